@@ -1,0 +1,110 @@
+//! What a device can be told to do, and what it can be told has happened.
+
+use std::time::Duration;
+
+use crate::digest::{Digest, Document};
+use crate::id::{AssignmentId, ComponentName};
+use crate::manifest::{Blob, Entry, Manifest};
+use crate::report::{Failure, Report};
+
+use super::{Observation, Order, Reading};
+
+/// Fully specified, safe to repeat.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Say what this device is: the first exchange, and again on every change (MI-G2-120).
+    SendCapabilities,
+    /// Ask whether there is a newer manifest.
+    Poll {
+        held: Option<Digest>,
+        wait: Duration,
+    },
+    /// Get the documents of the manifest that was polled.
+    Fetch(FetchPlan),
+    Send(Report),
+    /// Look at what runs.
+    Observe,
+    /// Fetch what an order needs, touching nothing that runs.
+    Prefetch(Order),
+    Apply(Order),
+    Remove {
+        assignment: AssignmentId,
+        component: ComponentName,
+    },
+}
+
+/// Which is less to fetch: the bundle, or the documents that are missing (design, part 6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FetchPlan {
+    Bundle { bundle: Blob, entries: Vec<Entry> },
+    Documents(Vec<Entry>),
+}
+
+/// What became of an exchange with the server that did not work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    pub message: String,
+    /// The server asked not to be bothered earlier (MI-G2-193).
+    pub retry_after: Option<Duration>,
+    /// Asking the same again cannot help.
+    pub permanent: bool,
+}
+
+impl Trouble {
+    pub fn passing(message: impl Into<String>) -> Self {
+        Trouble { message: message.into(), retry_after: None, permanent: false }
+    }
+
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Trouble { message: message.into(), retry_after: None, permanent: true }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Polled {
+    /// 304, or the manifest that is held. `held_open` when the server waited: ask again at once.
+    Unchanged {
+        held_open: bool,
+    },
+    Manifest {
+        manifest: Manifest,
+        body: Digest,
+        held_open: bool,
+    },
+}
+
+/// Documents that arrived, each with what it says.
+pub type Delivery = Vec<(Document, Reading)>;
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Began(Action),
+    /// What documents on disk say; told once after a start.
+    Read(Vec<(Digest, Reading)>),
+    /// The capabilities body as it is now.
+    CapabilitiesAre(Digest),
+    CapabilitiesSent(Result<Digest, Trouble>),
+    Polled(Result<Polled, Trouble>),
+    Fetched(Result<Delivery, Trouble>),
+    Sent {
+        sequence: u64,
+        result: Result<(), Trouble>,
+    },
+    Observed(Result<Vec<Observation>, Failure>),
+    Prefetched {
+        assignment: AssignmentId,
+        component: ComponentName,
+        result: Result<(), Failure>,
+    },
+    Applied {
+        assignment: AssignmentId,
+        component: ComponentName,
+        fingerprint: Digest,
+        result: Result<(), Failure>,
+    },
+    Removed {
+        assignment: AssignmentId,
+        component: ComponentName,
+        result: Result<(), Failure>,
+    },
+}

@@ -1,0 +1,98 @@
+//! One deployment on this device: where it stands, and what it wants.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::id::ComponentName;
+use crate::lifecycle::{Reported, State};
+use crate::moment::Moment;
+use crate::report::Failure;
+
+/// Durable. What runs is observed and never remembered here; this is what was meant and how it went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    pub state: State,
+    pub since: Moment,
+    /// The document that should run; `None` once the manifest no longer lists it.
+    pub wanted: Option<Digest>,
+    /// The document that is being applied, or was last.
+    pub held: Option<Digest>,
+    /// The manifest version at which `held` was taken up (MI-G2-104).
+    pub adopted_version: u64,
+    /// The last document that was healthy.
+    pub good: Option<Digest>,
+    /// One per component of `held`, in its order.
+    pub components: Vec<Progress>,
+    /// How often `held` has been tried since it was taken up.
+    pub attempt: u32,
+    pub next_try: Option<Moment>,
+    pub failure: Option<Failure>,
+
+    /// Since when an installed assignment has looked unhealthy; not durable, a reboot starts the grace anew.
+    #[serde(skip)]
+    pub unhealthy_since: Option<Moment>,
+    /// When work on it last ended, in ticks of this process; older observations say nothing about it.
+    #[serde(skip)]
+    pub worked_at: u64,
+    /// Components that were removed since the document was taken up; removing one twice does no harm.
+    #[serde(skip)]
+    pub cleared: BTreeSet<ComponentName>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    pub name: ComponentName,
+    pub state: Reported,
+    pub failure: Option<Failure>,
+    /// Everything it needs is on this device; not durable, asking again is cheap.
+    #[serde(skip)]
+    pub fetched: bool,
+}
+
+impl Assignment {
+    pub fn new(wanted: Option<Digest>, version: u64, now: Moment) -> Self {
+        Assignment {
+            state: State::Pending,
+            since: now,
+            wanted,
+            held: None,
+            adopted_version: version,
+            good: None,
+            components: vec![],
+            attempt: 0,
+            next_try: None,
+            failure: None,
+            unhealthy_since: None,
+            worked_at: 0,
+            cleared: BTreeSet::new(),
+        }
+    }
+
+    /// Takes up `document`: every component starts over, what ran before keeps running.
+    pub fn take_up(&mut self, document: Digest, version: u64, components: &[ComponentName]) {
+        if self.held != Some(document) {
+            self.held = Some(document);
+            self.attempt = 0;
+        }
+        self.adopted_version = version;
+        self.components = components
+            .iter()
+            .map(|name| Progress {
+                name: name.clone(),
+                state: Reported::Pending,
+                failure: None,
+                fetched: false,
+            })
+            .collect();
+        self.failure = None;
+        self.next_try = None;
+        self.unhealthy_since = None;
+        self.cleared.clear();
+    }
+
+    pub fn progress(&mut self, component: &ComponentName) -> Option<&mut Progress> {
+        self.components.iter_mut().find(|progress| &progress.name == component)
+    }
+}

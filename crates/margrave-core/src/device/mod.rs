@@ -1,0 +1,253 @@
+//! A device's decisions: desired state in, what to do next out.
+//!
+//! [`Device`] holds everything that must survive a power cut. It absorbs facts ([`Event`]) and says what
+//! to do next ([`Device::next`]); it never asks what just happened, so first boot, restart and retry take
+//! the same path. The agent performs the actions and owns clock, disk and network.
+//!
+//! `upstream.rs` decides about the server (capabilities, polling, fetching, reporting), `work.rs` about
+//! the runtime (observe, apply, remove). Both only read and write this one state.
+
+mod action;
+mod assignment;
+mod order;
+mod outbox;
+mod upstream;
+mod verify;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::id::{AssignmentId, DeviceId};
+use crate::lifecycle::State;
+use crate::manifest::Accepted;
+use crate::moment::Moment;
+use crate::report::{ComponentReport, Detail, Failure, Fault, Report};
+use crate::workload::Workload;
+
+pub use action::{Action, Delivery, Event, FetchPlan, Polled, Trouble};
+pub use assignment::{Assignment, Progress};
+pub use order::{Health, Observation, Order};
+pub use outbox::Outbox;
+pub use verify::{Missing, Verified};
+
+/// What an operator can set, and what a test wants shorter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub device: DeviceId,
+    /// Between two polls, when the server does not hold them open.
+    pub poll_every: Duration,
+    /// How long a server may hold a poll open; zero asks it not to.
+    pub poll_wait: Duration,
+    /// The longest pause after failures to reach the server.
+    pub poll_backoff_max: Duration,
+    /// Between two looks at what runs.
+    pub observe_every: Duration,
+    /// How long something may look unhealthy before it counts as failed.
+    pub health_grace: Duration,
+    /// The pause after a first failed try; doubles with every further one.
+    pub retry_delay: Duration,
+    pub retry_delay_max: Duration,
+    /// How many assignments are worked on at once.
+    pub work_count_max: usize,
+}
+
+impl Settings {
+    pub fn new(device: DeviceId) -> Self {
+        Settings {
+            device,
+            poll_every: Duration::from_secs(30),
+            poll_wait: Duration::from_secs(55),
+            poll_backoff_max: Duration::from_secs(300),
+            observe_every: Duration::from_secs(15),
+            health_grace: Duration::from_secs(10),
+            retry_delay: Duration::from_secs(5),
+            // Long enough to leave a broken registry in peace, short enough that nobody drives out to the device.
+            retry_delay_max: Duration::from_secs(900),
+            // A slow image on one assignment must not keep another one waiting.
+            work_count_max: 2,
+        }
+    }
+}
+
+/// What a document turned out to say.
+pub type Reading = Result<Workload, Failure>;
+
+/// The device's whole memory. Serialised, it is the ledger's content; fields marked `skip` are the
+/// impressions of one process and are gathered anew after a restart.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Device {
+    accepted: Option<Accepted>,
+    assignments: BTreeMap<AssignmentId, Assignment>,
+    outbox: Outbox,
+    /// The capabilities body that the server last acknowledged.
+    capabilities_known: Option<Digest>,
+
+    #[serde(skip)]
+    readings: BTreeMap<Digest, Reading>,
+    #[serde(skip)]
+    upstream: upstream::Upstream,
+    #[serde(skip)]
+    work: work::Work,
+    /// Counts what this process has absorbed, to tell older news from newer.
+    #[serde(skip)]
+    tick: u64,
+}
+
+impl Device {
+    /// A device that has never heard from a server.
+    pub fn blank() -> Self {
+        Device {
+            accepted: None,
+            assignments: BTreeMap::new(),
+            outbox: Outbox::default(),
+            capabilities_known: None,
+            readings: BTreeMap::new(),
+            upstream: Default::default(),
+            work: Default::default(),
+            tick: 0,
+        }
+    }
+
+    /// What to do next, or `None` until something happens or [`Device::wake`] comes.
+    ///
+    /// Absorb [`Event::Began`] with the answer and write the ledger before performing it.
+    pub fn next(&self, settings: &Settings, now: Moment) -> Option<Action> {
+        self.next_upstream(settings, now).or_else(|| self.next_work(settings, now))
+    }
+
+    /// When [`Device::next`] may have another answer without anything happening.
+    pub fn wake(&self, settings: &Settings, now: Moment) -> Option<Moment> {
+        [self.wake_upstream(settings, now), self.wake_work(settings, now)].into_iter().flatten().min()
+    }
+
+    /// Takes in one fact. `roll` is a number in 0..1 from the caller's dice, for jitter.
+    pub fn absorb(&mut self, settings: &Settings, now: Moment, roll: f64, event: Event) {
+        self.tick += 1;
+        match event {
+            Event::Began(action) => self.began(settings, now, action),
+            Event::Read(readings) => self.readings.extend(readings),
+            Event::CapabilitiesAre(digest) => self.upstream.capabilities = Some(digest),
+            Event::CapabilitiesSent(result) => self.capabilities_sent(settings, now, roll, result),
+            Event::Polled(result) => self.polled(settings, now, roll, result),
+            Event::Fetched(result) => self.fetched(settings, now, roll, result),
+            Event::Sent { sequence, result } => self.sent(settings, now, roll, sequence, result),
+            Event::Observed(result) => self.observed(settings, now, result),
+            Event::Prefetched { assignment, component, result } => {
+                self.prefetched(settings, now, roll, assignment, component, result)
+            }
+            Event::Applied { assignment, component, fingerprint, result } => {
+                self.applied(settings, now, roll, assignment, component, fingerprint, result)
+            }
+            Event::Removed { assignment, component, result } => {
+                self.removed(settings, now, roll, assignment, component, result)
+            }
+        }
+        self.settle(settings, now);
+    }
+
+    /// Documents that the ledger must keep: everything wanted, held or known to be good.
+    pub fn documents(&self) -> BTreeSet<Digest> {
+        let of = |a: &Assignment| [a.wanted, a.held, a.good];
+        self.assignments.values().flat_map(of).flatten().collect()
+    }
+
+    pub fn accepted(&self) -> Option<&Accepted> {
+        self.accepted.as_ref()
+    }
+
+    pub fn assignments(&self) -> &BTreeMap<AssignmentId, Assignment> {
+        &self.assignments
+    }
+
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    pub fn reading(&self, document: &Digest) -> Option<&Reading> {
+        self.readings.get(document)
+    }
+
+    /// Whether everything wanted is installed and the server has heard of it.
+    pub fn converged(&self) -> bool {
+        let as_wanted =
+            |a: &Assignment| a.state == State::Installed && a.wanted == a.held && a.wanted.is_some();
+        self.accepted.is_some() && self.outbox.is_empty() && self.assignments.values().all(as_wanted)
+    }
+
+    /// Moves an assignment and tells the server. Every change of state in the device goes through here.
+    fn transition(&mut self, settings: &Settings, id: AssignmentId, next: State, now: Moment) {
+        let assignment = self.assignments.get_mut(&id).expect("only known assignments move");
+        assert!(
+            assignment.state.may_become(next),
+            "{} -> {next} is not in the table of the design page",
+            assignment.state
+        );
+        assignment.state = next;
+        assignment.since = now;
+        self.report(settings, id, now);
+    }
+
+    /// Queues a report of where `id` stands now.
+    fn report(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let assignment = self.assignments.get(&id).expect("only known assignments are reported");
+        let workload =
+            assignment.held.or(assignment.wanted).and_then(|d| self.readings.get(&d)?.as_ref().ok());
+        let fault = |failure: &Failure, source: &str| Fault {
+            code: failure.code.to_string(),
+            source: source.to_owned(),
+            message: failure.message.clone(),
+        };
+        let name = workload.map_or("margrave-agent", |workload| workload.name.as_str());
+        let mut components: Vec<ComponentReport> = assignment
+            .components
+            .iter()
+            .map(|progress| ComponentReport {
+                name: progress.name.to_string(),
+                state: progress.state,
+                fault: progress.failure.as_ref().map(|failure| fault(failure, progress.name.as_str())),
+            })
+            .collect();
+        if components.is_empty() {
+            // One entry per component in every report, also before any is touched (DM-090).
+            let state = assignment.state.reported();
+            let names = workload.into_iter().flat_map(|workload| &workload.components);
+            components.extend(names.map(|c| ComponentReport {
+                name: c.name.to_string(),
+                state,
+                fault: None,
+            }));
+        }
+        let reason = assignment.failure.as_ref().map(|failure| failure.message.clone());
+        let report = Report {
+            assignment: id,
+            device: Some(settings.device.clone()),
+            adopted_version: assignment.adopted_version,
+            state: assignment.state.reported(),
+            fault: assignment.failure.as_ref().map(|failure| fault(failure, name)),
+            components,
+            detail: Some(Detail {
+                state: assignment.state,
+                sequence: self.outbox.next_sequence(),
+                at: now,
+                document: assignment.held.or(assignment.wanted),
+                attempt: assignment.attempt,
+                next_try: assignment.next_try,
+                reason,
+            }),
+        };
+        self.outbox.push(report);
+    }
+}
+
+/// `base` doubled `times` times, at most `max`, shortened by up to half so that a fleet does not come back together.
+fn backoff(base: Duration, max: Duration, times: u32, roll: f64) -> Duration {
+    let full = base.saturating_mul(2u32.saturating_pow(times.min(20))).min(max);
+    full.mul_f64(1.0 - roll.clamp(0.0, 1.0) / 2.0)
+}
+
+#[cfg(test)]
+mod tests;

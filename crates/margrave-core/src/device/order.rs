@@ -1,0 +1,86 @@
+//! What a runtime is asked to run, and what it says is running.
+
+use serde_json::json;
+
+use crate::digest::Digest;
+use crate::id::{AssignmentId, ComponentName};
+use crate::package::{ProfileKind, Revision, Timeout};
+use crate::parameters::ParameterValue;
+use crate::workload::Workload;
+
+/// One component, fully specified: a runtime has nothing left to choose.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Order {
+    pub assignment: AssignmentId,
+    pub component: ComponentName,
+    pub kind: ProfileKind,
+    pub repository: String,
+    pub revision: Revision,
+    /// The digest that the server saw behind the revision; pulled by it where known (PK-053).
+    pub pin: Option<Digest>,
+    /// Where each value goes, in the document's order.
+    pub values: Vec<(String, ParameterValue)>,
+    pub wait: bool,
+    pub timeout: Option<Timeout>,
+}
+
+impl Order {
+    /// The orders of a workload, in the order in which they are to be carried out (DM-022).
+    pub fn of(workload: &Workload) -> Vec<Order> {
+        workload
+            .components
+            .iter()
+            .map(|component| Order {
+                assignment: workload.id,
+                component: component.name.clone(),
+                kind: workload.kind,
+                repository: component.repository.clone(),
+                revision: component.revision.clone(),
+                pin: workload.hints.pins.get(&component.name).copied(),
+                values: workload
+                    .values_for(&component.name)
+                    .map(|(pointer, value)| (pointer.to_owned(), value.clone()))
+                    .collect(),
+                wait: component.wait.unwrap_or(true),
+                timeout: component.timeout,
+            })
+            .collect()
+    }
+
+    /// Equal exactly when running one is as good as running the other. The runtime stamps it on what it
+    /// starts, so that after a reboot a device can see that it need not touch a thing. Waiting and
+    /// timeouts are left out: they say how to start, not what runs.
+    pub fn fingerprint(&self) -> Digest {
+        let values: Vec<_> = self.values.iter().map(|(pointer, value)| json!([pointer, value])).collect();
+        let content = json!([
+            self.assignment.to_string(),
+            self.component.as_str(),
+            self.kind.as_str(),
+            self.repository,
+            self.revision.as_str(),
+            self.pin.map(|pin| pin.to_string()),
+            values,
+        ]);
+        Digest::of(content.to_string().as_bytes())
+    }
+}
+
+/// One component that a runtime sees.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observation {
+    pub assignment: AssignmentId,
+    pub component: ComponentName,
+    /// The [`Order::fingerprint`] it was started with; `None` when it cannot be told.
+    pub fingerprint: Option<Digest>,
+    pub health: Health,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// Everything runs, every health check passes, one-shot containers ended with 0 (PK-101).
+    Healthy,
+    /// Runs, and a health check has not spoken yet.
+    Starting,
+    /// Something is down or failing; in words.
+    Unhealthy(String),
+}

@@ -1,0 +1,58 @@
+//! Reports waiting for the server, in order, bounded by coalescing and never by forgetting the latest.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::AssignmentId;
+use crate::report::Report;
+
+/// How many reports of one assignment are kept while the server cannot be reached. The newest is always
+/// among them; eight tell the story of an install, an update and a failure.
+const PER_ASSIGNMENT_MAX: usize = 8;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outbox {
+    /// Ascending by sequence.
+    waiting: Vec<Report>,
+    /// The sequence of the newest report ever made here.
+    newest: u64,
+}
+
+impl Outbox {
+    /// The number that the next report gets.
+    pub fn next_sequence(&self) -> u64 {
+        self.newest + 1
+    }
+
+    pub fn push(&mut self, report: Report) {
+        self.newest += 1;
+        let assignment = report.assignment;
+        self.waiting.push(report);
+        let of_assignment = self.waiting.iter().filter(|r| r.assignment == assignment).count();
+        if of_assignment > PER_ASSIGNMENT_MAX {
+            // The oldest goes: whoever is behind by weeks wants to know where things stand, not where they stood.
+            let oldest = self.waiting.iter().position(|r| r.assignment == assignment);
+            self.waiting.remove(oldest.expect("the assignment has reports waiting"));
+        }
+    }
+
+    pub fn first(&self) -> Option<&Report> {
+        self.waiting.first()
+    }
+
+    /// Forgets the report with this sequence: the server has it, or will never take it.
+    pub fn settle(&mut self, sequence: u64) {
+        self.waiting.retain(|report| report.detail.as_ref().map(|detail| detail.sequence) != Some(sequence));
+    }
+
+    pub fn has(&self, assignment: AssignmentId) -> bool {
+        self.waiting.iter().any(|report| report.assignment == assignment)
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}

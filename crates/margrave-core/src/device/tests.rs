@@ -1,0 +1,505 @@
+//! The device against a small world that lies, loses and crashes, all from one seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::digest::Document;
+use crate::id::{ComponentName, PackageId};
+use crate::manifest::{Blob, Entry, Manifest};
+use crate::package::{Component, ProfileKind, Revision};
+use crate::parameters::{ParameterValue, ResolvedParameter, Target};
+use crate::report::FailureCode;
+use crate::workload::{Hints, Placement};
+
+fn id(n: u8) -> AssignmentId {
+    AssignmentId::parse(&format!("00000000-0000-4000-8000-0000000000{n:02x}")).unwrap()
+}
+
+fn name(text: &str) -> ComponentName {
+    ComponentName::parse(text).unwrap()
+}
+
+/// A workload with one component per name, all told `value`; its "document" is its debug text.
+fn workload(n: u8, components: &[&str], value: &str) -> Workload {
+    let component = |c: &&str| Component {
+        name: name(c),
+        repository: format!("oci://margrave/{c}"),
+        revision: Revision::parse("1.0.0").unwrap(),
+        wait: None,
+        timeout: None,
+        extensions: Default::default(),
+    };
+    let parameter = ResolvedParameter {
+        name: "value".parse().unwrap(),
+        value: ParameterValue::Text(value.into()),
+        targets: vec![Target {
+            pointer: "VALUE".into(),
+            components: components.iter().map(|c| name(c)).collect(),
+        }],
+    };
+    Workload {
+        id: id(n),
+        name: format!("app-{n}"),
+        namespace: format!("app-{n}"),
+        placement: Placement::Device("line-1".parse().unwrap()),
+        application: PackageId::parse("app").unwrap(),
+        kind: ProfileKind::Compose,
+        components: components.iter().map(component).collect(),
+        constraints: None,
+        parameters: vec![parameter],
+        extensions: Default::default(),
+        hints: Hints::default(),
+    }
+}
+
+fn document(workload: &Workload) -> Document {
+    Document::of(format!("{workload:?}").into_bytes())
+}
+
+/// Splitmix64: enough dice for a small world.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn hit(&mut self, chance: f64) -> bool {
+        self.roll() < chance
+    }
+}
+
+/// Server, runtime and disk around one device.
+struct World {
+    settings: Settings,
+    now: Moment,
+    dice: Dice,
+    device: Device,
+    /// What the ledger holds: the state of the last commit.
+    ledger: String,
+    blobs: BTreeMap<Digest, Workload>,
+    manifest: Manifest,
+    store: BTreeMap<Digest, Workload>,
+    running: BTreeMap<(AssignmentId, ComponentName), Digest>,
+    started: u32,
+    reports: Vec<Report>,
+    doing: Vec<Action>,
+    faults: f64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut settings = Settings::new("line-1".parse().unwrap());
+        settings.poll_wait = Duration::ZERO;
+        let mut world = World {
+            settings,
+            now: Moment(1_800_000_000_000),
+            dice: Dice(seed),
+            device: Device::blank(),
+            ledger: String::new(),
+            blobs: BTreeMap::new(),
+            manifest: Manifest::new(1, None, vec![]).unwrap(),
+            store: BTreeMap::new(),
+            running: BTreeMap::new(),
+            started: 0,
+            reports: vec![],
+            doing: vec![],
+            faults: 0.0,
+        };
+        world.commit();
+        world.boot();
+        world
+    }
+
+    fn publish(&mut self, workloads: Vec<Workload>) {
+        let entries = workloads
+            .iter()
+            .map(|w| Entry { id: w.id, document: Blob { digest: document(w).digest(), size: Some(100) } });
+        let entries: Vec<Entry> = entries.collect();
+        let bundle = (!entries.is_empty()).then(|| Blob { digest: Digest::of(b"bundle"), size: Some(150) });
+        self.manifest = Manifest::new(self.manifest.version() + 1, bundle, entries).unwrap();
+        self.store.extend(workloads.into_iter().map(|w| (document(&w).digest(), w)));
+    }
+
+    fn commit(&mut self) {
+        self.ledger = serde_json::to_string(&self.device).unwrap();
+    }
+
+    /// The power comes back: only ledger, blobs and containers survive.
+    fn boot(&mut self) {
+        self.device = serde_json::from_str(&self.ledger).unwrap();
+        self.doing.clear();
+        let readings = self.blobs.iter().map(|(digest, workload)| (*digest, Ok(workload.clone()))).collect();
+        self.absorb(Event::Read(readings));
+        self.absorb(Event::CapabilitiesAre(Digest::of(b"capabilities")));
+    }
+
+    fn absorb(&mut self, event: Event) {
+        let roll = self.dice.roll();
+        let before: BTreeMap<_, _> = self.device.assignments().iter().map(|(id, a)| (*id, a.state)).collect();
+        self.device.absorb(&self.settings, self.now, roll, event);
+        for (id, assignment) in self.device.assignments() {
+            if assignment.state == State::Installed {
+                assert_eq!(assignment.good, assignment.held, "INSTALLED stands for the document held");
+            }
+            if let Some(before) = before.get(id) {
+                let reborn = *before == State::Deleted && assignment.state == State::Pending;
+                let straight = *before == assignment.state || reborn || before.may_become(assignment.state);
+                // One event may settle through several legal steps; `transition` itself asserts each.
+                assert!(straight || reachable(*before, assignment.state), "{before} -> {}", assignment.state);
+            }
+        }
+    }
+
+    /// Begins everything there is to do, then lets one thing that is under way end.
+    fn step(&mut self) {
+        while let Some(action) = self.device.next(&self.settings, self.now) {
+            self.absorb(Event::Began(action.clone()));
+            self.commit();
+            self.doing.push(action);
+            if self.dice.hit(self.faults / 5.0) {
+                return self.boot();
+            }
+        }
+        if self.doing.is_empty() {
+            let wake = self.device.wake(&self.settings, self.now).expect("a device always has a next poll");
+            assert!(wake > self.now);
+            self.now = wake;
+            return;
+        }
+        let at = (self.dice.roll() * self.doing.len() as f64) as usize;
+        let action = self.doing.remove(at);
+        self.now = self.now.after(Duration::from_millis(50));
+        let event = self.perform(action);
+        if self.dice.hit(self.faults / 5.0) {
+            // Done, but nobody lived to write it down.
+            return self.boot();
+        }
+        self.absorb(event);
+        self.commit();
+    }
+
+    fn perform(&mut self, action: Action) -> Event {
+        let fails = self.dice.hit(self.faults);
+        let trouble = || Trouble::passing("the cable is out");
+        let failure = || Failure::new(FailureCode::StartFailed, "did not start");
+        match action {
+            Action::SendCapabilities => {
+                Event::CapabilitiesSent(if fails { Err(trouble()) } else { Ok(Digest::of(b"capabilities")) })
+            }
+            Action::Poll { held, .. } => {
+                let body = Digest::of(format!("{:?}", self.manifest).as_bytes());
+                Event::Polled(match fails {
+                    true => Err(trouble()),
+                    false if held == Some(body) => Ok(Polled::Unchanged { held_open: false }),
+                    false => Ok(Polled::Manifest { manifest: self.manifest.clone(), body, held_open: false }),
+                })
+            }
+            Action::Fetch(plan) => {
+                let entries = match plan {
+                    FetchPlan::Bundle { entries, .. } | FetchPlan::Documents(entries) => entries,
+                };
+                if fails {
+                    return Event::Fetched(Err(trouble()));
+                }
+                let wanted = entries.iter().map(|entry| &self.store[&entry.document.digest]);
+                let delivery: Delivery = wanted.map(|w| (document(w), Ok(w.clone()))).collect();
+                for (document, reading) in &delivery {
+                    self.blobs.insert(document.digest(), reading.clone().unwrap());
+                }
+                Event::Fetched(Ok(delivery))
+            }
+            Action::Send(report) => {
+                let sequence = report.detail.as_ref().unwrap().sequence;
+                let result = if fails { Err(trouble()) } else { Ok(()) };
+                if result.is_ok() {
+                    self.reports.push(report);
+                }
+                Event::Sent { sequence, result }
+            }
+            Action::Observe => Event::Observed(Ok(self
+                .running
+                .iter()
+                .map(|((assignment, component), fingerprint)| Observation {
+                    assignment: *assignment,
+                    component: component.clone(),
+                    fingerprint: Some(*fingerprint),
+                    health: Health::Healthy,
+                })
+                .collect())),
+            Action::Prefetch(order) => Event::Prefetched {
+                assignment: order.assignment,
+                component: order.component,
+                result: if fails { Err(failure()) } else { Ok(()) },
+            },
+            Action::Apply(order) => {
+                let key = (order.assignment, order.component.clone());
+                if !fails && self.running.insert(key, order.fingerprint()) != Some(order.fingerprint()) {
+                    self.started += 1;
+                }
+                Event::Applied {
+                    assignment: order.assignment,
+                    fingerprint: order.fingerprint(),
+                    component: order.component,
+                    result: if fails { Err(failure()) } else { Ok(()) },
+                }
+            }
+            Action::Remove { assignment, component } => {
+                if !fails {
+                    self.running.remove(&(assignment, component.clone()));
+                }
+                let failure = Failure::new(FailureCode::RemoveFailed, "still in use");
+                Event::Removed { assignment, component, result: if fails { Err(failure) } else { Ok(()) } }
+            }
+        }
+    }
+
+    fn converged(&self) -> bool {
+        let wanted = self.manifest.entries().iter().flat_map(|e| Order::of(&self.store[&e.document.digest]));
+        let wanted: BTreeMap<_, _> =
+            wanted.map(|o| ((o.assignment, o.component.clone()), o.fingerprint())).collect();
+        self.device.converged()
+            && self.device.accepted().is_some_and(|a| a.version == self.manifest.version())
+            && self.running == wanted
+    }
+
+    fn run_until_converged(&mut self) {
+        for _ in 0..5_000 {
+            if self.converged() {
+                return;
+            }
+            self.step();
+        }
+        panic!("not converged: {:#?}\nwanted {:#?}\nrunning {:#?}", self.device, self.manifest, self.running);
+    }
+
+    fn told(&self, n: u8) -> String {
+        let of = self.reports.iter().filter(|r| r.assignment == id(n));
+        let mut states: Vec<&str> = of.map(|r| r.detail.as_ref().unwrap().state.as_str()).collect();
+        states.dedup();
+        states.join(" ")
+    }
+}
+
+fn reachable(from: State, to: State) -> bool {
+    let mut known = BTreeSet::from([from]);
+    for _ in 0..8 {
+        let more: Vec<State> = known
+            .iter()
+            .flat_map(|a| crate::lifecycle::STATES.into_iter().filter(|b| a.may_become(*b)))
+            .collect();
+        known.extend(more);
+    }
+    known.contains(&to) || known.contains(&State::Deleted)
+}
+
+#[test]
+fn mi_g2_120_capabilities_are_the_first_exchange() {
+    let world = World::new(1);
+    assert_eq!(world.device.next(&world.settings, world.now), Some(Action::SendCapabilities));
+}
+
+#[test]
+fn first_boot_without_desired_state_looks_at_nothing_and_starts_nothing() {
+    let mut world = World::new(1);
+    world.absorb(Event::CapabilitiesSent(Ok(Digest::of(b"capabilities"))));
+    world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+    world.absorb(Event::Polled(Err(Trouble::passing("no network"))));
+    assert_eq!(world.device.next(&world.settings, world.now), None);
+    assert!(world.device.wake(&world.settings, world.now).is_some());
+}
+
+#[test]
+fn install_update_remove_are_told_in_order() {
+    let mut world = World::new(7);
+    world.publish(vec![workload(1, &["db", "web"], "a")]);
+    world.run_until_converged();
+    assert_eq!(world.told(1), "PENDING INSTALLING INSTALLED");
+    world.publish(vec![workload(1, &["db", "web"], "b")]);
+    world.run_until_converged();
+    assert_eq!(world.told(1), "PENDING INSTALLING INSTALLED UPDATING INSTALLED");
+    world.publish(vec![]);
+    world.run_until_converged();
+    assert_eq!(world.told(1), "PENDING INSTALLING INSTALLED UPDATING INSTALLED DELETING DELETED");
+    assert!(world.device.assignments().is_empty() && world.device.documents().is_empty());
+}
+
+#[test]
+fn dm_022_components_start_in_order_and_everything_is_fetched_before_anything_is_switched() {
+    let mut world = World::new(3);
+    world.publish(vec![workload(1, &["db", "web"], "a")]);
+    let mut seen = vec![];
+    for _ in 0..200 {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            match &action {
+                Action::Prefetch(order) => seen.push(format!("fetch {}", order.component)),
+                Action::Apply(order) => seen.push(format!("apply {}", order.component)),
+                _ => {}
+            }
+            world.absorb(Event::Began(action.clone()));
+            world.doing.push(action);
+        }
+        world.step();
+    }
+    assert_eq!(seen, ["fetch db", "fetch web", "apply db", "apply web"]);
+}
+
+#[test]
+fn a_reboot_restarts_nothing_that_is_as_desired() {
+    let mut world = World::new(5);
+    world.publish(vec![workload(1, &["web"], "a"), workload(2, &["db"], "a")]);
+    world.run_until_converged();
+    let started = world.started;
+    for _ in 0..5 {
+        world.boot();
+        for _ in 0..50 {
+            world.step();
+        }
+    }
+    assert_eq!(world.started, started);
+    assert_eq!(world.told(1), "PENDING INSTALLING INSTALLED");
+}
+
+#[test]
+fn a_component_that_vanished_is_seen_repaired_and_reported() {
+    let mut world = World::new(5);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    world.running.clear();
+    world.run_until_converged();
+    assert_eq!(world.told(1), "PENDING INSTALLING INSTALLED FAILED INSTALLING INSTALLED");
+    let failed = world.reports.iter().find(|r| r.fault.is_some()).unwrap();
+    assert_eq!(failed.fault.as_ref().unwrap().code, "unhealthy");
+}
+
+#[test]
+fn a_component_that_an_update_drops_is_removed_also_after_a_crash() {
+    let mut world = World::new(9);
+    world.publish(vec![workload(1, &["db", "web"], "a")]);
+    world.run_until_converged();
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.faults = 0.3;
+    for _ in 0..100 {
+        world.step();
+    }
+    world.faults = 0.0;
+    world.run_until_converged();
+}
+
+#[test]
+fn what_runs_without_being_in_the_manifest_is_removed_once_there_is_one() {
+    let mut world = World::new(9);
+    world.running.insert((id(9), name("ghost")), Digest::of(b"?"));
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    assert!(!world.running.contains_key(&(id(9), name("ghost"))));
+}
+
+#[test]
+fn a_document_that_can_never_run_here_fails_once_and_waits_for_the_manifest() {
+    let mut world = World::new(2);
+    let bad = workload(1, &["web"], "bad");
+    let digest = document(&bad).digest();
+    world.publish(vec![bad]);
+    for _ in 0..60 {
+        if let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            let event = match world.perform(action) {
+                Event::Fetched(Ok(delivery)) => {
+                    let refused = Failure::new(FailureCode::NotEligible, "needs a gpu");
+                    let delivery = delivery.into_iter().map(|(d, _)| (d, Err(refused.clone())));
+                    Event::Fetched(Ok(delivery.collect()))
+                }
+                event => event,
+            };
+            world.absorb(event);
+        } else {
+            world.now = world.device.wake(&world.settings, world.now).unwrap();
+        }
+    }
+    assert_eq!(world.told(1), "PENDING FAILED");
+    assert_eq!(world.device.assignments()[&id(1)].held, Some(digest));
+    assert!(world.running.is_empty());
+}
+
+#[test]
+fn a_clock_that_starts_in_1970_delays_nothing_for_decades() {
+    let mut world = World::new(4);
+    world.faults = 1.0;
+    world.publish(vec![workload(1, &["web"], "a")]);
+    for _ in 0..200 {
+        world.step();
+    }
+    world.faults = 0.0;
+    world.now = Moment(1_000);
+    world.boot();
+    world.run_until_converged();
+    assert!(world.now < Moment(7_200_000), "took until {:?}", world.now);
+}
+
+#[test]
+fn a_newer_document_makes_work_on_the_older_one_obsolete() {
+    let mut world = World::new(4);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    let apply = loop {
+        world.step();
+        let applying = world.doing.iter().find(|a| matches!(a, Action::Apply(_)));
+        if let Some(action) = applying {
+            break action.clone();
+        }
+    };
+    assert!(!world.device.obsolete(&apply));
+    world.publish(vec![workload(1, &["web"], "b")]);
+    while world.device.accepted().unwrap().version < 3 {
+        world.now = world.now.after(Duration::from_secs(60));
+        world.doing.retain(|a| !matches!(a, Action::Apply(_)));
+        world.step();
+    }
+    assert!(world.device.obsolete(&apply));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever was wanted in between, and whatever failed or crashed: once the faults stop, the device
+    /// runs exactly what the newest manifest says, and the server knows.
+    #[test]
+    fn every_device_converges_once_the_faults_stop(seed in any::<u64>(), rounds in 1usize..6) {
+        let mut world = World::new(seed);
+        let sets: [&[&str]; 4] = [&["web"], &["db", "web"], &["db"], &["db", "web", "cache"]];
+        for _ in 0..rounds {
+            let mut wanted = vec![];
+            for n in 1..4 {
+                if world.dice.hit(0.6) {
+                    let set = sets[(world.dice.roll() * 4.0) as usize];
+                    let value = if world.dice.hit(0.5) { "a" } else { "b" };
+                    wanted.push(workload(n, set, value));
+                }
+            }
+            world.publish(wanted);
+            world.faults = world.dice.roll() * 0.5;
+            for _ in 0..(world.dice.roll() * 150.0) as usize {
+                world.step();
+            }
+        }
+        world.faults = 0.0;
+        world.run_until_converged();
+        // What the server heard last of each assignment is how it is.
+        for entry in world.manifest.entries() {
+            let last = world.reports.iter().rfind(|r| r.assignment == entry.id).unwrap();
+            prop_assert_eq!(last.detail.as_ref().unwrap().state, State::Installed);
+            prop_assert_eq!(last.detail.as_ref().unwrap().document, Some(entry.document.digest));
+        }
+        let sequences: Vec<u64> = world.reports.iter().map(|r| r.detail.as_ref().unwrap().sequence).collect();
+        let mut sorted = sequences.clone();
+        sorted.sort();
+        prop_assert_eq!(sequences, sorted);
+    }
+}

@@ -1,0 +1,369 @@
+//! Towards the server: capabilities, polling, fetching, reporting.
+
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+use crate::digest::{Digest, Document};
+use crate::id::AssignmentId;
+use crate::lifecycle::State;
+use crate::manifest::{self, Manifest, Verdict};
+use crate::moment::Moment;
+
+use super::{Action, Assignment, Delivery, Device, FetchPlan, Polled, Settings, Trouble, Verified, backoff};
+
+/// Impressions of the connection; a restart simply asks again.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Upstream {
+    /// What this device is now.
+    pub(super) capabilities: Option<Digest>,
+    /// The capabilities that the server said it will never take.
+    capabilities_refused: Option<Digest>,
+    telling: bool,
+    tell: Pause,
+
+    asking: bool,
+    ask: Pause,
+    /// A newer manifest whose documents are still to come.
+    pub(super) staged: Option<(Manifest, Digest)>,
+
+    sending: bool,
+    send: Pause,
+
+    trouble: Option<String>,
+    last_contact: Option<Moment>,
+}
+
+/// When an exchange may be tried next, and how often it went wrong in a row.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pause {
+    until: Moment,
+    failures: u32,
+}
+
+impl Pause {
+    fn due(&self, now: Moment) -> bool {
+        now >= self.until
+    }
+
+    fn succeeded(&mut self, next: Moment) {
+        *self = Pause { until: next, failures: 0 };
+    }
+
+    fn failed(&mut self, settings: &Settings, now: Moment, roll: f64, trouble: &Trouble) {
+        let pause = backoff(Duration::from_secs(1), settings.poll_backoff_max, self.failures, roll);
+        // A server may ask for patience, but not for eternity: it may be wrong, and nobody is there to say so.
+        let asked = trouble.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.until = now.after(pause.max(asked));
+    }
+}
+
+/// A `Retry-After` beyond a day is taken for a mistake.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// A clock that jumped back must not postpone an exchange for as long as it jumped.
+fn within_reason(pause: Pause, now: Moment) -> bool {
+    pause.until.since(now) <= RETRY_AFTER_MAX
+}
+
+impl Device {
+    pub(super) fn next_upstream(&self, settings: &Settings, now: Moment) -> Option<Action> {
+        let up = &self.upstream;
+        let due = |pause: Pause| pause.due(now) || !within_reason(pause, now);
+
+        let untold = up.capabilities.is_some()
+            && up.capabilities != self.capabilities_known
+            && up.capabilities != up.capabilities_refused;
+        if untold {
+            // First exchange of all (MI-G2-120): nothing else is asked before it.
+            let first = self.capabilities_known.is_none();
+            if !up.telling && due(up.tell) {
+                return Some(Action::SendCapabilities);
+            }
+            if first {
+                return None;
+            }
+        }
+        if !up.sending
+            && due(up.send)
+            && let Some(report) = self.outbox.first()
+        {
+            return Some(Action::Send(report.clone()));
+        }
+        if !up.asking && due(up.ask) {
+            if let Some((manifest, _)) = &up.staged {
+                return Some(Action::Fetch(self.fetch_plan(manifest)));
+            }
+            let lost = self.lost_documents();
+            if !lost.is_empty() {
+                return Some(Action::Fetch(FetchPlan::Documents(lost)));
+            }
+            let held = self.accepted.as_ref().map(|accepted| accepted.body);
+            return Some(Action::Poll { held, wait: settings.poll_wait });
+        }
+        None
+    }
+
+    pub(super) fn wake_upstream(&self, _settings: &Settings, now: Moment) -> Option<Moment> {
+        let up = &self.upstream;
+        let tell = (up.capabilities.is_some() && up.capabilities != self.capabilities_known && !up.telling)
+            .then_some(up.tell);
+        let send = (!up.sending && !self.outbox.is_empty()).then_some(up.send);
+        let ask = (!up.asking).then_some(up.ask);
+        let times = [tell, send, ask].into_iter().flatten().map(|pause| pause.until);
+        times.filter(|until| *until > now).min()
+    }
+
+    pub(super) fn began_upstream(&mut self, action: &Action) {
+        match action {
+            Action::SendCapabilities => self.upstream.telling = true,
+            Action::Poll { .. } | Action::Fetch(_) => self.upstream.asking = true,
+            Action::Send(_) => self.upstream.sending = true,
+            _ => {}
+        }
+    }
+
+    pub(super) fn capabilities_sent(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        result: Result<Digest, Trouble>,
+    ) {
+        self.upstream.telling = false;
+        match result {
+            Ok(digest) => {
+                self.heard(now);
+                self.capabilities_known = Some(digest);
+                self.upstream.tell.succeeded(now);
+            }
+            Err(trouble) => {
+                if trouble.permanent {
+                    self.upstream.capabilities_refused = self.upstream.capabilities;
+                }
+                self.upstream.tell.failed(settings, now, roll, &trouble);
+                self.troubled(trouble);
+            }
+        }
+    }
+
+    pub(super) fn polled(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        result: Result<Polled, Trouble>,
+    ) {
+        self.upstream.asking = false;
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(trouble) => {
+                self.upstream.ask.failed(settings, now, roll, &trouble);
+                return self.troubled(trouble);
+            }
+        };
+        self.heard(now);
+        let pause = |held_open: bool| {
+            // A server that holds polls open paces them itself; a little jitter keeps a fleet from marching in step.
+            let pause = if held_open { Duration::from_millis(200) } else { settings.poll_every };
+            now.after(pause.mul_f64(0.75 + roll.clamp(0.0, 1.0) / 2.0))
+        };
+        match outcome {
+            Polled::Unchanged { held_open } => self.upstream.ask.succeeded(pause(held_open)),
+            Polled::Manifest { manifest, body, held_open } => {
+                match manifest::judge(self.accepted.as_ref(), &manifest, body) {
+                    Verdict::Unchanged => self.upstream.ask.succeeded(pause(held_open)),
+                    Verdict::Newer => {
+                        self.upstream.staged = Some((manifest, body));
+                        self.upstream.ask.succeeded(now);
+                        // Everything may be here already: a deployment removed, or an older one back again.
+                        self.adopt_staged(settings, now, &[]);
+                    }
+                    Verdict::Refused(regression) => {
+                        let trouble = Trouble::passing(regression.to_string());
+                        self.upstream.ask.failed(settings, now, roll, &trouble);
+                        self.troubled(trouble);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn fetched(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        result: Result<Delivery, Trouble>,
+    ) {
+        self.upstream.asking = false;
+        match result {
+            Ok(delivery) => {
+                self.heard(now);
+                let (documents, readings): (Vec<Document>, Vec<_>) = delivery
+                    .into_iter()
+                    .map(|(document, reading)| (document.clone(), (document.digest(), reading)))
+                    .unzip();
+                self.readings.extend(readings);
+                self.upstream.ask.succeeded(now);
+                let complete = match self.upstream.staged {
+                    Some(_) => self.adopt_staged(settings, now, &documents),
+                    None => self.lost_documents().is_empty(),
+                };
+                if !complete {
+                    // Something is still missing: the server took it away meanwhile, so ask what is wanted now.
+                    self.upstream.staged = None;
+                    let trouble =
+                        Trouble::passing("the server did not deliver every document of its manifest");
+                    self.upstream.ask.failed(settings, now, roll, &trouble);
+                    self.troubled(trouble);
+                }
+            }
+            Err(trouble) => {
+                // Start over with a fresh manifest: what could not be fetched may no longer be wanted.
+                self.upstream.staged = None;
+                self.upstream.ask.failed(settings, now, roll, &trouble);
+                self.troubled(trouble);
+            }
+        }
+    }
+
+    pub(super) fn sent(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        sequence: u64,
+        result: Result<(), Trouble>,
+    ) {
+        self.upstream.sending = false;
+        match result {
+            Ok(()) => {
+                self.heard(now);
+                self.outbox.settle(sequence);
+                self.upstream.send.succeeded(now);
+            }
+            Err(trouble) if trouble.permanent => {
+                // The server will never take this one; the next may still be news.
+                self.outbox.settle(sequence);
+                self.upstream.send.succeeded(now);
+                self.troubled(trouble);
+            }
+            Err(trouble) => {
+                self.upstream.send.failed(settings, now, roll, &trouble);
+                self.troubled(trouble);
+            }
+        }
+    }
+
+    fn heard(&mut self, now: Moment) {
+        self.upstream.last_contact = Some(now);
+        self.upstream.trouble = None;
+    }
+
+    fn troubled(&mut self, trouble: Trouble) {
+        self.upstream.trouble = Some(trouble.message);
+    }
+
+    /// When the server was last heard, and what went wrong since.
+    pub fn contact(&self) -> (Option<Moment>, Option<&str>) {
+        (self.upstream.last_contact, self.upstream.trouble.as_deref())
+    }
+
+    /// Documents of the accepted manifest that the disk no longer has: fetched again by their digest.
+    fn lost_documents(&self) -> Vec<manifest::Entry> {
+        let entries = self.accepted.iter().flat_map(|accepted| &accepted.entries);
+        entries.filter(|entry| !self.readings.contains_key(&entry.document.digest)).copied().collect()
+    }
+
+    fn fetch_plan(&self, manifest: &Manifest) -> FetchPlan {
+        let missing: Vec<manifest::Entry> = manifest
+            .entries()
+            .iter()
+            .filter(|entry| !self.readings.contains_key(&entry.document.digest))
+            .copied()
+            .collect();
+        match manifest.bundle() {
+            Some(bundle) if bundle_is_less(bundle.size, manifest.entries().len(), &missing) => {
+                FetchPlan::Bundle { bundle, entries: manifest.entries().to_vec() }
+            }
+            _ => FetchPlan::Documents(missing),
+        }
+    }
+
+    /// Makes the staged manifest the desired state, once every document of it is here.
+    fn adopt_staged(&mut self, settings: &Settings, now: Moment, arrived: &[Document]) -> bool {
+        let Some((manifest, body)) = self.upstream.staged.take() else { return false };
+        let readings = &self.readings;
+        match Verified::new(manifest.clone(), body, arrived, |digest| readings.contains_key(digest)) {
+            Ok(verified) => {
+                self.adopt(settings, now, verified);
+                true
+            }
+            Err(_) => {
+                self.upstream.staged = Some((manifest, body));
+                false
+            }
+        }
+    }
+
+    fn adopt(&mut self, settings: &Settings, now: Moment, verified: Verified) {
+        let version = verified.manifest().version();
+        let skipped = self.accepted.as_ref().is_some_and(|held| version > held.version + 1);
+        let wanted: std::collections::BTreeMap<AssignmentId, Digest> =
+            verified.manifest().entries().iter().map(|entry| (entry.id, entry.document.digest)).collect();
+
+        let mut unmoved = vec![];
+        for (id, assignment) in &mut self.assignments {
+            let next = wanted.get(id).copied();
+            if next.is_some() && next == assignment.held && next == assignment.wanted {
+                // Held already, so adopted at this version too (AMB-36).
+                assignment.adopted_version = version;
+                if skipped {
+                    // The server may have changed it there and back while we were away.
+                    unmoved.push(*id);
+                }
+            }
+            if assignment.wanted != next {
+                // A changed manifest starts every try anew.
+                assignment.next_try = None;
+                assignment.attempt = 0;
+            }
+            assignment.wanted = next;
+        }
+        self.accepted = Some(verified.accepted());
+        for id in unmoved {
+            self.report(settings, id, now);
+        }
+        for (id, digest) in wanted {
+            if let Entry::Vacant(place) = self.assignments.entry(id) {
+                place.insert(Assignment::new(Some(digest), version, now));
+                self.report(settings, id, now);
+            }
+        }
+        for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+            let assignment = &self.assignments[&id];
+            if assignment.wanted.is_none() && !matches!(assignment.state, State::Deleting | State::Deleted) {
+                self.begin_removal(settings, id, now);
+            }
+        }
+    }
+}
+
+/// One request for everything, or one for each missing document: by bytes where the server told sizes,
+/// with what a request costs beside its body.
+fn bundle_is_less(bundle_size: Option<u64>, entries: usize, missing: &[manifest::Entry]) -> bool {
+    const REQUEST_COST: u64 = 600;
+    match missing.len() {
+        0 | 1 => false,
+        count => {
+            let known: Option<u64> = missing.iter().map(|entry| entry.document.size).sum();
+            match (bundle_size, known) {
+                (Some(bundle), Some(single)) => {
+                    bundle.saturating_add(REQUEST_COST) < single.saturating_add(count as u64 * REQUEST_COST)
+                }
+                _ => count * 2 > entries,
+            }
+        }
+    }
+}

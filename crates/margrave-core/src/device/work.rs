@@ -1,0 +1,626 @@
+//! Towards the runtime: what to look at, fetch, apply and remove next.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::digest::Digest;
+use crate::id::{AssignmentId, ComponentName};
+use crate::lifecycle::{Reported, State};
+use crate::moment::Moment;
+use crate::report::{Failure, FailureCode, Retry};
+
+use super::{Action, Assignment, Device, Health, Observation, Order, Settings, backoff};
+
+/// Impressions of the runtime; a restart looks again.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Work {
+    in_flight: BTreeMap<AssignmentId, Action>,
+    /// The tick at which the look that is under way began.
+    observing: Option<u64>,
+    observe_next: Moment,
+    observe_failures: u32,
+    seen: Vec<Observation>,
+    trouble: Option<Failure>,
+}
+
+/// How soon to look again while something is starting or looks wrong.
+const OBSERVE_SOON: Duration = Duration::from_secs(2);
+
+/// What an assignment's next step is, if it has one now.
+enum Step {
+    Do(Box<Action>),
+    /// Nothing before this moment.
+    Wait(Moment),
+    Rest,
+}
+
+impl Device {
+    pub(super) fn next_work(&self, settings: &Settings, now: Moment) -> Option<Action> {
+        if self.observe_due(settings, now) {
+            return Some(Action::Observe);
+        }
+        if self.work.in_flight.len() >= settings.work_count_max {
+            return None;
+        }
+        // Removals first: they free what others may be waiting for.
+        let removals = |id: &&AssignmentId| self.assignments[*id].state == State::Deleting;
+        let (first, then): (Vec<&AssignmentId>, Vec<&AssignmentId>) =
+            self.assignments.keys().partition(removals);
+        first.into_iter().chain(then).find_map(|id| match self.step(settings, *id, now) {
+            Step::Do(action) => Some(*action),
+            Step::Wait(_) | Step::Rest => None,
+        })
+    }
+
+    pub(super) fn wake_work(&self, settings: &Settings, now: Moment) -> Option<Moment> {
+        let observe =
+            (self.work.observing.is_none() && !self.assignments.is_empty()).then_some(self.work.observe_next);
+        let waits = self.assignments.keys().filter_map(|id| match self.step(settings, *id, now) {
+            Step::Wait(until) => Some(until),
+            Step::Do(_) | Step::Rest => None,
+        });
+        // Work that has to queue is woken by the end of what is in flight.
+        let waits = waits.filter(|_| self.work.in_flight.len() < settings.work_count_max);
+        observe.into_iter().chain(waits).filter(|until| *until > now).min()
+    }
+
+    /// Nobody looks before there is a verified desired state to compare with: a device never guesses.
+    fn observe_due(&self, settings: &Settings, now: Moment) -> bool {
+        let due = now >= self.work.observe_next
+            // A clock that jumped back must not blind the device.
+            || self.work.observe_next.since(now) > settings.observe_every.max(settings.retry_delay_max);
+        self.accepted.is_some() && self.work.observing.is_none() && due
+    }
+
+    fn step(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
+        if self.work.in_flight.contains_key(&id) {
+            return Step::Rest;
+        }
+        let assignment = &self.assignments[&id];
+        let patient = assignment.wanted == assignment.held || assignment.state == State::Deleting;
+        if let Some(next_try) = assignment.next_try
+            && patient
+            && now < next_try
+            // Further away than any pause we make: the clock jumped back, perhaps to 1970.
+            && next_try.since(now) <= settings.retry_delay_max
+        {
+            return Step::Wait(next_try);
+        }
+        match assignment.state {
+            State::Deleted => Step::Rest,
+            State::Deleting => match self.to_remove(id).pop() {
+                Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component })),
+                None => Step::Rest,
+            },
+            State::Installed if assignment.wanted == assignment.held => match self.extra(id) {
+                Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component })),
+                None => Step::Rest,
+            },
+            State::Failed if assignment.wanted == assignment.held && assignment.next_try.is_none() => {
+                Step::Rest
+            }
+            State::Pending | State::Installed | State::Failed => {
+                // Taking up a document starts from its first component.
+                let orders = assignment.wanted.map(|wanted| self.orders(&wanted)).unwrap_or_default();
+                orders
+                    .into_iter()
+                    .next()
+                    .map_or(Step::Rest, |order| Step::Do(Box::new(Action::Prefetch(order))))
+            }
+            State::Installing | State::Updating | State::RollingBack => self.step_applying(id, assignment),
+        }
+    }
+
+    /// Everything is fetched before anything is switched, so that the gap in service is short; then the
+    /// components in order, then what the new document no longer has.
+    fn step_applying(&self, id: AssignmentId, assignment: &Assignment) -> Step {
+        let Some(held) = assignment.held else { return Step::Rest };
+        let orders = self.orders(&held);
+        let next = |wanted: &dyn Fn(&super::Progress) -> bool| {
+            let component = assignment.components.iter().find(|progress| wanted(progress))?;
+            orders.iter().find(|order| order.component == component.name).cloned()
+        };
+        if let Some(order) = next(&|progress| progress.state != Reported::Installed && !progress.fetched) {
+            return Step::Do(Box::new(Action::Prefetch(order)));
+        }
+        if let Some(order) = next(&|progress| progress.state != Reported::Installed) {
+            return Step::Do(Box::new(Action::Apply(order)));
+        }
+        match self.leftovers(id).pop() {
+            Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component })),
+            None => Step::Rest,
+        }
+    }
+
+    fn orders(&self, document: &Digest) -> Vec<Order> {
+        match self.readings.get(document) {
+            Some(Ok(workload)) => Order::of(workload),
+            _ => vec![],
+        }
+    }
+
+    /// Components of this assignment that may be there, in the order they were installed in.
+    fn known_components(&self, id: AssignmentId) -> Vec<ComponentName> {
+        let assignment = &self.assignments[&id];
+        let documents = [assignment.good, assignment.held].into_iter().flatten();
+        let from_documents =
+            documents.flat_map(|document| self.orders(&document)).map(|order| order.component);
+        let from_progress = assignment.components.iter().map(|progress| progress.name.clone());
+        let from_sight =
+            self.work.seen.iter().filter(|seen| seen.assignment == id).map(|seen| seen.component.clone());
+        let mut known = BTreeSet::new();
+        let all = from_documents.chain(from_progress).chain(from_sight);
+        all.filter(|component| known.insert(component.clone())).collect()
+    }
+
+    /// Still to be removed; the last one goes first (DM-182).
+    fn to_remove(&self, id: AssignmentId) -> Vec<ComponentName> {
+        let cleared = &self.assignments[&id].cleared;
+        self.known_components(id).into_iter().filter(|component| !cleared.contains(component)).collect()
+    }
+
+    /// Still to be removed because the document that is being applied no longer has it.
+    fn leftovers(&self, id: AssignmentId) -> Vec<ComponentName> {
+        let current = &self.assignments[&id].components;
+        let gone = |component: &ComponentName| !current.iter().any(|progress| &progress.name == component);
+        self.to_remove(id).into_iter().filter(gone).collect()
+    }
+
+    /// A component that runs under an installed assignment without being in its document: what an
+    /// overtaken document left behind, or somebody added.
+    fn extra(&self, id: AssignmentId) -> Option<ComponentName> {
+        let current = &self.assignments[&id].components;
+        let mut seen = self.work.seen.iter().filter(|seen| seen.assignment == id).map(|seen| &seen.component);
+        seen.rfind(|component| !current.iter().any(|progress| &progress.name == *component)).cloned()
+    }
+
+    /// Whether an action that is under way is no longer wanted; the agent may drop it.
+    pub fn obsolete(&self, action: &Action) -> bool {
+        let order = match action {
+            Action::Prefetch(order) | Action::Apply(order) => order,
+            _ => return false,
+        };
+        self.assignments.get(&order.assignment).is_none_or(|a| a.wanted != a.held || a.wanted.is_none())
+    }
+
+    pub(super) fn began(&mut self, settings: &Settings, now: Moment, action: Action) {
+        self.began_upstream(&action);
+        match &action {
+            Action::Observe => self.work.observing = Some(self.tick),
+            Action::Prefetch(order) | Action::Apply(order) => {
+                let id = order.assignment;
+                self.take_up_if_due(settings, id, now);
+                if matches!(action, Action::Apply(_)) {
+                    let component = order.component.clone();
+                    let progress = self.assignments.get_mut(&id).and_then(|a| a.progress(&component));
+                    if let Some(progress) = progress
+                        && progress.state != Reported::Installing
+                    {
+                        progress.state = Reported::Installing;
+                        progress.failure = None;
+                        self.report(settings, id, now);
+                    }
+                }
+                self.work.in_flight.insert(id, action);
+            }
+            Action::Remove { assignment, .. } => {
+                self.work.in_flight.insert(*assignment, action);
+            }
+            Action::SendCapabilities | Action::Poll { .. } | Action::Fetch(_) | Action::Send(_) => {}
+        }
+    }
+
+    /// Moves a waiting, installed or failed assignment to work on the wanted document. The attempt is
+    /// counted here, before the act, so that a device that dies in every attempt still counts them.
+    fn take_up_if_due(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
+        let Some(assignment) = self.assignments.get(&id) else { return };
+        let Some(wanted) = assignment.wanted else { return };
+        let next = match assignment.state {
+            State::Pending => State::Installing,
+            State::Installed => State::Updating,
+            State::Failed if assignment.good.is_some_and(|good| good != wanted) => State::Updating,
+            State::Failed => State::Installing,
+            _ => return,
+        };
+        let components: Vec<ComponentName> =
+            self.orders(&wanted).into_iter().map(|order| order.component).collect();
+        let assignment = self.assignments.get_mut(&id).expect("looked up above");
+        assignment.take_up(wanted, version, &components);
+        assignment.attempt += 1;
+        self.transition(settings, id, next, now);
+    }
+
+    pub(super) fn observed(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        result: Result<Vec<Observation>, Failure>,
+    ) {
+        let began = self.work.observing.take().unwrap_or(self.tick);
+        let seen = match result {
+            Ok(seen) => seen,
+            Err(failure) => {
+                // Not being able to look is no verdict about what runs.
+                let pause =
+                    backoff(OBSERVE_SOON, settings.observe_every * 4, self.work.observe_failures, 0.0);
+                self.work.observe_failures = self.work.observe_failures.saturating_add(1);
+                self.work.observe_next = now.after(pause);
+                self.work.trouble = Some(failure);
+                return;
+            }
+        };
+        self.work.observe_failures = 0;
+        self.work.trouble = None;
+        self.work.seen = seen;
+
+        for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+            let fresh = self.assignments[&id].worked_at < began && !self.work.in_flight.contains_key(&id);
+            if fresh {
+                self.judge_health(settings, id, now);
+            }
+        }
+        self.remove_orphans(settings, now);
+
+        let unsettled = self.assignments.values().any(|a| a.unhealthy_since.is_some())
+            || self.work.seen.iter().any(|seen| seen.health == Health::Starting);
+        self.work.observe_next = now.after(if unsettled {
+            OBSERVE_SOON.min(settings.observe_every)
+        } else {
+            settings.observe_every
+        });
+    }
+
+    /// What runs of ours without being in the manifest is removed: the manifest says everything.
+    fn remove_orphans(&mut self, settings: &Settings, now: Moment) {
+        let Some(version) = self.accepted.as_ref().map(|accepted| accepted.version) else { return };
+        let orphans: BTreeSet<AssignmentId> = self.work.seen.iter().map(|seen| seen.assignment).collect();
+        for id in orphans {
+            if let Entry::Vacant(place) = self.assignments.entry(id) {
+                place.insert(Assignment::new(None, version, now));
+                self.begin_removal(settings, id, now);
+            }
+        }
+    }
+
+    fn judge_health(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let assignment = &self.assignments[&id];
+        if assignment.wanted != assignment.held {
+            return;
+        }
+        let was_unhealthy =
+            assignment.failure.as_ref().is_some_and(|failure| failure.code == FailureCode::Unhealthy);
+        let Some(held) = assignment.held else { return };
+        let state = assignment.state;
+        if state != State::Installed && !(state == State::Failed && was_unhealthy) {
+            return;
+        }
+        let orders = self.orders(&held);
+        let complaint =
+            orders.iter().find_map(|order| Some((order.component.clone(), self.complaint(order)?)));
+        let all_healthy =
+            orders.iter().all(|order| self.sight(order).is_some_and(|s| s.health == Health::Healthy));
+        let assignment = self.assignments.get_mut(&id).expect("looked up above");
+        match (state, complaint) {
+            (State::Installed, None) => assignment.unhealthy_since = None,
+            (State::Installed, Some((component, message))) => {
+                let since = *assignment.unhealthy_since.get_or_insert(now);
+                if now.since(since) >= settings.health_grace {
+                    let failure = Failure::new(FailureCode::Unhealthy, message).of(&component);
+                    self.fail(settings, id, failure, now, 0.0);
+                }
+            }
+            (State::Failed, None) if all_healthy => {
+                for progress in &mut assignment.components {
+                    progress.state = Reported::Installed;
+                    progress.failure = None;
+                }
+                assignment.failure = None;
+                assignment.next_try = None;
+                assignment.attempt = 0;
+                self.transition(settings, id, State::Installed, now);
+            }
+            _ => {}
+        }
+    }
+
+    fn sight(&self, order: &Order) -> Option<&Observation> {
+        let same =
+            |seen: &&Observation| seen.assignment == order.assignment && seen.component == order.component;
+        self.work.seen.iter().find(same)
+    }
+
+    /// What is wrong with a component that should run as ordered.
+    fn complaint(&self, order: &Order) -> Option<String> {
+        let name = &order.component;
+        match self.sight(order) {
+            None => Some(format!("component {name} is gone")),
+            Some(seen) if seen.fingerprint != Some(order.fingerprint()) => {
+                Some(format!("component {name} was changed by something other than this agent"))
+            }
+            Some(Observation { health: Health::Unhealthy(message), .. }) => Some(message.clone()),
+            Some(_) => None,
+        }
+    }
+
+    pub(super) fn begin_removal(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let assignment = self.assignments.get_mut(&id).expect("only known assignments are removed");
+        assignment.next_try = None;
+        assignment.attempt = 0;
+        assignment.failure = None;
+        assignment.cleared.clear();
+        for progress in &mut assignment.components {
+            progress.state = Reported::Removing;
+            progress.failure = None;
+        }
+        self.transition(settings, id, State::Deleting, now);
+    }
+
+    pub(super) fn prefetched(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        id: AssignmentId,
+        component: ComponentName,
+        result: Result<(), Failure>,
+    ) {
+        if !self.worked(id) {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                if let Some(progress) = self.assignments.get_mut(&id).and_then(|a| a.progress(&component)) {
+                    progress.fetched = true;
+                }
+            }
+            Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "an event's fields, spelled out")]
+    pub(super) fn applied(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        id: AssignmentId,
+        component: ComponentName,
+        fingerprint: Digest,
+        result: Result<(), Failure>,
+    ) {
+        if !self.worked(id) {
+            return;
+        }
+        let held = self.assignments[&id].held;
+        let ordered = held.map(|held| self.orders(&held)).unwrap_or_default();
+        let still = ordered.iter().any(|o| o.component == component && o.fingerprint() == fingerprint);
+        if !still {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                let assignment = self.assignments.get_mut(&id).expect("worked() knows it");
+                if let Some(progress) = assignment.progress(&component) {
+                    progress.state = Reported::Installed;
+                    progress.failure = None;
+                }
+                let more = assignment.components.iter().any(|progress| progress.state != Reported::Installed);
+                if more {
+                    self.report(settings, id, now);
+                }
+            }
+            Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
+        }
+    }
+
+    pub(super) fn removed(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        id: AssignmentId,
+        component: ComponentName,
+        result: Result<(), Failure>,
+    ) {
+        self.work.in_flight.remove(&id);
+        let tick = self.tick;
+        let Some(assignment) = self.assignments.get_mut(&id) else { return };
+        assignment.worked_at = tick;
+        match result {
+            Ok(()) => {
+                self.work.seen.retain(|seen| !(seen.assignment == id && seen.component == component));
+                if let Some(progress) = assignment.progress(&component) {
+                    progress.state = Reported::Removed;
+                    progress.failure = None;
+                }
+                assignment.cleared.insert(component);
+                assignment.failure = None;
+                assignment.next_try = None;
+            }
+            Err(_) if assignment.state == State::Installed => {
+                // What should run does run; the rest can wait.
+                assignment.next_try = Some(now.after(settings.retry_delay_max));
+            }
+            Err(failure) if assignment.state == State::Deleting => {
+                // Still being removed; says why it takes so long, and tries again.
+                assignment.attempt += 1;
+                let pause =
+                    backoff(settings.retry_delay, settings.retry_delay_max, assignment.attempt - 1, roll);
+                assignment.next_try = Some(now.after(pause));
+                if let Some(progress) = assignment.progress(&component) {
+                    progress.failure = Some(failure.clone());
+                }
+                assignment.failure = Some(failure.of(&component));
+                self.report(settings, id, now);
+            }
+            Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
+        }
+    }
+
+    /// Notes that work on an assignment ended; false when its result no longer matters.
+    fn worked(&mut self, id: AssignmentId) -> bool {
+        self.work.in_flight.remove(&id);
+        let tick = self.tick;
+        let Some(assignment) = self.assignments.get_mut(&id) else { return false };
+        assignment.worked_at = tick;
+        let applying = matches!(assignment.state, State::Installing | State::Updating | State::RollingBack);
+        applying && assignment.wanted == assignment.held
+    }
+
+    fn fail(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment, roll: f64) {
+        let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
+        assignment.next_try = match failure.code.retry() {
+            Retry::Later => {
+                let times = assignment.attempt.saturating_sub(1);
+                Some(now.after(backoff(settings.retry_delay, settings.retry_delay_max, times, roll)))
+            }
+            Retry::NotUntilManifestChanges => None,
+        };
+        assignment.unhealthy_since = None;
+        if let Some(component) = failure.component.clone()
+            && let Some(progress) = assignment.progress(&component)
+        {
+            progress.state = Reported::Failed;
+            progress.failure = Some(failure.clone());
+        }
+        assignment.failure = Some(failure);
+        self.transition(settings, id, State::Failed, now);
+    }
+
+    /// Moves that need no action, only that their condition holds; and forgetting what is over.
+    pub(super) fn settle(&mut self, settings: &Settings, now: Moment) {
+        for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+            if !self.work.in_flight.contains_key(&id) {
+                self.settle_assignment(settings, id, now);
+            }
+        }
+        let staged: BTreeSet<Digest> = self
+            .upstream
+            .staged
+            .iter()
+            .flat_map(|(manifest, _)| manifest.entries())
+            .map(|entry| entry.document.digest)
+            .collect();
+        let needed = self.documents();
+        self.readings.retain(|digest, _| needed.contains(digest) || staged.contains(digest));
+    }
+
+    fn settle_assignment(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let assignment = &self.assignments[&id];
+        match assignment.state {
+            State::Deleting if self.to_remove(id).is_empty() => {
+                let assignment = self.assignments.get_mut(&id).expect("looked up above");
+                assignment.failure = None;
+                assignment.next_try = None;
+                for progress in &mut assignment.components {
+                    progress.state = Reported::Removed;
+                    progress.failure = None;
+                }
+                self.transition(settings, id, State::Deleted, now);
+                self.settle_assignment(settings, id, now);
+            }
+            State::Deleted => match assignment.wanted {
+                // It came back while it went: a new life, from the beginning.
+                Some(wanted) => {
+                    let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
+                    self.assignments.insert(id, Assignment::new(Some(wanted), version, now));
+                    self.report(settings, id, now);
+                }
+                None if !self.outbox.has(id) => {
+                    self.assignments.remove(&id);
+                }
+                None => {}
+            },
+            State::Pending | State::Installed | State::Failed if assignment.wanted != assignment.held => {
+                let Some(wanted) = assignment.wanted else { return };
+                if let Some(Err(failure)) = self.readings.get(&wanted) {
+                    let failure = failure.clone();
+                    self.refuse(settings, id, wanted, failure, now);
+                }
+            }
+            State::Installing | State::Updating => {
+                if assignment.wanted != assignment.held {
+                    self.restart(settings, id, now);
+                } else {
+                    let done =
+                        assignment.components.iter().all(|progress| progress.state == Reported::Installed);
+                    if done && self.leftovers(id).is_empty() {
+                        self.complete(settings, id, now);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The document changed half-way: the state starts over with the new one.
+    fn restart(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
+        let Some(wanted) = self.assignments[&id].wanted else { return };
+        if let Some(Err(failure)) = self.readings.get(&wanted) {
+            let failure = failure.clone();
+            let assignment = self.assignments.get_mut(&id).expect("looked up above");
+            assignment.take_up(wanted, version, &[]);
+            return self.fail(settings, id, failure, now, 0.0);
+        }
+        let components: Vec<ComponentName> =
+            self.orders(&wanted).into_iter().map(|order| order.component).collect();
+        if components.is_empty() {
+            // The document is not read yet (its copy was lost and is being fetched again).
+            return;
+        }
+        let assignment = self.assignments.get_mut(&id).expect("looked up above");
+        assignment.take_up(wanted, version, &components);
+        assignment.attempt = 1;
+        assignment.since = now;
+        self.report(settings, id, now);
+    }
+
+    /// A document that can never be applied here fails without touching what runs.
+    fn refuse(
+        &mut self,
+        settings: &Settings,
+        id: AssignmentId,
+        wanted: Digest,
+        failure: Failure,
+        now: Moment,
+    ) {
+        let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
+        let assignment = self.assignments.get_mut(&id).expect("only known assignments are refused");
+        let state = assignment.state;
+        let good = assignment.good;
+        assignment.take_up(wanted, version, &[]);
+        match state {
+            State::Installed => self.transition(settings, id, State::Updating, now),
+            State::Failed if good.is_some() => self.transition(settings, id, State::Updating, now),
+            State::Failed => self.transition(settings, id, State::Installing, now),
+            _ => {}
+        }
+        self.fail(settings, id, failure, now, 0.0);
+    }
+
+    fn complete(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let assignment = self.assignments.get_mut(&id).expect("only known assignments complete");
+        if assignment.components.is_empty() {
+            // Nothing was ordered, because the document is not read yet; empty is not done.
+            return;
+        }
+        assignment.good = assignment.held;
+        assignment.attempt = 0;
+        assignment.failure = None;
+        assignment.next_try = None;
+        self.transition(settings, id, State::Installed, now);
+    }
+
+    /// Why the runtime cannot be looked at, when it cannot.
+    pub fn runtime_trouble(&self) -> Option<&Failure> {
+        self.work.trouble.as_ref()
+    }
+
+    /// What was seen last.
+    pub fn seen(&self) -> &[Observation] {
+        &self.work.seen
+    }
+}

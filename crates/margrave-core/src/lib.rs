@@ -1,0 +1,25 @@
+//! What Margrave means and how it decides.
+//!
+//! This crate owns the domain types and every decision that can be made from data alone. It never reads
+//! a clock, a file, a socket or a random number: time and randomness come in as arguments, so a whole
+//! fleet can be simulated from a seed. It knows no wire format; `margrave-wire` translates.
+//!
+//! Start with [`package`] and [`workload`] for the server's side (package → deployment → document →
+//! manifest), and with [`device`] for the device's (manifest → verified → plan → outcome → report).
+
+pub mod capabilities;
+pub mod constraints;
+pub mod deployment;
+pub mod device;
+pub mod digest;
+pub mod id;
+pub mod identity;
+pub mod lifecycle;
+pub mod manifest;
+pub mod moment;
+pub mod package;
+pub mod parameters;
+pub mod publish;
+pub mod report;
+pub mod violation;
+pub mod workload;

@@ -1,0 +1,180 @@
+//! What a device says about an assignment.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::id::{AssignmentId, ComponentName, DeviceId};
+use crate::lifecycle::{Reported, State};
+use crate::moment::Moment;
+
+/// One report, as any Margo device can make it, plus what only our agent adds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub assignment: AssignmentId,
+    /// Always given by our agent; optional on the wire unless it is a child device (MI-G2-102).
+    pub device: Option<DeviceId>,
+    pub adopted_version: u64,
+    pub state: Reported,
+    pub fault: Option<Fault>,
+    pub components: Vec<ComponentReport>,
+    pub detail: Option<Detail>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComponentReport {
+    pub name: String,
+    pub state: Reported,
+    pub fault: Option<Fault>,
+}
+
+/// The standard's error object: who failed, how, and in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    pub code: String,
+    pub source: String,
+    pub message: String,
+}
+
+/// The finer truth that our agent adds in its extension.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detail {
+    pub state: State,
+    /// Counts every report this device ever made; a server orders reports by it.
+    pub sequence: u64,
+    /// When the device saw it, by the device's clock.
+    pub at: Moment,
+    /// The document that the state speaks of.
+    pub document: Option<Digest>,
+    pub attempt: u32,
+    pub next_try: Option<Moment>,
+    /// Why it waits or failed, as one sentence.
+    pub reason: Option<String>,
+}
+
+/// Why a device could not do what was wanted. Closed: each code has a page in `docs/failures.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureCode {
+    /// The document could not be read, or asks for what this agent does not understand.
+    DocumentInvalid,
+    /// The device does not meet the document's own eligibility rules.
+    NotEligible,
+    /// No container engine or Compose v2 for this kind of profile on this device.
+    RuntimeMissing,
+    /// The engine is installed but did not answer.
+    RuntimeUnreachable,
+    /// The component or an image could not be fetched, and trying again may help.
+    PullFailed,
+    /// The registry knows no such component or image.
+    PullNotFound,
+    /// The registry refused this device.
+    PullDenied,
+    /// What was fetched is not what was promised, or is no valid component.
+    ArchiveInvalid,
+    /// The engine refused to create the containers.
+    CreateFailed,
+    /// A container could not start, or exited with an error while starting.
+    StartFailed,
+    /// Containers run, but their health checks fail.
+    Unhealthy,
+    /// It took longer than the component's timeout.
+    Timeout,
+    /// The device's disk is full.
+    DiskFull,
+    /// Containers, networks or volumes could not be removed.
+    RemoveFailed,
+}
+
+/// Every code, for the documentation's completeness check.
+pub const FAILURE_CODES: [FailureCode; 14] = [
+    FailureCode::DocumentInvalid,
+    FailureCode::NotEligible,
+    FailureCode::RuntimeMissing,
+    FailureCode::RuntimeUnreachable,
+    FailureCode::PullFailed,
+    FailureCode::PullNotFound,
+    FailureCode::PullDenied,
+    FailureCode::ArchiveInvalid,
+    FailureCode::CreateFailed,
+    FailureCode::StartFailed,
+    FailureCode::Unhealthy,
+    FailureCode::Timeout,
+    FailureCode::DiskFull,
+    FailureCode::RemoveFailed,
+];
+
+/// Whether trying the same thing again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    Later,
+    NotUntilManifestChanges,
+}
+
+impl FailureCode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FailureCode::DocumentInvalid => "document-invalid",
+            FailureCode::NotEligible => "not-eligible",
+            FailureCode::RuntimeMissing => "runtime-missing",
+            FailureCode::RuntimeUnreachable => "runtime-unreachable",
+            FailureCode::PullFailed => "pull-failed",
+            FailureCode::PullNotFound => "pull-not-found",
+            FailureCode::PullDenied => "pull-denied",
+            FailureCode::ArchiveInvalid => "archive-invalid",
+            FailureCode::CreateFailed => "create-failed",
+            FailureCode::StartFailed => "start-failed",
+            FailureCode::Unhealthy => "unhealthy",
+            FailureCode::Timeout => "timeout",
+            FailureCode::DiskFull => "disk-full",
+            FailureCode::RemoveFailed => "remove-failed",
+        }
+    }
+
+    /// Everything that the world around the device can mend is worth another try: a technician plugs in a
+    /// cable, installs an engine, or pushes the missing image, and the device must find out by itself.
+    pub fn retry(self) -> Retry {
+        match self {
+            FailureCode::DocumentInvalid | FailureCode::NotEligible | FailureCode::ArchiveInvalid => {
+                Retry::NotUntilManifestChanges
+            }
+            _ => Retry::Later,
+        }
+    }
+}
+
+impl std::fmt::Display for FailureCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// One thing that went wrong on the device: for which component, how, and in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    pub code: FailureCode,
+    pub message: String,
+    pub component: Option<ComponentName>,
+}
+
+/// A message must fit a report, whatever a runtime printed.
+const MESSAGE_LENGTH_MAX: usize = 1000;
+
+impl Failure {
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.len() > MESSAGE_LENGTH_MAX {
+            // The end of what a program printed says more than its beginning.
+            let cut = (message.len() - MESSAGE_LENGTH_MAX..message.len())
+                .find(|&at| message.is_char_boundary(at))
+                .unwrap_or(message.len());
+            message = format!("…{}", &message[cut..]);
+        }
+        Failure { code, message, component: None }
+    }
+
+    pub fn of(mut self, component: &ComponentName) -> Self {
+        self.component = Some(component.clone());
+        self
+    }
+}

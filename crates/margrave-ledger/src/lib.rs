@@ -1,0 +1,66 @@
+//! What a device must not forget when the power goes: a crash-safe state and content-addressed blobs.
+//!
+//! This crate knows nothing of what the state means; it keeps a serialisable value and bytes by digest.
+//! It blocks, because a caller may only act once the intent is on disk. Every byte is counted: flash
+//! wears out.
+
+mod blobs;
+mod state;
+
+pub use blobs::Blobs;
+pub use state::{Recovery, StateFile};
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why something could not be kept or read back.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    #[error("the disk is full, {} could not be written; free some space", path.display())]
+    DiskFull {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} could not be {what}", path.display())]
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the state is of format {found}, this program knows up to {known}; run the newer program again")]
+    Newer { found: u32, known: u32 },
+    #[error("the state cannot be written down")]
+    Serialise(#[source] serde_json::Error),
+}
+
+impl LedgerError {
+    fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerError {
+        let path = path.to_owned();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                LedgerError::DiskFull { path, source }
+            }
+            _ => LedgerError::Io { what, path, source },
+        }
+    }
+
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, LedgerError::DiskFull { .. })
+    }
+}
+
+/// A directory entry is durable only once its directory is.
+fn sync_directory(path: &Path) -> Result<(), LedgerError> {
+    let synced = std::fs::File::open(path).and_then(|directory| directory.sync_all());
+    synced.map_err(LedgerError::io("made durable", path))
+}
+
+fn create_directory(path: &Path) -> Result<(), LedgerError> {
+    std::fs::create_dir_all(path).map_err(LedgerError::io("created", path))?;
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        sync_directory(parent)?;
+    }
+    Ok(())
+}

@@ -429,17 +429,18 @@ fn compile(pattern: &str) -> Result<regex::Regex, String> {
             pattern.len()
         ));
     }
-    regex::RegexBuilder::new(pattern)
-        .size_limit(REGEX_SIZE_MAX)
-        .build()
-        .map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => "regexMatch is too large when compiled; use smaller repetitions".into(),
-            error => {
-                let reason = error.to_string();
-                let last = reason.lines().last().unwrap_or_default();
-                format!("regexMatch {} cannot be compiled ({last}); look-around and back-references are not available", shown(pattern))
-            }
-        })
+    let built = regex::RegexBuilder::new(pattern).size_limit(REGEX_SIZE_MAX).build();
+    built.map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => "regexMatch is too large when compiled; use smaller repetitions".into(),
+        error => {
+            let reason = error.to_string();
+            let last = reason.lines().last().unwrap_or_default();
+            format!(
+                "regexMatch {} cannot be compiled ({last}); look-around and back-references are not available",
+                shown(pattern)
+            )
+        }
+    })
 }
 
 /// One question that a package asks for a profile.

@@ -1,0 +1,110 @@
+//! Bundles: all documents of a manifest in one tar.gz.
+//!
+//! The same documents give the same bytes for ever, because the digest is published: one compressor at one
+//! level, no times, no owners. Reading trusts nothing but digests; names inside mean nothing (AMB-22).
+
+use std::io::{self, Read};
+
+use flate2::{Compression, GzBuilder, read::GzDecoder};
+use margrave_core::digest::{Digest, Document};
+use margrave_core::id::AssignmentId;
+use margrave_core::manifest::Entry;
+
+use crate::yaml;
+
+/// The media type of a bundle (MI-G2-049).
+pub const MEDIA_TYPE: &str = "application/vnd.margo.bundle.v1+tar+gzip";
+
+/// What a bundle may inflate to. Documents have a few kilobytes each; a device has little memory.
+pub const INFLATED_SIZE_MAX: u64 = 64 << 20;
+
+/// The bundle of these documents, whatever order they come in.
+pub fn write(documents: &[(AssignmentId, &[u8])]) -> Vec<u8> {
+    let mut sorted: Vec<_> = documents.iter().map(|(id, bytes)| (format!("{id}.yaml"), *bytes)).collect();
+    sorted.sort_by(|(a, _), (b, _)| a.cmp(b));
+    // Time 0 and "unknown" system: a bundle must not tell when or where it was made.
+    let gzip = GzBuilder::new().mtime(0).operating_system(255).write(Vec::new(), Compression::new(6));
+    let mut archive = tar::Builder::new(gzip);
+    for (name, bytes) in sorted {
+        let mut header = tar::Header::new_ustar();
+        header.set_path(&name).expect("a UUID is a short path");
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_cksum();
+        archive.append(&header, bytes).expect("memory takes every write");
+    }
+    archive.into_inner().and_then(|gzip| gzip.finish()).expect("memory takes every write")
+}
+
+/// Why a bundle is not the one that its manifest promised.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    #[error("the bundle is no readable tar.gz")]
+    Unreadable(#[source] io::Error),
+    #[error("the bundle inflates to more than {INFLATED_SIZE_MAX} bytes")]
+    TooLarge,
+    #[error("{0:?} in the bundle is no file at its root")]
+    NotAtRoot(String),
+    #[error("{0:?} in the bundle is longer than a document may be")]
+    DocumentTooLarge(String),
+    #[error("{0:?} in the bundle has digest {1}, which the manifest does not list (MI-G2-066)")]
+    Extra(String, Digest),
+    #[error("the bundle lacks the document of deployment {0} (MI-G2-066)")]
+    Missing(AssignmentId),
+}
+
+impl From<io::Error> for BundleError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::FileTooLarge => BundleError::TooLarge,
+            _ => BundleError::Unreadable(error),
+        }
+    }
+}
+
+/// The documents of a manifest's `entries`, in their order, each proven by its digest; a bundle with one
+/// file more or less is refused as a whole.
+pub fn read(bytes: &[u8], entries: &[Entry]) -> Result<Vec<Document>, BundleError> {
+    let mut found: Vec<Option<Document>> = vec![None; entries.len()];
+    let mut archive = tar::Archive::new(Bounded { inner: GzDecoder::new(bytes), left: INFLATED_SIZE_MAX });
+    for file in archive.entries()? {
+        let mut file = file?;
+        let name = String::from_utf8_lossy(&file.path_bytes()).chars().take(200).collect::<String>();
+        let inside = name.strip_prefix("./").unwrap_or(&name);
+        if !file.header().entry_type().is_file() || inside.is_empty() || inside.contains(['/', '\\']) {
+            return Err(BundleError::NotAtRoot(name));
+        }
+        if file.size() > yaml::SIZE_MAX as u64 {
+            return Err(BundleError::DocumentTooLarge(name));
+        }
+        let mut content = Vec::new();
+        file.read_to_end(&mut content)?;
+        let document = Document::of(content);
+        let wanted = |(at, entry): (usize, &Entry)| {
+            (entry.document.digest == document.digest() && found[at].is_none()).then_some(at)
+        };
+        match entries.iter().enumerate().find_map(wanted) {
+            Some(at) => found[at] = Some(document),
+            None => return Err(BundleError::Extra(name, document.digest())),
+        }
+    }
+    let complete = entries.iter().zip(found);
+    complete.map(|(entry, document)| document.ok_or(BundleError::Missing(entry.id))).collect()
+}
+
+/// Counts while inflating, so that a small archive cannot become a large one.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(count as u64).ok_or(io::ErrorKind::FileTooLarge)?;
+        Ok(count)
+    }
+}

@@ -1,0 +1,249 @@
+//! Device capabilities: [`Capabilities`] ↔ JSON (data-model.md, section 6).
+
+use std::collections::BTreeMap;
+
+use margrave_core::capabilities::{Capabilities, Cpu, Hosting};
+use margrave_core::constraints::Quantity;
+use margrave_core::id::DeviceId;
+use margrave_core::package::ProfileKind;
+use serde_json::{Value, json};
+
+use crate::body::{BodyError, read_json};
+use crate::description::constraints::ARCHITECTURES;
+use crate::g2::EXTENSION;
+use crate::tree::{At, Content, Findings, is_extension};
+
+const PERIPHERALS: [&str; 5] = ["gpu", "display", "camera", "microphone", "speaker"];
+const INTERFACES: [&str; 7] = ["ethernet", "wifi", "cellular", "bluetooth", "usb", "canbus", "rs232"];
+/// What a device that hosts workloads reports, and one that does not leaves out (DM-102, DM-103).
+const HOSTING: [&str; 8] = [
+    "cpus",
+    "memory",
+    "storage",
+    "peripherals",
+    "interfaces",
+    "otelCollector",
+    "supportedRuntimes",
+    "supportedDeploymentTypes",
+];
+const LIST_LENGTH_MAX: usize = 1_000;
+const TEXT_LENGTH_MAX: usize = 4_000;
+
+/// The body of a capabilities report: `properties` and `labels` as they are, and our own additions.
+pub fn write(capabilities: &Capabilities) -> Vec<u8> {
+    let mut body = json!({ "properties": capabilities.properties });
+    if !capabilities.labels.is_empty() {
+        body["labels"] = json!(capabilities.labels);
+    }
+    let mut extension = serde_json::Map::new();
+    if capabilities.simulated {
+        extension.insert("simulated".into(), true.into());
+    }
+    if let Some(version) = &capabilities.agent_version {
+        extension.insert("agentVersion".into(), version.as_str().into());
+    }
+    if !extension.is_empty() {
+        body[EXTENSION] = Value::Object(extension);
+    }
+    body.to_string().into_bytes()
+}
+
+/// What a device says it is and can do.
+pub fn read(bytes: &[u8]) -> Result<Capabilities, BodyError> {
+    let node = read_json(bytes)?;
+    let mut findings = Findings::default();
+    let capabilities = read_root(&At::root(&node), &mut findings);
+    match capabilities {
+        Some(capabilities) if findings.is_empty() => Ok(capabilities),
+        _ => Err(BodyError::Invalid(findings.into_vec())),
+    }
+}
+
+fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
+    if !findings.is_map(root, "MI-G2-124") {
+        return None;
+    }
+    for (key, at) in root.entries() {
+        match key {
+            "properties" | "labels" => {}
+            // The standard's own sample pages still show these two (AMB-34).
+            "apiVersion" | "kind" => {}
+            key if is_extension(key) => {
+                if !matches!(at.node.content, Content::Map(_)) {
+                    findings.add(at.place, "DM-200", format!("the value of {key} must be an object"));
+                }
+            }
+            key => {
+                let shown: String = key.chars().take(60).collect();
+                let message = format!(
+                    "{shown} is not known here; known are properties, labels, and extensions named x-…-extensions"
+                );
+                findings.add(at.place, "MI-G2-124", message);
+            }
+        }
+    }
+    let labels = read_labels(root, findings);
+    let at = findings.required_map(root, "properties", "MI-G2-124")?;
+    let device = findings
+        .required(&at, "id", "MI-G2-125")
+        .and_then(|at| findings.parsed(&at, "MI-G2-123", DeviceId::parse));
+    let mut text = |key: &str| {
+        let text = findings.required_text(&at, key, "MI-G2-125")?;
+        Some(text.chars().take(TEXT_LENGTH_MAX).collect::<String>())
+    };
+    let (vendor, model_number, serial_number) = (text("vendor"), text("modelNumber"), text("serialNumber"));
+    for gone in ["roles", "resources"].into_iter().filter(|key| at.has(key)) {
+        let message = format!(
+            "{gone} belongs to an older shape of capabilities; report cpus, memory, storage, peripherals, \
+             interfaces, otelCollector, supportedRuntimes and supportedDeploymentTypes under properties"
+        );
+        findings.add(at.place_of(gone), "DM-113", message);
+        check_older_architectures(&at, gone, findings);
+    }
+    let hosts = HOSTING.iter().any(|key| at.has(key));
+    let hosting = if hosts { read_hosting(&at, labels.is_empty(), findings) } else { None };
+    let extension = root.field(EXTENSION);
+    let extension = |key: &str| extension.as_ref().and_then(|at| at.field(key)).map(|at| &at.node.content);
+    Some(Capabilities {
+        device: device?,
+        vendor: vendor?,
+        model_number: model_number?,
+        serial_number: serial_number?,
+        hosting,
+        properties: at.node.to_object(),
+        labels,
+        simulated: matches!(extension("simulated"), Some(Content::Boolean(true))),
+        agent_version: match extension("agentVersion") {
+            Some(Content::Text(version)) => Some(version.chars().take(100).collect()),
+            _ => None,
+        },
+    })
+}
+
+fn read_hosting(at: &At<'_>, unlabelled: bool, findings: &mut Findings) -> Option<Hosting> {
+    let mut cpus = Vec::new();
+    for cpu in required_list(at, "cpus", "DM-102", findings) {
+        if !findings.is_map(&cpu, "MI-G2-128") {
+            continue;
+        }
+        let cores = findings.required(&cpu, "cores", "MI-G2-128");
+        let cores = cores.and_then(|at| findings.number(&at, "MI-G2-128"));
+        if cores.is_some_and(|cores| cores < 0.0) {
+            findings.add(cpu.place_of("cores"), "MI-G2-128", "must not be negative");
+        }
+        let architecture = findings.optional_text(&cpu, "architecture", "MI-G2-128");
+        if let Some(architecture) = architecture.as_deref() {
+            check_architecture(architecture, cpu.place_of("architecture"), findings);
+        }
+        cpus.extend(cores.map(|cores| Cpu { cores, architecture }));
+    }
+    // An amount that cannot be read costs the device its eligibility, not its registration (DM-134).
+    let mut amount = |key: &str| {
+        let text = findings.required_text(at, key, "DM-102")?;
+        Quantity::reported(text).map(|Quantity(bytes)| bytes)
+    };
+    let (memory_bytes, storage_bytes) = (amount("memory"), amount("storage"));
+    check_types(at, "peripherals", "MI-G2-129", &PERIPHERALS, findings);
+    check_types(at, "interfaces", "MI-G2-130", &INTERFACES, findings);
+    let collector =
+        findings.required(at, "otelCollector", "DM-102").and_then(|at| findings.boolean(&at, "DM-102"));
+    if collector == Some(false) {
+        findings.add(at.place_of("otelCollector"), "DM-102", "must be true on a device that hosts workloads");
+    }
+    let runtimes = read_texts(at, "supportedRuntimes", findings);
+    let types = read_texts(at, "supportedDeploymentTypes", findings);
+    if unlabelled && runtimes.iter().chain(&types).any(|text| *text == "custom") {
+        let message = "a device that offers custom must also report labels that applications can select on";
+        findings.add("/labels", "MI-G2-133", message);
+    }
+    // Unknown types count as custom instead of being refused (DM-106); the raw value stays in `properties`.
+    let mut deployment_types: Vec<_> =
+        types.iter().map(|text| ProfileKind::parse(text).unwrap_or(ProfileKind::Custom)).collect();
+    deployment_types.sort();
+    deployment_types.dedup();
+    Some(Hosting { cpus, memory_bytes, storage_bytes, deployment_types })
+}
+
+fn required_list<'n>(at: &At<'n>, key: &str, rule: &'static str, findings: &mut Findings) -> Vec<At<'n>> {
+    let items = findings.required_items(at, key, rule).unwrap_or_default();
+    if items.len() > LIST_LENGTH_MAX {
+        findings.add(at.place_of(key), rule, format!("has more than {LIST_LENGTH_MAX} elements"));
+        return Vec::new();
+    }
+    items
+}
+
+fn read_texts<'n>(at: &At<'n>, key: &str, findings: &mut Findings) -> Vec<&'n str> {
+    let items = required_list(at, key, "DM-102", findings);
+    if at.has(key) && items.is_empty() {
+        findings.add(at.place_of(key), "DM-102", "needs at least one element");
+    }
+    items.iter().filter_map(|item| findings.text(item, "DM-102")).collect()
+}
+
+fn check_types(at: &At<'_>, key: &str, rule: &'static str, known: &[&str], findings: &mut Findings) {
+    for item in required_list(at, key, "DM-102", findings) {
+        if !findings.is_map(&item, rule) {
+            continue;
+        }
+        if let Some(text) = findings.required_text(&item, "type", rule)
+            && !known.contains(&text)
+        {
+            findings.add(item.place_of("type"), rule, format!("must be one of {}", known.join(", ")));
+        }
+        for optional in ["manufacturer", "model"] {
+            findings.optional_text(&item, optional, rule);
+        }
+    }
+}
+
+fn check_architecture(architecture: &str, place: String, findings: &mut Findings) {
+    if !ARCHITECTURES.contains(&architecture) {
+        let hint = if architecture == "x86_64" { "; report amd64" } else { "" };
+        findings.add(place, "MI-G2-128", format!("must be one of amd64, arm64, arm{hint}"));
+    }
+}
+
+/// An older document is refused anyway; a wrong architecture in it is worth saying too, because it stays
+/// wrong after porting.
+fn check_older_architectures(at: &At<'_>, gone: &str, findings: &mut Findings) {
+    let Some(cpu) = at.field(gone).and_then(|at| at.field("cpu")) else { return };
+    let mut found: Vec<At<'_>> = cpu.field("architecture").into_iter().collect();
+    if let Some(list) = cpu.field("architectures") {
+        found.extend(findings.items(&list, "MI-G2-128").unwrap_or_default());
+    }
+    for at in found {
+        if let Some(text) = findings.text(&at, "MI-G2-128") {
+            check_architecture(text, at.place.clone(), findings);
+        }
+    }
+}
+
+fn read_labels(root: &At<'_>, findings: &mut Findings) -> BTreeMap<String, Value> {
+    let mut labels = BTreeMap::new();
+    let Some(at) = root.field("labels").filter(|at| findings.is_map(at, "MI-G2-134")) else { return labels };
+    if at.entries().count() > LIST_LENGTH_MAX {
+        findings.add(at.place, "MI-G2-134", format!("has more than {LIST_LENGTH_MAX} labels"));
+        return labels;
+    }
+    for (key, at) in at.entries() {
+        let scalar = |content: &Content| matches!(content, Content::Text(_) | Content::Number(_));
+        let fits = match &at.node.content {
+            Content::Boolean(_) => true,
+            Content::List(items) => {
+                let all = |is: fn(&Content) -> bool| items.iter().all(|item| is(&item.content));
+                items.len() <= LIST_LENGTH_MAX
+                    && (all(|content| matches!(content, Content::Text(_)))
+                        || all(|content| matches!(content, Content::Number(_))))
+            }
+            content => scalar(content),
+        };
+        if fits {
+            labels.insert(key.to_owned(), at.node.to_value());
+        } else {
+            let message = "must be text, a number, a boolean, a list of texts, or a list of numbers";
+            findings.add(at.place, "MI-G2-134", message);
+        }
+    }
+    labels
+}

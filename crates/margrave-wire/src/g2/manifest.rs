@@ -1,0 +1,192 @@
+//! State manifests: [`Manifest`] ↔ JSON (data-model.md, section 4).
+
+use margrave_core::digest::Digest;
+use margrave_core::id::AssignmentId;
+use margrave_core::manifest::{Blob, ENTRY_COUNT_MAX, Entry, InvalidManifest, Manifest};
+use serde_json::{Value, json};
+
+use crate::body::{BodyError, read_json};
+use crate::bundle;
+use crate::tree::{At, Content, Findings};
+
+/// The media type of a manifest (MI-G2-044).
+pub const MEDIA_TYPE: &str = "application/vnd.margo.manifest.v1+json";
+
+/// A list of [`ENTRY_COUNT_MAX`] entries takes less than half of this.
+pub const SIZE_MAX: usize = 8 << 20;
+
+/// Canonical JSON rounds numbers to doubles; an advisory size that would be rounded is left out instead.
+const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
+
+/// Where a bundle is served (MI-G2-049).
+pub fn bundle_path(digest: &Digest) -> String {
+    format!("/api/v1/bundles/{digest}")
+}
+
+/// Where a document is served (MI-G2-050).
+pub fn document_path(id: AssignmentId, digest: &Digest) -> String {
+    format!("/api/v1/deployments/{id}/{digest}")
+}
+
+/// The manifest's bytes: RFC 8785 (MI-G2-054), except that a version above 2^53 is written exactly, where
+/// RFC 8785 would round it to a double and two manifests would share a number (DM-086).
+pub fn write(manifest: &Manifest) -> Vec<u8> {
+    let bundle = manifest.bundle().map_or(Value::Null, |blob| {
+        let url = bundle_path(&blob.digest);
+        sized(json!({ "mediaType": bundle::MEDIA_TYPE, "digest": blob.digest, "url": url }), blob)
+    });
+    let entry = |entry: &Entry| {
+        let url = document_path(entry.id, &entry.document.digest);
+        let fields = json!({ "deploymentId": entry.id, "digest": entry.document.digest, "url": url });
+        sized(fields, entry.document)
+    };
+    let deployments: Vec<Value> = manifest.entries().iter().map(entry).collect();
+    // The three keys in canonical order; only the values need the canonicalizer.
+    let mut out = b"{\"bundle\":".to_vec();
+    out.extend(canonical(&bundle));
+    out.extend(b",\"deployments\":");
+    out.extend(canonical(&Value::Array(deployments)));
+    out.extend(format!(",\"manifestVersion\":{}}}", manifest.version()).bytes());
+    out
+}
+
+fn canonical(value: &Value) -> Vec<u8> {
+    serde_json_canonicalizer::to_vec(value).expect("a JSON value has a canonical form")
+}
+
+fn sized(mut fields: Value, blob: Blob) -> Value {
+    if let Some(size) = blob.size.filter(|size| *size <= SAFE_INTEGER_MAX) {
+        fields["sizeBytes"] = size.into();
+    }
+    fields
+}
+
+/// A manifest as it arrived, and where its parts are to be fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    pub manifest: Manifest,
+    /// Origin-relative, to be resolved against the server's base URL (AMB-25).
+    pub bundle_url: Option<String>,
+    /// One per entry, in the order of [`Manifest::entries`].
+    pub document_urls: Vec<String>,
+}
+
+/// A manifest that a device may act on, once it has judged the version.
+pub fn read(bytes: &[u8]) -> Result<Listing, BodyError> {
+    if bytes.len() > SIZE_MAX {
+        return Err(BodyError::Malformed(format!("{} bytes are more than a manifest has", bytes.len())));
+    }
+    let node = read_json(bytes)?;
+    let mut findings = Findings::default();
+    let listing = read_root(&At::root(&node), &mut findings);
+    match listing {
+        Some(listing) if findings.is_empty() => Ok(listing),
+        _ => Err(BodyError::Invalid(findings.into_vec())),
+    }
+}
+
+fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Listing> {
+    if !findings.is_map(root, "MI-G2-047") {
+        return None;
+    }
+    let version = findings
+        .required(root, "manifestVersion", "MI-G2-047")
+        .and_then(|at| findings.unsigned(&at, "MI-G2-047"));
+    if version == Some(0) {
+        findings.add("/manifestVersion", "MI-G2-047", InvalidManifest::VersionZero.to_string());
+    }
+    if !root.has("bundle") {
+        findings.add(
+            "/bundle",
+            "DM-082",
+            "bundle is missing; it must be there, null when there are no deployments",
+        );
+    }
+    let bundle = root.field("bundle").filter(|at| findings.is_map(at, "MI-G2-049")).map(|at| {
+        let media_type = findings.required_text(&at, "mediaType", "MI-G2-049");
+        if media_type.is_some_and(|media_type| media_type != bundle::MEDIA_TYPE) {
+            let message = format!("must be {}", bundle::MEDIA_TYPE);
+            findings.add(at.place_of("mediaType"), "MI-G2-049", message);
+        }
+        let blob = read_blob(&at, findings);
+        let url = blob.and_then(|blob| read_url(&at, &bundle_path(&blob.digest), findings));
+        (blob, url)
+    });
+    let items = findings.required_items(root, "deployments", "MI-G2-050")?;
+    if items.len() > ENTRY_COUNT_MAX {
+        findings.add("/deployments", "MI-G2-050", InvalidManifest::TooManyEntries(items.len()).to_string());
+        return None;
+    }
+    let mut listed: Vec<(Entry, String)> = items.iter().filter_map(|at| read_entry(at, findings)).collect();
+    if !findings.is_empty() {
+        return None;
+    }
+    let (blob, bundle_url) = bundle.map_or((None, None), |(blob, url)| (blob, url));
+    listed.sort_by_key(|(entry, _)| entry.id);
+    let (entries, document_urls) = listed.into_iter().unzip();
+    match Manifest::new(version?, blob, entries) {
+        Ok(manifest) => Some(Listing { manifest, bundle_url, document_urls }),
+        Err(error) => {
+            let (place, rule) = match error {
+                InvalidManifest::VersionZero => ("/manifestVersion", "MI-G2-047"),
+                InvalidManifest::BundleMissing | InvalidManifest::BundleOfNothing => ("/bundle", "MI-G2-048"),
+                InvalidManifest::DuplicateEntry(_) | InvalidManifest::TooManyEntries(_) => {
+                    ("/deployments", "MI-G2-050")
+                }
+            };
+            findings.add(place, rule, error.to_string());
+            None
+        }
+    }
+}
+
+fn read_entry(at: &At<'_>, findings: &mut Findings) -> Option<(Entry, String)> {
+    if !findings.is_map(at, "MI-G2-050") {
+        return None;
+    }
+    let id = findings
+        .required(at, "deploymentId", "MI-G2-050")
+        .and_then(|at| findings.parsed(&at, "MI-G2-050", AssignmentId::parse));
+    let document = read_blob(at, findings);
+    let (id, document) = (id?, document?);
+    let url = read_url(at, &document_path(id, &document.digest), findings)?;
+    Some((Entry { id, document }, url))
+}
+
+fn read_blob(at: &At<'_>, findings: &mut Findings) -> Option<Blob> {
+    let digest = findings
+        .required(at, "digest", "DM-081")
+        .and_then(|at| findings.parsed(&at, "DM-081", Digest::parse));
+    // Advisory only (MI-G2-052): a size that makes no sense is no reason to refuse what the digest proves.
+    let size = match at.field("sizeBytes").map(|at| &at.node.content) {
+        Some(Content::Number(number)) => number.as_u64(),
+        _ => None,
+    };
+    digest.map(|digest| Blob { digest, size })
+}
+
+/// The URL must be a path that ends as the standard says, whatever prefix a server lives under; its digest
+/// is then the entry's, and it cannot lead to another origin (AMB-25).
+fn read_url(at: &At<'_>, expected: &str, findings: &mut Findings) -> Option<String> {
+    let field = findings.required(at, "url", "AMB-25")?;
+    let url = findings.text(&field, "AMB-25")?;
+    // Some encode the colon of the digest (AMB-24).
+    let plain = url.replace("%3A", ":").replace("%3a", ":");
+    let prefix = plain.strip_suffix(expected).filter(|_| url.len() <= 2048);
+    let segment = |s: &str| {
+        !s.is_empty()
+            && s != "."
+            && s != ".."
+            && s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~'))
+    };
+    let fits = prefix.is_some_and(|prefix| match prefix.strip_prefix('/') {
+        None => prefix.is_empty(),
+        Some(rest) => rest.split('/').all(segment),
+    });
+    if !fits {
+        let message = format!("must be a path on this server that ends in {expected}");
+        findings.add(field.place, "AMB-25", message);
+        return None;
+    }
+    Some(url.to_owned())
+}

@@ -1,0 +1,180 @@
+//! Deployment status: [`Report`] ↔ JSON (data-model.md, section 5).
+
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, DeviceId};
+use margrave_core::lifecycle::{Reported, State};
+use margrave_core::moment::Moment;
+use margrave_core::report::{ComponentReport, Detail, Fault, Report};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::body::{BodyError, read_json};
+use crate::g2::EXTENSION;
+use crate::tree::{At, Findings};
+
+/// More components than a document may have.
+const COMPONENT_COUNT_MAX: usize = 1_000;
+/// A message of a foreign device is kept and shown; one of megabytes is neither.
+const TEXT_LENGTH_MAX: usize = 4_000;
+
+/// [`Detail`] on the wire. Times are milliseconds since 1970 by the device's clock.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DetailBody {
+    state: State,
+    sequence: u64,
+    at: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    document: Option<Digest>,
+    #[serde(default)]
+    attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_try: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// The body of a status report.
+pub fn write(report: &Report) -> Vec<u8> {
+    let component = |component: &ComponentReport| {
+        let mut fields = json!({ "name": component.name, "state": component.state.as_str() });
+        insert_fault(&mut fields, component.fault.as_ref());
+        fields
+    };
+    let mut status = json!({ "state": report.state.as_str() });
+    insert_fault(&mut status, report.fault.as_ref());
+    let mut body = json!({
+        "deploymentId": report.assignment.to_string(),
+        "adoptedManifestVersion": report.adopted_version,
+        "status": status,
+        "components": report.components.iter().map(component).collect::<Vec<_>>(),
+    });
+    if let Some(device) = &report.device {
+        body["deviceId"] = device.as_str().into();
+    }
+    if let Some(detail) = &report.detail {
+        let detail = DetailBody {
+            state: detail.state,
+            sequence: detail.sequence,
+            at: detail.at.0,
+            document: detail.document,
+            attempt: detail.attempt,
+            next_try: detail.next_try.map(|moment| moment.0),
+            reason: detail.reason.clone(),
+        };
+        body[EXTENSION] = serde_json::to_value(detail).expect("plain fields are JSON");
+    }
+    body.to_string().into_bytes()
+}
+
+fn insert_fault(fields: &mut Value, fault: Option<&Fault>) {
+    if let Some(fault) = fault {
+        fields["error"] = json!({ "code": fault.code, "source": fault.source, "message": fault.message });
+    }
+}
+
+/// What a device reports, ours or another's. Fields that we do not know are ignored (DM-097).
+pub fn read(bytes: &[u8]) -> Result<Report, BodyError> {
+    let node = read_json(bytes)?;
+    let mut findings = Findings::default();
+    let report = read_root(&At::root(&node), &mut findings);
+    match report {
+        Some(report) if findings.is_empty() => Ok(report),
+        _ => Err(BodyError::Invalid(findings.into_vec())),
+    }
+}
+
+fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Report> {
+    if !findings.is_map(root, "MI-G2-101") {
+        return None;
+    }
+    let assignment = findings
+        .required(root, "deploymentId", "MI-G2-101")
+        .and_then(|at| findings.parsed(&at, "MI-G2-101", AssignmentId::parse));
+    let device = root.field("deviceId").and_then(|at| findings.parsed(&at, "MI-G2-102", DeviceId::parse));
+    let adopted_version = findings
+        .required(root, "adoptedManifestVersion", "DM-092")
+        .and_then(|at| findings.unsigned(&at, "DM-092").map(|version| (at, version)));
+    if let Some((at, 0)) = &adopted_version {
+        findings.add(
+            at.place.clone(),
+            "DM-092",
+            "must be the version of an adopted manifest; the first one is 1",
+        );
+    }
+    let status = findings.required_map(root, "status", "MI-G2-101");
+    let (state, fault) = match &status {
+        Some(at) => (read_state(at, findings), read_fault(at, findings)),
+        None => (None, None),
+    };
+    let items = findings.required_items(root, "components", "DM-090")?;
+    if items.len() > COMPONENT_COUNT_MAX {
+        let message = format!("has {} components, at most {COMPONENT_COUNT_MAX} are accepted", items.len());
+        findings.add("/components", "DM-090", message);
+        return None;
+    }
+    let components = items.iter().filter_map(|at| read_component(at, findings)).collect();
+    Some(Report {
+        assignment: assignment?,
+        device,
+        adopted_version: adopted_version?.1,
+        state: state?,
+        fault,
+        components,
+        detail: read_detail(root),
+    })
+}
+
+fn read_component(at: &At<'_>, findings: &mut Findings) -> Option<ComponentReport> {
+    if !findings.is_map(at, "DM-090") {
+        return None;
+    }
+    let name = findings.required_text(at, "name", "DM-090").map(|name| bounded(name, 200));
+    let state = read_state(at, findings);
+    let fault = read_fault(at, findings);
+    Some(ComponentReport { name: name?, state: state?, fault })
+}
+
+fn read_state(at: &At<'_>, findings: &mut Findings) -> Option<Reported> {
+    let text = findings.required_text(at, "state", "DM-091")?;
+    let state = Reported::parse(text);
+    if state.is_none() {
+        let shown = bounded(text, 60);
+        let message =
+            format!("must be pending, installing, installed, failed, removing or removed, got {shown:?}");
+        findings.add(at.place_of("state"), "DM-091", message);
+    }
+    state
+}
+
+/// An error object whose texts are all empty says that there is none (DM-096).
+fn read_fault(at: &At<'_>, findings: &mut Findings) -> Option<Fault> {
+    let error = at.field("error").filter(|at| findings.is_map(at, "DM-093"))?;
+    let mut text = |key: &str| {
+        let text = findings.optional_text(&error, key, "DM-093").unwrap_or_default();
+        bounded(&text, TEXT_LENGTH_MAX)
+    };
+    let fault = Fault { code: text("code"), source: text("source"), message: text("message") };
+    let empty = fault.code.is_empty() && fault.source.is_empty() && fault.message.is_empty();
+    (!empty).then_some(fault)
+}
+
+fn bounded(text: &str, length_max: usize) -> String {
+    text.chars().take(length_max).collect()
+}
+
+/// Our agent's addition. One that this server cannot read comes from a newer agent; the report itself is
+/// still true, and refusing it would block that agent's queue for ever.
+fn read_detail(root: &At<'_>) -> Option<Detail> {
+    let fields: Map<String, Value> = root.field(EXTENSION)?.node.to_object();
+    let detail: DetailBody = serde_json::from_value(Value::Object(fields)).ok()?;
+    Some(Detail {
+        state: detail.state,
+        sequence: detail.sequence,
+        at: Moment(detail.at),
+        document: detail.document,
+        attempt: detail.attempt,
+        next_try: detail.next_try.map(Moment),
+        reason: detail.reason.map(|reason| bounded(&reason, TEXT_LENGTH_MAX)),
+    })
+}

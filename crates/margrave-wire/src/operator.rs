@@ -1,0 +1,403 @@
+//! Bodies of the operator interface, `/api/operator/v1`, shared by server, command line and tests.
+//!
+//! Identifiers travel as text here and are parsed into domain types at the edge, so that a bad one gets
+//! an answer that names the field.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Where the operator interface lives.
+pub const PREFIX: &str = "/api/operator/v1";
+
+/// The fleet at a glance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FleetStatus {
+    pub devices: DeviceCounts,
+    /// Assignments by state, every state present: `{"PENDING": 0, …}`.
+    pub assignments: BTreeMap<String, u64>,
+    pub packages: u64,
+    pub deployments: u64,
+    pub server_version: String,
+    /// Set when this is `margrave demo`: what is real and what is simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub demo: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceCounts {
+    pub total: u64,
+    /// Everything wanted is installed at the wanted revision.
+    pub converged: u64,
+    pub pending: u64,
+    pub failed: u64,
+    /// No contact for longer than expected.
+    pub silent: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// How commands address it, such as `line-1`, `gw/child` or `client:device`.
+    pub id: String,
+    pub client: String,
+    /// `accepted` or `retired`.
+    pub standing: String,
+    /// `converged`, `pending`, `failed`, `silent` or `retired`; the worst that applies.
+    pub condition: String,
+    /// The one true reason that it is not converged, when it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub simulated: bool,
+    /// Labels that operators gave; devices report their own in `capabilities`.
+    pub labels: BTreeMap<String, String>,
+    /// Capabilities as the device reported them; absent until it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub capabilities: Option<serde_json::Value>,
+    /// RFC 3339, as all times here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_contact: Option<String>,
+    pub manifest_version: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_expires: Option<String>,
+    pub assignments: Vec<Assignment>,
+}
+
+/// One deployment on one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Assignment {
+    /// The id that the device sees.
+    pub id: String,
+    pub deployment: String,
+    pub device: String,
+    pub package: String,
+    pub version: String,
+    /// One of the eight states, such as `INSTALLED`.
+    pub state: String,
+    /// Whether `state` speaks of the revision that is wanted now, or still of an older one.
+    pub current: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorDetail>,
+    pub components: Vec<ComponentStatus>,
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ComponentStatus {
+    pub name: String,
+    /// One of the standard's six states, such as `installed`.
+    pub state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorDetail>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ErrorDetail {
+    pub code: String,
+    pub source: String,
+    pub message: String,
+}
+
+/// One step in an assignment's life.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Transition {
+    pub at: String,
+    pub state: String,
+    pub manifest_version: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorDetail>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Package {
+    pub id: String,
+    pub version: String,
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tagline: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    pub organization: String,
+    /// Path of the icon inside the package, when it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icon: Option<String>,
+    /// Where it lives, as an OCI reference by digest.
+    pub reference: String,
+    pub added_at: String,
+    pub added_by: String,
+    pub profiles: Vec<PackageProfile>,
+    /// The questions to answer before deploying, in the package's own sections.
+    pub sections: Vec<PackageSection>,
+    /// Names of the deployments that use it.
+    pub deployments: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageProfile {
+    pub id: String,
+    /// `compose`, `helm` or `custom`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    pub components: Vec<PackageComponent>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageComponent {
+    pub name: String,
+    pub repository: String,
+    pub revision: String,
+    /// The digest behind the revision when the package was added.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageSection {
+    pub name: String,
+    pub settings: Vec<PackageSetting>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageSetting {
+    pub parameter: String,
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    pub data_type: String,
+    pub required: bool,
+    pub immutable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub default: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    pub multiselect: bool,
+}
+
+/// Adds a package that lies in a registry the server can reach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AddPackage {
+    /// An OCI reference, `oci://host/path:tag` or `…@sha256:…`. The host `margrave` is the server's own registry.
+    pub reference: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Deployment {
+    pub id: String,
+    pub name: String,
+    pub package: String,
+    pub version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    #[schema(value_type = Object)]
+    pub parameters: BTreeMap<String, serde_json::Value>,
+    pub targets: Targets,
+    pub revision: u64,
+    pub changed_at: String,
+    pub changed_by: String,
+    pub assignments: Vec<Assignment>,
+    /// Targets that do not fit, and why; they were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub misfits: Vec<Misfit>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Targets {
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// All pairs must match.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Misfit {
+    pub device: String,
+    pub reasons: Vec<String>,
+}
+
+/// Wanted: this package on those devices. A `PUT` to the deployment's name creates or changes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PutDeployment {
+    pub package: String,
+    /// The newest in the catalog when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub parameters: BTreeMap<String, serde_json::Value>,
+    pub targets: Targets,
+    /// The revision that the writer saw; a change in between is answered 409. Left out, the last writer wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreateJoinToken {
+    /// The device's name; made up by the server when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// How long it may be used; one day when left out, 30 days at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_seconds: Option<u64>,
+}
+
+/// The token itself is shown this once and stored only as a hash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinToken {
+    pub device: String,
+    pub token: String,
+    pub expires: String,
+    /// The server's address and pin, as `margrave-agent join` wants them.
+    pub url: String,
+    pub pin: String,
+    /// Ready to paste on the device.
+    pub command: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SetLabels {
+    /// A value of `null` removes the label.
+    pub labels: BTreeMap<String, Option<String>>,
+}
+
+/// Which devices a deployment would reach; nothing was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Preview {
+    pub fits: Vec<PreviewFit>,
+    pub misfits: Vec<Misfit>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PreviewFit {
+    pub device: String,
+    /// The profile that this device would run.
+    pub profile: String,
+}
+
+/// Why something is not as wanted: the last line of the chain is the one to act on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Why {
+    pub subject: String,
+    pub converged: bool,
+    pub chain: Vec<Cause>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Cause {
+    /// Stable, for programs.
+    pub code: String,
+    pub text: String,
+    /// What a person can do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// A change, as streamed by `GET /events` and kept for the timeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    pub sequence: u64,
+    pub at: String,
+    /// Such as `assignment.state`, `device.joined`, `deployment.changed`.
+    pub kind: String,
+    pub actor: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deployment: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub package: Option<String>,
+    pub text: String,
+}
+
+/// An error, sent as `application/problem+json` (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// Stable, for programs: `urn:margrave:problem:` and a name such as `not-found`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: String,
+    pub status: u16,
+    /// What is wrong and what to do about it.
+    pub detail: String,
+    /// The path that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// Every broken rule, when the request was understood but may not be carried out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<Violation>,
+    /// The devices that do not fit, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub misfits: Vec<Misfit>,
+}
+
+/// One broken rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Violation {
+    /// A JSON Pointer such as `/parameters/greeting`; empty for the whole.
+    pub place: String,
+    pub rule: String,
+    pub message: String,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Pass as `after` to read on; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Where a command line finds its server: written by `serve`, `demo` and `login`, read by every command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Context {
+    pub url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pin: Option<String>,
+    pub token: String,
+}

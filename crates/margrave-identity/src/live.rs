@@ -1,0 +1,120 @@
+//! What may be replaced while connections are open: our own SVID, the web certificate, the trust bundle.
+//!
+//! The TLS configurations hold these and look at them on every handshake, so a renewal needs no restart
+//! (ID-180). Open connections keep what they shook hands with; ending those is their owner's task (ID-106,
+//! ID-113).
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use margrave_core::id::TrustDomain;
+use rustls::SignatureScheme;
+use rustls::client::ResolvesClientCert;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::bundle::Bundle;
+use crate::svid::{Svid, SvidError};
+use crate::web::WebLeaf;
+
+/// The SVID that we present, whichever it is at the moment.
+#[derive(Debug)]
+pub struct LiveSvid(ArcSwap<Svid>);
+
+impl LiveSvid {
+    pub fn new(svid: Svid) -> Arc<LiveSvid> {
+        Arc::new(LiveSvid(ArcSwap::from_pointee(svid)))
+    }
+
+    pub fn current(&self) -> Arc<Svid> {
+        self.0.load_full()
+    }
+
+    /// Presents `svid` from now on. It must bear the same name (ID-172).
+    pub fn replace(&self, svid: Svid) -> Result<(), SvidError> {
+        let current = self.current();
+        if current.name() != svid.name() {
+            return Err(SvidError::OtherName {
+                current: Box::new(current.name().clone()),
+                new: Box::new(svid.name().clone()),
+            });
+        }
+        self.0.store(Arc::new(svid));
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for LiveSvid {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load().certified())
+    }
+}
+
+impl ResolvesClientCert for LiveSvid {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load().certified())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// The trust bundle that peers are verified against, whichever it is at the moment.
+#[derive(Debug)]
+pub struct LiveBundle(ArcSwap<Bundle>);
+
+/// A bundle of another trust domain was offered as a replacement.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the new trust bundle is of trust domain {new}, the one in use is of {current} (ID-003)")]
+pub struct OtherTrustDomain {
+    pub current: TrustDomain,
+    pub new: TrustDomain,
+}
+
+impl LiveBundle {
+    pub fn new(bundle: Bundle) -> Arc<LiveBundle> {
+        Arc::new(LiveBundle(ArcSwap::from_pointee(bundle)))
+    }
+
+    pub fn current(&self) -> Arc<Bundle> {
+        self.0.load_full()
+    }
+
+    /// Replaces all anchors; nothing is merged (ID-142). Open connections are to be verified again (ID-113).
+    pub fn replace(&self, bundle: Bundle) -> Result<(), OtherTrustDomain> {
+        let current = self.current();
+        if current.trust_domain() != bundle.trust_domain() {
+            return Err(OtherTrustDomain {
+                current: current.trust_domain().clone(),
+                new: bundle.trust_domain().clone(),
+            });
+        }
+        self.0.store(Arc::new(bundle));
+        Ok(())
+    }
+}
+
+/// The certificate of the web listener, whichever it is at the moment.
+#[derive(Debug)]
+pub struct LiveWebLeaf(ArcSwap<WebLeaf>);
+
+impl LiveWebLeaf {
+    pub fn new(leaf: WebLeaf) -> Arc<LiveWebLeaf> {
+        Arc::new(LiveWebLeaf(ArcSwap::from_pointee(leaf)))
+    }
+
+    pub fn current(&self) -> Arc<WebLeaf> {
+        self.0.load_full()
+    }
+
+    pub fn replace(&self, leaf: WebLeaf) {
+        self.0.store(Arc::new(leaf));
+    }
+}
+
+impl ResolvesServerCert for LiveWebLeaf {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load().certified())
+    }
+}

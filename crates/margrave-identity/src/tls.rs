@@ -1,0 +1,34 @@
+//! rustls configurations: who presents what, and who verifies how.
+//!
+//! All of them speak TLS 1.3 only (ID-060) and HTTP/1.1 only (ID-063), with aws-lc-rs and no provider
+//! installed for the process. Refusals happen in the handshake, as TLS alerts (ID-190), and each is logged.
+
+mod device;
+mod web;
+
+use std::sync::Arc;
+
+pub use device::{device_client_config, device_server_config};
+use rustls::crypto::CryptoProvider;
+pub use web::{PinRefusal, TrustFileError, anchored_client_config, pinned_client_config, web_server_config};
+
+const HTTP_1_1: &[u8] = b"http/1.1";
+static TLS_1_3: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
+
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: std::sync::LazyLock<Arc<CryptoProvider>> =
+        std::sync::LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    PROVIDER.clone()
+}
+
+/// TLS 1.2 is not offered, so rustls never asks for such a signature.
+fn no_tls12() -> rustls::Error {
+    rustls::Error::General("TLS 1.2 is not offered".to_owned())
+}
+
+fn other(error: impl std::error::Error + Send + Sync + 'static) -> rustls::Error {
+    rustls::CertificateError::Other(rustls::OtherError(Arc::new(error))).into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! Where a registry host really is, how it is trusted, and what it is told about us.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use margrave_http::Origin;
+use rustls::ClientConfig;
+
+use super::error::ClientError;
+use crate::reference::Host;
+
+/// What makes a connection to a registry trustworthy.
+#[derive(Clone)]
+pub enum Tls {
+    /// The authorities that this machine trusts, loaded when first needed.
+    SystemRoots,
+    /// A private authority, a pin, or our own identity.
+    Given(Arc<ClientConfig>),
+    /// No TLS: only on this machine.
+    PlainLoopback,
+}
+
+/// What a registry is told about who we are.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum Credentials {
+    #[default]
+    Anonymous,
+    Basic {
+        user: String,
+        password: String,
+    },
+}
+
+/// A secret never reaches a log.
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Credentials::Anonymous => f.write_str("Anonymous"),
+            Credentials::Basic { user, .. } => write!(f, "Basic({user})"),
+        }
+    }
+}
+
+/// A registry as it can be reached.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub origin: Origin,
+    pub tls: Tls,
+    pub credentials: Credentials,
+}
+
+impl Endpoint {
+    pub fn new(origin: Origin, tls: Tls) -> Self {
+        Endpoint { origin, tls, credentials: Credentials::Anonymous }
+    }
+
+    pub fn with_credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.credentials = Credentials::Basic { user: user.into(), password: password.into() };
+        self
+    }
+}
+
+/// The registries we were told about, and the rule for all others.
+///
+/// Others are reached by HTTPS, trusted by the system's authorities, anonymously; on this machine by plain
+/// HTTP. The host `margrave` must be told: it means the registry of the server that manages this device.
+#[derive(Clone, Default)]
+pub struct Hosts {
+    known: BTreeMap<Host, Endpoint>,
+}
+
+impl Hosts {
+    pub fn new() -> Self {
+        Hosts::default()
+    }
+
+    pub fn with(mut self, host: Host, endpoint: Endpoint) -> Self {
+        self.known.insert(host, endpoint);
+        self
+    }
+
+    pub fn endpoint(&self, host: &Host) -> Result<Endpoint, ClientError> {
+        if let Some(endpoint) = self.known.get(host) {
+            return Ok(endpoint.clone());
+        }
+        if host.is_own_registry() {
+            return Err(ClientError::UnknownHost(host.to_string()));
+        }
+        let (scheme, tls) =
+            if host.is_loopback() { ("http", Tls::PlainLoopback) } else { ("https", Tls::SystemRoots) };
+        let origin = Origin::parse(&format!("{scheme}://{host}"))
+            .map_err(|error| ClientError::Protocol { what: host.to_string(), why: error.to_string() })?;
+        Ok(Endpoint::new(origin, tls))
+    }
+
+    /// How an address that a registry sent us to is trusted. It gets no credentials: they are not meant for it.
+    pub(crate) fn elsewhere(&self, origin: &Origin) -> Result<Endpoint, ClientError> {
+        let known = self.known.values().find(|endpoint| endpoint.origin == *origin);
+        if let Some(endpoint) = known {
+            return Ok(Endpoint::new(origin.clone(), endpoint.tls.clone()));
+        }
+        let tls = match origin.scheme() {
+            margrave_http::Scheme::Https => Tls::SystemRoots,
+            // A client for another machine than this one is refused when it is made.
+            margrave_http::Scheme::Http => Tls::PlainLoopback,
+        };
+        Ok(Endpoint::new(origin.clone(), tls))
+    }
+}
+
+/// The system's authorities as a configuration, made once for the whole process.
+pub(crate) async fn system_roots() -> Result<Arc<ClientConfig>, ClientError> {
+    static LOADED: Mutex<Option<Arc<ClientConfig>>> = Mutex::new(None);
+    if let Some(config) = &*LOADED.lock().unwrap_or_else(PoisonError::into_inner) {
+        return Ok(config.clone());
+    }
+    let loaded = tokio::task::spawn_blocking(load)
+        .await
+        .map_err(|error| ClientError::SystemRoots(error.to_string()))??;
+    // A failure is not kept: an operator may install the missing certificates meanwhile.
+    *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded.clone());
+    Ok(loaded)
+}
+
+fn load() -> Result<Arc<ClientConfig>, ClientError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = rustls::RootCertStore::empty();
+    let (added, ignored) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let cause = found.errors.first().map_or_else(String::new, |error| format!(" ({error})"));
+        return Err(ClientError::SystemRoots(format!("none was found{cause}; install ca-certificates")));
+    }
+    tracing::debug!(added, ignored, "loaded the system's trusted authorities");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ClientError::SystemRoots(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_nobody_told_us_about_follow_the_rule() {
+        let hosts = Hosts::new();
+        let endpoint = |text: &str| hosts.endpoint(&Host::parse(text).unwrap());
+        let near = endpoint("127.0.0.1:5000").unwrap();
+        assert_eq!(near.origin.to_string(), "http://127.0.0.1:5000");
+        assert!(matches!(near.tls, Tls::PlainLoopback));
+        let far = endpoint("registry.example:5000").unwrap();
+        assert_eq!(far.origin.to_string(), "https://registry.example:5000");
+        assert!(matches!(far.tls, Tls::SystemRoots));
+        assert_eq!(far.credentials, Credentials::Anonymous);
+        assert!(matches!(endpoint("margrave"), Err(ClientError::UnknownHost(_))));
+    }
+
+    #[test]
+    fn a_known_host_is_where_we_were_told_and_secrets_stay_with_it() {
+        let origin = Origin::parse("https://server.example:8443").unwrap();
+        let told = Endpoint::new(origin.clone(), Tls::SystemRoots).with_credentials("device", "secret");
+        let hosts = Hosts::new().with(Host::parse("margrave").unwrap(), told);
+        let endpoint = hosts.endpoint(&Host::parse("margrave").unwrap()).unwrap();
+        assert_eq!(endpoint.origin, origin);
+        assert_eq!(format!("{:?}", endpoint.credentials), "Basic(device)");
+        assert_eq!(hosts.elsewhere(&origin).unwrap().credentials, Credentials::Anonymous);
+    }
+}

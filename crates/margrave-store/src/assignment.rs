@@ -1,0 +1,288 @@
+//! One deployment on one device: what is wanted, what was observed, and what follows from both.
+
+use margrave_core::digest::Digest;
+use margrave_core::id::{
+    AssignmentId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
+};
+use margrave_core::lifecycle::State;
+use margrave_core::moment::Moment;
+use margrave_core::report::Report;
+use rusqlite::{OptionalExtension as _, Row};
+
+use crate::column::{self, Columns as _};
+use crate::sql::Sql;
+use crate::{Error, Store};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct AssignmentRecord {
+    pub id: AssignmentId,
+    pub device: DeviceRef,
+    pub deployment: DeploymentId,
+    pub name: DeploymentName,
+    pub package: PackageId,
+    pub version: PackageVersion,
+    pub profile: ProfileId,
+    /// In the manifest; otherwise it waits for the device to say that it is gone.
+    pub wanted: bool,
+    /// Gone, kept for its history.
+    pub archived: bool,
+    /// The document that is wanted, or was last.
+    pub document: Digest,
+    /// The manifest version in which it last came in.
+    pub wanted_since: u64,
+    /// The manifest version in which it last came in, changed or went.
+    pub changed_version: u64,
+    pub changed_at: Moment,
+    pub observed: Option<Observed>,
+}
+
+/// The newest that a device said about an assignment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    pub state: State,
+    pub report: Report,
+    pub received_at: Moment,
+    /// Since when it is in this state, by the server's clock.
+    pub since: Moment,
+    /// Whether it was ever running in this life; a later install is then an update.
+    pub was_installed: bool,
+}
+
+/// How an assignment weighs on its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    Converged,
+    Pending,
+    Failed,
+}
+
+impl Verdict {
+    pub(crate) fn from_column(value: i64) -> Self {
+        match value {
+            0 => Verdict::Converged,
+            1 => Verdict::Pending,
+            _ => Verdict::Failed,
+        }
+    }
+
+    fn column(self) -> i64 {
+        match self {
+            Verdict::Converged => 0,
+            Verdict::Pending => 1,
+            Verdict::Failed => 2,
+        }
+    }
+}
+
+/// What an operator is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outlook {
+    pub state: State,
+    /// Whether `state` speaks of what is wanted now, or still of something older (MI-G2-109).
+    pub current: bool,
+    pub verdict: Verdict,
+}
+
+impl AssignmentRecord {
+    pub fn outlook(&self) -> Outlook {
+        if self.archived {
+            return Outlook { state: State::Deleted, current: true, verdict: Verdict::Converged };
+        }
+        let Some(observed) = &self.observed else {
+            let state = if self.wanted { State::Pending } else { State::Deleting };
+            return Outlook { state, current: false, verdict: Verdict::Pending };
+        };
+        let adopted = observed.report.adopted_version >= self.changed_version;
+        if !self.wanted {
+            return match observed.state {
+                State::Failed if adopted => {
+                    Outlook { state: State::Failed, current: true, verdict: Verdict::Failed }
+                }
+                _ => Outlook { state: State::Deleting, current: adopted, verdict: Verdict::Pending },
+            };
+        }
+        // It came back while it was going: first it is gone, then it begins anew.
+        let state = if observed.state == State::Deleted { State::Pending } else { observed.state };
+        let other_document = || {
+            let spoken_of = observed.report.detail.as_ref().and_then(|detail| detail.document);
+            spoken_of.is_some_and(|document| document != self.document)
+        };
+        let current = adopted && !other_document() && observed.state != State::Deleted;
+        let verdict = match state {
+            State::Installed if current => Verdict::Converged,
+            // Back on the last good document: it runs, and yet what is wanted failed.
+            State::Installed if adopted && observed.report.fault.is_some() => Verdict::Failed,
+            State::Failed if adopted => Verdict::Failed,
+            _ => Verdict::Pending,
+        };
+        Outlook { state, current, verdict }
+    }
+}
+
+/// Which assignments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    Deployment(DeploymentId),
+    Devices(Vec<DeviceRef>),
+    All,
+}
+
+/// One report in an assignment's history.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TransitionRecord {
+    pub state: State,
+    /// By the device's clock where it has one that can be believed, otherwise by ours.
+    pub at: Moment,
+    /// It came after newer ones and changed nothing.
+    pub late: bool,
+    pub report: Report,
+}
+
+pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<AssignmentRecord> {
+    let observed = match row.get::<_, Option<String>>("observed")? {
+        None => None,
+        Some(_) => Some(Observed {
+            state: column::word(row, "observed", State::parse)?,
+            report: row.json("report")?,
+            received_at: row.moment("received_at")?,
+            since: row.moment("observed_at")?,
+            was_installed: row.get("was_installed")?,
+        }),
+    };
+    Ok(AssignmentRecord {
+        id: AssignmentId::from_uuid(row.uuid("id")?),
+        device: DeviceRef::new(row.parsed("client")?, row.parsed("device")?),
+        deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
+        name: row.parsed("deployment_name")?,
+        package: row.parsed("package")?,
+        version: row.parsed("version")?,
+        profile: row.parsed("profile")?,
+        wanted: row.get("wanted")?,
+        archived: row.get("archived")?,
+        document: row.digest("document")?,
+        wanted_since: row.unsigned("wanted_since")?,
+        changed_version: row.unsigned("changed_version")?,
+        changed_at: row.moment("changed_at")?,
+        observed,
+    })
+}
+
+pub(crate) fn one(sql: &Sql<'_>, id: AssignmentId) -> rusqlite::Result<Option<AssignmentRecord>> {
+    sql.statement("SELECT * FROM assignment WHERE id = ?1")?
+        .query_row([id.uuid().as_bytes()], read)
+        .optional()
+}
+
+/// Writes the whole row, with what follows from it.
+pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Error> {
+    let outlook = record.outlook();
+    let observed = record.observed.as_ref();
+    sql.statement(
+        "INSERT INTO assignment (id, client, device, deployment, deployment_name, package, version,
+             profile, wanted, archived, document, wanted_since, changed_version, changed_at, observed, adopted,
+             report, received_at, observed_at, was_installed, state, verdict)
+         VALUES (:id, :client, :device, :deployment, :deployment_name, :package, :version, :profile, :wanted,
+             :archived, :document, :wanted_since, :changed_version, :changed_at, :observed, :adopted, :report,
+             :received_at, :observed_at, :was_installed, :state, :verdict)
+         ON CONFLICT (id) DO UPDATE SET package = :package, version = :version, profile = :profile,
+             wanted = :wanted, archived = :archived, document = :document, wanted_since = :wanted_since,
+             changed_version = :changed_version, changed_at = :changed_at, observed = :observed,
+             adopted = :adopted, report = :report, received_at = :received_at, observed_at = :observed_at,
+             was_installed = :was_installed, state = :state, verdict = :verdict",
+    )?
+    .execute(rusqlite::named_params! {
+        ":id": record.id.uuid().as_bytes(),
+        ":client": record.device.client.as_str(),
+        ":device": record.device.device.as_str(),
+        ":deployment": record.deployment.uuid().as_bytes(),
+        ":deployment_name": record.name.as_str(),
+        ":package": record.package.as_str(),
+        ":version": record.version.as_str(),
+        ":profile": record.profile.as_str(),
+        ":wanted": record.wanted,
+        ":archived": record.archived,
+        ":document": record.document.as_bytes(),
+        ":wanted_since": column::unsigned("the manifest version", record.wanted_since)?,
+        ":changed_version": column::unsigned("the manifest version", record.changed_version)?,
+        ":changed_at": column::moment(record.changed_at),
+        ":observed": observed.map(|observed| observed.state.as_str()),
+        ":adopted": observed
+            .map(|observed| column::unsigned("the adopted version", observed.report.adopted_version))
+            .transpose()?,
+        ":report": observed.map(|observed| column::json(&observed.report)),
+        ":received_at": observed.map(|observed| column::moment(observed.received_at)),
+        ":observed_at": observed.map(|observed| column::moment(observed.since)),
+        ":was_installed": observed.is_some_and(|observed| observed.was_installed),
+        ":state": outlook.state.as_str(),
+        ":verdict": outlook.verdict.column(),
+    })?;
+    Ok(())
+}
+
+impl Store {
+    /// Assignments that are wanted or still going; never archived ones. In the order of device and name.
+    pub async fn assignments(&self, scope: Scope) -> Result<Vec<AssignmentRecord>, Error> {
+        self.read(move |sql| {
+            let mut found = Vec::new();
+            match &scope {
+                Scope::Deployment(id) => {
+                    let mut statement = sql.statement(
+                        "SELECT * FROM assignment WHERE deployment = ?1 AND archived = 0 ORDER BY client, device",
+                    )?;
+                    for record in statement.query_map([id.uuid().as_bytes()], read)? {
+                        found.push(record?);
+                    }
+                }
+                Scope::Devices(devices) => {
+                    let mut statement = sql.statement(
+                        "SELECT * FROM assignment WHERE client = ?1 AND device = ?2 AND archived = 0
+                         ORDER BY deployment_name, wanted DESC",
+                    )?;
+                    for device in devices {
+                        let key = (device.client.as_str(), device.device.as_str());
+                        for record in statement.query_map(key, read)? {
+                            found.push(record?);
+                        }
+                    }
+                }
+                Scope::All => {
+                    let mut statement = sql.statement(
+                        "SELECT * FROM assignment WHERE archived = 0 ORDER BY deployment_name, client, device",
+                    )?;
+                    for record in statement.query_map([], read)? {
+                        found.push(record?);
+                    }
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// What a device said about a deployment of this name, in all its lives, oldest first.
+    pub async fn transitions(
+        &self,
+        deployment: &DeploymentName,
+        device: &DeviceRef,
+    ) -> Result<Vec<TransitionRecord>, Error> {
+        let (deployment, device) = (deployment.clone(), device.clone());
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT transition.state, transition.at, late, transition.report FROM assignment
+                 JOIN transition ON transition.assignment = assignment.id
+                 WHERE deployment_name = ?1 AND client = ?2 AND device = ?3 ORDER BY transition.id",
+            )?;
+            let key = (deployment.as_str(), device.client.as_str(), device.device.as_str());
+            let rows = statement.query_map(key, |row| {
+                Ok(TransitionRecord {
+                    state: column::word(row, "state", State::parse)?,
+                    at: row.moment("at")?,
+                    late: row.get("late")?,
+                    report: row.json("report")?,
+                })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+}

@@ -1,0 +1,165 @@
+//! What devices said they are and can do.
+
+use margrave_core::id::{ClientId, DeviceId, DeviceRef};
+use margrave_core::moment::Moment;
+use rusqlite::OptionalExtension as _;
+
+use crate::client::{self, own_device};
+use crate::column;
+use crate::error::from_database;
+use crate::event::NewEvent;
+use crate::sql::Sql;
+use crate::{Error, Put, Store};
+
+/// A device's capabilities as they came.
+#[derive(Debug, Clone)]
+pub struct NewCapabilities {
+    pub device: DeviceId,
+    pub body: Vec<u8>,
+    pub simulated: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CapabilitiesError {
+    #[error("there is no such client")]
+    ClientUnknown,
+    #[error("the gateway {0} has not reported its own capabilities")]
+    GatewayUnknown(DeviceId),
+    #[error("there is no device {0} of this client")]
+    DeviceUnknown(DeviceId),
+    #[error("the client has {DEVICES_MAX} devices already, more are not accepted")]
+    TooMany,
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+from_database!(CapabilitiesError);
+
+/// One client cannot fill the database with made-up children.
+const DEVICES_MAX: i64 = 10_000;
+
+impl Store {
+    /// Keeps what a device said. The same body again changes nothing; another one makes the device unsettled.
+    pub async fn put_capabilities(
+        &self,
+        client: &ClientId,
+        capabilities: NewCapabilities,
+        at: Moment,
+    ) -> Result<Put, CapabilitiesError> {
+        let client = client.clone();
+        self.write(move |tx| {
+            let NewCapabilities { device, body, simulated } = &capabilities;
+            let subject = DeviceRef::new(client.clone(), device.clone());
+            if !client::exists(tx.sql, &client)? {
+                return Err(CapabilitiesError::ClientUnknown);
+            }
+            let known = |device: &DeviceId| {
+                tx.sql
+                    .statement("SELECT capabilities FROM device WHERE client = ?1 AND device = ?2")?
+                    .query_row((client.as_str(), device.as_str()), |row| row.get::<_, Option<Vec<u8>>>(0))
+                    .optional()
+            };
+            let gateway = device.gateway();
+            if device.is_child() && known(&gateway)?.flatten().is_none() {
+                return Err(CapabilitiesError::GatewayUnknown(gateway));
+            }
+            let before = known(device)?;
+            if before.as_ref().is_some_and(|before| before.as_ref() == Some(body)) {
+                return Ok(Put::Updated);
+            }
+            if before.is_none() {
+                let count: i64 = tx
+                    .sql
+                    .statement("SELECT count(*) FROM device WHERE client = ?1")?
+                    .query_row([client.as_str()], |row| row.get(0))?;
+                if count >= DEVICES_MAX {
+                    return Err(CapabilitiesError::TooMany);
+                }
+                tx.sql
+                    .statement("INSERT INTO device (client, device, created_at) VALUES (?1, ?2, ?3)")?
+                    .execute((client.as_str(), device.as_str(), column::moment(at)))?;
+                take_place_of_unnamed(tx.sql, &subject)?;
+            }
+            tx.sql
+                .statement(
+                    "UPDATE device SET capabilities = ?3, capabilities_at = ?4, simulated = ?5,
+                         unsettled = unsettled + 1
+                     WHERE client = ?1 AND device = ?2",
+                )?
+                .execute((client.as_str(), device.as_str(), body, column::moment(at), simulated))?;
+            let first = before.flatten().is_none();
+            let text = if first { "reported its capabilities" } else { "reported changed capabilities" };
+            let event = NewEvent::new(
+                at,
+                "device.capabilities",
+                format!("device {client}"),
+                format!("{subject} {text}"),
+            );
+            tx.note(event.device(&subject))?;
+            Ok(if first { Put::Created } else { Put::Updated })
+        })
+        .await
+    }
+
+    /// Forgets a device and its children. Deployments lose their place there (open point 6).
+    pub async fn delete_capabilities(
+        &self,
+        client: &ClientId,
+        device: &DeviceId,
+        at: Moment,
+    ) -> Result<(), CapabilitiesError> {
+        let (client, device) = (client.clone(), device.clone());
+        self.write(move |tx| {
+            let sql = tx.sql;
+            let forgotten = sql
+                .statement(
+                    "UPDATE device SET capabilities = NULL, capabilities_at = NULL, unsettled = unsettled + 1
+                     WHERE client = ?1 AND device = ?2 AND capabilities IS NOT NULL",
+                )?
+                .execute((client.as_str(), device.as_str()))?;
+            if forgotten == 0 {
+                return Err(CapabilitiesError::DeviceUnknown(device.clone()));
+            }
+            // '0' follows '/' in the alphabet: everything between is a child.
+            sql.statement(
+                "UPDATE device SET capabilities = NULL, capabilities_at = NULL, unsettled = unsettled + 1
+                 WHERE client = ?1 AND device > ?2 || '/' AND device < ?2 || '0'",
+            )?
+            .execute((client.as_str(), device.as_str()))?;
+            let subject = DeviceRef::new(client.clone(), device.clone());
+            let event = NewEvent::new(
+                at,
+                "device.withdrawn",
+                format!("device {client}"),
+                format!("{subject} withdrew its capabilities"),
+            );
+            tx.note(event.device(&subject))?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// A client that names its device otherwise than itself: what an operator prepared under the client's name
+/// (labels) goes to the device that really came, and the placeholder goes.
+fn take_place_of_unnamed(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<()> {
+    let placeholder = own_device(&device.client);
+    if device.device.is_child() || device.device == placeholder.device {
+        return Ok(());
+    }
+    let unused = sql
+        .statement(
+            "SELECT 1 FROM device WHERE client = ?1 AND device = ?2 AND capabilities IS NULL
+             AND NOT EXISTS (SELECT 1 FROM assignment WHERE assignment.client = ?1 AND assignment.device = ?2)",
+        )?
+        .exists((placeholder.client.as_str(), placeholder.device.as_str()))?;
+    if unused {
+        sql.statement("UPDATE label SET device = ?3 WHERE client = ?1 AND device = ?2")?.execute((
+            placeholder.client.as_str(),
+            placeholder.device.as_str(),
+            device.device.as_str(),
+        ))?;
+        sql.statement("DELETE FROM device WHERE client = ?1 AND device = ?2")?
+            .execute((placeholder.client.as_str(), placeholder.device.as_str()))?;
+    }
+    Ok(())
+}

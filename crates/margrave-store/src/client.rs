@@ -1,0 +1,201 @@
+//! Clients: who may speak to the server, and since when.
+
+use std::collections::BTreeMap;
+
+use margrave_core::id::{ClientId, DeviceId, DeviceRef};
+use margrave_core::moment::Moment;
+use rusqlite::OptionalExtension as _;
+
+use crate::column::{self, Columns as _};
+use crate::event::NewEvent;
+use crate::sql::Sql;
+use crate::{Error, Store};
+
+/// Whether a client may speak to this server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    Accepted,
+    Retired,
+}
+
+impl Standing {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Standing::Accepted => "accepted",
+            Standing::Retired => "retired",
+        }
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        [Standing::Accepted, Standing::Retired].into_iter().find(|standing| standing.as_str() == text)
+    }
+}
+
+/// What a server needs of every client to answer its polls from memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientRecord {
+    pub id: ClientId,
+    pub standing: Standing,
+    pub last_contact: Option<Moment>,
+    pub manifest_version: u64,
+    /// The exact body of the manifest.
+    pub manifest_body: Vec<u8>,
+}
+
+impl Store {
+    pub async fn clients(&self) -> Result<Vec<ClientRecord>, Error> {
+        self.read(|sql| {
+            let mut statement = sql.prepare(
+                "SELECT client.id, standing, contact.at, manifest.version, manifest.body FROM client
+                 JOIN manifest ON manifest.client = client.id LEFT JOIN contact ON contact.client = client.id",
+            )?;
+            let clients = statement.query_map([], |row| {
+                Ok(ClientRecord {
+                    id: row.parsed("id")?,
+                    standing: column::word(row, "standing", Standing::parse)?,
+                    last_contact: row.moment_maybe("at")?,
+                    manifest_version: row.unsigned("version")?,
+                    manifest_body: row.get("body")?,
+                })
+            })?;
+            Ok(clients.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Lets a client in again; `false` if there is no such client. Its devices are placed anew.
+    pub async fn accept_client(&self, client: &ClientId, at: Moment, actor: &str) -> Result<bool, Error> {
+        let (client, actor) = (client.clone(), actor.to_owned());
+        self.write(move |tx| {
+            let sql = "UPDATE client SET standing = 'accepted' WHERE id = ?1 AND standing <> 'accepted'";
+            if tx.sql.statement(sql)?.execute([client.as_str()])? == 0 {
+                return Ok(exists(tx.sql, &client)?);
+            }
+            tx.sql
+                .statement("UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1")?
+                .execute([client.as_str()])?;
+            let text = format!("{client} was accepted again");
+            tx.note(NewEvent::new(at, "device.accepted", &actor, text).device(&own_device(&client)))?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Puts a client out; `false` if there is no such client. Its assignments are archived as they were last seen.
+    pub async fn retire_client(&self, client: &ClientId, at: Moment, actor: &str) -> Result<bool, Error> {
+        let (client, actor) = (client.clone(), actor.to_owned());
+        self.write(move |tx| {
+            let sql = "UPDATE client SET standing = 'retired' WHERE id = ?1 AND standing <> 'retired'";
+            if tx.sql.statement(sql)?.execute([client.as_str()])? == 0 {
+                return Ok(exists(tx.sql, &client)?);
+            }
+            tx.sql
+                .statement(
+                    "UPDATE assignment SET wanted = 0, archived = 1 WHERE client = ?1 AND archived = 0",
+                )?
+                .execute([client.as_str()])?;
+            crate::publication::forget_removed(tx.sql)?;
+            tx.sql.statement("DELETE FROM misfit WHERE client = ?1")?.execute([client.as_str()])?;
+            tx.sql
+                .statement("DELETE FROM join_token WHERE client = ?1 AND used_at IS NULL")?
+                .execute([client.as_str()])?;
+            let text = format!("{client} was retired; the server refuses it from now on");
+            tx.note(NewEvent::new(at, "device.retired", &actor, text).device(&own_device(&client)))?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// When clients were last heard of; a time that is older than the stored one changes nothing.
+    pub async fn touch_contacts(&self, contacts: Vec<(ClientId, Moment)>) -> Result<(), Error> {
+        if contacts.is_empty() {
+            return Ok(());
+        }
+        self.write(move |tx| {
+            let mut statement = tx.sql.statement(
+                "INSERT INTO contact (client, at) SELECT id, ?2 FROM client WHERE id = ?1
+                 ON CONFLICT (client) DO UPDATE SET at = max(at, excluded.at)",
+            )?;
+            for (client, at) in &contacts {
+                statement.execute((client.as_str(), column::moment(*at)))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// The client has a new certificate; the one before stays known, so that a lost answer can be asked for again.
+    pub async fn record_svid(
+        &self,
+        client: &ClientId,
+        serial: &str,
+        not_after: Moment,
+        at: Moment,
+    ) -> Result<bool, Error> {
+        let (client, serial) = (client.clone(), serial.to_owned());
+        self.write(move |tx| {
+            let changed = tx
+                .sql
+                .statement(
+                    "UPDATE client SET svid_serial_before = svid_serial, svid_serial = ?2, svid_not_after = ?3
+                     WHERE id = ?1 AND svid_serial IS NOT ?2",
+                )?
+                .execute((client.as_str(), &serial, column::moment(not_after)))?;
+            if changed == 0 {
+                return Ok(exists(tx.sql, &client)?);
+            }
+            let actor = format!("device {client}");
+            let text = format!("{client} received a certificate, serial {serial}");
+            tx.note(NewEvent::new(at, "device.certificate", actor, text).device(&own_device(&client)))?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// The serials of the client's newest certificate and of the one before.
+    pub async fn svid_serials(&self, client: &ClientId) -> Result<Vec<String>, Error> {
+        let client = client.clone();
+        self.read(move |sql| {
+            let mut statement =
+                sql.statement("SELECT svid_serial, svid_serial_before FROM client WHERE id = ?1")?;
+            let serials: Option<(Option<String>, Option<String>)> =
+                statement.query_row([client.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+            let (newest, before) = serials.unwrap_or_default();
+            Ok(newest.into_iter().chain(before).collect())
+        })
+        .await
+    }
+}
+
+pub(crate) fn exists(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<bool> {
+    sql.statement("SELECT 1 FROM client WHERE id = ?1")?.exists([client.as_str()])
+}
+
+/// The device that is named after its client, as nearly all are.
+pub(crate) fn own_device(client: &ClientId) -> DeviceRef {
+    let device = DeviceId::parse(client.as_str()).expect("every client id is a device id of one segment");
+    DeviceRef::new(client.clone(), device)
+}
+
+pub(crate) fn set_labels(
+    sql: &Sql<'_>,
+    device: &DeviceRef,
+    labels: &BTreeMap<String, Option<String>>,
+) -> rusqlite::Result<usize> {
+    let (client, device) = (device.client.as_str(), device.device.as_str());
+    let mut changed = 0;
+    for (key, value) in labels {
+        changed += match value {
+            Some(value) => sql
+                .statement(
+                    "INSERT INTO label (client, device, key, value) VALUES (?1, ?2, ?3, ?4)
+                     ON CONFLICT (client, device, key) DO UPDATE SET value = ?4 WHERE value <> ?4",
+                )?
+                .execute((client, device, key, value))?,
+            None => sql
+                .statement("DELETE FROM label WHERE client = ?1 AND device = ?2 AND key = ?3")?
+                .execute((client, device, key))?,
+        };
+    }
+    Ok(changed)
+}

@@ -1,0 +1,118 @@
+//! Domain values in and out of columns. What comes out is parsed again: a damaged row is an error, not a wrong value.
+//!
+//! SQLite integers are signed. Manifest versions and report sequences are unsigned 64-bit in the protocol;
+//! they are stored as 63-bit with a checked conversion. A sequence that grows by one per publish never
+//! gets there, and a device that claims such a number is refused before it can hurt (report.rs).
+
+use std::str::FromStr;
+
+use margrave_core::digest::Digest;
+use margrave_core::moment::Moment;
+use rusqlite::Row;
+use rusqlite::types::Type;
+use uuid::Uuid;
+
+use crate::Error;
+
+pub(crate) fn unsigned(what: &'static str, value: u64) -> Result<i64, Error> {
+    i64::try_from(value).map_err(|_| Error::OutOfRange { what, got: value })
+}
+
+/// Times saturate: a clock in the year 292 million must not stop a report.
+pub(crate) fn moment(at: Moment) -> i64 {
+    i64::try_from(at.0).unwrap_or(i64::MAX)
+}
+
+fn unreadable(
+    index: usize,
+    kind: Type,
+    why: impl std::error::Error + Send + Sync + 'static,
+) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(index, kind, Box::new(why))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unreadable(&'static str);
+
+/// Typed reading of columns by name.
+pub(crate) trait Columns {
+    fn parsed<T>(&self, column: &str) -> rusqlite::Result<T>
+    where
+        T: FromStr,
+        T::Err: std::error::Error + Send + Sync + 'static;
+    fn unsigned(&self, column: &str) -> rusqlite::Result<u64>;
+    fn moment(&self, column: &str) -> rusqlite::Result<Moment>;
+    fn moment_maybe(&self, column: &str) -> rusqlite::Result<Option<Moment>>;
+    fn digest(&self, column: &str) -> rusqlite::Result<Digest>;
+    fn digest_maybe(&self, column: &str) -> rusqlite::Result<Option<Digest>>;
+    fn uuid(&self, column: &str) -> rusqlite::Result<Uuid>;
+    fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> rusqlite::Result<T>;
+}
+
+impl Columns for Row<'_> {
+    fn parsed<T>(&self, column: &str) -> rusqlite::Result<T>
+    where
+        T: FromStr,
+        T::Err: std::error::Error + Send + Sync + 'static,
+    {
+        let index = self.as_ref().column_index(column)?;
+        let text: String = self.get(index)?;
+        text.parse().map_err(|error| unreadable(index, Type::Text, error))
+    }
+
+    fn unsigned(&self, column: &str) -> rusqlite::Result<u64> {
+        let index = self.as_ref().column_index(column)?;
+        let value: i64 = self.get(index)?;
+        u64::try_from(value).map_err(|error| unreadable(index, Type::Integer, error))
+    }
+
+    fn moment(&self, column: &str) -> rusqlite::Result<Moment> {
+        self.unsigned(column).map(Moment)
+    }
+
+    fn moment_maybe(&self, column: &str) -> rusqlite::Result<Option<Moment>> {
+        let index = self.as_ref().column_index(column)?;
+        let value: Option<i64> = self.get(index)?;
+        value
+            .map(u64::try_from)
+            .transpose()
+            .map(|at| at.map(Moment))
+            .map_err(|e| unreadable(index, Type::Integer, e))
+    }
+
+    fn digest(&self, column: &str) -> rusqlite::Result<Digest> {
+        let index = self.as_ref().column_index(column)?;
+        let bytes: [u8; 32] = self.get(index)?;
+        Ok(Digest::from_bytes(bytes))
+    }
+
+    fn digest_maybe(&self, column: &str) -> rusqlite::Result<Option<Digest>> {
+        let index = self.as_ref().column_index(column)?;
+        let bytes: Option<[u8; 32]> = self.get(index)?;
+        Ok(bytes.map(Digest::from_bytes))
+    }
+
+    fn uuid(&self, column: &str) -> rusqlite::Result<Uuid> {
+        let index = self.as_ref().column_index(column)?;
+        let bytes: [u8; 16] = self.get(index)?;
+        Ok(Uuid::from_bytes(bytes))
+    }
+
+    fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> rusqlite::Result<T> {
+        let index = self.as_ref().column_index(column)?;
+        let text: String = self.get(index)?;
+        serde_json::from_str(&text).map_err(|error| unreadable(index, Type::Text, error))
+    }
+}
+
+pub(crate) fn word<T>(row: &Row<'_>, column: &str, parse: fn(&str) -> Option<T>) -> rusqlite::Result<T> {
+    let index = row.as_ref().column_index(column)?;
+    let text: String = row.get(index)?;
+    parse(&text).ok_or_else(|| unreadable(index, Type::Text, Unreadable("not a word of the list")))
+}
+
+/// JSON for our own columns; these types have string keys and cannot fail.
+pub(crate) fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("stored types have string keys and no failing serialisers")
+}

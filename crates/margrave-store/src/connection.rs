@@ -1,0 +1,125 @@
+//! Opening the database file: settings, schema, and the rule that only one process has it.
+
+use std::fs::{self, File, TryLockError};
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::OpenError;
+
+/// One file per step, applied in order, each in its own transaction; `user_version` says how far we are.
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+
+pub(crate) const FILE_NAME: &str = "margrave.db";
+
+/// Takes the directory for this process; the lock ends with the file handle, also on `kill -9`.
+pub(crate) fn lock(directory: &Path) -> Result<File, OpenError> {
+    let failed = |source| OpenError::Directory { path: directory.to_owned(), source };
+    fs::create_dir_all(directory).map_err(failed)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(directory.join("margrave.lock"))
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(directory.to_owned())),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+/// The connection that writes. Creates the file and brings its schema up to date.
+pub(crate) fn writing(directory: &Path, page_count_max: Option<u32>) -> Result<Connection, OpenError> {
+    let mut connection = Connection::open(directory.join(FILE_NAME)).map_err(OpenError::Sqlite)?;
+    settle(&connection).map_err(OpenError::Sqlite)?;
+    connection
+        .query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
+        // FULL: an acknowledged report must survive a power cut, not only a crash of ours.
+        .and_then(|()| connection.execute_batch("PRAGMA synchronous = FULL"))
+        // Checkpoints run on another connection (writer.rs), so that no caller waits for one.
+        .and_then(|()| connection.query_row("PRAGMA wal_autocheckpoint = 0", [], |_| Ok(())))
+        .and_then(|()| connection.query_row("PRAGMA journal_size_limit = 67108864", [], |_| Ok(())))
+        .map_err(OpenError::Sqlite)?;
+    migrate(&mut connection, MIGRATIONS)?;
+    if let Some(pages) = page_count_max {
+        connection
+            .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
+            .map_err(OpenError::Sqlite)?;
+    }
+    Ok(connection)
+}
+
+/// A connection that cannot write.
+pub(crate) fn reading(directory: &Path) -> Result<Connection, rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(directory.join(FILE_NAME), flags)?;
+    settle(&connection)?;
+    connection.execute_batch("PRAGMA query_only = ON")?;
+    Ok(connection)
+}
+
+/// The connection that only moves the log into the file.
+pub(crate) fn checkpointing(directory: &Path) -> Result<Connection, rusqlite::Error> {
+    let connection = Connection::open(directory.join(FILE_NAME))?;
+    settle(&connection)?;
+    Ok(connection)
+}
+
+fn settle(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(Duration::from_secs(10))?;
+    connection.execute_batch("PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY;")
+}
+
+fn migrate(connection: &mut Connection, migrations: &[&str]) -> Result<(), OpenError> {
+    let known = u32::try_from(migrations.len()).expect("there are few migrations");
+    let found: u32 =
+        connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(OpenError::Sqlite)?;
+    if found > known {
+        return Err(OpenError::Newer { found, known });
+    }
+    for (step, sql) in (1u32..).zip(migrations).skip(found as usize) {
+        let failed = |source| OpenError::Migration { to: step, source };
+        let transaction = connection.transaction().map_err(failed)?;
+        transaction.execute_batch(sql).map_err(failed)?;
+        transaction.pragma_update(None, "user_version", step).map_err(failed)?;
+        transaction.commit().map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn migrations_continue_where_they_stopped() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let steps = ["CREATE TABLE a (x)", "CREATE TABLE b (x)"];
+        migrate(&mut connection, &steps[..1]).unwrap();
+        migrate(&mut connection, &steps).unwrap();
+        migrate(&mut connection, &steps).unwrap();
+        connection.execute_batch("SELECT * FROM a, b").unwrap();
+    }
+
+    #[test]
+    fn a_failing_migration_leaves_the_schema_as_it_was() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let error =
+            migrate(&mut connection, &["CREATE TABLE a (x)", "CREATE TABLE b (x); CREATE TABLE a (x)"])
+                .unwrap_err();
+        assert!(matches!(error, OpenError::Migration { to: 2, .. }), "{error}");
+        let version: u32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+        assert_eq!(version, 1);
+        assert!(connection.execute_batch("SELECT * FROM b").is_err());
+    }
+
+    #[test]
+    fn a_newer_schema_is_refused_with_a_clear_error() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.pragma_update(None, "user_version", 7).unwrap();
+        let error = migrate(&mut connection, &["CREATE TABLE a (x)"]).unwrap_err();
+        assert!(matches!(error, OpenError::Newer { found: 7, known: 1 }), "{error}");
+    }
+}

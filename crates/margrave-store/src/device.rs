@@ -1,0 +1,305 @@
+//! Devices as operators look at them: found, filtered, counted.
+
+use std::collections::BTreeMap;
+
+use margrave_core::deployment::Targets;
+use margrave_core::id::DeviceRef;
+use margrave_core::moment::Moment;
+use rusqlite::{OptionalExtension as _, Row, named_params};
+
+use crate::client::set_labels;
+use crate::column::{self, Columns as _};
+use crate::event::NewEvent;
+use crate::sql::Sql;
+use crate::{Error, Standing, Store, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRecord {
+    pub device: DeviceRef,
+    pub standing: Standing,
+    pub joined_at: Moment,
+    pub last_contact: Option<Moment>,
+    pub certificate_expires: Option<Moment>,
+    pub manifest_version: u64,
+    /// Exactly as the device sent them.
+    pub capabilities: Option<Vec<u8>>,
+    pub simulated: bool,
+    /// Given by operators.
+    pub labels: BTreeMap<String, String>,
+    /// The worst of its assignments.
+    pub verdict: Verdict,
+    /// How often something changed that decides what it runs, since that was last decided.
+    pub unsettled: u64,
+}
+
+/// How a device does, the worst first that applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    Retired,
+    Silent,
+    Failed,
+    Pending,
+    Converged,
+}
+
+impl Condition {
+    pub const ALL: [Condition; 5] =
+        [Condition::Retired, Condition::Silent, Condition::Failed, Condition::Pending, Condition::Converged];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Condition::Retired => "retired",
+            Condition::Silent => "silent",
+            Condition::Failed => "failed",
+            Condition::Pending => "pending",
+            Condition::Converged => "converged",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|condition| condition.as_str() == text)
+    }
+}
+
+impl DeviceRecord {
+    /// How it does at a time when silence began at `silent_before`. [`CONDITION`] says the same in SQL.
+    pub fn condition(&self, silent_before: Moment) -> Condition {
+        if self.standing == Standing::Retired {
+            Condition::Retired
+        } else if self.last_contact.unwrap_or(self.joined_at) < silent_before {
+            Condition::Silent
+        } else if self.verdict == Verdict::Failed {
+            Condition::Failed
+        } else if self.verdict == Verdict::Pending || self.capabilities.is_none() {
+            Condition::Pending
+        } else {
+            Condition::Converged
+        }
+    }
+}
+
+const CONDITION: &str = "CASE WHEN standing = 'retired' THEN 'retired'
+    WHEN coalesce(last_contact, joined_at) < :silent_before THEN 'silent'
+    WHEN verdict = 2 THEN 'failed'
+    WHEN verdict = 1 OR capabilities IS NULL THEN 'pending'
+    ELSE 'converged' END";
+
+const DEVICES: &str = "SELECT device.client, device.device, standing, joined_at, contact.at AS last_contact,
+        svid_not_after, manifest.version AS manifest_version, capabilities, simulated, unsettled,
+        (SELECT coalesce(max(assignment.verdict), 0) FROM assignment
+         WHERE assignment.client = device.client AND assignment.device = device.device
+         AND archived = 0) AS verdict
+    FROM device JOIN client ON client.id = device.client JOIN manifest ON manifest.client = device.client
+    LEFT JOIN contact ON contact.client = device.client";
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceFilter {
+    /// Part of the name, in any case.
+    pub search: Option<String>,
+    /// A label that must be there; with a value, it must be that.
+    pub label: Option<(String, Option<String>)>,
+    pub condition: Option<Condition>,
+    /// Devices that were not heard of since are silent.
+    pub silent_before: Moment,
+    pub after: Option<DeviceRef>,
+    pub limit: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FleetCounts {
+    /// Devices by condition.
+    pub devices: BTreeMap<String, u64>,
+    /// Assignments by state, of clients that are not retired.
+    pub assignments: BTreeMap<String, u64>,
+    pub packages: u64,
+    pub deployments: u64,
+}
+
+fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
+    let device = DeviceRef::new(row.parsed("client")?, row.parsed("device")?);
+    let labels = labels(sql, &device)?;
+    Ok(DeviceRecord {
+        standing: column::word(row, "standing", Standing::parse)?,
+        joined_at: row.moment("joined_at")?,
+        last_contact: row.moment_maybe("last_contact")?,
+        certificate_expires: row.moment_maybe("svid_not_after")?,
+        manifest_version: row.unsigned("manifest_version")?,
+        capabilities: row.get("capabilities")?,
+        simulated: row.get("simulated")?,
+        labels,
+        verdict: Verdict::from_column(row.get("verdict")?),
+        unsettled: row.unsigned("unsettled")?,
+        device,
+    })
+}
+
+fn labels(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<BTreeMap<String, String>> {
+    sql.statement("SELECT key, value FROM label WHERE client = ?1 AND device = ?2")?
+        .query_map((device.client.as_str(), device.device.as_str()), |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+pub(crate) fn one(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<Option<DeviceRecord>> {
+    sql.statement(&format!("{DEVICES} WHERE device.client = ?1 AND device.device = ?2"))?
+        .query_row((device.client.as_str(), device.device.as_str()), |row| read(sql, row))
+        .optional()
+}
+
+impl Store {
+    pub async fn device(&self, device: &DeviceRef) -> Result<Option<DeviceRecord>, Error> {
+        let device = device.clone();
+        self.read(move |sql| Ok(one(sql, &device)?)).await
+    }
+
+    /// One page of devices, in the order of client and name.
+    pub async fn devices(&self, filter: DeviceFilter) -> Result<Vec<DeviceRecord>, Error> {
+        self.read(move |sql| {
+            let DeviceFilter { search, label, condition, silent_before, after, limit } = &filter;
+            let (key, value) = match label {
+                Some((key, value)) => (Some(key.as_str()), value.as_deref()),
+                None => (None, None),
+            };
+            let mut statement = sql.statement(&format!(
+                "SELECT *, {CONDITION} AS condition FROM ({DEVICES}) AS found
+                 WHERE (:client IS NULL OR (client, device) > (:client, :device))
+                 AND (:search IS NULL OR instr(lower(client || ':' || device), lower(:search)) > 0)
+                 AND (:key IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
+                     AND label.device = found.device AND key = :key AND (:value IS NULL OR value = :value)))
+                 AND (:condition IS NULL OR condition = :condition)
+                 ORDER BY client, device LIMIT :limit"
+            ))?;
+            let rows = statement.query_map(
+                named_params! {
+                    ":client": after.as_ref().map(|after| after.client.as_str()),
+                    ":device": after.as_ref().map(|after| after.device.as_str()),
+                    ":search": search,
+                    ":key": key,
+                    ":value": value,
+                    ":condition": condition.map(Condition::as_str),
+                    ":silent_before": column::moment(*silent_before),
+                    ":limit": limit,
+                },
+                |row| read(sql, row),
+            )?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// These devices, as far as they exist.
+    pub async fn devices_named(&self, devices: Vec<DeviceRef>) -> Result<Vec<DeviceRecord>, Error> {
+        self.read(move |sql| {
+            let mut found = Vec::with_capacity(devices.len());
+            for device in &devices {
+                found.extend(one(sql, device)?);
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// The devices of accepted clients that the targets name or match by label.
+    pub async fn devices_targeted(&self, targets: &Targets) -> Result<Vec<DeviceRecord>, Error> {
+        let targets = targets.clone();
+        self.read(move |sql| {
+            let mut found = BTreeMap::new();
+            for device in &targets.devices {
+                if let Some(record) = one(sql, device)? {
+                    found.insert(record.device.clone(), record);
+                }
+            }
+            // One pair by index, the others by looking: an empty selector matches nothing.
+            if let Some((key, value)) = targets.labels.first_key_value() {
+                let mut statement =
+                    sql.statement("SELECT client, device FROM label WHERE key = ?1 AND value = ?2")?;
+                let candidates: Vec<DeviceRef> = statement
+                    .query_map((key, value), |row| {
+                        Ok(DeviceRef::new(row.parsed("client")?, row.parsed("device")?))
+                    })?
+                    .collect::<Result<_, _>>()?;
+                for device in candidates {
+                    if targets.matches(&device, &labels(sql, &device)?)
+                        && let Some(record) = one(sql, &device)?
+                    {
+                        found.insert(device, record);
+                    }
+                }
+            }
+            Ok(found.into_values().filter(|record| record.standing == Standing::Accepted).collect())
+        })
+        .await
+    }
+
+    /// Devices of accepted clients about which something changed that decides what they run.
+    pub async fn devices_unsettled(&self, limit: u32) -> Result<Vec<DeviceRecord>, Error> {
+        self.read(move |sql| {
+            let mut statement =
+                sql.statement(&format!("{DEVICES} WHERE unsettled > 0 AND standing = 'accepted' LIMIT ?1"))?;
+            let rows = statement.query_map([limit], |row| read(sql, row))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Gives and takes labels; `false` if there is no such device. The device becomes unsettled if something changed.
+    pub async fn set_labels(
+        &self,
+        device: &DeviceRef,
+        labels: BTreeMap<String, Option<String>>,
+        at: Moment,
+        actor: &str,
+    ) -> Result<bool, Error> {
+        let (device, actor) = (device.clone(), actor.to_owned());
+        self.write(move |tx| {
+            if one(tx.sql, &device)?.is_none() {
+                return Ok(false);
+            }
+            if set_labels(tx.sql, &device, &labels)? > 0 {
+                tx.sql
+                    .statement(
+                        "UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1 AND device = ?2",
+                    )?
+                    .execute((device.client.as_str(), device.device.as_str()))?;
+                let words: Vec<String> = labels
+                    .iter()
+                    .map(|(key, value)| match value {
+                        Some(value) => format!("{key}={value}"),
+                        None => format!("{key} removed"),
+                    })
+                    .collect();
+                let text = format!("{device} was labelled: {}", words.join(", "));
+                tx.note(NewEvent::new(at, "device.labelled", &actor, text).device(&device))?;
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    /// The whole fleet in numbers.
+    pub async fn fleet_counts(&self, silent_before: Moment) -> Result<FleetCounts, Error> {
+        self.read(move |sql| {
+            let mut counts = FleetCounts::default();
+            let mut statement = sql.statement(&format!(
+                "SELECT {CONDITION} AS condition, count(*) FROM ({DEVICES}) GROUP BY 1"
+            ))?;
+            let mut rows =
+                statement.query(named_params! { ":silent_before": column::moment(silent_before) })?;
+            while let Some(row) = rows.next()? {
+                counts.devices.insert(row.get(0)?, row.unsigned("count(*)")?);
+            }
+            let mut statement =
+                sql.statement("SELECT state, count(*) FROM assignment WHERE archived = 0 GROUP BY state")?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                counts.assignments.insert(row.get(0)?, row.unsigned("count(*)")?);
+            }
+            let count = |rows: &str| {
+                sql.query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| row.unsigned("count(*)"))
+            };
+            counts.packages = count("package")?;
+            counts.deployments = count("deployment WHERE removed = 0")?;
+            Ok(counts)
+        })
+        .await
+    }
+}

@@ -1,0 +1,50 @@
+//! The server's memory, in domain verbs, on SQLite.
+//!
+//! This crate owns what must survive a restart: clients and their manifests, documents and bundles,
+//! deployments, reports, events, tokens. Every verb that changes something answers only after the change
+//! is on disk; many callers share one commit. It deliberately decides nothing about *what* should run:
+//! callers bring finished documents and manifests, and the store refuses those that were made from an
+//! outdated picture (compare-and-swap on revision and manifest version).
+//!
+//! Start with [`Store`]; `publication.rs` is the heart, `assignment.rs` the meaning of a row, `writer.rs`
+//! the group commit. The verbs know no SQLite-specific type in their signatures, so that PostgreSQL can
+//! stand beside it; `tests/` is the contract that both must keep.
+
+mod assignment;
+mod capabilities;
+mod client;
+mod column;
+mod connection;
+mod device;
+mod error;
+mod event;
+mod operator;
+mod package;
+mod publication;
+mod report;
+mod sql;
+mod store;
+mod token;
+mod writer;
+
+pub use assignment::{AssignmentRecord, Observed, Outlook, Scope, TransitionRecord, Verdict};
+pub use capabilities::{CapabilitiesError, NewCapabilities};
+pub use client::{ClientRecord, Standing};
+pub use device::{Condition, DeviceFilter, DeviceRecord, FleetCounts};
+pub use error::{Error, OpenError};
+pub use event::{Event, NewEvent};
+pub use package::{PackageError, PackageRecord, ResourceRecord};
+pub use publication::{
+    AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Intent, MisfitRecord, NewManifest,
+    Publication, PublishError, WantedAssignment,
+};
+pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
+pub use store::{Options, Store};
+pub use token::{JoinError, NewJoinToken, Redeemed};
+
+/// Whether something is new or was there before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    Created,
+    Updated,
+}

@@ -1,0 +1,74 @@
+//! Operators' tokens and the page's sessions, known by their hashes only.
+
+use margrave_core::digest::Digest;
+use margrave_core::moment::Moment;
+use rusqlite::OptionalExtension as _;
+
+use crate::column;
+use crate::event::NewEvent;
+use crate::{Error, Store};
+
+impl Store {
+    pub async fn create_operator_token(&self, hash: Digest, name: &str, at: Moment) -> Result<(), Error> {
+        let name = name.to_owned();
+        self.write(move |tx| {
+            tx.sql
+                .statement("INSERT INTO operator_token (hash, name, created_at) VALUES (?1, ?2, ?3)")?
+                .execute((hash.as_bytes(), &name, column::moment(at)))?;
+            tx.note(NewEvent::new(
+                at,
+                "operator.token",
+                "server",
+                format!("a token was made for operator {name}"),
+            ))?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// The name of the operator whose token has this hash.
+    pub async fn operator_by_token(&self, hash: Digest) -> Result<Option<String>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement("SELECT name FROM operator_token WHERE hash = ?1")?;
+            Ok(statement.query_row([hash.as_bytes()], |row| row.get(0)).optional()?)
+        })
+        .await
+    }
+
+    pub async fn begin_session(
+        &self,
+        hash: Digest,
+        actor: &str,
+        at: Moment,
+        expires_at: Moment,
+    ) -> Result<(), Error> {
+        let actor = actor.to_owned();
+        self.write(move |tx| {
+            tx.sql
+                .statement(
+                    "INSERT INTO session (hash, actor, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)",
+                )?
+                .execute((hash.as_bytes(), &actor, column::moment(at), column::moment(expires_at)))?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Whose session it is, while it lasts.
+    pub async fn session(&self, hash: Digest, now: Moment) -> Result<Option<String>, Error> {
+        self.read(move |sql| {
+            let mut statement =
+                sql.statement("SELECT actor FROM session WHERE hash = ?1 AND expires_at > ?2")?;
+            Ok(statement.query_row((hash.as_bytes(), column::moment(now)), |row| row.get(0)).optional()?)
+        })
+        .await
+    }
+
+    pub async fn end_session(&self, hash: Digest) -> Result<(), Error> {
+        self.write(move |tx| {
+            tx.sql.statement("DELETE FROM session WHERE hash = ?1")?.execute([hash.as_bytes()])?;
+            Ok(())
+        })
+        .await
+    }
+}

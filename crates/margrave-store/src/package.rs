@@ -1,0 +1,184 @@
+//! The catalog: descriptions as they were pulled, with what was pinned.
+
+use std::collections::BTreeMap;
+
+use margrave_core::digest::Digest;
+use margrave_core::id::{PackageId, PackageVersion};
+use margrave_core::moment::Moment;
+use rusqlite::{OptionalExtension as _, Row};
+
+use crate::column::{self, Columns as _};
+use crate::error::from_database;
+use crate::event::NewEvent;
+use crate::sql::Sql;
+use crate::{Error, Put, Store};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackageRecord {
+    pub id: PackageId,
+    pub version: PackageVersion,
+    /// Where it was pulled from, by digest.
+    pub reference: String,
+    /// Of the package's manifest.
+    pub digest: Digest,
+    /// The exact bytes of the description.
+    pub description: Vec<u8>,
+    /// The manifest digest behind each component's reference, `repository:revision` (PK-053).
+    pub pins: BTreeMap<String, Digest>,
+    pub added_at: Moment,
+    pub added_by: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceRecord {
+    pub path: String,
+    pub media_type: String,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PackageError {
+    #[error("there is no such package")]
+    Unknown,
+    #[error("this version is in the catalog already with other content, {stored}")]
+    OtherDigest { stored: Digest },
+    #[error("the package is used by {}", .0.join(", "))]
+    InUse(Vec<String>),
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+from_database!(PackageError);
+
+fn read(row: &Row<'_>) -> rusqlite::Result<PackageRecord> {
+    Ok(PackageRecord {
+        id: row.parsed("id")?,
+        version: row.parsed("version")?,
+        reference: row.get("reference")?,
+        digest: row.digest("digest")?,
+        description: row.get("description")?,
+        pins: row.json("pins")?,
+        added_at: row.moment("added_at")?,
+        added_by: row.get("added_by")?,
+    })
+}
+
+fn one(sql: &Sql<'_>, id: &PackageId, version: &PackageVersion) -> rusqlite::Result<Option<PackageRecord>> {
+    sql.statement("SELECT * FROM package WHERE id = ?1 AND version = ?2")?
+        .query_row((id.as_str(), version.as_str()), read)
+        .optional()
+}
+
+impl Store {
+    /// Adds a package; the same content a second time is no error and changes nothing.
+    pub async fn add_package(
+        &self,
+        package: PackageRecord,
+        resources: Vec<ResourceRecord>,
+    ) -> Result<Put, PackageError> {
+        self.write(move |tx| {
+            if let Some(stored) = one(tx.sql, &package.id, &package.version)? {
+                return if stored.digest == package.digest {
+                    Ok(Put::Updated)
+                } else {
+                    Err(PackageError::OtherDigest { stored: stored.digest })
+                };
+            }
+            let PackageRecord { id, version, reference, digest, description, pins, added_at, added_by } = &package;
+            tx.sql
+                .statement(
+                    "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                )?
+                .execute((
+                    id.as_str(),
+                    version.as_str(),
+                    reference,
+                    digest.as_bytes(),
+                    description,
+                    column::json(pins),
+                    column::moment(*added_at),
+                    added_by,
+                ))?;
+            for ResourceRecord { path, media_type, bytes } in &resources {
+                tx.sql
+                    .statement(
+                        "INSERT INTO package_resource (id, version, path, media_type, bytes)
+                         VALUES (?1, ?2, ?3, ?4, ?5)",
+                    )?
+                    .execute((id.as_str(), version.as_str(), path, media_type, bytes))?;
+            }
+            let text = format!("package {id} {version} was added");
+            tx.note(NewEvent::new(*added_at, "package.added", added_by, text).package(format!("{id} {version}")))?;
+            Ok(Put::Created)
+        })
+        .await
+    }
+
+    pub async fn packages(&self) -> Result<Vec<PackageRecord>, Error> {
+        self.read(|sql| {
+            let mut statement = sql.statement("SELECT * FROM package ORDER BY id, version")?;
+            Ok(statement.query_map([], read)?.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    pub async fn package(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+    ) -> Result<Option<PackageRecord>, Error> {
+        let (id, version) = (id.clone(), version.clone());
+        self.read(move |sql| Ok(one(sql, &id, &version)?)).await
+    }
+
+    pub async fn package_resource(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+        path: &str,
+    ) -> Result<Option<ResourceRecord>, Error> {
+        let (id, version, path) = (id.clone(), version.clone(), path.to_owned());
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT path, media_type, bytes FROM package_resource WHERE id = ?1 AND version = ?2 AND path = ?3",
+            )?;
+            let found = statement.query_row((id.as_str(), version.as_str(), &path), |row| {
+                Ok(ResourceRecord { path: row.get(0)?, media_type: row.get(1)?, bytes: row.get(2)? })
+            });
+            Ok(found.optional()?)
+        })
+        .await
+    }
+
+    /// Takes a package out of the catalog, unless a deployment uses it.
+    pub async fn remove_package(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+        at: Moment,
+        actor: &str,
+    ) -> Result<(), PackageError> {
+        let (id, version, actor) = (id.clone(), version.clone(), actor.to_owned());
+        self.write(move |tx| {
+            let key = (id.as_str(), version.as_str());
+            let by: Vec<String> = tx
+                .sql
+                .statement(
+                    "SELECT name FROM deployment WHERE package = ?1 AND version = ?2
+                     AND removed = 0 ORDER BY name",
+                )?
+                .query_map(key, |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
+            if !by.is_empty() {
+                return Err(PackageError::InUse(by));
+            }
+            if tx.sql.statement("DELETE FROM package WHERE id = ?1 AND version = ?2")?.execute(key)? == 0 {
+                return Err(PackageError::Unknown);
+            }
+            let text = format!("package {id} {version} was removed");
+            tx.note(NewEvent::new(at, "package.removed", &actor, text).package(format!("{id} {version}")))?;
+            Ok(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,612 @@
+//! Publishing: a change of intent and everything that follows from it, in one transaction.
+//!
+//! The caller decided from a picture of the fleet; the store takes the decision only if the picture still
+//! holds. The deployment's revision and every touched client's manifest version are compared and swapped:
+//! if another writer was faster, nothing is changed and the caller looks again.
+
+use std::collections::{BTreeMap, HashMap};
+
+use margrave_core::deployment::{Deployment, Targets};
+use margrave_core::digest::Digest;
+use margrave_core::id::{
+    AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
+};
+use margrave_core::manifest::{Blob, Entry, Manifest};
+use margrave_core::moment::Moment;
+use rusqlite::{OptionalExtension as _, Row};
+
+use crate::assignment::{self, AssignmentRecord};
+use crate::column::{self, Columns as _};
+use crate::error::from_database;
+use crate::event::NewEvent;
+use crate::sql::Sql;
+use crate::writer::Tx;
+use crate::{Error, Standing, Store};
+
+/// Everything that one decision changes.
+#[derive(Debug, Clone, Default)]
+pub struct Publication {
+    pub at: Moment,
+    pub intent: Option<Intent>,
+    pub clients: Vec<ClientPublication>,
+    /// For each deployment and device that was looked at: why it was left out, or `None` if it was not.
+    pub misfits: Vec<MisfitRecord>,
+    /// Devices whose placement is settled by this, with the [`unsettled`](crate::DeviceRecord::unsettled) that was
+    /// seen: what changed since then is not.
+    pub settled: Vec<(DeviceRef, u64)>,
+    pub events: Vec<NewEvent>,
+}
+
+/// A change of what operators want.
+#[derive(Debug, Clone)]
+pub enum Intent {
+    /// Creates it (`seen` is `None`), or changes the revision that was seen.
+    Put {
+        deployment: Box<Deployment>,
+        seen: Option<u64>,
+        by: String,
+    },
+    Remove {
+        id: DeploymentId,
+        seen: u64,
+        by: String,
+    },
+}
+
+/// What changes for one client.
+#[derive(Debug, Clone)]
+pub struct ClientPublication {
+    pub client: ClientId,
+    /// The version that the decision was made from.
+    pub expected: u64,
+    /// `None` when assignments change and the manifest does not.
+    pub manifest: Option<NewManifest>,
+    pub assignments: Vec<AssignmentChange>,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewManifest {
+    pub manifest: Manifest,
+    /// Its exact bytes.
+    pub body: Vec<u8>,
+    pub bundle: Option<Vec<u8>>,
+    /// The bytes of documents that the client did not have before.
+    pub documents: Vec<Vec<u8>>,
+}
+
+#[derive(Debug, Clone)]
+pub enum AssignmentChange {
+    Want(WantedAssignment),
+    Drop(AssignmentId),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedAssignment {
+    pub id: AssignmentId,
+    pub device: DeviceRef,
+    pub deployment: DeploymentId,
+    pub name: DeploymentName,
+    pub package: PackageId,
+    pub version: PackageVersion,
+    pub profile: ProfileId,
+    pub document: Digest,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MisfitRecord {
+    pub deployment: DeploymentId,
+    pub device: DeviceRef,
+    /// Empty when it fits.
+    pub reasons: Vec<String>,
+}
+
+/// A client as a decision needs it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientPicture {
+    pub client: ClientId,
+    pub standing: Standing,
+    pub manifest: Manifest,
+    /// The next version must be above this; more than the manifest's own after a restored backup.
+    pub version_floor: u64,
+    /// Those that are wanted or still going.
+    pub assignments: Vec<AssignmentRecord>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeploymentRecord {
+    pub deployment: Deployment,
+    pub changed_at: Moment,
+    pub changed_by: String,
+    pub misfits: Vec<MisfitRecord>,
+    /// No longer wanted anywhere; shown until every device said that it is gone.
+    pub removed: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    #[error("the deployment was changed by someone else")]
+    RevisionMoved,
+    #[error("the manifest of {0} was changed by someone else")]
+    ManifestMoved(ClientId),
+    #[error("the package is not in the catalog any more")]
+    PackageGone,
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+from_database!(PublishError);
+
+impl Store {
+    /// Makes a whole decision durable, or nothing of it.
+    pub async fn publish(&self, publication: Publication) -> Result<(), PublishError> {
+        self.write(move |tx| publish(tx, &publication)).await
+    }
+
+    /// The exact bytes of a document that the client's current or previous manifest lists.
+    pub async fn document(
+        &self,
+        client: &ClientId,
+        assignment: AssignmentId,
+        digest: Digest,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let client = client.clone();
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT bytes FROM document_reference JOIN blob USING (digest)
+                 WHERE client = ?1 AND assignment = ?2 AND digest = ?3",
+            )?;
+            let assignment = assignment.uuid();
+            let key = (client.as_str(), assignment.as_bytes(), digest.as_bytes());
+            Ok(statement.query_row(key, |row| row.get(0)).optional()?)
+        })
+        .await
+    }
+
+    /// The exact bytes of the bundle of the client's current or previous manifest.
+    pub async fn bundle(&self, client: &ClientId, digest: Digest) -> Result<Option<Vec<u8>>, Error> {
+        let client = client.clone();
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT bytes FROM bundle_reference JOIN blob USING (digest) WHERE client = ?1 AND digest = ?2",
+            )?;
+            Ok(statement.query_row((client.as_str(), digest.as_bytes()), |row| row.get(0)).optional()?)
+        })
+        .await
+    }
+
+    /// The documents that the client's manifest lists now.
+    pub async fn documents(&self, client: &ClientId) -> Result<BTreeMap<AssignmentId, Vec<u8>>, Error> {
+        let client = client.clone();
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT assignment, bytes FROM document_reference JOIN blob USING (digest)
+                 WHERE client = ?1 AND until IS NULL",
+            )?;
+            let rows = statement.query_map([client.as_str()], |row| {
+                Ok((AssignmentId::from_uuid(row.uuid("assignment")?), row.get("bytes")?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// What a decision about these clients has to know, from one moment. Unknown clients are left out.
+    pub async fn pictures(&self, clients: Vec<ClientId>) -> Result<Vec<ClientPicture>, Error> {
+        self.read(move |sql| {
+            let mut pictures = Vec::with_capacity(clients.len());
+            for client in &clients {
+                pictures.extend(picture(sql, client)?);
+            }
+            Ok(pictures)
+        })
+        .await
+    }
+
+    /// All that are wanted, and those that are still going.
+    pub async fn deployments(&self) -> Result<Vec<DeploymentRecord>, Error> {
+        self.read(|sql| {
+            let mut statement =
+                sql.statement("SELECT * FROM deployment ORDER BY name, removed, changed_at DESC")?;
+            let rows = statement.query_map([], |row| read_deployment(sql, row))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// The deployment of that name that is wanted, or the last one that is still going.
+    pub async fn deployment(&self, name: &DeploymentName) -> Result<Option<DeploymentRecord>, Error> {
+        let name = name.clone();
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT * FROM deployment WHERE name = ?1 ORDER BY removed, changed_at DESC LIMIT 1",
+            )?;
+            Ok(statement.query_row([name.as_str()], |row| read_deployment(sql, row)).optional()?)
+        })
+        .await
+    }
+}
+
+fn read_deployment(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeploymentRecord> {
+    let id = DeploymentId::from_uuid(row.uuid("id")?);
+    let profile: Option<String> = row.get("profile")?;
+    let stored: StoredTargets = row.json("targets")?;
+    let misfits = sql
+        .statement("SELECT client, device, reasons FROM misfit WHERE deployment = ?1")?
+        .query_map([id.uuid().as_bytes()], |row| {
+            let device = DeviceRef::new(row.parsed("client")?, row.parsed("device")?);
+            Ok(MisfitRecord { deployment: id, device, reasons: row.json("reasons")? })
+        })?
+        .collect::<Result<_, _>>()?;
+    Ok(DeploymentRecord {
+        deployment: Deployment {
+            id,
+            name: row.parsed("name")?,
+            package: row.parsed("package")?,
+            version: row.parsed("version")?,
+            profile: profile.map(|_| row.parsed("profile")).transpose()?,
+            answers: row.json("answers")?,
+            targets: Targets { devices: stored.devices.into_iter().collect(), labels: stored.labels },
+            revision: row.unsigned("revision")?,
+        },
+        changed_at: row.moment("changed_at")?,
+        changed_by: row.get("changed_by")?,
+        removed: row.get("removed")?,
+        misfits,
+    })
+}
+
+/// Targets in their column.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct StoredTargets {
+    devices: Vec<DeviceRef>,
+    labels: BTreeMap<String, String>,
+}
+
+fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Error> {
+    let found = sql
+        .statement(
+            "SELECT standing, version, bundle, bundle_size, version_claimed FROM client
+             JOIN manifest ON manifest.client = client.id WHERE id = ?1",
+        )?
+        .query_row([client.as_str()], |row| {
+            let size: Option<i64> = row.get("bundle_size")?;
+            let size = size.and_then(|size| u64::try_from(size).ok());
+            let bundle = row.digest_maybe("bundle")?.map(|digest| Blob { digest, size });
+            let standing = column::word(row, "standing", Standing::parse)?;
+            Ok((standing, row.unsigned("version")?, bundle, row.unsigned("version_claimed")?))
+        })
+        .optional()?;
+    let Some((standing, version, bundle, claimed)) = found else { return Ok(None) };
+    let entries = entries(sql, client)?;
+    let manifest = Manifest::new(version, bundle, entries)
+        .map_err(|_| Error::Damaged { what: "a client's references do not make its manifest" })?;
+    let assignments = sql
+        .statement("SELECT * FROM assignment WHERE client = ?1 AND archived = 0")?
+        .query_map([client.as_str()], assignment::read)?
+        .collect::<Result<_, _>>()?;
+    let version_floor = version.max(claimed);
+    Ok(Some(ClientPicture { client: client.clone(), standing, manifest, version_floor, assignments }))
+}
+
+fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {
+    sql.statement(
+        "SELECT assignment, digest, size FROM document_reference WHERE client = ?1 AND until IS NULL",
+    )?
+    .query_map([client.as_str()], |row| {
+        let size: Option<i64> = row.get("size")?;
+        let document =
+            Blob { digest: row.digest("digest")?, size: size.and_then(|size| u64::try_from(size).ok()) };
+        Ok(Entry { id: AssignmentId::from_uuid(row.uuid("assignment")?), document })
+    })?
+    .collect()
+}
+
+fn publish(tx: &Tx<'_, '_>, publication: &Publication) -> Result<(), PublishError> {
+    let Publication { at, intent, clients, misfits, settled, events } = publication;
+    match intent {
+        Some(Intent::Put { deployment, seen, by }) => put(tx.sql, deployment, *seen, by, *at)?,
+        Some(Intent::Remove { id, seen, by }) => {
+            let seen = column::unsigned("the revision", *seen)?;
+            let removed = tx
+                .sql
+                .statement(
+                    "UPDATE deployment SET removed = 1, revision = revision + 1, changed_at = ?3, changed_by = ?4
+                     WHERE id = ?1 AND revision = ?2 AND removed = 0",
+                )?
+                .execute((id.uuid().as_bytes(), seen, column::moment(*at), by))?;
+            if removed == 0 {
+                return Err(PublishError::RevisionMoved);
+            }
+            tx.sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;
+        }
+        None => {}
+    }
+    for client in clients {
+        publish_client(tx.sql, client, *at)?;
+    }
+    if matches!(intent, Some(Intent::Remove { .. })) {
+        forget_removed(tx.sql)?;
+    }
+    for MisfitRecord { deployment, device, reasons } in misfits {
+        let deployment = deployment.uuid();
+        let key = (deployment.as_bytes(), device.client.as_str(), device.device.as_str());
+        if reasons.is_empty() {
+            tx.sql
+                .statement("DELETE FROM misfit WHERE deployment = ?1 AND client = ?2 AND device = ?3")?
+                .execute(key)?;
+        } else {
+            tx.sql
+                .statement(
+                    "INSERT INTO misfit (deployment, client, device, reasons) SELECT ?1, ?2, ?3, ?4
+                     WHERE EXISTS (SELECT 1 FROM deployment WHERE id = ?1)
+                     ON CONFLICT (deployment, client, device) DO UPDATE SET reasons = ?4",
+                )?
+                .execute((key.0, key.1, key.2, column::json(reasons)))?;
+        }
+    }
+    for (device, seen) in settled {
+        tx.sql
+            .statement(
+                "UPDATE device SET unsettled = 0 WHERE client = ?1 AND device = ?2 AND unsettled = ?3",
+            )?
+            .execute((device.client.as_str(), device.device.as_str(), column::unsigned("a count", *seen)?))?;
+    }
+    for event in events {
+        tx.note(event.clone())?;
+    }
+    Ok(())
+}
+
+/// Forgets removed deployments that no device has any more.
+pub(crate) fn forget_removed(sql: &Sql<'_>) -> rusqlite::Result<()> {
+    sql.statement(
+        "DELETE FROM deployment WHERE removed = 1 AND NOT EXISTS
+             (SELECT 1 FROM assignment WHERE assignment.deployment = deployment.id AND archived = 0)",
+    )?
+    .execute([])?;
+    Ok(())
+}
+
+fn put(
+    sql: &Sql<'_>,
+    deployment: &Deployment,
+    seen: Option<u64>,
+    by: &str,
+    at: Moment,
+) -> Result<(), PublishError> {
+    let Deployment { id, name, package, version, profile, answers, targets, revision } = deployment;
+    let known = sql
+        .statement("SELECT 1 FROM package WHERE id = ?1 AND version = ?2")?
+        .exists((package.as_str(), version.as_str()))?;
+    if !known {
+        return Err(PublishError::PackageGone);
+    }
+    let held = sql
+        .statement("SELECT id, revision FROM deployment WHERE name = ?1 AND removed = 0")?
+        .query_row([name.as_str()], |row| {
+            Ok((DeploymentId::from_uuid(row.uuid("id")?), row.unsigned("revision")?))
+        })
+        .optional()?;
+    if held != seen.map(|seen| (*id, seen)) {
+        return Err(PublishError::RevisionMoved);
+    }
+    let targets =
+        StoredTargets { devices: targets.devices.iter().cloned().collect(), labels: targets.labels.clone() };
+    sql.statement(
+        "INSERT INTO deployment (id, name, package, version, profile, answers, targets, revision, changed_at,
+             changed_by) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+         ON CONFLICT (id) DO UPDATE SET package = ?3, version = ?4, profile = ?5, answers = ?6, targets = ?7,
+             revision = ?8, changed_at = ?9, changed_by = ?10",
+    )?
+    .execute((
+        id.uuid().as_bytes(),
+        name.as_str(),
+        package.as_str(),
+        version.as_str(),
+        profile.as_ref().map(|profile| profile.as_str()),
+        column::json(answers),
+        column::json(&targets),
+        column::unsigned("the revision", *revision)?,
+        column::moment(at),
+        by,
+    ))?;
+    // The decision that comes with this says anew who was left out.
+    sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;
+    Ok(())
+}
+
+fn publish_client(sql: &Sql<'_>, publication: &ClientPublication, at: Moment) -> Result<(), PublishError> {
+    let ClientPublication { client, expected, manifest, assignments } = publication;
+    let version = manifest.as_ref().map_or(*expected, |new| new.manifest.version());
+    // A client that was put out since then gets nothing; a new look leaves it out.
+    let accepted = sql
+        .statement("SELECT 1 FROM client WHERE id = ?1 AND standing = 'accepted'")?
+        .exists([client.as_str()])?;
+    if !accepted {
+        return Err(PublishError::ManifestMoved(client.clone()));
+    }
+    match manifest {
+        Some(new) => swap_manifest(sql, client, *expected, new)?,
+        None => {
+            let expected = column::unsigned("the manifest version", *expected)?;
+            let holds = sql
+                .statement("SELECT 1 FROM manifest WHERE client = ?1 AND version = ?2")?
+                .exists((client.as_str(), expected))?;
+            if !holds {
+                return Err(PublishError::ManifestMoved(client.clone()));
+            }
+        }
+    }
+    for change in assignments {
+        match change {
+            AssignmentChange::Want(wanted) => want(sql, wanted, version, at)?,
+            AssignmentChange::Drop(id) => {
+                if let Some(mut record) = assignment::one(sql, *id)?
+                    && record.wanted
+                {
+                    record.wanted = false;
+                    record.changed_version = version;
+                    record.changed_at = at;
+                    assignment::write(sql, &record)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> Result<(), PublishError> {
+    let WantedAssignment {
+        id,
+        device,
+        deployment,
+        name,
+        package,
+        version: package_version,
+        profile,
+        document,
+    } = wanted.clone();
+    let before = assignment::one(sql, id)?;
+    let unchanged =
+        before.as_ref().filter(|before| before.wanted && !before.archived && before.document == document);
+    let (changed_version, changed_at) = match unchanged {
+        Some(before) => (before.changed_version, before.changed_at),
+        None => (version, at),
+    };
+    let wanted_since = match &before {
+        Some(before) if before.wanted && !before.archived => before.wanted_since,
+        _ => version,
+    };
+    // What an archived one last said belongs to an earlier life.
+    let observed = before.filter(|before| !before.archived).and_then(|before| before.observed);
+    let record = AssignmentRecord {
+        id,
+        device,
+        deployment,
+        name,
+        package,
+        version: package_version,
+        profile,
+        wanted: true,
+        archived: false,
+        document,
+        wanted_since,
+        changed_version,
+        changed_at,
+        observed,
+    };
+    assignment::write(sql, &record)?;
+    Ok(())
+}
+
+/// Puts the new manifest in place of the one that was seen, and keeps both fetchable.
+fn swap_manifest(
+    sql: &Sql<'_>,
+    client: &ClientId,
+    expected: u64,
+    new: &NewManifest,
+) -> Result<(), PublishError> {
+    let NewManifest { manifest, body, bundle, documents } = new;
+    let version = column::unsigned("the manifest version", manifest.version())?;
+    let seen = column::unsigned("the manifest version", expected)?;
+    let old_bundle = sql
+        .statement("SELECT bundle FROM manifest WHERE client = ?1 AND version = ?2")?
+        .query_row((client.as_str(), seen), |row| row.digest_maybe("bundle"))
+        .optional()?
+        .ok_or_else(|| PublishError::ManifestMoved(client.clone()))?;
+    if manifest.version() <= expected {
+        return Err(Error::Damaged { what: "a manifest version that does not grow" }.into());
+    }
+
+    // What went out of the manifest before this one is out of reach now.
+    forget_before(sql, client, seen)?;
+
+    let fresh: HashMap<Digest, &Vec<u8>> = documents.iter().map(|bytes| (Digest::of(bytes), bytes)).collect();
+    let before: BTreeMap<AssignmentId, Blob> =
+        entries(sql, client)?.into_iter().map(|entry| (entry.id, entry.document)).collect();
+    let after: BTreeMap<AssignmentId, Blob> =
+        manifest.entries().iter().map(|entry| (entry.id, entry.document)).collect();
+    for (id, document) in &before {
+        if after.get(id).map(|after| after.digest) != Some(document.digest) {
+            sql.statement(
+                "UPDATE document_reference SET until = ?4 WHERE client = ?1 AND assignment = ?2 AND digest = ?3",
+            )?
+            .execute((client.as_str(), id.uuid().as_bytes(), document.digest.as_bytes(), version))?;
+        }
+    }
+    for (id, document) in &after {
+        if before.get(id).map(|before| before.digest) != Some(document.digest) {
+            if let Some(bytes) = fresh.get(&document.digest) {
+                keep_blob(sql, document.digest, bytes)?;
+            }
+            let size = document.size.map(|size| column::unsigned("a size", size)).transpose()?;
+            // The foreign key refuses a document whose bytes nobody brought.
+            sql.statement(
+                "INSERT INTO document_reference (client, assignment, digest, size) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (client, assignment, digest) DO UPDATE SET until = NULL, size = ?4",
+            )?
+            .execute((
+                client.as_str(),
+                id.uuid().as_bytes(),
+                document.digest.as_bytes(),
+                size,
+            ))?;
+        }
+    }
+
+    let new_bundle = manifest.bundle();
+    if let Some(old) = old_bundle.filter(|old| new_bundle.map(|new| new.digest) != Some(*old)) {
+        sql.statement("UPDATE bundle_reference SET until = ?3 WHERE client = ?1 AND digest = ?2")?
+            .execute((client.as_str(), old.as_bytes(), version))?;
+    }
+    if let Some(blob) = new_bundle {
+        if let Some(bytes) = bundle {
+            keep_blob(sql, blob.digest, bytes)?;
+        }
+        sql.statement(
+            "INSERT INTO bundle_reference (client, digest) VALUES (?1, ?2)
+             ON CONFLICT (client, digest) DO UPDATE SET until = NULL",
+        )?
+        .execute((client.as_str(), blob.digest.as_bytes()))?;
+    }
+
+    let size =
+        new_bundle.and_then(|blob| blob.size).map(|size| column::unsigned("a size", size)).transpose()?;
+    sql.statement(
+        "UPDATE manifest SET version = ?2, body = ?3, bundle = ?4, bundle_size = ?5 WHERE client = ?1",
+    )?
+    .execute((
+        client.as_str(),
+        version,
+        body,
+        new_bundle.as_ref().map(|blob| blob.digest.as_bytes().as_slice()),
+        size,
+    ))?;
+    Ok(())
+}
+
+fn keep_blob(sql: &Sql<'_>, digest: Digest, bytes: &[u8]) -> rusqlite::Result<()> {
+    sql.statement("INSERT INTO blob (digest, bytes) VALUES (?1, ?2) ON CONFLICT (digest) DO NOTHING")?
+        .execute((digest.as_bytes(), bytes))?;
+    Ok(())
+}
+
+/// Drops references that ended at or before `version`, and blobs that nobody refers to any more.
+fn forget_before(sql: &Sql<'_>, client: &ClientId, version: i64) -> rusqlite::Result<()> {
+    let mut loose: Vec<[u8; 32]> = Vec::new();
+    for table in ["document_reference", "bundle_reference"] {
+        let mut statement = sql
+            .statement(&format!("DELETE FROM {table} WHERE client = ?1 AND until <= ?2 RETURNING digest"))?;
+        for digest in statement.query_map((client.as_str(), version), |row| row.get(0))? {
+            loose.push(digest?);
+        }
+    }
+    for digest in loose {
+        sql.statement(
+            "DELETE FROM blob WHERE digest = ?1
+             AND NOT EXISTS (SELECT 1 FROM document_reference WHERE document_reference.digest = ?1)
+             AND NOT EXISTS (SELECT 1 FROM bundle_reference WHERE bundle_reference.digest = ?1)",
+        )?
+        .execute([digest])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! The handle that everything goes through: one writer, a few readers, one directory.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use crate::connection;
+use crate::error::{Error, OpenError};
+use crate::event::Event;
+use crate::sql::Sql;
+use crate::writer::{Tx, Writer};
+
+/// More readers than cores only wait for one another.
+const READERS: usize = 4;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How many writes may wait; beyond that callers hear [`Error::Overloaded`].
+    pub queue_length: usize,
+    /// The database may not grow beyond so many pages of 4 KiB; no limit when absent.
+    pub page_count_max: Option<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        // A burst of a whole fleet's reports: some 10 MB of memory, drained in less than a second.
+        Options { queue_length: 8192, page_count_max: None }
+    }
+}
+
+/// The server's memory; cheap to clone. The last handle to go waits for queued writes.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Dropped in this order: the writer finishes before others may open the directory.
+    writer: Writer,
+    readers: Mutex<Vec<Connection>>,
+    turns: Semaphore,
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens the database in `directory`, makes it if there is none, and brings its schema up to date.
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_with(directory, Options::default())
+    }
+
+    pub fn open_with(directory: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
+        let Options { queue_length, page_count_max } = options;
+        let directory = directory.as_ref().to_owned();
+        let lock = connection::lock(&directory)?;
+        let writer = Writer::start(directory.clone(), page_count_max, queue_length)?;
+        let inner = Inner {
+            writer,
+            readers: Mutex::default(),
+            turns: Semaphore::new(READERS),
+            directory,
+            _lock: lock,
+        };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Calls `listener` for every event once it is durable, in order. It runs on the writing thread: be brief.
+    pub fn announce_to(&self, listener: impl Fn(&Event) + Send + 'static) {
+        self.inner.writer.announce_to(Box::new(listener));
+    }
+
+    pub(crate) async fn write<T, E>(
+        &self,
+        work: impl FnMut(&Tx<'_, '_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        self.inner.writer.write(work).await
+    }
+
+    /// Reads from one consistent picture, off the async threads.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Sql<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let _turn = self.inner.turns.acquire().await.map_err(|_| Error::Closed)?;
+        let inner = self.inner.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let idle = inner.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let connection = match idle {
+                Some(connection) => connection,
+                None => connection::reading(&inner.directory)?,
+            };
+            let result = (|| {
+                connection.execute_batch("BEGIN")?;
+                let result = work(&Sql::new(&connection));
+                connection.execute_batch("COMMIT")?;
+                result
+            })();
+            if connection.is_autocommit() {
+                inner.readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            }
+            result
+        });
+        reading.await.map_err(|_| Error::Closed)?
+    }
+
+    /// Keeps a small value of the server's own under a name.
+    pub async fn remember(&self, key: &str, value: Vec<u8>) -> Result<(), Error> {
+        let key = key.to_owned();
+        self.write(move |tx| {
+            let sql =
+                "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2";
+            tx.sql.statement(sql)?.execute((&key, &value))?;
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn recall(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        use rusqlite::OptionalExtension as _;
+        let key = key.to_owned();
+        self.read(move |sql| {
+            let mut statement = sql.statement("SELECT value FROM meta WHERE key = ?1")?;
+            Ok(statement.query_row([&key], |row| row.get(0)).optional()?)
+        })
+        .await
+    }
+}

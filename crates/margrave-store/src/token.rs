@@ -1,0 +1,185 @@
+//! Join tokens: made by an operator, used once by a device.
+
+use std::collections::BTreeMap;
+
+use margrave_core::digest::Digest;
+use margrave_core::id::ClientId;
+use margrave_core::moment::Moment;
+use rusqlite::OptionalExtension as _;
+
+use crate::client::{own_device, set_labels};
+use crate::column::{self, Columns as _};
+use crate::error::from_database;
+use crate::event::NewEvent;
+use crate::sql::Sql;
+use crate::{Error, Standing, Store};
+
+/// A token as it is stored: only its hash.
+#[derive(Debug, Clone)]
+pub struct NewJoinToken {
+    pub hash: Digest,
+    pub client: ClientId,
+    pub labels: BTreeMap<String, String>,
+    pub created_at: Moment,
+    pub created_by: String,
+    pub expires_at: Moment,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redeemed {
+    pub client: ClientId,
+    /// The manifest it starts with.
+    pub manifest_version: u64,
+}
+
+/// Why a join token was not made or not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("this join token is not known")]
+    Unknown,
+    #[error("this join token was used already")]
+    Used,
+    #[error("this join token has expired")]
+    Expired,
+    #[error("{0} has joined already")]
+    Joined(ClientId),
+    #[error("{0} was retired, and a retired name is not given to another device (ID-176)")]
+    Retired(ClientId),
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+from_database!(JoinError);
+
+/// A client that has a certificate but never used it does not stand in the way: its join broke off half-way.
+fn free_to_join(sql: &Sql<'_>, client: &ClientId) -> Result<bool, JoinError> {
+    let found = sql
+        .statement(
+            "SELECT standing, contact.at FROM client LEFT JOIN contact ON contact.client = client.id WHERE id = ?1",
+        )?
+        .query_row([client.as_str()], |row| {
+            Ok((column::word(row, "standing", Standing::parse)?, row.moment_maybe("at")?))
+        })
+        .optional()?;
+    match found {
+        None => Ok(true),
+        Some((Standing::Retired, _)) => Err(JoinError::Retired(client.clone())),
+        Some((Standing::Accepted, Some(_))) => Err(JoinError::Joined(client.clone())),
+        Some((Standing::Accepted, None)) => Ok(false),
+    }
+}
+
+impl Store {
+    /// Makes a token for a name that is free. An older token for that name that nobody used is void from now on.
+    pub async fn create_join_token(&self, token: NewJoinToken) -> Result<(), JoinError> {
+        self.write(move |tx| {
+            let NewJoinToken { hash, client, labels, created_at, created_by, expires_at } = &token;
+            free_to_join(tx.sql, client)?;
+            tx.sql
+                .statement("DELETE FROM join_token WHERE client = ?1 AND used_at IS NULL")?
+                .execute([client.as_str()])?;
+            tx.sql
+                .statement(
+                    "INSERT INTO join_token (hash, client, labels, created_at, created_by, expires_at)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                )?
+                .execute((
+                    hash.as_bytes(),
+                    client.as_str(),
+                    column::json(labels),
+                    column::moment(*created_at),
+                    created_by,
+                    column::moment(*expires_at),
+                ))?;
+            let text = format!("a join token was made for {client}");
+            tx.note(
+                NewEvent::new(*created_at, "device.token", created_by, text).device(&own_device(client)),
+            )?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes the token and makes its client, with its first manifest, in one step; the token is void afterwards.
+    /// `first_manifest` is the body of an empty manifest of version 1.
+    pub async fn redeem_join_token(
+        &self,
+        hash: Digest,
+        now: Moment,
+        first_manifest: Vec<u8>,
+    ) -> Result<Redeemed, JoinError> {
+        self.write(move |tx| {
+            let found = tx
+                .sql
+                .statement("SELECT client, labels, expires_at, used_at FROM join_token WHERE hash = ?1")?
+                .query_row([hash.as_bytes()], |row| {
+                    let labels: BTreeMap<String, String> = row.json("labels")?;
+                    let client: ClientId = row.parsed("client")?;
+                    Ok((client, labels, row.moment("expires_at")?, row.moment_maybe("used_at")?))
+                })
+                .optional()?;
+            let (client, labels, expires_at, used_at) = found.ok_or(JoinError::Unknown)?;
+            if used_at.is_some() {
+                return Err(JoinError::Used);
+            }
+            if now >= expires_at {
+                return Err(JoinError::Expired);
+            }
+            let new = free_to_join(tx.sql, &client)?;
+            tx.sql
+                .statement("UPDATE join_token SET used_at = ?2 WHERE hash = ?1")?
+                .execute((hash.as_bytes(), column::moment(now)))?;
+            let device = own_device(&client);
+            if new {
+                let at = column::moment(now);
+                tx.sql
+                    .statement("INSERT INTO client (id, standing, joined_at) VALUES (?1, 'accepted', ?2)")?
+                    .execute((client.as_str(), at))?;
+                tx.sql
+                    .statement("INSERT INTO manifest (client, version, body) VALUES (?1, 1, ?2)")?
+                    .execute((client.as_str(), &first_manifest))?;
+                tx.sql
+                    .statement(
+                        "INSERT INTO device (client, device, created_at, unsettled) VALUES (?1, ?2, ?3, 1)",
+                    )?
+                    .execute((client.as_str(), device.device.as_str(), at))?;
+            }
+            let labels = labels.into_iter().map(|(key, value)| (key, Some(value))).collect();
+            set_labels(tx.sql, &device, &labels)?;
+            let manifest_version = tx
+                .sql
+                .statement("SELECT version FROM manifest WHERE client = ?1")?
+                .query_row([client.as_str()], |row| row.unsigned("version"))?;
+            let actor = format!("device {client}");
+            tx.note(NewEvent::new(now, "device.joined", actor, format!("{client} joined")).device(&device))?;
+            Ok(Redeemed { client, manifest_version })
+        })
+        .await
+    }
+
+    /// Until when someone may still join under this name with a token that was made for it.
+    pub async fn join_awaited(&self, client: &ClientId, now: Moment) -> Result<Option<Moment>, Error> {
+        let client = client.clone();
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT expires_at FROM join_token WHERE client = ?1 AND used_at IS NULL AND expires_at > ?2",
+            )?;
+            let key = (client.as_str(), column::moment(now));
+            Ok(statement.query_row(key, |row| row.moment("expires_at")).optional()?)
+        })
+        .await
+    }
+
+    /// Forgets tokens and sessions that nobody can use any more; returns how many.
+    pub async fn sweep_expired(&self, now: Moment) -> Result<usize, Error> {
+        // A used or expired token is kept for a while, so that its second use is told apart from nonsense.
+        const KEPT_MS: i64 = 30 * 24 * 3600 * 1000;
+        self.write(move |tx| {
+            let now = column::moment(now);
+            let tokens =
+                tx.sql.statement("DELETE FROM join_token WHERE expires_at < ?1")?.execute([now - KEPT_MS])?;
+            let sessions = tx.sql.statement("DELETE FROM session WHERE expires_at < ?1")?.execute([now])?;
+            Ok(tokens + sessions)
+        })
+        .await
+    }
+}

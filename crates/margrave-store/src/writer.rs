@@ -1,0 +1,265 @@
+//! One thread writes, and many callers share one commit.
+//!
+//! A durable commit costs one wait for the disk, whatever it contains. So whatever has queued up while the
+//! last commit ran goes into the next one together, each piece of work in its own savepoint: one that is
+//! refused does not undo the others. A caller is answered after the commit that holds its work, never before.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::{mpsc as queue, oneshot};
+
+use crate::error::{Error, OpenError};
+use crate::event::Event;
+use crate::sql::Sql;
+use crate::{connection, event};
+
+/// At 20 µs of work each this keeps a commit below some ten milliseconds, and the wait for the disk is long paid off.
+const BATCH_MAX: usize = 512;
+/// Pages that a commit may add before a checkpoint is worth it (about 4 MB).
+const COMMITS_PER_CHECKPOINT: u32 = 200;
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(2);
+/// Under writes without a pause a passive checkpoint never catches up; beyond this the writer stops once and lets it.
+const LOG_PAGES_MAX: i64 = 16 * 1024;
+
+/// One piece of work inside a transaction.
+pub(crate) struct Tx<'a, 'c> {
+    pub(crate) sql: &'a Sql<'c>,
+    noted: RefCell<Vec<Event>>,
+}
+
+impl Tx<'_, '_> {
+    /// Writes an event in this transaction and announces it once that is durable.
+    pub(crate) fn note(&self, event: event::NewEvent) -> rusqlite::Result<()> {
+        let event = event::append(self.sql, event)?;
+        self.noted.borrow_mut().push(event);
+        Ok(())
+    }
+}
+
+type Listener = Box<dyn Fn(&Event) + Send>;
+
+/// The queue in front of the writing thread.
+pub(crate) struct Writer {
+    queue: Option<queue::Sender<Box<dyn Job>>>,
+    listener: Arc<Mutex<Option<Listener>>>,
+    thread: Option<JoinHandle<()>>,
+    checkpoints: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(crate) fn start(
+        directory: PathBuf,
+        page_count_max: Option<u32>,
+        queue_length: usize,
+    ) -> Result<Self, OpenError> {
+        let connection = connection::writing(&directory, page_count_max)?;
+        let checkpointing = connection::checkpointing(&directory).map_err(OpenError::Sqlite)?;
+        let (sender, receiver) = queue::channel(queue_length);
+        let listener = Arc::new(Mutex::new(None));
+        let log_full = Arc::new(AtomicBool::new(false));
+        let (nudge, nudged) = mpsc::sync_channel(1);
+        let thread = {
+            let (listener, log_full) = (listener.clone(), log_full.clone());
+            thread::Builder::new()
+                .name("store-writer".into())
+                .spawn(move || write(connection, receiver, &listener, &nudge, &log_full))
+                .map_err(OpenError::Thread)?
+        };
+        let checkpoints = thread::Builder::new()
+            .name("store-checkpoint".into())
+            .spawn(move || checkpoint(&checkpointing, &nudged, &log_full))
+            .map_err(OpenError::Thread)?;
+        Ok(Writer { queue: Some(sender), listener, thread: Some(thread), checkpoints: Some(checkpoints) })
+    }
+
+    pub(crate) fn announce_to(&self, listener: Listener) {
+        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+    }
+
+    /// Does `work` in a transaction and answers once it is durable. Work may be attempted twice (never
+    /// committed twice), so it must only depend on what it captured.
+    pub(crate) async fn write<T, E>(
+        &self,
+        work: impl FnMut(&Tx<'_, '_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(Pending { work, outcome: None, reply });
+        let queue = self.queue.as_ref().ok_or(Error::Closed)?;
+        queue.try_send(job).map_err(|refused| match refused {
+            queue::error::TrySendError::Full(_) => Error::Overloaded,
+            queue::error::TrySendError::Closed(_) => Error::Closed,
+        })?;
+        answer.await.map_err(|_| Error::Closed)?
+    }
+}
+
+impl Drop for Writer {
+    /// Waits for what is queued: whoever drops the store and opens it again sees everything.
+    fn drop(&mut self) {
+        self.queue = None;
+        for thread in [self.thread.take(), self.checkpoints.take()].into_iter().flatten() {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store had panicked");
+            }
+        }
+    }
+}
+
+trait Job: Send {
+    /// `false` when the work was refused and must be undone.
+    fn attempt(&mut self, tx: &Tx<'_, '_>) -> bool;
+    /// The work itself was fine, but it could not be made durable.
+    fn fail(&mut self, error: Error);
+    fn answer(self: Box<Self>);
+}
+
+struct Pending<T, E, F> {
+    work: F,
+    outcome: Option<Result<T, E>>,
+    reply: oneshot::Sender<Result<T, E>>,
+}
+
+impl<T, E, F> Job for Pending<T, E, F>
+where
+    T: Send,
+    E: From<Error> + Send,
+    F: FnMut(&Tx<'_, '_>) -> Result<T, E> + Send,
+{
+    fn attempt(&mut self, tx: &Tx<'_, '_>) -> bool {
+        let outcome = (self.work)(tx);
+        let kept = outcome.is_ok();
+        self.outcome = Some(outcome);
+        kept
+    }
+
+    fn fail(&mut self, error: Error) {
+        if !matches!(self.outcome, Some(Err(_))) {
+            self.outcome = Some(Err(error.into()));
+        }
+    }
+
+    fn answer(self: Box<Self>) {
+        // A caller that went away needs no answer; its work is durable all the same.
+        if let Some(outcome) = self.outcome {
+            drop(self.reply.send(outcome));
+        }
+    }
+}
+
+fn write(
+    connection: Connection,
+    mut receiver: queue::Receiver<Box<dyn Job>>,
+    listener: &Mutex<Option<Listener>>,
+    nudge: &mpsc::SyncSender<()>,
+    log_full: &AtomicBool,
+) {
+    let connection = Sql::new(&connection);
+    let mut commits = 0;
+    while let Some(first) = receiver.blocking_recv() {
+        let mut batch = vec![first];
+        while batch.len() < BATCH_MAX {
+            match receiver.try_recv() {
+                Ok(job) => batch.push(job),
+                Err(_) => break,
+            }
+        }
+        let events = commit(&connection, &mut batch);
+        if let Some(listener) = listener.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            events.iter().for_each(listener);
+        }
+        batch.into_iter().for_each(Job::answer);
+
+        commits += 1;
+        if commits >= COMMITS_PER_CHECKPOINT {
+            commits = 0;
+            let _wanted_already = nudge.try_send(());
+        }
+        if log_full.swap(false, Ordering::Relaxed)
+            && let Err(error) = connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))
+        {
+            tracing::warn!(%error, "the log could not be brought into the database; will try again");
+        }
+    }
+    if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+        tracing::warn!(%error, "the log could not be brought into the database; the next start will do it");
+    }
+}
+
+/// Makes the whole batch durable, or, if that fails, each piece alone: one piece that is too large for the
+/// disk must not take others with it.
+fn commit(connection: &Sql<'_>, batch: &mut [Box<dyn Job>]) -> Vec<Event> {
+    match commit_together(connection, batch) {
+        Ok(events) => events,
+        Err(error) if batch.len() == 1 => {
+            batch[0].fail(error.into());
+            Vec::new()
+        }
+        Err(_) => {
+            let mut events = Vec::new();
+            for job in batch {
+                match commit_together(connection, std::slice::from_mut(job)) {
+                    Ok(more) => events.extend(more),
+                    Err(error) => job.fail(error.into()),
+                }
+            }
+            events
+        }
+    }
+}
+
+fn commit_together(connection: &Sql<'_>, batch: &mut [Box<dyn Job>]) -> Result<Vec<Event>, rusqlite::Error> {
+    let committed = (|| {
+        let mut events = Vec::new();
+        connection.statement("BEGIN IMMEDIATE")?.execute([])?;
+        for job in batch {
+            connection.statement("SAVEPOINT piece")?.execute([])?;
+            let tx = Tx { sql: connection, noted: RefCell::default() };
+            if job.attempt(&tx) {
+                events.append(&mut tx.noted.into_inner());
+            } else {
+                // A full disk or a broken one makes SQLite undo the whole transaction; this then fails too.
+                connection.statement("ROLLBACK TO piece")?.execute([])?;
+            }
+            connection.statement("RELEASE piece")?.execute([])?;
+        }
+        if !events.is_empty() {
+            event::forget_oldest(connection)?;
+        }
+        connection.statement("COMMIT")?.execute([])?;
+        Ok(events)
+    })();
+    if committed.is_err()
+        && !connection.is_autocommit()
+        && let Err(error) = connection.execute_batch("ROLLBACK")
+    {
+        tracing::error!(%error, "a transaction could not be rolled back");
+    }
+    committed
+}
+
+/// Moves the log into the database file beside the writer, now and then.
+fn checkpoint(connection: &Connection, nudged: &mpsc::Receiver<()>, log_full: &AtomicBool) {
+    loop {
+        match nudged.recv_timeout(CHECKPOINT_EVERY) {
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Ok(()) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        let pages = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1));
+        match pages {
+            Ok(pages) => log_full.store(pages > LOG_PAGES_MAX, Ordering::Relaxed),
+            Err(error) => {
+                tracing::warn!(%error, "the log could not be brought into the database; will try again")
+            }
+        }
+    }
+}

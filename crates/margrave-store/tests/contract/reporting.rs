@@ -1,0 +1,256 @@
+//! Reports: durable, idempotent, in the device's own order.
+
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, DeploymentName};
+use margrave_core::lifecycle::{Reported, State};
+use margrave_core::report::{Fault, Report};
+use margrave_store::*;
+
+use crate::fixture::*;
+
+async fn world_with_hello() -> (World, AssignmentId) {
+    let world = World::new();
+    world.join("line-1").await;
+    let id = world.deploy("hello", "line-1", b"one").await;
+    (world, id)
+}
+
+impl World {
+    async fn say(&self, report: Report) -> Recorded {
+        self.store.record_report(&client("line-1"), report, NOW).await.unwrap()
+    }
+
+    async fn outlook(&self, id: AssignmentId) -> Outlook {
+        self.assignment(id).await.outlook()
+    }
+
+    async fn history(&self) -> Vec<String> {
+        let name = DeploymentName::parse("hello").unwrap();
+        let history = self.store.transitions(&name, &device("line-1")).await.unwrap();
+        history.iter().map(|step| format!("{}{}", step.state, if step.late { " late" } else { "" })).collect()
+    }
+}
+
+#[tokio::test]
+async fn mi_g2_110_the_first_report_is_created_and_later_ones_update() {
+    let (world, id) = world_with_hello().await;
+    assert_eq!(world.outlook(id).await.state, State::Pending);
+    assert_eq!(
+        world.say(report(id, 2, Reported::Installing)).await,
+        Recorded { put: Put::Created, ahead: None }
+    );
+    assert_eq!(
+        world.say(report(id, 2, Reported::Installed)).await,
+        Recorded { put: Put::Updated, ahead: None }
+    );
+    let converged = Outlook { state: State::Installed, current: true, verdict: Verdict::Converged };
+    assert_eq!(world.outlook(id).await, converged);
+    assert_eq!(world.history().await, ["INSTALLING", "INSTALLED"]);
+}
+
+#[tokio::test]
+async fn an_exact_repetition_changes_nothing() {
+    let (world, id) = world_with_hello().await;
+    for _ in 0..3 {
+        world.say(report(id, 2, Reported::Installing)).await;
+    }
+    world.say(numbered(id, 2, State::Installed, 5)).await;
+    world.say(numbered(id, 2, State::Failed, 6)).await;
+    // The answer to 5 was lost, and the device asks again after 6.
+    world.say(numbered(id, 2, State::Installed, 5)).await;
+    assert_eq!(world.history().await, ["INSTALLING", "INSTALLED", "FAILED"]);
+    assert_eq!(world.outlook(id).await.state, State::Failed);
+    let events = world.store.events_newest(100).await.unwrap();
+    assert_eq!(events.iter().filter(|event| event.kind == "assignment.state").count(), 3);
+}
+
+#[tokio::test]
+async fn states_that_come_and_go_without_numbers_are_no_repetition() {
+    let (world, id) = world_with_hello().await;
+    for state in [Reported::Installed, Reported::Failed, Reported::Installed] {
+        world.say(report(id, 2, state)).await;
+    }
+    assert_eq!(world.history().await, ["INSTALLED", "FAILED", "INSTALLED"]);
+}
+
+#[tokio::test]
+async fn a_late_report_never_moves_the_picture_back_and_is_kept() {
+    let (world, id) = world_with_hello().await;
+    world.run("line-1", &[("hello", b"two")]).await;
+    world.say(numbered(id, 3, State::Installed, 9)).await;
+    world.say(numbered(id, 3, State::Updating, 8)).await;
+    world.say(numbered(id, 2, State::Failed, 7)).await;
+    world.say(report(id, 2, Reported::Failed)).await;
+    assert_eq!(world.outlook(id).await.state, State::Installed);
+    assert_eq!(world.history().await, ["INSTALLED", "UPDATING late", "FAILED late", "FAILED late"]);
+}
+
+#[tokio::test]
+async fn a_device_that_lost_its_count_is_heard_all_the_same() {
+    let (world, id) = world_with_hello().await;
+    world.say(numbered(id, 2, State::Installed, 900)).await;
+    let mut reborn = numbered(id, 2, State::Installing, 1);
+    reborn.detail.as_mut().unwrap().at = later(5000);
+    world.say(reborn).await;
+    assert_eq!(world.outlook(id).await.state, State::Installing);
+}
+
+#[tokio::test]
+async fn mi_g2_109_a_report_below_the_version_of_the_change_speaks_of_the_older_document() {
+    let (world, id) = world_with_hello().await;
+    world.say(report(id, 2, Reported::Installed)).await;
+    world.run("line-1", &[("hello", b"two")]).await;
+    let outlook = world.outlook(id).await;
+    assert_eq!(outlook, Outlook { state: State::Installed, current: false, verdict: Verdict::Pending });
+    world.say(report(id, 3, Reported::Installing)).await;
+    let outlook = world.outlook(id).await;
+    assert_eq!(outlook, Outlook { state: State::Updating, current: true, verdict: Verdict::Pending });
+    world.say(report(id, 3, Reported::Installed)).await;
+    assert_eq!(world.outlook(id).await.verdict, Verdict::Converged);
+}
+
+#[tokio::test]
+async fn a_device_back_on_its_last_good_document_is_running_and_failed() {
+    let (world, id) = world_with_hello().await;
+    world.say(numbered(id, 2, State::Installed, 1)).await;
+    world.run("line-1", &[("hello", b"two")]).await;
+    let mut back = numbered(id, 3, State::Installed, 2);
+    back.detail.as_mut().unwrap().document = Some(Digest::of(b"one"));
+    back.fault = Some(Fault { code: "unhealthy".into(), source: "web".into(), message: "no answer".into() });
+    world.say(back).await;
+    let outlook = world.outlook(id).await;
+    assert_eq!(outlook, Outlook { state: State::Installed, current: false, verdict: Verdict::Failed });
+}
+
+#[tokio::test]
+async fn what_is_no_longer_wanted_goes_through_deleting_to_the_archive() {
+    let (world, id) = world_with_hello().await;
+    world.say(report(id, 2, Reported::Installed)).await;
+    world.run("line-1", &[]).await;
+    let outlook = world.outlook(id).await;
+    assert_eq!(outlook, Outlook { state: State::Deleting, current: false, verdict: Verdict::Pending });
+    world.say(report(id, 3, Reported::Removing)).await;
+    assert_eq!(world.outlook(id).await.state, State::Deleting);
+    world.say(report(id, 3, Reported::Removed)).await;
+    assert!(world.assignments("line-1").await.is_empty());
+    assert_eq!(world.history().await, ["INSTALLED", "DELETING", "DELETED"]);
+    // AMB-13: a late word about a tombstone is heard and wakes nothing.
+    assert_eq!(world.say(report(id, 3, Reported::Removed)).await.put, Put::Updated);
+    world.say(report(id, 3, Reported::Removing)).await;
+    world.say(report(id, 2, Reported::Installed)).await;
+    assert!(world.assignments("line-1").await.is_empty());
+}
+
+#[tokio::test]
+async fn what_could_not_be_removed_is_failed() {
+    let (world, id) = world_with_hello().await;
+    world.say(report(id, 2, Reported::Installed)).await;
+    world.run("line-1", &[]).await;
+    world.say(report(id, 3, Reported::Failed)).await;
+    let outlook = world.outlook(id).await;
+    assert_eq!(outlook, Outlook { state: State::Failed, current: true, verdict: Verdict::Failed });
+}
+
+#[tokio::test]
+async fn what_comes_back_while_it_goes_begins_anew() {
+    let (world, id) = world_with_hello().await;
+    world.say(report(id, 2, Reported::Installed)).await;
+    world.run("line-1", &[]).await;
+    world.say(report(id, 3, Reported::Removing)).await;
+    world.run("line-1", &[("hello", b"one")]).await;
+    assert_eq!(world.outlook(id).await.state, State::Deleting, "first it is gone");
+    // The word that it is gone was late: it speaks of the life before.
+    world.say(report(id, 3, Reported::Removed)).await;
+    world.say(report(id, 4, Reported::Removed)).await;
+    let outlook = world.outlook(id).await;
+    assert_eq!(outlook, Outlook { state: State::Pending, current: false, verdict: Verdict::Pending });
+    world.say(report(id, 4, Reported::Installing)).await;
+    assert_eq!(world.outlook(id).await.state, State::Installing, "no update: there is nothing to update");
+}
+
+#[tokio::test]
+async fn what_comes_back_from_the_archive_has_a_clean_start_and_its_history() {
+    let (world, id) = world_with_hello().await;
+    world.say(report(id, 2, Reported::Installed)).await;
+    world.run("line-1", &[]).await;
+    world.say(report(id, 3, Reported::Removed)).await;
+    world.run("line-1", &[("hello", b"one")]).await;
+    assert_eq!(world.assignment(id).await.observed, None);
+    assert_eq!(world.outlook(id).await.state, State::Pending);
+    world.say(report(id, 4, Reported::Installing)).await;
+    assert_eq!(world.history().await, ["INSTALLED", "DELETED", "INSTALLING"]);
+}
+
+#[tokio::test]
+async fn mi_g2_007_a_report_about_someone_elses_assignment_is_unknown() {
+    let (world, id) = world_with_hello().await;
+    world.join("line-2").await;
+    let foreign = world.store.record_report(&client("line-2"), report(id, 1, Reported::Installed), NOW).await;
+    assert!(matches!(foreign, Err(ReportError::AssignmentUnknown { ahead: None })), "{foreign:?}");
+    let other_device = margrave_core::id::DeviceId::parse("line-1/child").unwrap();
+    let report = Report { device: Some(other_device), ..report(id, 2, Reported::Installed) };
+    let wrong = world.store.record_report(&client("line-1"), report, NOW).await;
+    assert!(matches!(wrong, Err(ReportError::AssignmentUnknown { .. })), "{wrong:?}");
+    let stranger =
+        world.store.record_report(&client("nobody"), self::report(id, 2, Reported::Installed), NOW).await;
+    assert!(matches!(stranger, Err(ReportError::ClientUnknown)), "{stranger:?}");
+    assert_eq!(world.outlook(id).await.state, State::Pending);
+}
+
+#[tokio::test]
+async fn a_device_ahead_of_a_restored_server_is_noticed_and_numbers_continue_above() {
+    let (world, id) = world_with_hello().await;
+    assert_eq!(world.say(report(id, 40, Reported::Installed)).await.ahead, Some(40));
+    assert_eq!(world.store.clients_ahead().await.unwrap(), [(client("line-1"), 40)]);
+    assert_eq!(world.picture("line-1").await.version_floor, 40);
+    world.run("line-1", &[("hello", b"two")]).await;
+    assert_eq!(world.picture("line-1").await.manifest.version(), 41);
+    assert!(world.store.clients_ahead().await.unwrap().is_empty());
+
+    // Also from a report about something that the backup did not know.
+    let unknown = AssignmentId::derive(deployment_id("later"), &device("line-1"));
+    let error =
+        world.store.record_report(&client("line-1"), report(unknown, 50, Reported::Installed), NOW).await;
+    assert!(matches!(error, Err(ReportError::AssignmentUnknown { ahead: Some(50) })), "{error:?}");
+    assert_eq!(world.store.clients_ahead().await.unwrap(), [(client("line-1"), 50)]);
+}
+
+#[tokio::test]
+async fn a_version_that_cannot_be_true_is_refused() {
+    let (world, id) = world_with_hello().await;
+    for version in [u64::MAX, i64::MAX as u64, 3 + VERSION_LEAP_MAX] {
+        let report = report(id, version, Reported::Installed);
+        let error = world.store.record_report(&client("line-1"), report, NOW).await.unwrap_err();
+        assert!(matches!(error, ReportError::VersionUnknown { published: 2, .. }), "{error}");
+    }
+    let mut report = numbered(id, 2, State::Installed, 1);
+    report.detail.as_mut().unwrap().sequence = u64::MAX;
+    let error = world.store.record_report(&client("line-1"), report, NOW).await.unwrap_err();
+    assert!(matches!(error, ReportError::Store(Error::OutOfRange { .. })), "{error}");
+    assert_eq!(world.assignment(id).await.observed, None);
+}
+
+#[tokio::test]
+async fn the_history_keeps_the_newest_200() {
+    let (world, id) = world_with_hello().await;
+    for sequence in 1..=250 {
+        let state = if sequence % 2 == 0 { State::Installed } else { State::Failed };
+        world.say(numbered(id, 2, state, sequence)).await;
+    }
+    let name = DeploymentName::parse("hello").unwrap();
+    let history = world.store.transitions(&name, &device("line-1")).await.unwrap();
+    assert_eq!(history.len(), 200);
+    assert_eq!(history[0].report.detail.as_ref().unwrap().sequence, 51);
+}
+
+#[tokio::test]
+async fn a_device_clock_without_a_battery_does_not_date_the_history() {
+    let (world, id) = world_with_hello().await;
+    let mut report = numbered(id, 2, State::Installing, 1);
+    report.detail.as_mut().unwrap().at = margrave_core::moment::Moment(1000);
+    world.say(report).await;
+    world.say(numbered(id, 2, State::Installed, 2)).await;
+    let name = DeploymentName::parse("hello").unwrap();
+    let history = world.store.transitions(&name, &device("line-1")).await.unwrap();
+    assert_eq!([history[0].at, history[1].at], [NOW, later(2)]);
+}

@@ -1,0 +1,7 @@
+//! The wire behaviour of each generation, proven through its router. One binary, a module per subject.
+
+mod capabilities;
+mod desired_state;
+mod plant;
+mod refusals;
+mod status;

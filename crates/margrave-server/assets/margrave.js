@@ -1,0 +1,151 @@
+// Makes the pages live; every page is complete without it. It fetches the page that is shown and morphs
+// regions marked `data-live`, so that focus, scroll, open details and half-typed forms stay as they are.
+"use strict";
+(() => {
+  const link = document.getElementById("link");
+
+  // Times: in the viewer's zone, with UTC on hover.
+  const format = (options) => new Intl.DateTimeFormat([], options);
+  const clock = format({ timeStyle: "medium" });
+  const day = format({ day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+  const year = format({ dateStyle: "medium", timeStyle: "short" });
+  const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+  const units = [["second", 1, 60], ["minute", 60, 3600], ["hour", 3600, 86400], ["day", 86400, Infinity]];
+  function words(at, ago) {
+    const seconds = (at - Date.now()) / 1000, size = Math.abs(seconds);
+    if (ago && size < 10) return "just now";
+    if (ago)
+      for (const [unit, length, limit] of units)
+        if (size < limit) return relative.format(Math.trunc(seconds / length), unit);
+    const date = new Date(at);
+    if (date.toDateString() === new Date().toDateString()) return clock.format(date);
+    return (size < 15e6 ? day : year).format(date);
+  }
+  function times(root) {
+    for (const node of root.querySelectorAll("time")) {
+      const at = Date.parse(node.dateTime);
+      if (at) node.textContent = words(at, "ago" in node.dataset);
+    }
+  }
+  times(document);
+  setInterval(() => times(document), 10000);
+
+  // Copy buttons.
+  const show = (root) => root.querySelectorAll("[data-copy]").forEach((button) => { button.hidden = false; });
+  show(document);
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const text = button.parentNode.querySelector("pre"), said = button.querySelector("span");
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      said.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(text);
+      said.textContent = "Selected";
+    }
+    setTimeout(() => { said.textContent = "Copy"; }, 2000);
+  });
+
+  // Live regions.
+  const regions = document.querySelectorAll("[data-live]");
+  if (!regions.length) return;
+
+  function morph(now, next) {
+    if (now.nodeType !== 1) {
+      if (now.data !== next.data) now.data = next.data;
+      return;
+    }
+    if (now.tagName === "FORM" || now.isEqualNode(next)) return;
+    const state = now.dataset.state;
+    for (const { name } of [...now.attributes])
+      if (!next.hasAttribute(name) && name !== "open") now.removeAttribute(name);
+    for (const { name, value } of next.attributes)
+      if (now.getAttribute(name) !== value) now.setAttribute(name, value);
+    if (state !== now.dataset.state) now.classList.add("fresh");
+    let at = now.firstChild;
+    for (const wanted of [...next.childNodes]) {
+      let match = at;
+      if (wanted.id) { // Found wherever it moved to.
+        match = [...now.children].find((child) => child.id === wanted.id);
+        if (match && match !== at) now.insertBefore(match, at);
+      }
+      if (match && match.nodeName === wanted.nodeName && (match.id || "") === (wanted.id || "")) {
+        at = match.nextSibling;
+        morph(match, wanted);
+      } else {
+        now.insertBefore(document.importNode(wanted, true), at);
+      }
+    }
+    while (at) {
+      const rest = at.nextSibling;
+      at.remove();
+      at = rest;
+    }
+  }
+
+  const PAUSE_MIN = 250; // Four refreshes a second at most, however busy the fleet is.
+  let running = false, again = false, timer = 0, pause = PAUSE_MIN;
+  async function refresh() {
+    timer = 0;
+    if (running) { again = true; return; }
+    running = true;
+    const began = performance.now();
+    try {
+      const answer = await fetch(location.href, { cache: "no-store" });
+      if (answer.redirected) return location.reload(); // Signed out.
+      if (answer.status === 404) return location.replace(gone);
+      if (answer.ok) {
+        const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+        times(next);
+        show(next);
+        for (const region of regions) {
+          const wanted = next.getElementById(region.id);
+          if (wanted) morph(region, wanted);
+        }
+      }
+    } catch { /* The link is down: the stream says so, and refreshes when it is back. */ }
+    pause = Math.max(PAUSE_MIN, 3 * (performance.now() - began)); // A slow server is asked less often.
+    running = false;
+    if (again) { again = false; soon(); }
+  }
+  function soon() { timer ||= setTimeout(refresh, pause); }
+
+  // What the page is about, as `device:line-1`; changes elsewhere are none of its business.
+  const { watch = "", after: newest, gone = "/" } = document.body.dataset;
+  const [kind, name] = watch.split(/:(.*)/s);
+  const concerns = (change) => !change[kind] || change[kind] === name;
+
+  function say(state, text) {
+    link.hidden = false;
+    link.dataset.link = state;
+    link.textContent = text;
+  }
+  let source = null, after = newest;
+  function open() {
+    source = new EventSource("/events/stream?after=" + after);
+    source.onopen = () => {
+      if (link.dataset.link === "offline") soon();
+      say("live", "Live");
+    };
+    source.onmessage = (event) => {
+      after = event.lastEventId;
+      const changes = JSON.parse(event.data);
+      if (!changes.length || changes.some(concerns)) soon();
+    };
+    source.onerror = () => {
+      say("offline", "Offline");
+      // The browser tries again by itself, except after a refusal.
+      if (source.readyState === EventSource.CLOSED) setTimeout(follow, 5000);
+    };
+  }
+  // A browser has six connections per server: a page that nobody looks at holds none.
+  function follow() {
+    if (source) source.close();
+    if (document.hidden) say("paused", "Paused");
+    else open();
+  }
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", () => source && source.close());
+  follow();
+})();

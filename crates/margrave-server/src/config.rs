@@ -1,0 +1,98 @@
+//! What a server can be told. Everything but the data directory has a default that works.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use margrave_core::id::{TrustDomain, WfmId};
+
+/// A week: devices renew at half of it, and one that was switched off for longer renews with its old key.
+/// Being put out is a matter of policy, asked on every request, and does not wait for any expiry.
+pub const SVID_LIFETIME_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Everything the server keeps lies here; nobody else may read it.
+    pub data: PathBuf,
+    /// HTTPS: page, operator REST, identity, registry.
+    pub listen: SocketAddr,
+    /// Mutual TLS: the device interface.
+    pub device_listen: SocketAddr,
+    /// Plain HTTP for this very machine: page, operator REST, and the registry for a local container engine.
+    pub local_listen: Option<SocketAddr>,
+    /// DNS names and addresses under which others reach this machine, the best one first; it stands in
+    /// every address the server hands out.
+    pub names: Vec<String>,
+    /// Chosen at first start and kept; made up when nothing is said.
+    pub trust_domain: Option<TrustDomain>,
+    /// Likewise.
+    pub wfm: Option<WfmId>,
+    pub svid_lifetime: Duration,
+    /// `host:port` under which devices reach this server's registry; this server's HTTPS address if nothing is said.
+    pub registry_address: Option<String>,
+    /// Set by `margrave demo`: what is real and what is simulated, in a sentence.
+    pub demo: Option<String>,
+}
+
+impl Config {
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Config {
+            data: data.into(),
+            listen: SocketAddr::new(any, 8443),
+            device_listen: SocketAddr::new(any, 8444),
+            local_listen: None,
+            names: names_default(),
+            trust_domain: None,
+            wfm: None,
+            svid_lifetime: SVID_LIFETIME_DEFAULT,
+            registry_address: None,
+            demo: None,
+        }
+    }
+}
+
+/// The machine's name, then itself.
+pub fn names_default() -> Vec<String> {
+    // Linux only, like the container engines we run on; elsewhere there is just no name to add.
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let hostname = hostname.trim().to_ascii_lowercase();
+    let usable = hostname.split('.').all(|label| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    });
+    let mut names = Vec::new();
+    if usable && hostname != "localhost" {
+        names.push(hostname);
+    }
+    names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    names
+}
+
+/// `host:port`, with an IPv6 address in brackets.
+pub(crate) fn authority(host: &str, port: u16) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V6(address)) => format!("[{address}]:{port}"),
+        _ => format!("{host}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_so_that_a_url_can_hold_them() {
+        assert_eq!(authority("plant.example", 8443), "plant.example:8443");
+        assert_eq!(authority("127.0.0.1", 1), "127.0.0.1:1");
+        assert_eq!(authority("::1", 1), "[::1]:1");
+    }
+
+    #[test]
+    fn the_machine_is_reachable_under_its_own_names() {
+        let names = names_default();
+        assert!(names.ends_with(&["localhost", "127.0.0.1", "::1"].map(str::to_owned)), "{names:?}");
+    }
+}

@@ -1,0 +1,173 @@
+//! The live picture of clients: what every device request is answered from, without touching the disk.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, ClientId};
+use margrave_core::moment::Moment;
+use margrave_store::{Standing, Store};
+use tokio::sync::watch;
+
+use super::{Error, Fleet, LiveManifest};
+
+#[derive(Clone)]
+struct State {
+    standing: Standing,
+    manifest: LiveManifest,
+}
+
+struct Live {
+    state: watch::Sender<State>,
+    /// Milliseconds; 0 when never.
+    contact: AtomicU64,
+    contact_unsaved: AtomicBool,
+    /// The newest manifest version that the client asked for and was given (or told that it has it).
+    fetched: AtomicU64,
+}
+
+#[derive(Default)]
+pub(super) struct Clients {
+    known: RwLock<HashMap<ClientId, Arc<Live>>>,
+}
+
+impl Clients {
+    pub(super) async fn load(store: &Store) -> Result<Self, Error> {
+        let clients = Clients::default();
+        for record in store.clients().await? {
+            clients.admit(
+                record.id,
+                record.standing,
+                record.manifest_version,
+                record.manifest_body,
+                record.last_contact,
+            );
+        }
+        Ok(clients)
+    }
+
+    fn of(&self, client: &ClientId) -> Option<Arc<Live>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).get(client).cloned()
+    }
+
+    /// Makes a client known; one that is known already keeps its place.
+    pub(super) fn admit(
+        &self,
+        client: ClientId,
+        standing: Standing,
+        version: u64,
+        body: Vec<u8>,
+        contact: Option<Moment>,
+    ) {
+        let body = Bytes::from(body);
+        let manifest = LiveManifest { version, etag: Digest::of(&body), body };
+        let live = Live {
+            state: watch::Sender::new(State { standing, manifest }),
+            contact: AtomicU64::new(contact.map_or(0, |at| at.0)),
+            contact_unsaved: AtomicBool::new(false),
+            fetched: AtomicU64::new(0),
+        };
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.entry(client).or_insert_with(|| Arc::new(live));
+    }
+
+    /// From now on every request is answered by this standing; whoever waits is woken.
+    pub(super) fn set_standing(&self, client: &ClientId, standing: Standing) {
+        if let Some(live) = self.of(client) {
+            live.state.send_modify(|state| state.standing = standing);
+        }
+    }
+
+    /// Puts a durable manifest in front of its client. An older one never replaces a newer one, whoever comes first.
+    pub(super) fn show(&self, client: &ClientId, version: u64, body: Bytes) {
+        let Some(live) = self.of(client) else { return };
+        live.state.send_if_modified(|state| {
+            let newer = version > state.manifest.version;
+            if newer {
+                state.manifest = LiveManifest { version, etag: Digest::of(&body), body };
+            }
+            newer
+        });
+    }
+
+    /// When the client was last heard of, also if that is not in the store yet.
+    pub(super) fn contact(&self, client: &ClientId) -> Option<Moment> {
+        let at = self.of(client)?.contact.load(Ordering::Relaxed);
+        (at > 0).then_some(Moment(at))
+    }
+
+    pub(super) fn fetched(&self, client: &ClientId) -> u64 {
+        self.of(client).map_or(0, |live| live.fetched.load(Ordering::Relaxed))
+    }
+
+    fn unsaved_contacts(&self) -> Vec<(ClientId, Moment)> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let unsaved = known.iter().filter(|(_, live)| live.contact_unsaved.swap(false, Ordering::Relaxed));
+        unsaved.map(|(client, live)| (client.clone(), Moment(live.contact.load(Ordering::Relaxed)))).collect()
+    }
+
+    fn contacts_unsaved_again(&self, contacts: &[(ClientId, Moment)]) {
+        for live in contacts.iter().filter_map(|(client, _)| self.of(client)) {
+            live.contact_unsaved.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Fleet {
+    /// Whether the client may speak; asked on every request and answered from memory.
+    pub fn standing(&self, client: &ClientId) -> Option<Standing> {
+        self.live.of(client).map(|live| live.state.borrow().standing)
+    }
+
+    /// The manifest to answer the client's request with; it counts as fetched.
+    pub fn manifest(&self, client: &ClientId) -> Option<LiveManifest> {
+        let live = self.live.of(client)?;
+        let manifest = live.state.borrow().manifest.clone();
+        live.fetched.fetch_max(manifest.version, Ordering::Relaxed);
+        Some(manifest)
+    }
+
+    /// Returns when the client's manifest differs from `than`, the client is put out, or time is up.
+    pub async fn manifest_changed(&self, client: &ClientId, than: Digest, within: Duration) {
+        let Some(live) = self.live.of(client) else { return };
+        let mut state = live.state.subscribe();
+        let changed =
+            state.wait_for(|state| state.standing != Standing::Accepted || state.manifest.etag != than);
+        // The sender lives as long as `live`; only time can end this without a change.
+        drop(tokio::time::timeout(within, changed).await);
+    }
+
+    pub async fn document(
+        &self,
+        client: &ClientId,
+        id: AssignmentId,
+        digest: Digest,
+    ) -> Result<Option<Bytes>, Error> {
+        Ok(self.store.document(client, id, digest).await?.map(Bytes::from))
+    }
+
+    pub async fn bundle(&self, client: &ClientId, digest: Digest) -> Result<Option<Bytes>, Error> {
+        Ok(self.store.bundle(client, digest).await?.map(Bytes::from))
+    }
+
+    /// The client was heard of just now. Costs nothing; written down later, many at once.
+    pub fn touched(&self, client: &ClientId) {
+        if let Some(live) = self.live.of(client) {
+            live.contact.fetch_max(self.now().0, Ordering::Relaxed);
+            live.contact_unsaved.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes contacts to the store, and finishes what was left undone; called on a timer and before stopping.
+    pub async fn flush_contacts(&self) -> Result<(), Error> {
+        let contacts = self.live.unsaved_contacts();
+        if let Err(error) = self.store.touch_contacts(contacts.clone()).await {
+            self.live.contacts_unsaved_again(&contacts);
+            return Err(error.into());
+        }
+        self.settle().await
+    }
+}

@@ -1,0 +1,89 @@
+//! What is done to devices, by themselves and by operators.
+
+use bytes::Bytes;
+use margrave_core::capabilities::Capabilities;
+use margrave_core::id::{ClientId, DeviceId, DeviceRef};
+use margrave_store::{CapabilitiesError, NewCapabilities, Put, Standing};
+use margrave_wire::operator;
+
+use super::intent::Change;
+use super::{Actor, Error, Fleet};
+
+impl Fleet {
+    /// Keeps what a device says it is, then gives it what that makes it fit for.
+    pub async fn put_capabilities(
+        &self,
+        client: &ClientId,
+        capabilities: Capabilities,
+        body: Bytes,
+    ) -> Result<Put, Error> {
+        let Capabilities { device, simulated, .. } = capabilities;
+        let new = NewCapabilities { device, body: body.to_vec(), simulated };
+        let put = self.store.put_capabilities(client, new, self.now()).await.map_err(capabilities_error)?;
+        self.settle_or_log().await;
+        Ok(put)
+    }
+
+    /// Forgets a device and its children; what they should run is taken out of the manifest (open point 6).
+    pub async fn delete_capabilities(&self, client: &ClientId, device: &DeviceId) -> Result<(), Error> {
+        self.store.delete_capabilities(client, device, self.now()).await.map_err(capabilities_error)?;
+        self.settle_or_log().await;
+        Ok(())
+    }
+
+    /// Lets a retired client in again and gives it what it should run.
+    pub async fn accept(&self, actor: &Actor, device: &DeviceRef) -> Result<operator::Device, Error> {
+        self.known(device).await?;
+        if !self.store.accept_client(&device.client, self.now(), &actor.name).await? {
+            return Err(Error::not_found(format!("device {device}")));
+        }
+        self.settle_or_log().await;
+        self.live.set_standing(&device.client, Standing::Accepted);
+        self.device(device).await
+    }
+
+    /// Puts a client out at once: when this answers, its next request is refused.
+    pub async fn retire(&self, actor: &Actor, device: &DeviceRef) -> Result<operator::Device, Error> {
+        self.known(device).await?;
+        let before = self.standing(&device.client);
+        // Out first, written down second: between the two it is refused already.
+        self.live.set_standing(&device.client, Standing::Retired);
+        let retired = self.store.retire_client(&device.client, self.now(), &actor.name).await;
+        if let (Err(_), Some(before)) = (&retired, before) {
+            self.live.set_standing(&device.client, before);
+        }
+        if !retired? {
+            return Err(Error::not_found(format!("device {device}")));
+        }
+        self.device(device).await
+    }
+
+    /// Gives and takes labels; deployments that select by label follow.
+    pub async fn label(
+        &self,
+        actor: &Actor,
+        device: &DeviceRef,
+        want: operator::SetLabels,
+    ) -> Result<operator::Device, Error> {
+        self.change(actor, Change::Label { device: device.clone(), labels: want.labels }).await?;
+        self.device(device).await
+    }
+
+    /// A command for a device that does not exist says so before it does anything.
+    async fn known(&self, device: &DeviceRef) -> Result<(), Error> {
+        match self.store.device(device).await? {
+            Some(_) => Ok(()),
+            None => Err(Error::not_found(format!("device {device}"))),
+        }
+    }
+}
+
+fn capabilities_error(error: CapabilitiesError) -> Error {
+    match error {
+        CapabilitiesError::GatewayUnknown(gateway) => Error::GatewayNotFound(gateway),
+        CapabilitiesError::DeviceUnknown(device) => Error::DeviceNotFound(device),
+        CapabilitiesError::ClientUnknown => Error::not_found("client of that name"),
+        CapabilitiesError::TooMany => Error::invalid("", "MI-G2-009", error.to_string()),
+        CapabilitiesError::Store(error) => error.into(),
+    }
+}

@@ -1,0 +1,87 @@
+//! Why the fleet did not do what it was asked.
+
+use margrave_core::id::{AssignmentId, DeviceId};
+use margrave_core::violation::Violation;
+use margrave_wire::operator;
+
+/// One enum for every verb, so that a handler needs ONE match to turn it into problem+json.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no {what}")]
+    NotFound { what: String },
+    /// Somebody else was faster, or the name is taken; the message says what to do.
+    #[error("{message}")]
+    Conflict { message: String },
+    #[error("{}", sentence(.0))]
+    Invalid(Vec<Violation>),
+    #[error("{what} is still used by {}; remove that first", .by.join(", "))]
+    InUse { what: String, by: Vec<String> },
+    /// A child device was reported before its gateway (MI-G2).
+    #[error("the gateway {0} has not reported its own capabilities yet; report the gateway first")]
+    GatewayNotFound(DeviceId),
+    #[error("there is no device {0} of this client")]
+    DeviceNotFound(DeviceId),
+    #[error("there is no deployment {0} for this client")]
+    AssignmentUnknown(AssignmentId),
+    #[error("this token is not known; ask an operator for a new one")]
+    TokenUnknown,
+    #[error("this join token was used already; ask an operator for a new one")]
+    TokenUsed,
+    #[error("this join token has expired; ask an operator for a new one")]
+    TokenExpired,
+    #[error("{}", misfits(.0))]
+    Misfit(Vec<operator::Misfit>),
+    /// A registry did not give what was needed; the message names the registry's object.
+    #[error("{message}")]
+    Upstream {
+        message: String,
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    #[error("the server could not write to or read from its database")]
+    Storage(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the server has more to write than it can at the moment; try again shortly")]
+    Overloaded,
+}
+
+impl Error {
+    pub(crate) fn not_found(what: impl Into<String>) -> Self {
+        Error::NotFound { what: what.into() }
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Error::Conflict { message: message.into() }
+    }
+
+    pub(crate) fn invalid(place: impl Into<String>, rule: &'static str, message: impl Into<String>) -> Self {
+        Error::Invalid(vec![Violation::new(place, rule, message)])
+    }
+}
+
+impl From<margrave_store::Error> for Error {
+    fn from(error: margrave_store::Error) -> Self {
+        match error {
+            margrave_store::Error::Overloaded => Error::Overloaded,
+            error => Error::Storage(Box::new(error)),
+        }
+    }
+}
+
+fn sentence(violations: &[Violation]) -> String {
+    match violations {
+        [] => "the request breaks a rule".to_owned(),
+        [one] => one.to_string(),
+        [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+    }
+}
+
+fn misfits(misfits: &[operator::Misfit]) -> String {
+    match misfits {
+        [] => "a device does not fit".to_owned(),
+        [first, rest @ ..] => {
+            let more =
+                if rest.is_empty() { String::new() } else { format!(" (and {} more devices)", rest.len()) };
+            format!("{} does not fit: {}{more}", first.device, first.reasons.join("; "))
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Which devices a package could go to, before anybody has answered its questions.
+
+use std::collections::BTreeMap;
+
+use margrave_core::constraints::fits;
+use margrave_core::deployment::Targets;
+use margrave_core::id::{DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_core::package::Profile;
+use margrave_store::DeviceRecord;
+use margrave_wire::{g2, operator};
+
+use super::catalog::Entry;
+use super::{Error, Fleet, Preview, PreviewFit};
+
+impl Fleet {
+    /// For each device whether one of the package's profiles (or the named one) fits it. Devices that are
+    /// unknown or retired are left out. Unlike [`Fleet::preview`] it needs no answers.
+    pub async fn fits(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+        profile: Option<&ProfileId>,
+        devices: impl IntoIterator<Item = DeviceRef>,
+    ) -> Result<Preview, Error> {
+        let entry = self.entry(id, version).await?;
+        let entry = entry.ok_or_else(|| Error::not_found(format!("package {id} {version}")))?;
+        let targets = Targets { devices: devices.into_iter().collect(), labels: BTreeMap::new() };
+        let mut preview = Preview { fits: Vec::new(), misfits: Vec::new() };
+        if targets.devices.is_empty() {
+            return Ok(preview);
+        }
+        for record in self.store.devices_targeted(&targets).await? {
+            let device = record.device.to_string();
+            match fitting(&entry, profile, &record) {
+                Ok(profile) => preview.fits.push(PreviewFit { device, profile: profile.id.to_string() }),
+                Err(reasons) => preview.misfits.push(operator::Misfit { device, reasons }),
+            }
+        }
+        Ok(preview)
+    }
+}
+
+/// The first profile that fits, or every reason why none does.
+fn fitting<'a>(
+    entry: &'a Entry,
+    wanted: Option<&ProfileId>,
+    record: &DeviceRecord,
+) -> Result<&'a Profile, Vec<String>> {
+    let Some(body) = &record.capabilities else {
+        return Err(vec!["has not reported its capabilities yet".to_owned()]);
+    };
+    let capabilities = g2::capabilities::read(body)
+        .map_err(|error| vec![format!("its capabilities cannot be read: {error}")])?;
+    let candidates =
+        entry.package.profiles.iter().filter(|profile| wanted.is_none_or(|id| profile.id == *id));
+    let mut reasons = Vec::new();
+    for profile in candidates {
+        match fits(profile, &capabilities) {
+            Ok(()) => return Ok(profile),
+            Err(misfits) => reasons.extend(misfits.into_iter().map(|misfit| misfit.message)),
+        }
+    }
+    Err(reasons)
+}

@@ -1,0 +1,187 @@
+//! What can be done with a fleet, free of HTTP.
+//!
+//! Browser page, REST call and device request all end here. This module owns the live picture that every
+//! device request is answered from (standing, manifest) and the verbs that change it; `margrave-store`
+//! owns durability. It deliberately knows nothing of requests, cookies, certificates and templates.
+//!
+//! Start with [`Fleet`]; `intent.rs` is the one way in for what operators want.
+
+mod catalog;
+mod client;
+mod device;
+mod error;
+mod event;
+mod fit;
+mod intent;
+mod publish;
+mod report;
+#[cfg(test)]
+mod tests;
+mod token;
+mod view;
+mod why;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use margrave_core::digest::Digest;
+use margrave_core::moment::Moment;
+use margrave_oci::client::{Client, Hosts};
+use margrave_registry::Registry;
+use margrave_store::Store;
+use margrave_wire::operator;
+use tokio::sync::{Mutex, broadcast};
+
+pub use error::Error;
+pub use margrave_store::{Put, Standing};
+
+/// Who did something: `operator admin`, `device line-1` or `server`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    pub name: String,
+}
+
+/// Tells the time; given from outside so that tests can steer it.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Moment + Send + Sync>);
+
+impl Clock {
+    pub fn new(now: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
+        Clock(Arc::new(now))
+    }
+
+    /// The machine's own clock.
+    pub fn system() -> Self {
+        Clock::new(|| {
+            let since =
+                std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            Moment(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        })
+    }
+
+    pub fn now(&self) -> Moment {
+        (self.0)()
+    }
+}
+
+pub struct FleetOptions {
+    /// As devices and operators reach this server, `https://host:port`.
+    pub server_url: String,
+    /// The pin that a joining device checks this server by.
+    pub pin: String,
+    /// `host:port` under which devices reach this server's registry; put into documents for the host `margrave`.
+    pub registry_address: String,
+    /// Without contact for longer than this, a device is called silent.
+    pub silent_after: Duration,
+    /// What `margrave demo` says about what is real; shown in the status.
+    pub demo: Option<String>,
+}
+
+/// A client's manifest, ready to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveManifest {
+    pub version: u64,
+    /// Digest of the exact body (MI-G2).
+    pub etag: Digest,
+    pub body: Bytes,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceQuery {
+    /// Part of the id, in any case.
+    pub search: Option<String>,
+    /// One label that must match; an empty value matches any.
+    pub label: Option<(String, String)>,
+    /// `converged`, `pending`, `failed`, `silent` or `retired`.
+    pub condition: Option<String>,
+    /// The `next` of the page before.
+    pub after: Option<String>,
+    /// 1 to 1000; 100 when left out.
+    pub limit: Option<usize>,
+}
+
+/// Which devices a deployment would reach, without writing anything.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preview {
+    /// Devices that fit, and the profile that each would run.
+    pub fits: Vec<PreviewFit>,
+    pub misfits: Vec<operator::Misfit>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreviewFit {
+    pub device: String,
+    pub profile: String,
+}
+
+/// A file that lies in a package beside its description.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource {
+    pub media_type: String,
+    pub bytes: Bytes,
+}
+
+/// How many events a slow subscriber may be behind before it has to read the log instead.
+const EVENTS_BEHIND_MAX: usize = 1024;
+
+pub struct Fleet {
+    store: Store,
+    registry: Arc<Registry>,
+    /// For packages and components that lie elsewhere.
+    upstream: Client,
+    clock: Clock,
+    options: FleetOptions,
+    live: client::Clients,
+    catalog: catalog::Catalog,
+    /// One decision at a time: what is published is made from what was read. Several servers on one database
+    /// are kept apart by compare-and-swap; this only spares one server from losing to itself.
+    deciding: Mutex<()>,
+    events: broadcast::Sender<Arc<operator::Event>>,
+}
+
+impl Fleet {
+    /// Brings the live picture up from the store, and finishes what a crash left half-done.
+    pub async fn open(
+        store: Store,
+        registry: Arc<Registry>,
+        clock: Clock,
+        options: FleetOptions,
+    ) -> Result<Arc<Fleet>, Error> {
+        let (events, _) = broadcast::channel(EVENTS_BEHIND_MAX);
+        let announce = events.clone();
+        // No subscriber is no error: the log has it.
+        store.announce_to(move |event| drop(announce.send(Arc::new(event::shown(event)))));
+        let live = client::Clients::load(&store).await?;
+        let fleet = Fleet {
+            store,
+            registry,
+            upstream: Client::new(Hosts::new()),
+            clock,
+            options,
+            live,
+            catalog: catalog::Catalog::default(),
+            deciding: Mutex::default(),
+            events,
+        };
+        fleet.catch_up().await?;
+        Ok(Arc::new(fleet))
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Devices that were not heard of since are silent.
+    fn silent_before(&self) -> Moment {
+        let after = u64::try_from(self.options.silent_after.as_millis()).unwrap_or(u64::MAX);
+        Moment(self.now().0.saturating_sub(after))
+    }
+
+    /// Forgets what nobody can use any more; called on a timer.
+    pub async fn sweep(&self) -> Result<(), Error> {
+        let swept = self.store.sweep_expired(self.now()).await?;
+        tracing::debug!(swept, "expired tokens and sessions were forgotten");
+        Ok(())
+    }
+}

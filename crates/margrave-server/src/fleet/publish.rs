@@ -1,0 +1,481 @@
+//! From what is wanted to what each client is given.
+//!
+//! A decision is made from one picture of the clients it touches, and from nothing else: the same picture
+//! gives the same documents, bundles and manifests, byte for byte. Only clients for which something changes
+//! get a new manifest, so the cost follows the change and not the fleet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use margrave_core::constraints::fits;
+use margrave_core::deployment::Deployment;
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, ClientId, DeviceRef, ProfileId};
+use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
+use margrave_core::package::Profile;
+use margrave_core::parameters::resolve;
+use margrave_core::publish::next_manifest;
+use margrave_core::workload::Workload;
+use margrave_oci::reference::Repository;
+use margrave_store::{
+    AssignmentChange, AssignmentRecord, ClientPicture, ClientPublication, DeviceRecord, MisfitRecord,
+    NewManifest, Publication, PublishError, Scope, Standing, WantedAssignment,
+};
+use margrave_wire::{bundle, g2};
+
+use super::catalog::Entry;
+use super::{Error, Fleet};
+
+/// Losing so often against other writers means that something else is wrong.
+pub(super) const ATTEMPTS_MAX: u32 = 5;
+/// Devices that are settled in one transaction.
+const SETTLED_TOGETHER_MAX: u32 = 500;
+
+/// A deployment and its package.
+#[derive(Clone)]
+pub(super) struct Wish {
+    pub(super) deployment: Deployment,
+    pub(super) entry: Arc<Entry>,
+}
+
+/// One document for one device.
+pub(super) struct Placed {
+    pub(super) wanted: WantedAssignment,
+    bytes: Vec<u8>,
+}
+
+/// Why a device gets no document.
+pub(super) enum Unplaced {
+    /// It has not said what it can do; it comes in by itself once it has.
+    NotReported,
+    Misfit(Vec<String>),
+}
+
+impl Unplaced {
+    pub(super) fn reasons(self) -> Vec<String> {
+        match self {
+            Unplaced::NotReported => {
+                vec!["has not reported its capabilities yet; it follows by itself once it has".into()]
+            }
+            Unplaced::Misfit(reasons) => reasons,
+        }
+    }
+}
+
+/// What is to change, and who was left out.
+pub(super) struct Decision {
+    pub(super) clients: Vec<ClientPublication>,
+    pub(super) misfits: Vec<MisfitRecord>,
+    /// Those among the misfits that are known not to fit.
+    pub(super) unfit: BTreeSet<DeviceRef>,
+}
+
+impl Wish {
+    /// The document for a device, or every reason why it gets none. `held` is the profile it has now, which it
+    /// keeps where it may choose.
+    pub(super) fn place(
+        &self,
+        device: &DeviceRecord,
+        held: Option<&ProfileId>,
+        registry_address: &str,
+    ) -> Result<Placed, Unplaced> {
+        let body = device.capabilities.as_ref().ok_or(Unplaced::NotReported)?;
+        let capabilities = g2::capabilities::read(body)
+            .map_err(|error| Unplaced::Misfit(vec![format!("its capabilities cannot be read: {error}")]))?;
+        let package = &self.entry.package;
+        let mut candidates: Vec<&Profile> = match &self.deployment.profile {
+            Some(id) => package.profile(id).into_iter().collect(),
+            None => package.profiles.iter().collect(),
+        };
+        // Stable: the held one comes first, the others stay in the package's order.
+        candidates.sort_by_key(|profile| Some(&profile.id) != held);
+        let alone = candidates.len() == 1;
+        let mut reasons = Vec::new();
+        for profile in candidates {
+            let named =
+                |reason: String| if alone { reason } else { format!("profile {}: {reason}", profile.id) };
+            if let Err(misfits) = fits(profile, &capabilities) {
+                reasons.extend(misfits.into_iter().map(|misfit| named(misfit.message)));
+                continue;
+            }
+            match resolve(package, profile, &self.deployment.answers, None) {
+                Ok(parameters) => {
+                    let deployment = &self.deployment;
+                    let id = AssignmentId::derive(deployment.id, &device.device);
+                    let pins = self.entry.pins(profile);
+                    let mut workload = Workload::compose(
+                        &deployment.name,
+                        id,
+                        &device.device,
+                        package,
+                        profile,
+                        parameters,
+                        pins,
+                    );
+                    for component in &mut workload.components {
+                        component.repository = reachable(&component.repository, registry_address);
+                    }
+                    let bytes = g2::document::write(&workload);
+                    let wanted = WantedAssignment {
+                        id,
+                        device: device.device.clone(),
+                        deployment: deployment.id,
+                        name: deployment.name.clone(),
+                        package: deployment.package.clone(),
+                        version: deployment.version.clone(),
+                        profile: profile.id.clone(),
+                        document: Digest::of(&bytes),
+                    };
+                    return Ok(Placed { wanted, bytes });
+                }
+                Err(broken) => {
+                    reasons.extend(broken.into_iter().map(|violation| named(violation.to_string())))
+                }
+            }
+        }
+        Err(Unplaced::Misfit(reasons))
+    }
+}
+
+/// A component in our own registry, as any device can reach it.
+fn reachable(repository: &str, registry_address: &str) -> String {
+    match Repository::parse(repository) {
+        Ok(own) if own.host.is_own_registry() => format!("oci://{registry_address}/{}", own.name),
+        _ => repository.to_owned(),
+    }
+}
+
+/// What changes for one client.
+#[derive(Default)]
+struct Changes {
+    wanted: Vec<Placed>,
+    dropped: Vec<AssignmentId>,
+}
+
+/// The clients that a decision touches, as they are.
+struct Pictures(BTreeMap<ClientId, ClientPicture>);
+
+impl Pictures {
+    fn held(&self, device: &DeviceRef, id: AssignmentId) -> Option<&AssignmentRecord> {
+        self.0.get(&device.client)?.assignments.iter().find(|held| held.id == id)
+    }
+}
+
+impl Fleet {
+    async fn pictures(&self, clients: BTreeSet<ClientId>) -> Result<Pictures, Error> {
+        let pictures = self.store.pictures(clients.into_iter().collect()).await?;
+        let accepted = pictures.into_iter().filter(|picture| picture.standing == Standing::Accepted);
+        Ok(Pictures(accepted.map(|picture| (picture.client.clone(), picture)).collect()))
+    }
+
+    /// What a new or changed deployment means: for those it reaches, and for those it reaches no more.
+    pub(super) async fn decide_deployment(
+        &self,
+        wish: &Wish,
+        devices: Vec<DeviceRecord>,
+    ) -> Result<Decision, Error> {
+        let held = self.store.assignments(Scope::Deployment(wish.deployment.id)).await?;
+        let mut clients: BTreeSet<ClientId> =
+            devices.iter().map(|record| record.device.client.clone()).collect();
+        clients.extend(held.iter().filter(|held| held.wanted).map(|held| held.device.client.clone()));
+        let pictures = self.pictures(clients).await?;
+        let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
+        let mut misfits = Vec::new();
+        let mut unfit = BTreeSet::new();
+        let mut reached = BTreeSet::new();
+        for device in &devices {
+            let id = AssignmentId::derive(wish.deployment.id, &device.device);
+            let held = pictures.held(&device.device, id);
+            match wish.place(device, held.map(|held| &held.profile), &self.options.registry_address) {
+                Ok(placed) => {
+                    reached.insert(id);
+                    if needs(held, &placed) {
+                        changes.entry(device.device.client.clone()).or_default().wanted.push(placed);
+                    }
+                }
+                Err(unplaced) => {
+                    if matches!(unplaced, Unplaced::Misfit(_)) {
+                        unfit.insert(device.device.clone());
+                    }
+                    misfits.push(MisfitRecord {
+                        deployment: wish.deployment.id,
+                        device: device.device.clone(),
+                        reasons: unplaced.reasons(),
+                    });
+                }
+            }
+        }
+        for held in held.iter().filter(|held| held.wanted && !reached.contains(&held.id)) {
+            changes.entry(held.device.client.clone()).or_default().dropped.push(held.id);
+        }
+        let clients = self.publications(&pictures, changes).await?;
+        Ok(Decision { clients, misfits, unfit })
+    }
+
+    /// What taking these assignments away means.
+    pub(super) async fn decide_removal(
+        &self,
+        assignments: Vec<AssignmentRecord>,
+    ) -> Result<Vec<ClientPublication>, Error> {
+        let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
+        for held in assignments.into_iter().filter(|held| held.wanted) {
+            changes.entry(held.device.client).or_default().dropped.push(held.id);
+        }
+        let pictures = self.pictures(changes.keys().cloned().collect()).await?;
+        self.publications(&pictures, changes).await
+    }
+
+    /// What all deployments mean for devices about which something changed.
+    ///
+    /// What a device has already it keeps for as long as it is meant to have it: a device that reports less than
+    /// before (its engine is down, its disk nearly full) must not lose what it runs because of that.
+    async fn decide_devices(&self, devices: &[DeviceRecord]) -> Result<Decision, Error> {
+        let wishes = self.wishes().await?;
+        let clients = devices.iter().map(|record| record.device.client.clone()).collect();
+        let pictures = self.pictures(clients).await?;
+        let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
+        let mut misfits = Vec::new();
+        for device in devices {
+            for wish in &wishes {
+                let deployment = &wish.deployment;
+                let id = AssignmentId::derive(deployment.id, &device.device);
+                let held = pictures.held(&device.device, id).filter(|held| held.wanted);
+                let targeted = deployment.targets.matches(&device.device, &device.labels);
+                let mut reasons = Vec::new();
+                let kept = held.is_some() && targeted && device.capabilities.is_some();
+                if !kept {
+                    let placed = targeted
+                        .then(|| wish.place(device, None, &self.options.registry_address))
+                        .transpose();
+                    let changes = changes.entry(device.device.client.clone()).or_default();
+                    match placed {
+                        Ok(Some(placed)) => changes.wanted.push(placed),
+                        Ok(None) => changes.dropped.extend(held.map(|held| held.id)),
+                        Err(unplaced) => {
+                            changes.dropped.extend(held.map(|held| held.id));
+                            reasons = unplaced.reasons();
+                        }
+                    }
+                }
+                misfits.push(MisfitRecord {
+                    deployment: deployment.id,
+                    device: device.device.clone(),
+                    reasons,
+                });
+            }
+        }
+        let clients = self.publications(&pictures, changes).await?;
+        Ok(Decision { clients, misfits, unfit: BTreeSet::new() })
+    }
+
+    async fn wishes(&self) -> Result<Vec<Wish>, Error> {
+        let mut wishes = Vec::new();
+        for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
+            let deployment = record.deployment;
+            match self.entry(&deployment.package, &deployment.version).await {
+                Ok(Some(entry)) => wishes.push(Wish { deployment, entry }),
+                Ok(None) => {
+                    tracing::error!(deployment = %deployment.name, "the package of a deployment is not in the catalog")
+                }
+                Err(Error::Invalid(_)) => {
+                    tracing::error!(deployment = %deployment.name, "the package of a deployment cannot be read")
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(wishes)
+    }
+
+    async fn publications(
+        &self,
+        pictures: &Pictures,
+        changes: BTreeMap<ClientId, Changes>,
+    ) -> Result<Vec<ClientPublication>, Error> {
+        let mut publications = Vec::new();
+        for (client, changes) in changes {
+            let Some(picture) = pictures.0.get(&client) else { continue };
+            if changes.wanted.is_empty() && changes.dropped.is_empty() {
+                continue;
+            }
+            publications.push(self.publication(picture, changes).await?);
+        }
+        Ok(publications)
+    }
+
+    /// The next manifest of one client, with the documents and the bundle that it needs.
+    async fn publication(
+        &self,
+        picture: &ClientPicture,
+        changes: Changes,
+    ) -> Result<ClientPublication, Error> {
+        let Changes { wanted, dropped } = changes;
+        let mut entries: BTreeMap<AssignmentId, ManifestEntry> =
+            picture.manifest.entries().iter().map(|entry| (entry.id, *entry)).collect();
+        for id in &dropped {
+            entries.remove(id);
+        }
+        for placed in &wanted {
+            let document =
+                Blob { digest: placed.wanted.document, size: u64::try_from(placed.bytes.len()).ok() };
+            entries.insert(placed.wanted.id, ManifestEntry { id: placed.wanted.id, document });
+        }
+        let mut documents = self.store.documents(&picture.client).await?;
+        documents.retain(|id, _| entries.contains_key(id));
+        documents.extend(wanted.iter().map(|placed| (placed.wanted.id, placed.bytes.clone())));
+
+        let mut bundled = None;
+        let above = floor(picture)?;
+        let manifest = next_manifest(Some(&above), entries.into_values().collect(), |_| {
+            let documents: Vec<(AssignmentId, &[u8])> =
+                documents.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect();
+            let bytes = bundle::write(&documents);
+            let blob = Blob { digest: Digest::of(&bytes), size: u64::try_from(bytes.len()).ok() };
+            bundled = Some(bytes);
+            blob
+        });
+        let manifest = manifest.map_err(|error| {
+            Error::conflict(format!("{} cannot be given another manifest: {error}", picture.client))
+        })?;
+        let mut assignments: Vec<AssignmentChange> =
+            dropped.into_iter().map(AssignmentChange::Drop).collect();
+        let mut fresh = Vec::with_capacity(wanted.len());
+        for Placed { wanted, bytes } in wanted {
+            assignments.push(AssignmentChange::Want(wanted));
+            fresh.push(bytes);
+        }
+        Ok(ClientPublication {
+            client: picture.client.clone(),
+            expected: picture.manifest.version(),
+            manifest: manifest.map(|manifest| NewManifest {
+                body: g2::manifest::write(&manifest),
+                manifest,
+                bundle: bundled,
+                documents: fresh,
+            }),
+            assignments,
+        })
+    }
+
+    /// Makes a decision durable, then shows it to the clients.
+    pub(super) async fn publish(&self, publication: Publication) -> Result<(), PublishError> {
+        let manifests: Vec<(ClientId, u64, Bytes)> = publication
+            .clients
+            .iter()
+            .filter_map(|client| {
+                let new = client.manifest.as_ref()?;
+                Some((client.client.clone(), new.manifest.version(), Bytes::copy_from_slice(&new.body)))
+            })
+            .collect();
+        self.store.publish(publication).await?;
+        for (client, version, body) in manifests {
+            self.live.show(&client, version, body);
+        }
+        Ok(())
+    }
+
+    /// Gives every device about which something changed what follows from that. Safe to call at any time.
+    pub(super) async fn settle(&self) -> Result<(), Error> {
+        if self.store.devices_unsettled(1).await?.is_empty() {
+            return Ok(());
+        }
+        let _deciding = self.deciding.lock().await;
+        let mut attempt = 0;
+        loop {
+            let devices = self.store.devices_unsettled(SETTLED_TOGETHER_MAX).await?;
+            if devices.is_empty() {
+                return Ok(());
+            }
+            let Decision { clients, misfits, .. } = self.decide_devices(&devices).await?;
+            let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
+            let publication = Publication { at: self.now(), clients, misfits, settled, ..Default::default() };
+            match self.publish(publication).await {
+                Ok(()) => attempt = 0,
+                Err(PublishError::Store(error)) => return Err(error.into()),
+                Err(error) if attempt >= ATTEMPTS_MAX => return Err(Error::conflict(error.to_string())),
+                Err(_) => attempt += 1,
+            }
+        }
+    }
+
+    /// What was asked is done and durable; that the rest follows later is no reason to refuse it.
+    pub(super) async fn settle_or_log(&self) {
+        if let Err(error) = self.settle().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "devices could not be settled; will try again"
+            );
+        }
+    }
+
+    /// Publishes the same manifest again above the version that the client holds: this server was restored from a
+    /// backup, and the client rightly refuses what is older (open point 3).
+    pub(super) async fn leap(&self, client: &ClientId) -> Result<(), Error> {
+        let _deciding = self.deciding.lock().await;
+        for attempt in 1.. {
+            let pictures = self.pictures([client.clone()].into()).await?;
+            let Some(picture) = pictures.0.get(client) else { return Ok(()) };
+            if picture.version_floor <= picture.manifest.version() {
+                return Ok(());
+            }
+            let version = picture.version_floor.saturating_add(1);
+            let manifest =
+                Manifest::new(version, picture.manifest.bundle(), picture.manifest.entries().to_vec())
+                    .map_err(|error| Error::conflict(error.to_string()))?;
+            let at = self.now();
+            let text = format!(
+                "{client} holds manifest version {}, this server was at {}: continued at {version}",
+                picture.version_floor,
+                picture.manifest.version()
+            );
+            let publication = Publication {
+                at,
+                clients: vec![ClientPublication {
+                    client: client.clone(),
+                    expected: picture.manifest.version(),
+                    manifest: Some(NewManifest {
+                        body: g2::manifest::write(&manifest),
+                        manifest,
+                        bundle: None,
+                        documents: Vec::new(),
+                    }),
+                    assignments: Vec::new(),
+                }],
+                events: vec![margrave_store::NewEvent::new(at, "device.ahead", "server", text)],
+                ..Default::default()
+            };
+            match self.publish(publication).await {
+                Ok(()) => return Ok(()),
+                Err(PublishError::Store(error)) => return Err(error.into()),
+                Err(error) if attempt >= ATTEMPTS_MAX => return Err(Error::conflict(error.to_string())),
+                Err(_) => {}
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Finishes what a crash left between two steps.
+    pub(super) async fn catch_up(&self) -> Result<(), Error> {
+        for (client, _) in self.store.clients_ahead().await? {
+            self.leap(&client).await?;
+        }
+        self.settle().await
+    }
+}
+
+/// The current manifest, numbered so that the next one is above everything that the client ever held.
+fn floor(picture: &ClientPicture) -> Result<Manifest, Error> {
+    Manifest::new(picture.version_floor, picture.manifest.bundle(), picture.manifest.entries().to_vec())
+        .map_err(|error| Error::conflict(error.to_string()))
+}
+
+/// Whether the device has to be told.
+fn needs(held: Option<&AssignmentRecord>, placed: &Placed) -> bool {
+    let same = |held: &AssignmentRecord| {
+        held.wanted
+            && held.document == placed.wanted.document
+            && held.version == placed.wanted.version
+            && held.profile == placed.wanted.profile
+    };
+    !held.is_some_and(same)
+}

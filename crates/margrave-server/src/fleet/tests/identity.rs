@@ -1,0 +1,124 @@
+//! Tokens, joining, standing, sessions.
+
+use super::*;
+
+fn token(device: Option<&str>, valid_seconds: Option<u64>) -> operator::CreateJoinToken {
+    operator::CreateJoinToken { device: device.map(str::to_owned), labels: Default::default(), valid_seconds }
+}
+
+#[tokio::test]
+async fn a_join_token_is_ready_to_paste_and_works_once() {
+    let world = World::empty().await;
+    let token = world.fleet.create_join_token(&ann(), token(Some("line-1"), None)).await.unwrap();
+    let command =
+        format!("margrave-agent join https://server.example:8443 --token {} --pin sha256:pin", token.token);
+    assert_eq!(token.command, command);
+    assert_eq!(world.fleet.standing(&client("line-1")), None);
+    assert_eq!(world.fleet.redeem_join_token(&token.token).await.unwrap(), client("line-1"));
+    let again = world.fleet.redeem_join_token(&token.token).await.unwrap_err();
+    assert!(matches!(again, Error::TokenUsed), "{again}");
+    assert_eq!(world.fleet.standing(&client("line-1")), Some(Standing::Accepted));
+    let manifest = world.fleet.manifest(&client("line-1")).unwrap();
+    assert_eq!((manifest.version, manifest.etag), (1, Digest::of(&manifest.body)));
+    assert!(g2::manifest::read(&manifest.body).unwrap().manifest.entries().is_empty());
+}
+
+#[tokio::test]
+async fn tokens_expire_after_a_day_and_nonsense_is_unknown() {
+    let world = World::empty().await;
+    let made = world.fleet.create_join_token(&ann(), token(None, None)).await.unwrap();
+    assert!(made.device.starts_with("device-") && made.device.len() == 13, "{}", made.device);
+    world.pass(24 * 3600);
+    assert!(matches!(world.fleet.redeem_join_token(&made.token).await.unwrap_err(), Error::TokenExpired));
+    for nonsense in ["", "x", &"x".repeat(100_000)] {
+        assert!(matches!(world.fleet.redeem_join_token(nonsense).await.unwrap_err(), Error::TokenUnknown));
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_token_is_refused_with_its_place() {
+    let world = World::empty().await;
+    for (want, place) in [
+        (token(Some("a/b"), None), "/device"),
+        (token(Some(".."), None), "/device"),
+        (token(None, Some(0)), "/validSeconds"),
+        (token(None, Some(31 * 24 * 3600)), "/validSeconds"),
+    ] {
+        let error = world.fleet.create_join_token(&ann(), want).await.unwrap_err();
+        assert!(matches!(&error, Error::Invalid(broken) if broken[0].place == place), "{error}");
+    }
+    let mut labels = token(None, None);
+    labels.labels.insert("no spaces".into(), "x".into());
+    assert!(matches!(world.fleet.create_join_token(&ann(), labels).await.unwrap_err(), Error::Invalid(_)));
+}
+
+#[tokio::test]
+async fn id_176_a_living_or_retired_name_is_not_given_twice() {
+    let world = World::empty().await;
+    world.join("line-1", &[]).await;
+    let taken = world.fleet.create_join_token(&ann(), token(Some("line-1"), None)).await.unwrap_err();
+    assert!(matches!(taken, Error::Conflict { .. }), "{taken}");
+    world.fleet.retire(&ann(), &device("line-1")).await.unwrap();
+    let retired = world.fleet.create_join_token(&ann(), token(Some("line-1"), None)).await.unwrap_err();
+    assert!(matches!(retired, Error::Conflict { .. }), "{retired}");
+    assert!(retired.to_string().contains("another name"), "{retired}");
+}
+
+#[tokio::test]
+async fn a_retired_client_is_out_at_once_and_whoever_waits_is_woken() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    let etag = world.fleet.manifest(&client("line-1")).unwrap().etag;
+    let fleet = world.fleet.clone();
+    let waiting = tokio::spawn(async move {
+        fleet.manifest_changed(&client("line-1"), etag, Duration::from_secs(600)).await;
+    });
+    let retired = world.fleet.retire(&ann(), &device("line-1")).await.unwrap();
+    assert_eq!((retired.standing.as_str(), retired.condition.as_str()), ("retired", "retired"));
+    assert_eq!(world.fleet.standing(&client("line-1")), Some(Standing::Retired));
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+    let greeter = world.fleet.deployment(&name("greeter")).await.unwrap();
+    assert!(greeter.assignments.is_empty());
+    let refused = world.put("other", on(&["line-1"])).await.unwrap_err();
+    assert!(refused.to_string().contains("retired"), "{refused}");
+
+    // A mistake can be undone, and the device then has what it should have.
+    let accepted = world.fleet.accept(&ann(), &device("line-1")).await.unwrap();
+    assert_eq!((accepted.standing.as_str(), accepted.assignments.len()), ("accepted", 1));
+    assert_eq!(world.workloads("line-1").await.len(), 1);
+    let unknown = world.fleet.retire(&ann(), &device("nobody")).await.unwrap_err();
+    assert!(matches!(unknown, Error::NotFound { .. }), "{unknown}");
+}
+
+#[tokio::test]
+async fn operators_and_sessions_are_known_while_they_last() {
+    let world = World::empty().await;
+    let token = world.fleet.create_operator_token("ann").await.unwrap();
+    assert_eq!(world.fleet.operator_by_token(&token).await.unwrap(), Some(ann()));
+    assert_eq!(world.fleet.operator_by_token("mgo_guess").await.unwrap(), None);
+    assert!(world.fleet.create_operator_token("").await.is_err());
+    let session = world.fleet.create_session(&ann()).await.unwrap();
+    assert_eq!(world.fleet.session(&session).await.unwrap(), Some(ann()));
+    let world = world.restarted().await;
+    assert_eq!(world.fleet.session(&session).await.unwrap(), Some(ann()));
+    world.fleet.end_session(&session).await.unwrap();
+    assert_eq!(world.fleet.session(&session).await.unwrap(), None);
+    let session = world.fleet.create_session(&ann()).await.unwrap();
+    world.pass(8 * 24 * 3600);
+    assert_eq!(world.fleet.session(&session).await.unwrap(), None);
+    world.fleet.sweep().await.unwrap();
+}
+
+#[tokio::test]
+async fn certificates_are_remembered() {
+    let world = World::empty().await;
+    world.join("line-1", &[]).await;
+    for serial in ["01", "02", "03"] {
+        world.fleet.record_svid(&client("line-1"), serial.into(), Moment(START + 60_000)).await.unwrap();
+    }
+    assert_eq!(world.fleet.svid_serials(&client("line-1")).await.unwrap(), ["03", "02"]);
+    let shown = world.fleet.device(&device("line-1")).await.unwrap();
+    assert!(shown.certificate_expires.is_some());
+    assert!(world.fleet.record_svid(&client("nobody"), "01".into(), Moment(0)).await.is_err());
+}

@@ -1,0 +1,231 @@
+//! Secrets that open doors: join tokens, operators' tokens, the page's sessions. Each is shown once and
+//! kept only as a hash; 256 random bits need no slow hash and no comparison in constant time, because the
+//! hash is looked up and cannot be approached step by step.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aws_lc_rs::rand;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use margrave_core::digest::Digest;
+use margrave_core::id::ClientId;
+use margrave_core::manifest::Manifest;
+use margrave_core::moment::Moment;
+use margrave_core::violation::{Violation, join};
+use margrave_store::{JoinError, NewJoinToken, Standing};
+use margrave_wire::{g2, operator};
+
+use super::event::time;
+use super::{Actor, Error, Fleet};
+
+const VALID_DEFAULT: Duration = Duration::from_secs(24 * 3600);
+const VALID_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// A wall display in a control room is signed in once a week.
+const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+const NAME_LENGTH_MAX: usize = 64;
+/// Far longer than any token of ours; longer ones are not even hashed.
+const TOKEN_LENGTH_MAX: usize = 200;
+const LABELS_MAX: usize = 64;
+
+/// A secret with a prefix that says what it is, so that a leaked one is recognised.
+fn secret(prefix: &str) -> Result<String, Error> {
+    let mut bytes = [0u8; 32];
+    rand::fill(&mut bytes).map_err(|_| no_randomness())?;
+    Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes)))
+}
+
+fn no_randomness() -> Error {
+    Error::Storage("the system gives no random numbers".into())
+}
+
+fn hash(token: &str) -> Option<Digest> {
+    (token.len() <= TOKEN_LENGTH_MAX).then(|| Digest::of(token.as_bytes()))
+}
+
+/// A name for a device that was given none; letters and digits that cannot be mistaken for one another.
+fn made_up_name() -> Result<ClientId, Error> {
+    const LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz23456789x";
+    let mut bytes = [0u8; 6];
+    rand::fill(&mut bytes).map_err(|_| no_randomness())?;
+    let tail: String = bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect();
+    Ok(ClientId::parse(&format!("device-{tail}")).expect("letters and digits make a client id"))
+}
+
+/// Broken rules of labels, each at its place.
+pub(super) fn check_labels<'a>(
+    labels: impl IntoIterator<Item = (&'a String, Option<&'a String>)>,
+) -> Vec<Violation> {
+    let key_fits = |key: &str| {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/');
+        (1..=100).contains(&key.len()) && key.bytes().all(allowed)
+    };
+    let value_fits = |value: &str| value.len() <= 200 && !value.chars().any(char::is_control);
+    let mut broken = Vec::new();
+    let mut count = 0;
+    for (key, value) in labels {
+        count += 1;
+        if !key_fits(key) {
+            let message = "a label's name is 1 to 100 letters, digits, '.', '_', '-' or '/'";
+            broken.push(Violation::new(join("/labels", key), "label", message));
+        } else if value.is_some_and(|value| !value_fits(value)) {
+            let message = "a label's value is at most 200 bytes without control characters";
+            broken.push(Violation::new(join("/labels", key), "label", message));
+        }
+    }
+    if count > LABELS_MAX {
+        broken.push(Violation::new("/labels", "label", format!("a device has at most {LABELS_MAX} labels")));
+    }
+    broken
+}
+
+impl Fleet {
+    pub async fn create_join_token(
+        &self,
+        actor: &Actor,
+        want: operator::CreateJoinToken,
+    ) -> Result<operator::JoinToken, Error> {
+        let operator::CreateJoinToken { device, labels, valid_seconds } = want;
+        let mut broken = check_labels(labels.iter().map(|(key, value)| (key, Some(value))));
+        let valid = valid_seconds.map_or(VALID_DEFAULT, Duration::from_secs);
+        if valid.is_zero() || valid > VALID_MAX {
+            let message = format!("a join token is valid for 1 to {} seconds (30 days)", VALID_MAX.as_secs());
+            broken.push(Violation::new("/validSeconds", "token", message));
+        }
+        let client = match device.as_deref().map(ClientId::parse) {
+            None => made_up_name()?,
+            Some(Ok(client)) => client,
+            Some(Err(error)) => {
+                broken.push(Violation::new("/device", "ID-012", error.to_string()));
+                return Err(Error::Invalid(broken));
+            }
+        };
+        if !broken.is_empty() {
+            return Err(Error::Invalid(broken));
+        }
+        let token = secret("mgj_")?;
+        let now = self.now();
+        let expires_at = now.after(valid);
+        let new = NewJoinToken {
+            hash: Digest::of(token.as_bytes()),
+            client: client.clone(),
+            labels,
+            created_at: now,
+            created_by: actor.name.clone(),
+            expires_at,
+        };
+        // A contact that is not written down yet counts, too.
+        if self.live.contact(&client).is_some() {
+            self.flush_contacts().await?;
+        }
+        self.store.create_join_token(new).await.map_err(join_error)?;
+        let (url, pin) = (self.options.server_url.clone(), self.options.pin.clone());
+        Ok(operator::JoinToken {
+            device: client.to_string(),
+            command: format!("margrave-agent join {url} --token {token} --pin {pin}"),
+            token,
+            expires: time(expires_at),
+            url,
+            pin,
+        })
+    }
+
+    /// Takes a join token; it is void afterwards. The client it was made for exists from then on.
+    pub async fn redeem_join_token(&self, token: &str) -> Result<ClientId, Error> {
+        let hash = hash(token).ok_or(Error::TokenUnknown)?;
+        let first = Manifest::new(1, None, vec![]).expect("an empty manifest of version 1 is valid");
+        let body = g2::manifest::write(&first);
+        let redeemed = {
+            // Nobody publishes to the new client before it is in the live picture.
+            let _deciding = self.deciding.lock().await;
+            let redeemed =
+                self.store.redeem_join_token(hash, self.now(), body.clone()).await.map_err(join_error)?;
+            self.live.admit(redeemed.client.clone(), Standing::Accepted, 1, body, None);
+            redeemed
+        };
+        self.settle_or_log().await;
+        Ok(redeemed.client)
+    }
+
+    /// Remembers the certificate that the client was given.
+    pub async fn record_svid(
+        &self,
+        client: &ClientId,
+        serial: String,
+        not_after: Moment,
+    ) -> Result<(), Error> {
+        if self.store.record_svid(client, &serial, not_after, self.now()).await? {
+            Ok(())
+        } else {
+            Err(Error::not_found(format!("client {client}")))
+        }
+    }
+
+    /// The serials of the newest certificate and the one before: only these may renew.
+    pub async fn svid_serials(&self, client: &ClientId) -> Result<Vec<String>, Error> {
+        Ok(self.store.svid_serials(client).await?)
+    }
+
+    /// The operator whose token this is.
+    pub async fn operator_by_token(&self, token: &str) -> Result<Option<Actor>, Error> {
+        let Some(hash) = hash(token) else { return Ok(None) };
+        let name = self.store.operator_by_token(hash).await?;
+        Ok(name.map(|name| Actor { name: format!("operator {name}") }))
+    }
+
+    /// Makes a token for an operator; it is shown this once.
+    pub async fn create_operator_token(&self, name: &str) -> Result<String, Error> {
+        let fits = (1..=NAME_LENGTH_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+        if !fits {
+            return Err(Error::invalid(
+                "/name",
+                "token",
+                "an operator's name is 1 to 64 bytes without control characters",
+            ));
+        }
+        let token = secret("mgo_")?;
+        self.store.create_operator_token(Digest::of(token.as_bytes()), name, self.now()).await?;
+        Ok(token)
+    }
+
+    pub async fn create_session(&self, actor: &Actor) -> Result<String, Error> {
+        let id = secret("mgs_")?;
+        let now = self.now();
+        let expires = now.after(SESSION_LIFETIME);
+        self.store.begin_session(Digest::of(id.as_bytes()), &actor.name, now, expires).await?;
+        Ok(id)
+    }
+
+    pub async fn session(&self, id: &str) -> Result<Option<Actor>, Error> {
+        let Some(hash) = hash(id) else { return Ok(None) };
+        Ok(self.store.session(hash, self.now()).await?.map(|name| Actor { name }))
+    }
+
+    pub async fn end_session(&self, id: &str) -> Result<(), Error> {
+        match hash(id) {
+            Some(hash) => Ok(self.store.end_session(hash).await?),
+            None => Ok(()),
+        }
+    }
+}
+
+fn join_error(error: JoinError) -> Error {
+    match error {
+        JoinError::Unknown => Error::TokenUnknown,
+        JoinError::Used => Error::TokenUsed,
+        JoinError::Expired => Error::TokenExpired,
+        JoinError::Joined(name) => Error::conflict(format!(
+            "a device named {name} has joined already; choose another name, or retire it first"
+        )),
+        JoinError::Retired(name) => Error::conflict(format!(
+            "{name} was retired, and its name is not given away again (ID-176); choose another name, or accept the \
+             device again"
+        )),
+        JoinError::Store(error) => error.into(),
+    }
+}
+
+/// Labels as a change: `None` removes.
+pub(super) fn label_changes(labels: &BTreeMap<String, Option<String>>) -> Vec<Violation> {
+    check_labels(labels.iter().map(|(key, value)| (key, value.as_ref())))
+}

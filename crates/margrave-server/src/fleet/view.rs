@@ -1,0 +1,352 @@
+//! The fleet as operators see it: records turned into the words of the operator interface.
+
+use std::collections::{BTreeMap, HashMap};
+
+use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
+use margrave_core::lifecycle::STATES;
+use margrave_core::report::{Fault, Report};
+use margrave_store::{AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope};
+use margrave_wire::operator;
+
+use super::catalog::Entry;
+use super::event::time;
+use super::{DeviceQuery, Error, Fleet};
+
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 1000;
+
+impl Fleet {
+    /// The fleet at a glance.
+    pub async fn status(&self) -> Result<operator::FleetStatus, Error> {
+        self.flush_contacts().await?;
+        let counts = self.store.fleet_counts(self.silent_before()).await?;
+        let devices = |condition: Condition| counts.devices.get(condition.as_str()).copied().unwrap_or(0);
+        let total = counts.devices.values().sum::<u64>() - devices(Condition::Retired);
+        let state = |state: &str| (state.to_owned(), counts.assignments.get(state).copied().unwrap_or(0));
+        Ok(operator::FleetStatus {
+            devices: operator::DeviceCounts {
+                total,
+                converged: devices(Condition::Converged),
+                pending: devices(Condition::Pending),
+                failed: devices(Condition::Failed),
+                silent: devices(Condition::Silent),
+            },
+            assignments: STATES.iter().map(|known| state(known.as_str())).collect(),
+            packages: counts.packages,
+            deployments: counts.deployments,
+            server_version: env!("CARGO_PKG_VERSION").to_owned(),
+            demo: self.options.demo.clone(),
+        })
+    }
+
+    /// One page of devices, by name.
+    pub async fn devices(&self, query: DeviceQuery) -> Result<operator::Page<operator::Device>, Error> {
+        let DeviceQuery { search, label, condition, after, limit } = query;
+        let condition = match condition.as_deref().filter(|text| !text.is_empty()) {
+            None => None,
+            Some(text) => Some(Condition::parse(text).ok_or_else(|| {
+                let known: Vec<&str> = Condition::ALL.iter().map(|condition| condition.as_str()).collect();
+                Error::invalid("/condition", "query", format!("a condition is one of {}", known.join(", ")))
+            })?),
+        };
+        let after = match after.as_deref().filter(|text| !text.is_empty()) {
+            None => None,
+            Some(text) => Some(
+                DeviceRef::parse(text)
+                    .map_err(|error| Error::invalid("/after", "query", error.to_string()))?,
+            ),
+        };
+        let limit = limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+        self.flush_contacts().await?;
+        let filter = DeviceFilter {
+            search: search.filter(|text| !text.is_empty()),
+            label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
+            condition,
+            silent_before: self.silent_before(),
+            after,
+            // One more than asked for tells whether there is another page.
+            limit: u32::try_from(limit + 1).unwrap_or(u32::MAX),
+        };
+        let mut records = self.store.devices(filter).await?;
+        let more = records.len() > limit;
+        records.truncate(limit);
+        let next = records.last().filter(|_| more).map(|last| last.device.to_string());
+        Ok(operator::Page { items: self.shown_devices(records).await?, next })
+    }
+
+    pub async fn device(&self, device: &DeviceRef) -> Result<operator::Device, Error> {
+        let record = self.store.device(device).await?;
+        let record = record.ok_or_else(|| Error::not_found(format!("device {device}")))?;
+        let mut shown = self.shown_devices(vec![record]).await?;
+        Ok(shown.remove(0))
+    }
+
+    async fn shown_devices(&self, records: Vec<DeviceRecord>) -> Result<Vec<operator::Device>, Error> {
+        let names = records.iter().map(|record| record.device.clone()).collect();
+        let mut assignments: HashMap<DeviceRef, Vec<AssignmentRecord>> = HashMap::new();
+        for assignment in self.store.assignments(Scope::Devices(names)).await? {
+            assignments.entry(assignment.device.clone()).or_default().push(assignment);
+        }
+        let shown = records.into_iter().map(|record| {
+            let of_device = assignments.remove(&record.device).unwrap_or_default();
+            self.shown_device(self.fresh(record), &of_device)
+        });
+        Ok(shown.collect())
+    }
+
+    /// The record, with the contact that may not be in the store yet.
+    pub(super) fn fresh(&self, mut record: DeviceRecord) -> DeviceRecord {
+        record.last_contact = record.last_contact.max(self.live.contact(&record.device.client));
+        record
+    }
+
+    fn shown_device(&self, record: DeviceRecord, assignments: &[AssignmentRecord]) -> operator::Device {
+        let condition = record.condition(self.silent_before());
+        let reason = (condition != Condition::Converged)
+            .then(|| self.device_causes(&record, assignments).pop().map(|cause| cause.text))
+            .flatten();
+        let shown = |assignment| self.shown_assignment(&record, assignment);
+        operator::Device {
+            id: record.device.to_string(),
+            client: record.device.client.to_string(),
+            standing: record.standing.as_str().to_owned(),
+            condition: condition.as_str().to_owned(),
+            reason,
+            simulated: record.simulated,
+            capabilities: record.capabilities.as_deref().and_then(|body| serde_json::from_slice(body).ok()),
+            last_contact: record.last_contact.map(time),
+            manifest_version: record.manifest_version,
+            certificate_expires: record.certificate_expires.map(time),
+            assignments: assignments.iter().map(shown).collect(),
+            labels: record.labels.clone(),
+        }
+    }
+
+    /// One assignment, with the reason why it is not as wanted.
+    pub(super) fn shown_assignment(
+        &self,
+        device: &DeviceRecord,
+        record: &AssignmentRecord,
+    ) -> operator::Assignment {
+        let outlook = record.outlook();
+        let report = record.observed.as_ref().map(|observed| &observed.report);
+        let detail = report.and_then(|report| report.detail.as_ref());
+        let changed_at = match &record.observed {
+            Some(observed) => observed.since.max(record.changed_at),
+            None => record.changed_at,
+        };
+        operator::Assignment {
+            id: record.id.to_string(),
+            deployment: record.name.to_string(),
+            device: record.device.to_string(),
+            package: record.package.to_string(),
+            version: record.version.to_string(),
+            state: outlook.state.to_string(),
+            current: outlook.current,
+            reason: self.assignment_cause(device, record).map(|cause| cause.text),
+            error: report.and_then(|report| report.fault.as_ref()).map(shown_fault),
+            components: report.map(shown_components).unwrap_or_default(),
+            attempt: detail.map_or(0, |detail| detail.attempt),
+            next_try: detail.and_then(|detail| detail.next_try).map(time),
+            changed_at: Some(time(changed_at)),
+        }
+    }
+
+    /// What a device said about a deployment, oldest first; what says nothing new is left out.
+    pub async fn transitions(
+        &self,
+        deployment: &DeploymentName,
+        device: &DeviceRef,
+    ) -> Result<Vec<operator::Transition>, Error> {
+        let records = self.store.transitions(deployment, device).await?;
+        if records.is_empty() && self.store.device(device).await?.is_none() {
+            return Err(Error::not_found(format!("device {device}")));
+        }
+        let mut steps: Vec<operator::Transition> = Vec::new();
+        for record in records {
+            let step = operator::Transition {
+                at: time(record.at),
+                state: record.state.to_string(),
+                manifest_version: record.report.adopted_version,
+                reason: record.report.detail.as_ref().and_then(|detail| detail.reason.clone()),
+                error: record.report.fault.as_ref().map(shown_fault),
+            };
+            let same = |last: &operator::Transition| {
+                operator::Transition { at: last.at.clone(), ..step.clone() } == *last
+            };
+            if !steps.last().is_some_and(same) {
+                steps.push(step);
+            }
+        }
+        Ok(steps)
+    }
+
+    pub async fn packages(&self) -> Result<Vec<operator::Package>, Error> {
+        let mut users: BTreeMap<(PackageId, PackageVersion), Vec<String>> = BTreeMap::new();
+        for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
+            let deployment = record.deployment;
+            users
+                .entry((deployment.package, deployment.version))
+                .or_default()
+                .push(deployment.name.to_string());
+        }
+        let shown = |entry: &Entry| {
+            let key = (entry.record.id.clone(), entry.record.version.clone());
+            shown_package(entry, users.get(&key).cloned().unwrap_or_default())
+        };
+        Ok(self.entries().await?.iter().map(|entry| shown(entry)).collect())
+    }
+
+    pub async fn package(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+    ) -> Result<operator::Package, Error> {
+        let entry = self.entry(id, version).await?;
+        let entry = entry.ok_or_else(|| Error::not_found(format!("package {id} {version}")))?;
+        let deployments = self.store.deployments().await?;
+        let users = deployments.iter().filter(|record| {
+            !record.removed && record.deployment.package == *id && record.deployment.version == *version
+        });
+        Ok(shown_package(&entry, users.map(|record| record.deployment.name.to_string()).collect()))
+    }
+
+    /// All deployments that are wanted, and those that are still going.
+    pub async fn deployments(&self) -> Result<Vec<operator::Deployment>, Error> {
+        let records = self.store.deployments().await?;
+        let mut assignments: HashMap<_, Vec<AssignmentRecord>> = HashMap::new();
+        for assignment in self.store.assignments(Scope::All).await? {
+            assignments.entry(assignment.deployment).or_default().push(assignment);
+        }
+        let mut shown = Vec::with_capacity(records.len());
+        for record in records {
+            let of_deployment = assignments.remove(&record.deployment.id).unwrap_or_default();
+            shown.push(self.shown_deployment(record, of_deployment).await?);
+        }
+        Ok(shown)
+    }
+
+    pub async fn deployment(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
+        let record = self.store.deployment(name).await?;
+        let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+        let assignments = self.store.assignments(Scope::Deployment(record.deployment.id)).await?;
+        self.shown_deployment(record, assignments).await
+    }
+
+    async fn shown_deployment(
+        &self,
+        record: DeploymentRecord,
+        assignments: Vec<AssignmentRecord>,
+    ) -> Result<operator::Deployment, Error> {
+        let names = assignments.iter().map(|assignment| assignment.device.clone()).collect();
+        let devices = self.store.devices_named(names).await?;
+        let devices: HashMap<DeviceRef, DeviceRecord> =
+            devices.into_iter().map(|device| (device.device.clone(), self.fresh(device))).collect();
+        let shown = |assignment: &AssignmentRecord| {
+            let device = devices.get(&assignment.device)?;
+            Some(self.shown_assignment(device, assignment))
+        };
+        let DeploymentRecord { deployment, changed_at, changed_by, misfits, removed } = record;
+        // What is removed is meant for nobody any more; who still has it is in the assignments.
+        let targets = if removed { Default::default() } else { deployment.targets };
+        let value = |value| serde_json::to_value(value).unwrap_or_default();
+        Ok(operator::Deployment {
+            id: deployment.id.to_string(),
+            name: deployment.name.to_string(),
+            package: deployment.package.to_string(),
+            version: deployment.version.to_string(),
+            profile: deployment.profile.map(|profile| profile.to_string()),
+            parameters: deployment
+                .answers
+                .into_iter()
+                .map(|(name, answer)| (name.to_string(), value(answer)))
+                .collect(),
+            targets: operator::Targets {
+                devices: targets.devices.iter().map(DeviceRef::to_string).collect(),
+                labels: targets.labels,
+            },
+            revision: deployment.revision,
+            removing: removed,
+            changed_at: time(changed_at),
+            changed_by,
+            assignments: assignments.iter().filter_map(shown).collect(),
+            misfits: misfits
+                .into_iter()
+                .map(|misfit| operator::Misfit { device: misfit.device.to_string(), reasons: misfit.reasons })
+                .collect(),
+        })
+    }
+}
+
+pub(super) fn shown_fault(fault: &Fault) -> operator::ErrorDetail {
+    operator::ErrorDetail {
+        code: fault.code.clone(),
+        source: fault.source.clone(),
+        message: fault.message.clone(),
+    }
+}
+
+fn shown_components(report: &Report) -> Vec<operator::ComponentStatus> {
+    let components = report.components.iter().map(|component| operator::ComponentStatus {
+        name: component.name.clone(),
+        state: component.state.as_str().to_owned(),
+        error: component.fault.as_ref().map(shown_fault),
+    });
+    components.collect()
+}
+
+fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
+    let Entry { record, package } = entry;
+    let profiles = package.profiles.iter().map(|profile| operator::PackageProfile {
+        id: profile.id.to_string(),
+        kind: profile.kind.as_str().to_owned(),
+        description: profile.description.clone(),
+        components: profile
+            .components
+            .iter()
+            .map(|component| operator::PackageComponent {
+                name: component.name.to_string(),
+                repository: component.repository.clone(),
+                revision: component.revision.as_str().to_owned(),
+                digest: entry.pin(component).map(|digest| digest.to_string()),
+            })
+            .collect(),
+    });
+    let sections = package.sections.iter().map(|section| operator::PackageSection {
+        name: section.name.clone(),
+        settings: section
+            .settings
+            .iter()
+            .filter_map(|setting| {
+                let schema = package.schemas.get(&setting.schema)?;
+                let default = package.parameters.get(&setting.parameter)?.default.as_ref();
+                Some(operator::PackageSetting {
+                    parameter: setting.parameter.to_string(),
+                    name: setting.name.clone(),
+                    description: setting.description.clone(),
+                    data_type: schema.data_type.as_str().to_owned(),
+                    required: !schema.allow_empty,
+                    immutable: setting.immutable,
+                    default: default.and_then(|value| serde_json::to_value(value).ok()),
+                    options: schema.options.clone().unwrap_or_default(),
+                    multiselect: schema.multiselect,
+                })
+            })
+            .collect(),
+    });
+    operator::Package {
+        id: record.id.to_string(),
+        version: record.version.to_string(),
+        name: package.name.clone(),
+        tagline: package.catalog.tagline.clone(),
+        description: package.description.clone(),
+        organization: package.catalog.organizations.first().map(|org| org.name.clone()).unwrap_or_default(),
+        icon: package.catalog.icon.clone(),
+        reference: record.reference.clone(),
+        added_at: time(record.added_at),
+        added_by: record.added_by.clone(),
+        profiles: profiles.collect(),
+        sections: sections.collect(),
+        deployments,
+    }
+}

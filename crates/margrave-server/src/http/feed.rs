@@ -1,0 +1,117 @@
+//! Events, from where a reader left off and then as they happen.
+//!
+//! Shared by the operator interface and the pages, which frame them differently. The store is the truth and
+//! the live channel only quickens it: whoever missed something, however it came about, reads it from the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, Stream};
+use margrave_wire::operator::Event;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::Stopping;
+use crate::fleet::{Error, Fleet};
+
+/// Streams per listener. Each costs a connection and a few kilobytes; a wallboard needs one.
+const STREAMS_MAX: usize = 256;
+/// A stream ends after this time and its reader comes back where it left off, so that a session that was
+/// ended, or a token that was withdrawn, is noticed.
+const STREAM_AGE_MAX: Duration = Duration::from_secs(15 * 60);
+/// Events read from the store at a time.
+const READ_MAX: usize = 500;
+/// Sent when nothing else was, so that proxies keep the connection and readers notice when it is gone.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Clone)]
+pub(crate) struct Feed {
+    fleet: Arc<Fleet>,
+    stopping: Stopping,
+    places: Arc<Semaphore>,
+}
+
+impl Feed {
+    pub(crate) fn new(fleet: Arc<Fleet>, stopping: Stopping) -> Self {
+        Feed { fleet, stopping, places: Arc::new(Semaphore::new(STREAMS_MAX)) }
+    }
+
+    /// A place to follow the fleet from, or `None` when all are taken. Without `after` it begins now.
+    pub(crate) fn follow(&self, after: Option<u64>) -> Option<Follower> {
+        let place = self.places.clone().try_acquire_owned().ok()?;
+        Some(Follower {
+            // Subscribed before anything is read, so that nothing falls in between.
+            live: self.fleet.subscribe(),
+            fleet: self.fleet.clone(),
+            stopping: self.stopping.clone(),
+            behind: after.is_some(),
+            seen: after,
+            ends: Instant::now() + STREAM_AGE_MAX,
+            _place: place,
+        })
+    }
+}
+
+/// One reader's place in the events.
+pub(crate) struct Follower {
+    fleet: Arc<Fleet>,
+    live: Receiver<Arc<Event>>,
+    stopping: Stopping,
+    /// The last event given out.
+    seen: Option<u64>,
+    /// Whether the store may hold events that were not given out yet.
+    behind: bool,
+    ends: Instant,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Follower {
+    /// The next events, at least one, in order and without gaps; `None` when the stream is over.
+    pub(crate) async fn next(&mut self) -> Option<Vec<Arc<Event>>> {
+        loop {
+            if self.behind {
+                match self.read().await {
+                    Ok(events) if events.is_empty() => self.behind = false,
+                    Ok(events) => return Some(events),
+                    Err(error) => {
+                        // The reader comes back by itself, after what it has seen.
+                        tracing::warn!(%error, "an event stream ends early");
+                        return None;
+                    }
+                }
+            }
+            let received = tokio::select! {
+                () = self.stopping.wait() => return None,
+                () = tokio::time::sleep_until(self.ends) => return None,
+                received = self.live.recv() => received,
+            };
+            match received {
+                Ok(event) => match self.seen {
+                    Some(seen) if event.sequence <= seen => {}
+                    Some(seen) if event.sequence > seen + 1 => self.behind = true,
+                    _ => {
+                        self.seen = Some(event.sequence);
+                        return Some(vec![event]);
+                    }
+                },
+                Err(RecvError::Lagged(_)) => self.behind = self.seen.is_some(),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<Vec<Arc<Event>>, Error> {
+        let Some(seen) = self.seen else { return Ok(Vec::new()) };
+        let events = self.fleet.events(seen, READ_MAX).await?;
+        if let Some(last) = events.last() {
+            self.seen = Some(last.sequence);
+        }
+        Ok(events.into_iter().map(Arc::new).collect())
+    }
+
+    pub(crate) fn into_stream(self) -> impl Stream<Item = Vec<Arc<Event>>> {
+        stream::unfold(self, |mut follower| async move { Some((follower.next().await?, follower)) })
+    }
+}

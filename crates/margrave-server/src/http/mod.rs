@@ -1,0 +1,75 @@
+//! Everything that speaks HTTP: translate a request, call the fleet, translate the answer.
+//!
+//! No handler holds a business rule. Three routers are made here, one per listener, because what a
+//! listener offers is a matter of trust: devices meet only `device`, strangers only what `web` shows them.
+
+pub mod device;
+mod feed;
+pub mod identity;
+pub mod operator;
+pub mod problem;
+pub mod registry;
+pub mod web;
+
+use std::sync::Arc;
+
+use axum::Router;
+use tokio::sync::watch;
+
+use crate::auth::SignInCodes;
+use crate::fleet::Fleet;
+
+/// What handlers share: the state of the operator and page routers.
+#[derive(Clone)]
+pub struct App {
+    pub fleet: Arc<Fleet>,
+    pub sign_in: Arc<SignInCodes>,
+    pub stopping: Stopping,
+}
+
+/// How a request reached us; every listener puts one into each request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// Over HTTPS, from anywhere.
+    Web,
+    /// Over mutual TLS, from a verified client.
+    Device,
+    /// Over plain HTTP, from this very machine.
+    Local,
+}
+
+/// Tells whether the server is going down, so that streams and held requests end by themselves.
+#[derive(Clone)]
+pub struct Stopping(watch::Receiver<bool>);
+
+impl Stopping {
+    /// The signal, and what sets it off: send `true`, or drop the sender.
+    pub fn new() -> (watch::Sender<bool>, Stopping) {
+        let (sender, receiver) = watch::channel(false);
+        (sender, Stopping(receiver))
+    }
+
+    pub fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Ends when the server is going down; also when nobody is left who could say so.
+    pub async fn wait(&self) {
+        let mut receiver = self.0.clone();
+        // An error means that the sender is gone: the server is no more, which is what was waited for.
+        receiver.wait_for(|stopping| *stopping).await.map(drop).unwrap_or_default();
+    }
+}
+
+/// What the HTTPS listener offers: page, operator REST, identity, registry.
+pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::Mount) -> Router {
+    operator::router(app.clone())
+        .merge(web::router(app.clone()))
+        .merge(identity::router(identity))
+        .merge(registry.router())
+}
+
+/// What the plain loopback listener offers: the same without identity, which needs TLS (ID-062).
+pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
+    operator::router(app.clone()).merge(web::router(app.clone())).merge(registry.router())
+}

@@ -1,0 +1,220 @@
+//! Deployments: what operators want.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use margrave_wire::operator;
+
+use super::Api;
+use super::read::{Body, Ids};
+use crate::auth::Operator;
+use crate::fleet::Error;
+use crate::http::problem::Problem;
+
+#[utoipa::path(get, path = "/deployments", tag = "deployments", operation_id = "listDeployments",
+    responses((status = 200, body = Vec<operator::Deployment>)))]
+pub(super) async fn list(
+    _: Operator,
+    State(api): State<Api>,
+) -> Result<Json<Vec<operator::Deployment>>, Problem> {
+    Ok(Json(api.fleet().deployments().await?))
+}
+
+/// One deployment, its assignments, and its revision as `ETag`.
+#[utoipa::path(get, path = "/deployments/{deployment}", tag = "deployments", operation_id = "showDeployment",
+    params(("deployment" = String, Path)),
+    responses((status = 200, body = operator::Deployment), (status = 404, body = operator::Problem)))]
+pub(super) async fn show(_: Operator, State(api): State<Api>, ids: Ids) -> Result<Response, Problem> {
+    Ok(tagged(StatusCode::OK, api.fleet().deployment(&ids.deployment()?).await?))
+}
+
+/// Creates or changes a deployment. `If-Match` with a revision, or `revision` in the body, refuses to overwrite
+/// somebody else's change; `If-None-Match: *` only creates.
+#[utoipa::path(put, path = "/deployments/{deployment}", tag = "deployments", operation_id = "putDeployment",
+    params(("deployment" = String, Path), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)),
+    request_body = operator::PutDeployment,
+    responses((status = 200, body = operator::Deployment), (status = 201, body = operator::Deployment),
+        (status = 409, body = operator::Problem), (status = 412, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn put(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+    headers: HeaderMap,
+    Body(mut want): Body<operator::PutDeployment>,
+) -> Result<Response, Problem> {
+    let name = ids.deployment()?;
+    let before = match api.fleet().deployment(&name).await {
+        // One that is on its way out can be wanted anew.
+        Ok(deployment) => Some(deployment.revision).filter(|_| !deployment.removing),
+        Err(Error::NotFound { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let condition = Condition::read(&headers)?;
+    condition.check(before)?;
+    // The fleet compares again, inside its transaction; what was read above only makes the answer clear.
+    want.revision = condition.revision().or(want.revision);
+    let deployment = match api.fleet().put_deployment(&actor, &name, want).await {
+        Err(Error::Conflict { message }) if condition.revision().is_some() => {
+            return Err(Problem::precondition(message));
+        }
+        answer => answer?,
+    };
+    let status = if before.is_none() { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(tagged(status, deployment))
+}
+
+/// Removes a deployment from every device.
+#[utoipa::path(delete, path = "/deployments/{deployment}", tag = "deployments", operation_id = "removeDeployment",
+    params(("deployment" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 204), (status = 404, body = operator::Problem), (status = 412, body = operator::Problem)))]
+pub(super) async fn remove(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    let name = ids.deployment()?;
+    let condition = Condition::read(&headers)?;
+    if condition != Condition::None {
+        condition.check(Some(api.fleet().deployment(&name).await?.revision))?;
+    }
+    api.fleet().remove_deployment(&actor, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Which devices a deployment would reach, without writing anything.
+#[utoipa::path(post, path = "/deployments/{deployment}/preview", tag = "deployments", operation_id = "previewDeployment",
+    params(("deployment" = String, Path)), request_body = operator::PutDeployment,
+    responses((status = 200, body = operator::Preview), (status = 422, body = operator::Problem)))]
+pub(super) async fn preview(
+    _: Operator,
+    State(api): State<Api>,
+    ids: Ids,
+    Body(want): Body<operator::PutDeployment>,
+) -> Result<Json<operator::Preview>, Problem> {
+    let preview = api.fleet().preview(&ids.deployment()?, want).await?;
+    let fits = preview
+        .fits
+        .into_iter()
+        .map(|fit| operator::PreviewFit { device: fit.device, profile: fit.profile })
+        .collect();
+    Ok(Json(operator::Preview { fits, misfits: preview.misfits }))
+}
+
+/// Every step in one assignment's life, oldest first.
+#[utoipa::path(get, path = "/deployments/{deployment}/devices/{device}/transitions", tag = "deployments",
+    operation_id = "listTransitions",
+    params(("deployment" = String, Path), ("device" = String, Path, description = "The device, with '/' written %2F")),
+    responses((status = 200, body = Vec<operator::Transition>), (status = 404, body = operator::Problem)))]
+pub(super) async fn transitions(
+    _: Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<Json<Vec<operator::Transition>>, Problem> {
+    Ok(Json(api.fleet().transitions(&ids.deployment()?, &ids.device()?).await?))
+}
+
+fn tagged(status: StatusCode, deployment: operator::Deployment) -> Response {
+    let tag = HeaderValue::from_str(&format!("\"{}\"", deployment.revision))
+        .expect("a number in quotes is a legal header value");
+    (status, [(ETAG, tag)], Json(deployment)).into_response()
+}
+
+/// What the writer expects to find (RFC 9110, section 13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    None,
+    Revision(u64),
+    Exists,
+    Absent,
+}
+
+impl Condition {
+    fn read(headers: &HeaderMap) -> Result<Self, Problem> {
+        let text =
+            |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default().trim());
+        match (text(IF_MATCH), text(IF_NONE_MATCH)) {
+            (None, None) => Ok(Condition::None),
+            (Some("*"), None) => Ok(Condition::Exists),
+            (None, Some("*")) => Ok(Condition::Absent),
+            (Some(tag), None) => tag
+                .strip_prefix('"')
+                .and_then(|tag| tag.strip_suffix('"'))
+                .and_then(|tag| tag.parse().ok())
+                .map(Condition::Revision)
+                .ok_or_else(|| Problem::malformed("If-Match: is a revision in quotes, such as \"7\", or *")),
+            _ => Err(Problem::malformed("send either If-Match, or If-None-Match: *")),
+        }
+    }
+
+    /// As the fleet writes it; nothing there is revision 0.
+    fn revision(self) -> Option<u64> {
+        match self {
+            Condition::Revision(revision) => Some(revision),
+            Condition::Absent => Some(0),
+            Condition::None | Condition::Exists => None,
+        }
+    }
+
+    fn check(self, found: Option<u64>) -> Result<(), Problem> {
+        match (self, found) {
+            (Condition::None, _) | (Condition::Exists, Some(_)) | (Condition::Absent, None) => Ok(()),
+            (Condition::Revision(wanted), Some(found)) if wanted == found => Ok(()),
+            (Condition::Revision(wanted), Some(found)) => Err(Problem::precondition(format!(
+                "the deployment is at revision {found}, not {wanted}; read it again and repeat your change"
+            ))),
+            (Condition::Revision(_) | Condition::Exists, None) => {
+                Err(Problem::precondition("there is no such deployment; leave out If-Match to create it"))
+            }
+            (Condition::Absent, Some(_)) => {
+                Err(Problem::precondition("a deployment of this name exists; choose another name"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_read_strictly() {
+        let check = |pairs: &[(http::HeaderName, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.insert(name, HeaderValue::from_str(value).unwrap());
+            }
+            Condition::read(&headers).ok()
+        };
+        assert_eq!(check(&[]), Some(Condition::None));
+        assert_eq!(check(&[(IF_MATCH, "\"7\"")]), Some(Condition::Revision(7)));
+        assert_eq!(check(&[(IF_MATCH, "*")]), Some(Condition::Exists));
+        assert_eq!(check(&[(IF_NONE_MATCH, "*")]), Some(Condition::Absent));
+        for bad in ["7", "\"x\"", "W/\"7\"", "\"1\", \"2\"", ""] {
+            assert_eq!(check(&[(IF_MATCH, bad)]), None, "{bad}");
+        }
+        assert_eq!(check(&[(IF_MATCH, "*"), (IF_NONE_MATCH, "*")]), None);
+    }
+
+    #[test]
+    fn a_condition_that_does_not_hold_is_412() {
+        for (condition, found, holds) in [
+            (Condition::Revision(3), Some(3), true),
+            (Condition::Revision(3), Some(4), false),
+            (Condition::Revision(3), None, false),
+            (Condition::Exists, None, false),
+            (Condition::Absent, Some(1), false),
+            (Condition::Absent, None, true),
+            (Condition::None, None, true),
+        ] {
+            let answer = condition.check(found);
+            assert_eq!(answer.is_ok(), holds, "{condition:?} {found:?}");
+            if let Err(problem) = answer {
+                assert_eq!(problem.status(), StatusCode::PRECONDITION_FAILED);
+            }
+        }
+    }
+}

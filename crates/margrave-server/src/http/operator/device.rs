@@ -1,0 +1,110 @@
+//! Devices, and the tokens they join with.
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use margrave_wire::operator;
+use utoipa::IntoParams;
+
+use super::Api;
+use super::read::{Body, Ids, Params};
+use crate::auth::Operator;
+use crate::fleet::DeviceQuery;
+use crate::http::problem::Problem;
+
+#[derive(Debug, serde::Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Part of the id, in any case.
+    search: Option<String>,
+    /// `key=value`, or `key` alone for any value.
+    label: Option<String>,
+    /// `converged`, `pending`, `failed`, `silent` or `retired`.
+    condition: Option<String>,
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// 1 to 1000; 100 when left out.
+    limit: Option<usize>,
+}
+
+/// Devices by id, a page at a time.
+#[utoipa::path(get, path = "/devices", tag = "devices", params(ListParams), operation_id = "listDevices",
+    responses((status = 200, body = operator::Page<operator::Device>), (status = 400, body = operator::Problem)))]
+pub(super) async fn list(
+    _: Operator,
+    State(api): State<Api>,
+    Params(params): Params<ListParams>,
+) -> Result<Json<operator::Page<operator::Device>>, Problem> {
+    let ListParams { search, label, condition, after, limit } = params;
+    let label = label.map(|label| match label.split_once('=') {
+        Some((key, value)) => (key.to_owned(), value.to_owned()),
+        None => (label, String::new()),
+    });
+    let query = DeviceQuery { search, label, condition, after, limit };
+    Ok(Json(api.fleet().devices(query).await?))
+}
+
+/// One device with everything that is assigned to it.
+#[utoipa::path(get, path = "/devices/{device}", tag = "devices", operation_id = "showDevice",
+    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem)))]
+pub(super) async fn show(
+    _: Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<Json<operator::Device>, Problem> {
+    Ok(Json(api.fleet().device(&ids.device()?).await?))
+}
+
+/// Sets and removes labels; those not named stay.
+#[utoipa::path(patch, path = "/devices/{device}/labels", tag = "devices", operation_id = "labelDevice",
+    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    request_body = operator::SetLabels,
+    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn label(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+    Body(want): Body<operator::SetLabels>,
+) -> Result<Json<operator::Device>, Problem> {
+    Ok(Json(api.fleet().label(&actor, &ids.device()?, want).await?))
+}
+
+/// Lets a retired device speak to this server again.
+#[utoipa::path(post, path = "/devices/{device}/accept", tag = "devices", operation_id = "acceptDevice",
+    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem)))]
+pub(super) async fn accept(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<Json<operator::Device>, Problem> {
+    Ok(Json(api.fleet().accept(&actor, &ids.device()?).await?))
+}
+
+/// Shuts a device out, at once. What runs on it keeps running.
+#[utoipa::path(post, path = "/devices/{device}/retire", tag = "devices", operation_id = "retireDevice",
+    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem)))]
+pub(super) async fn retire(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<Json<operator::Device>, Problem> {
+    Ok(Json(api.fleet().retire(&actor, &ids.device()?).await?))
+}
+
+/// A token for one device to join with. It is shown this once.
+#[utoipa::path(post, path = "/join-tokens", tag = "devices", operation_id = "createJoinToken",
+    request_body = operator::CreateJoinToken,
+    responses((status = 201, body = operator::JoinToken), (status = 409, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn token(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    Body(want): Body<operator::CreateJoinToken>,
+) -> Result<(StatusCode, Json<operator::JoinToken>), Problem> {
+    Ok((StatusCode::CREATED, Json(api.fleet().create_join_token(&actor, want).await?)))
+}

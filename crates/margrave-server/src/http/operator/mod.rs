@@ -1,0 +1,162 @@
+//! The operator interface, `/api/operator/v1`: what the command line and other people's programs use.
+//!
+//! Handlers parse, call the fleet and answer; they decide nothing. Bodies are `margrave_wire::operator`.
+//! Identifiers stand in one path segment, percent-encoded: a device `gw/child` is `/devices/gw%2Fchild`.
+//! The OpenAPI document is made from the same attributes that make the routes, so neither can lack the other.
+
+mod deployment;
+mod device;
+mod event;
+mod package;
+mod read;
+
+use std::sync::Arc;
+
+use axum::extract::{OriginalUri, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use margrave_wire::operator;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use self::read::Params;
+use super::feed::Feed;
+use super::problem::Problem;
+use super::{App, Stopping};
+use crate::auth::Operator;
+use crate::fleet::Fleet;
+
+/// What handlers share.
+#[derive(Clone)]
+struct Api {
+    app: App,
+    feed: Feed,
+}
+
+impl Api {
+    fn fleet(&self) -> &Fleet {
+        &self.app.fleet
+    }
+}
+
+impl axum::extract::FromRef<Api> for App {
+    fn from_ref(api: &Api) -> App {
+        api.app.clone()
+    }
+}
+
+/// Everything below [`operator::PREFIX`].
+pub fn router(app: App) -> Router {
+    let feed = Feed::new(Arc::clone(&app.fleet), Stopping::clone(&app.stopping));
+    let (routes, document) = routes().split_for_parts();
+    let document =
+        Bytes::from(document.to_json().expect("the document is plain data, which always serialises"));
+    let described = move || {
+        let document = document.clone();
+        async move { ([(CONTENT_TYPE, "application/json")], document) }
+    };
+    routes
+        .route(&format!("{}/openapi.json", operator::PREFIX), axum::routing::get(described))
+        .method_not_allowed_fallback(no_such_method)
+        .layer(axum::middleware::map_response(no_store))
+        .with_state(Api { app, feed })
+}
+
+/// The OpenAPI document of this interface.
+pub fn document() -> OpenApi {
+    routes().into_openapi()
+}
+
+fn routes() -> OpenApiRouter<Api> {
+    let api = OpenApiRouter::new()
+        .routes(routes!(status))
+        .routes(routes!(why))
+        .routes(routes!(device::list))
+        .routes(routes!(device::show))
+        .routes(routes!(device::label))
+        .routes(routes!(device::accept))
+        .routes(routes!(device::retire))
+        .routes(routes!(device::token))
+        .routes(routes!(package::list, package::add))
+        .routes(routes!(package::show, package::remove))
+        .routes(routes!(deployment::list))
+        .routes(routes!(deployment::show, deployment::put, deployment::remove))
+        .routes(routes!(deployment::preview))
+        .routes(routes!(deployment::transitions))
+        .routes(routes!(event::events))
+        .fallback(no_such_path)
+        .layer(axum::middleware::map_request(whole_address));
+    OpenApiRouter::with_openapi(base()).nest(operator::PREFIX, api)
+}
+
+/// What the document says apart from the routes.
+fn base() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("Margrave operator interface")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "Devices, packages and deployments of one server. Errors are application/problem+json with types \
+             under urn:margrave:problem. Identifiers in paths are one segment each, with '/' written %2F. \
+             Lists that can grow are paged: pass `next` as `after`.",
+        ))
+        .build();
+    let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
+    OpenApiBuilder::new()
+        .info(info)
+        .components(Some(ComponentsBuilder::new().security_scheme("token", bearer).build()))
+        .security(Some([SecurityRequirement::new("token", Vec::<String>::new())]))
+        .build()
+}
+
+/// The fleet at a glance.
+#[utoipa::path(get, path = "/status", tag = "fleet",
+    responses((status = 200, body = operator::FleetStatus), (status = 401, body = operator::Problem)))]
+async fn status(_: Operator, State(api): State<Api>) -> Result<Json<operator::FleetStatus>, Problem> {
+    Ok(Json(api.fleet().status().await?))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WhyParams {
+    /// A device, or a device and a deployment on it: `line-1`, `line-1/web`.
+    subject: String,
+}
+
+/// Why something is not as wanted; the last cause is the one to act on.
+#[utoipa::path(get, path = "/why", tag = "fleet", params(WhyParams),
+    responses((status = 200, body = operator::Why), (status = 404, body = operator::Problem)))]
+async fn why(
+    _: Operator,
+    State(api): State<Api>,
+    Params(params): Params<WhyParams>,
+) -> Result<Json<operator::Why>, Problem> {
+    Ok(Json(api.fleet().why(&params.subject).await?))
+}
+
+async fn no_such_path(OriginalUri(uri): OriginalUri) -> Response {
+    Problem::no_such_path().at(uri.path()).into_response()
+}
+
+async fn no_such_method(OriginalUri(uri): OriginalUri) -> Response {
+    Problem::no_such_method().at(uri.path()).into_response()
+}
+
+/// Handlers and their problems speak of the address that was asked, not of what is left below the prefix.
+async fn whole_address(OriginalUri(uri): OriginalUri, mut request: Request) -> Request {
+    *request.uri_mut() = uri;
+    request
+}
+
+/// Answers speak of this moment and of this operator; no cache on the way may keep them.
+async fn no_store(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

@@ -1,0 +1,107 @@
+//! Reading requests into domain types, with answers that name what is wrong.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use margrave_core::id::{DeploymentName, DeviceRef, InvalidId, PackageId, PackageVersion};
+use serde::de::DeserializeOwned;
+
+use crate::http::problem::Problem;
+
+/// The largest request is a deployment with its answers and targets; this is hundreds of each.
+pub(super) const BODY_MAX: usize = 256 * 1024;
+
+/// A JSON body. Unknown fields are refused by the types themselves, and serde names the field.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let path = request.uri().path().to_owned();
+        if !is_json(&request) {
+            return Err(Problem::not_json().at(&path));
+        }
+        let bytes = read(request).await.map_err(|problem| problem.at(&path))?;
+        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
+            let kind =
+                if error.is_data() { "the body does not fit" } else { "the body is not well-formed JSON" };
+            Problem::malformed(format!("{kind}: {error}")).at(&path)
+        })
+    }
+}
+
+fn is_json(request: &Request) -> bool {
+    let value = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let essence = value.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+}
+
+async fn read(request: Request) -> Result<Bytes, Problem> {
+    match Limited::new(request.into_body(), BODY_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Problem::too_large(BODY_MAX)),
+        Err(error) => Err(Problem::malformed(format!("the body did not arrive whole: {error}"))),
+    }
+}
+
+/// Query parameters.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Query::<T>::from_request_parts(parts, state).await {
+            Ok(Query(params)) => Ok(Params(params)),
+            Err(rejection) => {
+                // The wrapper says only that it failed; what and why is beneath.
+                let cause =
+                    std::error::Error::source(&rejection).map_or(rejection.body_text(), ToString::to_string);
+                Err(Problem::malformed(format!("the query does not fit: {cause}")).at(parts.uri.path()))
+            }
+        }
+    }
+}
+
+/// The identifiers in a path, already percent-decoded.
+pub(super) struct Ids {
+    texts: HashMap<String, String>,
+    path: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Ids {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = parts.uri.path().to_owned();
+        match Path::<HashMap<String, String>>::from_request_parts(parts, state).await {
+            Ok(Path(texts)) => Ok(Ids { texts, path }),
+            Err(rejection) => Err(Problem::malformed(rejection.body_text()).at(&path)),
+        }
+    }
+}
+
+impl Ids {
+    pub(super) fn device(&self) -> Result<DeviceRef, Problem> {
+        self.parse("device")
+    }
+
+    pub(super) fn deployment(&self) -> Result<DeploymentName, Problem> {
+        self.parse("deployment")
+    }
+
+    pub(super) fn package(&self) -> Result<(PackageId, PackageVersion), Problem> {
+        Ok((self.parse("package")?, self.parse("version")?))
+    }
+
+    fn parse<T: FromStr<Err = InvalidId>>(&self, field: &str) -> Result<T, Problem> {
+        let text = self.texts.get(field).map(String::as_str).unwrap_or_default();
+        text.parse().map_err(|error| Problem::bad_identifier(field, &error).at(&self.path))
+    }
+}

@@ -1,0 +1,259 @@
+//! Errors as operators' programs read them: `application/problem+json`, RFC 9457.
+//!
+//! The one match from [`fleet::Error`] to an HTTP answer is here. What the caller sees and what the log keeps
+//! are separate: the caller gets what to do next, the log the whole chain of causes. Problem types are ours,
+//! `urn:margrave:problem:…`; the standard's own types belong to the device interface.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
+use margrave_wire::operator;
+
+use crate::fleet::Error;
+
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// An answer that says no, and why.
+#[derive(Debug, Clone)]
+pub struct Problem {
+    body: Box<operator::Problem>,
+    /// Seconds.
+    retry_after: Option<u32>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, name: &str, title: &str, detail: impl Into<String>) -> Self {
+        let body = operator::Problem {
+            kind: format!("urn:margrave:problem:{name}"),
+            title: title.to_owned(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            instance: None,
+            violations: Vec::new(),
+            misfits: Vec::new(),
+        };
+        Problem { body: Box::new(body), retry_after: None }
+    }
+
+    /// The request could not be read at all.
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::BAD_REQUEST, "malformed", "The request could not be read", detail)
+    }
+
+    /// A field or path segment holds something that is no identifier.
+    pub fn bad_identifier(field: &str, error: &margrave_core::id::InvalidId) -> Self {
+        let detail = format!("{field}: {error}");
+        Problem::new(StatusCode::BAD_REQUEST, "bad-identifier", "An identifier is not well-formed", detail)
+    }
+
+    pub fn too_large(limit: usize) -> Self {
+        let detail = format!("the body is larger than {limit} bytes; send less");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large", detail)
+    }
+
+    pub fn not_json() -> Self {
+        let detail = "the body must be JSON; send it with \"Content-Type: application/json\"";
+        Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", "The body is not JSON", detail)
+    }
+
+    pub fn no_such_path() -> Self {
+        let detail = "nothing answers at this address; see /api/operator/v1/openapi.json for what there is";
+        Problem::new(StatusCode::NOT_FOUND, "no-such-path", "No such address", detail)
+    }
+
+    pub fn no_such_method() -> Self {
+        let detail = "this address does not take this method; see /api/operator/v1/openapi.json";
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", "Method not allowed", detail)
+    }
+
+    /// `If-Match` or `If-None-Match` did not hold.
+    pub fn precondition(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::PRECONDITION_FAILED, "changed", "It is not as the request expects", detail)
+    }
+
+    pub fn too_many_streams() -> Self {
+        let detail = "as many streams are open as this server allows; close one, or try again in a minute";
+        let mut problem =
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many-streams", "Too many streams", detail);
+        problem.retry_after = Some(30);
+        problem
+    }
+
+    /// We know who it is, and no.
+    pub fn not_allowed(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
+    }
+
+    pub fn too_many_requests(detail: impl Into<String>, seconds: u32) -> Self {
+        let mut problem =
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "Too many requests", detail);
+        problem.retry_after = Some(seconds);
+        problem
+    }
+
+    /// Our fault; the log says more.
+    pub fn internal() -> Self {
+        let detail = "something went wrong inside the server; its log says what";
+        let mut problem =
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal server error", detail);
+        problem.retry_after = Some(10);
+        problem
+    }
+
+    pub fn at(mut self, path: &str) -> Self {
+        self.body.instance = Some(path.to_owned());
+        self
+    }
+
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.body.status).expect("every problem is made from a status code")
+    }
+
+    pub fn body(&self) -> &operator::Problem {
+        &self.body
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let detail = error.to_string();
+        match error {
+            Error::NotFound { .. } => Problem::new(StatusCode::NOT_FOUND, "not-found", "Not found", detail),
+            Error::DeviceNotFound(_) => {
+                Problem::new(StatusCode::NOT_FOUND, "device-not-found", "Device not found", detail)
+            }
+            Error::AssignmentUnknown(_) => {
+                Problem::new(StatusCode::NOT_FOUND, "assignment-unknown", "Assignment not found", detail)
+            }
+            Error::GatewayNotFound(_) => {
+                Problem::new(StatusCode::CONFLICT, "gateway-not-found", "Gateway not found", detail)
+            }
+            Error::Conflict { .. } => Problem::new(StatusCode::CONFLICT, "conflict", "Conflict", detail),
+            Error::InUse { .. } => Problem::new(StatusCode::CONFLICT, "in-use", "Still in use", detail),
+            Error::Invalid(violations) => {
+                let mut problem = Problem::new(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    "invalid",
+                    "The request breaks a rule",
+                    detail,
+                );
+                problem.body.violations = violations
+                    .into_iter()
+                    .map(|v| operator::Violation {
+                        place: v.place,
+                        rule: v.rule.to_owned(),
+                        message: v.message,
+                    })
+                    .collect();
+                problem
+            }
+            Error::Misfit(misfits) => {
+                let mut problem =
+                    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "misfit", "A device does not fit", detail);
+                problem.body.misfits = misfits;
+                problem
+            }
+            Error::TokenUnknown => {
+                Problem::new(StatusCode::FORBIDDEN, "token-unknown", "Token refused", detail)
+            }
+            Error::TokenUsed => Problem::new(StatusCode::FORBIDDEN, "token-used", "Token refused", detail),
+            Error::TokenExpired => {
+                Problem::new(StatusCode::FORBIDDEN, "token-expired", "Token refused", detail)
+            }
+            Error::Upstream { ref source, .. } => {
+                let cause = source.as_ref().map(|source| causes(source.as_ref()));
+                tracing::warn!(%detail, cause, "a registry did not give what was needed");
+                let detail = match cause {
+                    Some(cause) => format!("{detail}: {cause}"),
+                    None => detail,
+                };
+                Problem::new(StatusCode::BAD_GATEWAY, "upstream", "A registry did not help", detail)
+            }
+            Error::Storage(ref source) => {
+                tracing::error!(cause = causes(source.as_ref()), "{detail}");
+                let hint = "the server could not use its database; its log says why, and nothing was changed";
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "storage", "The database failed", hint)
+            }
+            Error::Overloaded => {
+                let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Busy", detail);
+                problem.retry_after = Some(2);
+                problem
+            }
+        }
+    }
+}
+
+/// An error and everything beneath it, in one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let bytes =
+            serde_json::to_vec(&*self.body).expect("a problem is text and numbers, which always serialise");
+        let mut response = (self.status(), bytes).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// The answer for an error that came up while `path` was asked.
+pub fn respond(error: Error, path: &str) -> Response {
+    Problem::from(error).at(path).into_response()
+}
+
+pub fn forbidden(detail: &str, path: &str) -> Response {
+    Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).at(path).into_response()
+}
+
+pub fn unauthorized(detail: &str, path: &str) -> Response {
+    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "Not signed in", detail).at(path).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use margrave_core::violation::Violation;
+
+    #[test]
+    fn every_broken_rule_is_named() {
+        let problem = Problem::from(Error::Invalid(vec![
+            Violation::new("/parameters/rate", "DM-060", "must be a number"),
+            Violation::new("/targets", "", "names no device"),
+        ]));
+        assert_eq!(problem.status(), StatusCode::UNPROCESSABLE_ENTITY);
+        let json = serde_json::to_value(problem.body()).unwrap();
+        assert_eq!(json["type"], "urn:margrave:problem:invalid");
+        assert_eq!(json["violations"][0]["place"], "/parameters/rate");
+        assert_eq!(json["violations"][1]["message"], "names no device");
+    }
+
+    #[test]
+    fn what_broke_inside_is_logged_and_not_told() {
+        let inner = std::io::Error::other("/var/lib/secret/path is on fire");
+        let problem = Problem::from(Error::Storage(Box::new(inner)));
+        assert_eq!(problem.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(!problem.body().detail.contains("secret"), "{:?}", problem.body());
+    }
+
+    #[test]
+    fn a_busy_server_says_when_to_come_back() {
+        let response = respond(Error::Overloaded, "/x");
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(response.headers().contains_key(RETRY_AFTER));
+        assert_eq!(response.headers()[CONTENT_TYPE], MEDIA_TYPE);
+    }
+}

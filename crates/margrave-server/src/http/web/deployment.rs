@@ -1,0 +1,294 @@
+//! Deployments: the list, one of them, and its end.
+
+use askama::Template;
+use askama::filters::HtmlSafe;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use margrave_core::id::DeploymentName;
+use margrave_core::lifecycle::STATES;
+use margrave_wire::operator;
+
+use super::Web;
+use super::badge::Badge;
+use super::command::{Command, plain};
+use super::device::{ComponentLine, ConfirmPage};
+use super::error::{PageError, sentence};
+use super::frame::{Frame, Section, render};
+use super::link;
+use super::session::{Submitted, Visitor};
+use super::stamp::Stamp;
+use crate::fleet::Error;
+
+/// Devices shown on a deployment's page; the rest is counted.
+const DEVICES_MAX: usize = 200;
+
+/// How many assignments are in which state, as a bar and in words.
+#[derive(Template)]
+#[template(path = "tally.html")]
+pub(super) struct Tally {
+    total: usize,
+    shares: Vec<Share>,
+}
+
+struct Share {
+    badge: Badge,
+    count: usize,
+    /// Of a bar that is 1000 wide.
+    from: usize,
+    width: usize,
+}
+
+impl HtmlSafe for Tally {}
+
+impl Tally {
+    pub(super) fn of(assignments: &[operator::Assignment]) -> Self {
+        let total = assignments.len();
+        let mut done = 0;
+        let mut shares = Vec::new();
+        for state in STATES {
+            let count = assignments.iter().filter(|assignment| assignment.state == state.as_str()).count();
+            if count == 0 {
+                continue;
+            }
+            let from = done * 1000 / total;
+            done += count;
+            shares.push(Share {
+                badge: Badge::state(state.as_str()),
+                count,
+                from,
+                width: done * 1000 / total - from,
+            });
+        }
+        Tally { total, shares }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "deployments.html")]
+struct DeploymentsPage {
+    frame: Frame,
+    rows: Vec<Row>,
+    /// What has just gone from its last device.
+    gone: Option<DeploymentName>,
+    command: Command,
+}
+
+#[derive(serde::Deserialize)]
+pub(super) struct Gone {
+    gone: Option<String>,
+}
+
+struct Row {
+    key: String,
+    name: String,
+    path: String,
+    package: String,
+    package_path: String,
+    tally: Tally,
+    changed: Stamp,
+    by: String,
+    misfits: usize,
+    removing: bool,
+}
+
+pub(super) async fn list(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Query(Gone { gone }): Query<Gone>,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(&web, &visitor, Section::Deployments, "Deployments").await?;
+    let deployments = web.fleet().deployments().await?;
+    let row = |deployment: &operator::Deployment| Row {
+        key: format!("deployment-{}", deployment.name),
+        name: deployment.name.clone(),
+        path: link::deployment(&deployment.name),
+        package: format!("{} {}", deployment.package, deployment.version),
+        package_path: link::package(&deployment.package, &deployment.version),
+        tally: Tally::of(&deployment.assignments),
+        changed: Stamp::ago(&deployment.changed_at),
+        by: who(&deployment.changed_by),
+        misfits: deployment.misfits.len(),
+        removing: deployment.removing,
+    };
+    render(&DeploymentsPage {
+        frame,
+        rows: deployments.iter().map(row).collect(),
+        gone: gone
+            .and_then(|name| DeploymentName::parse(&name).ok())
+            .filter(|name| deployments.iter().all(|deployment| deployment.name != name.as_str())),
+        command: Command::new(["margrave", "deploy", "PACKAGE", "--to", "DEVICE"]),
+    })
+}
+
+#[derive(Template)]
+#[template(path = "deployment.html")]
+struct DeploymentPage {
+    frame: Frame,
+    deployment: operator::Deployment,
+    path: String,
+    package_path: String,
+    tally: Tally,
+    changed: Stamp,
+    by: String,
+    rows: Vec<AssignmentRow>,
+    rows_more: usize,
+    parameters: Vec<(String, String)>,
+    labels: Vec<String>,
+    command: Command,
+    command_update: Command,
+}
+
+struct AssignmentRow {
+    key: String,
+    device: String,
+    path: String,
+    badge: Badge,
+    current: bool,
+    reason: Option<String>,
+    error: Option<operator::ErrorDetail>,
+    /// A component says what is wrong, closer to the cause.
+    explained: bool,
+    attempt: u32,
+    next_try: Option<Stamp>,
+    changed: Option<Stamp>,
+    components: Vec<ComponentLine>,
+    why: Option<String>,
+}
+
+impl AssignmentRow {
+    fn of(assignment: &operator::Assignment) -> Self {
+        let settled = assignment.current && assignment.state == "INSTALLED";
+        AssignmentRow {
+            key: format!("assignment-{}", assignment.id),
+            device: assignment.device.clone(),
+            path: link::device(&assignment.device),
+            badge: Badge::state(&assignment.state),
+            current: assignment.current,
+            reason: assignment.reason.clone(),
+            error: assignment.error.clone(),
+            explained: assignment.components.iter().any(|component| component.error.is_some()),
+            attempt: assignment.attempt,
+            next_try: assignment.next_try.as_deref().map(Stamp::ago),
+            changed: assignment.changed_at.as_deref().map(Stamp::ago),
+            components: assignment.components.iter().map(ComponentLine::of).collect(),
+            why: (!settled).then(|| link::why(&format!("{}/{}", assignment.device, assignment.deployment))),
+        }
+    }
+}
+
+pub(super) async fn show(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Path(name): Path<String>,
+) -> Result<Response, PageError> {
+    let name = parse(&name)?;
+    let frame = Frame::new(&web, &visitor, Section::Deployments, name.to_string()).await?;
+    let frame = frame.watching("deployment", name.as_str()).leading_to(format!("/deployments?gone={name}"));
+    let deployment = web.fleet().deployment(&name).await?;
+    let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
+    // What needs eyes comes first; within a state, by name.
+    assignments.sort_by_key(|assignment| (urgency(&assignment.state), assignment.device.clone()));
+    render(&DeploymentPage {
+        frame,
+        path: link::deployment(&deployment.name),
+        package_path: link::package(&deployment.package, &deployment.version),
+        tally: Tally::of(&deployment.assignments),
+        changed: Stamp::ago(&deployment.changed_at),
+        by: who(&deployment.changed_by),
+        rows: assignments.iter().take(DEVICES_MAX).map(|assignment| AssignmentRow::of(assignment)).collect(),
+        rows_more: assignments.len().saturating_sub(DEVICES_MAX),
+        parameters: deployment.parameters.iter().map(|(name, value)| (name.clone(), plain(value))).collect(),
+        labels: deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        command: Command::deploy(&deployment),
+        command_update: Command::new(["margrave", "deployment", "show", &deployment.name]),
+        deployment,
+    })
+}
+
+fn urgency(state: &str) -> usize {
+    let order = ["FAILED", "ROLLINGBACK", "INSTALLING", "UPDATING", "DELETING", "PENDING"];
+    order.iter().position(|known| *known == state).unwrap_or(order.len())
+}
+
+pub(super) async fn remove_ask(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Path(name): Path<String>,
+) -> Result<Response, PageError> {
+    let deployment = web.fleet().deployment(&parse(&name)?).await?;
+    let frame =
+        Frame::new(&web, &visitor, Section::Deployments, format!("Remove {}", deployment.name)).await?;
+    let back = link::deployment(&deployment.name);
+    let devices = match deployment.assignments.len() {
+        1 => "1 device".to_owned(),
+        count => format!("{count} devices"),
+    };
+    render(&ConfirmPage {
+        frame,
+        question: format!("Remove {}?", deployment.name),
+        effects: vec![
+            format!("It is stopped and removed from {devices}, each as soon as it is reached."),
+            "Data that it kept in volumes stays on the devices unless the package says otherwise.".to_owned(),
+        ],
+        verb: "Remove",
+        action: format!("{back}/remove"),
+        back,
+        command: Command::new(["margrave", "deployment", "remove", &deployment.name]),
+    })
+}
+
+pub(super) async fn remove(
+    State(web): State<Web>,
+    Path(name): Path<String>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    let name = parse(&name)?;
+    web.fleet().remove_deployment(&submitted.visitor.actor, &name).await?;
+    // As long as devices still have it, there is something to watch.
+    let path = match web.fleet().deployment(&name).await {
+        Ok(deployment) => link::deployment(&deployment.name),
+        Err(Error::NotFound { .. }) => "/deployments".to_owned(),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Redirect::to(&path).into_response())
+}
+
+pub(super) fn who(actor: &str) -> String {
+    actor.strip_prefix("operator ").unwrap_or(actor).to_owned()
+}
+
+pub(super) fn parse(name: &str) -> Result<DeploymentName, PageError> {
+    DeploymentName::parse(name).map_err(|error| PageError::Malformed(sentence(&error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assignment(state: &str) -> operator::Assignment {
+        operator::Assignment {
+            id: "a".into(),
+            deployment: "web".into(),
+            device: "d".into(),
+            package: "p".into(),
+            version: "1".into(),
+            state: state.into(),
+            current: true,
+            reason: None,
+            error: None,
+            components: vec![],
+            attempt: 0,
+            next_try: None,
+            changed_at: None,
+        }
+    }
+
+    #[test]
+    fn a_tally_fills_its_bar_exactly() {
+        let states = ["INSTALLED", "INSTALLED", "FAILED", "PENDING", "INSTALLING", "INSTALLED", "INSTALLED"];
+        let tally = Tally::of(&states.map(assignment));
+        assert_eq!(tally.shares.iter().map(|share| share.width).sum::<usize>(), 1000);
+        assert_eq!(tally.shares.iter().map(|share| share.count).sum::<usize>(), tally.total);
+        assert!(Tally::of(&[]).shares.is_empty());
+    }
+}

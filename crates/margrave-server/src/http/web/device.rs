@@ -1,0 +1,557 @@
+//! Devices: the list, one of them, adding and retiring.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use http::StatusCode;
+use margrave_core::id::DeviceRef;
+use margrave_wire::operator;
+use serde_json::Value;
+
+use super::Web;
+use super::badge::Badge;
+use super::command::{Command, plain};
+use super::error::{PageError, sentence};
+use super::fleet::Activity;
+use super::frame::{Frame, Section, render};
+use super::link;
+use super::session::{Submitted, Visitor};
+use super::stamp::Stamp;
+use super::why::Chain;
+use crate::fleet::{DeviceQuery, Error};
+
+const PAGE_SIZE: usize = 50;
+const TIMELINE_MAX: usize = 50;
+
+#[derive(Template)]
+#[template(path = "devices.html")]
+struct DevicesPage {
+    frame: Frame,
+    filter: Filter,
+    conditions: [&'static str; 5],
+    rows: Vec<Row>,
+    next: Option<String>,
+    command: Command,
+}
+
+#[derive(Default, serde::Deserialize)]
+pub(super) struct Filter {
+    #[serde(default)]
+    search: String,
+    #[serde(default)]
+    label: String,
+    #[serde(default)]
+    condition: String,
+    after: Option<String>,
+}
+
+impl Filter {
+    fn is_empty(&self) -> bool {
+        self.search.trim().is_empty() && self.label.trim().is_empty() && self.condition.is_empty()
+    }
+
+    fn query(&self) -> DeviceQuery {
+        let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        let label = text(&self.label).map(|label| match label.split_once('=') {
+            Some((key, value)) => (key.trim().to_owned(), value.trim().to_owned()),
+            None => (label, String::new()),
+        });
+        DeviceQuery {
+            search: text(&self.search),
+            label,
+            condition: text(&self.condition),
+            after: self.after.clone(),
+            limit: Some(PAGE_SIZE),
+        }
+    }
+
+    fn page(&self, after: &str) -> String {
+        let mut path = format!("/devices?after={}", link::encode(after));
+        for (name, value) in
+            [("search", &self.search), ("label", &self.label), ("condition", &self.condition)]
+        {
+            if !value.is_empty() {
+                path.push_str(&format!("&{name}={}", link::encode(value)));
+            }
+        }
+        path
+    }
+}
+
+struct Row {
+    key: String,
+    name: String,
+    path: String,
+    badge: Badge,
+    reason: Option<String>,
+    simulated: bool,
+    labels: Vec<String>,
+    assignments: Vec<Line>,
+    contact: Option<Stamp>,
+}
+
+struct Line {
+    name: String,
+    path: String,
+    badge: Badge,
+}
+
+impl Row {
+    fn of(device: &operator::Device) -> Self {
+        let line = |assignment: &operator::Assignment| Line {
+            name: assignment.deployment.clone(),
+            path: link::deployment(&assignment.deployment),
+            badge: Badge::state(&assignment.state),
+        };
+        Row {
+            key: format!("device-{}", device.id),
+            name: device.id.clone(),
+            path: link::device(&device.id),
+            badge: Badge::condition(&device.condition),
+            reason: device.reason.clone(),
+            simulated: device.simulated,
+            labels: device.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+            assignments: device.assignments.iter().map(line).collect(),
+            contact: device.last_contact.as_deref().map(Stamp::ago),
+        }
+    }
+}
+
+pub(super) async fn list(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Query(filter): Query<Filter>,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(&web, &visitor, Section::Devices, "Devices").await?;
+    let page = web.fleet().devices(filter.query()).await?;
+    render(&DevicesPage {
+        frame,
+        conditions: ["converged", "pending", "failed", "silent", "retired"],
+        rows: page.items.iter().map(Row::of).collect(),
+        next: page.next.as_deref().map(|after| filter.page(after)),
+        filter,
+        command: Command::new(["margrave", "device", "token", "--name", "line-1"]),
+    })
+}
+
+#[derive(Template)]
+#[template(path = "device.html")]
+struct DevicePage {
+    frame: Frame,
+    device: operator::Device,
+    path: String,
+    badge: Badge,
+    reason: Option<String>,
+    contact: Option<Stamp>,
+    certificate: Option<Stamp>,
+    why: Option<Chain>,
+    assignments: Vec<AssignmentCard>,
+    facts: Vec<Fact>,
+    own_labels: Vec<String>,
+    timeline: Vec<Activity>,
+    command: Command,
+    retired: bool,
+}
+
+/// One line of what a device is, in words.
+struct Fact {
+    name: &'static str,
+    text: String,
+}
+
+/// An assignment with its components, as it stands on a device's page.
+struct AssignmentCard {
+    key: String,
+    deployment: String,
+    path: String,
+    package: String,
+    package_path: String,
+    badge: Badge,
+    current: bool,
+    reason: Option<String>,
+    error: Option<operator::ErrorDetail>,
+    /// A component says what is wrong, closer to the cause.
+    explained: bool,
+    attempt: u32,
+    next_try: Option<Stamp>,
+    changed: Option<Stamp>,
+    components: Vec<ComponentLine>,
+    why: Option<Chain>,
+}
+
+pub(super) struct ComponentLine {
+    pub(super) name: String,
+    pub(super) badge: Badge,
+    pub(super) error: Option<operator::ErrorDetail>,
+}
+
+impl ComponentLine {
+    pub(super) fn of(component: &operator::ComponentStatus) -> Self {
+        ComponentLine {
+            name: component.name.clone(),
+            badge: Badge::component(&component.state),
+            error: component.error.clone(),
+        }
+    }
+}
+
+pub(super) async fn show(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+) -> Result<Response, PageError> {
+    let id = parse(&id)?;
+    let name = id.to_string();
+    let frame = Frame::new(&web, &visitor, Section::Devices, name.clone()).await?.watching("device", &name);
+    let frame = frame.leading_to("/devices".to_owned());
+    let fleet = web.fleet();
+    let device = fleet.device(&id).await?;
+    let settled = matches!(device.condition.as_str(), "converged" | "retired");
+    let why = if settled { None } else { Some(Chain::of(&fleet.why(&name).await?)) };
+    let mut assignments = Vec::with_capacity(device.assignments.len());
+    for assignment in &device.assignments {
+        assignments.push(assignment_card(&web, assignment).await?);
+    }
+    let events = fleet.device_events(&id, TIMELINE_MAX).await?;
+    render(&DevicePage {
+        frame,
+        path: link::device(&name),
+        badge: Badge::condition(&device.condition),
+        reason: device.reason.clone(),
+        contact: device.last_contact.as_deref().map(Stamp::ago),
+        certificate: device.certificate_expires.as_deref().map(Stamp::at),
+        why,
+        assignments,
+        facts: device.capabilities.as_ref().map(facts).unwrap_or_default(),
+        own_labels: device.capabilities.as_ref().map(own_labels).unwrap_or_default(),
+        timeline: events.iter().map(Activity::of).collect(),
+        command: Command::new(["margrave", "device", "show", &name]),
+        retired: device.standing == "retired",
+        device,
+    })
+}
+
+async fn assignment_card(web: &Web, assignment: &operator::Assignment) -> Result<AssignmentCard, PageError> {
+    let settled = assignment.current && assignment.state == "INSTALLED";
+    let why = if settled {
+        None
+    } else {
+        match web.fleet().why(&format!("{}/{}", assignment.device, assignment.deployment)).await {
+            Ok(why) if !why.chain.is_empty() => Some(Chain::of(&why)),
+            // It may have gone between two reads; the page then simply has no reason to show.
+            Ok(_) | Err(Error::NotFound { .. }) => None,
+            Err(error) => return Err(error.into()),
+        }
+    };
+    Ok(AssignmentCard {
+        key: format!("assignment-{}", assignment.id),
+        deployment: assignment.deployment.clone(),
+        path: link::deployment(&assignment.deployment),
+        package: format!("{} {}", assignment.package, assignment.version),
+        package_path: link::package(&assignment.package, &assignment.version),
+        badge: Badge::state(&assignment.state),
+        current: assignment.current,
+        reason: assignment.reason.clone(),
+        error: assignment.error.clone(),
+        explained: assignment.components.iter().any(|component| component.error.is_some()),
+        attempt: assignment.attempt,
+        next_try: assignment.next_try.as_deref().map(Stamp::ago),
+        changed: assignment.changed_at.as_deref().map(Stamp::ago),
+        components: assignment.components.iter().map(ComponentLine::of).collect(),
+        why,
+    })
+}
+
+/// What the device reported, in words. Anything unexpected is left out rather than guessed at.
+fn facts(capabilities: &Value) -> Vec<Fact> {
+    let properties = capabilities.get("properties").unwrap_or(capabilities);
+    // Agents write `unknown` where a required field has no value.
+    let text =
+        |name: &str| properties.get(name).map(plain).filter(|text| !text.is_empty() && text != "unknown");
+    let list = |name: &str, key: Option<&str>| {
+        let items = properties.get(name)?.as_array()?;
+        let words: Vec<String> = items
+            .iter()
+            .filter_map(|item| match key {
+                Some(key) => item.get(key),
+                None => Some(item),
+            })
+            .map(plain)
+            .collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    };
+    let cpus = properties.get("cpus").and_then(Value::as_array).map(|cpus| {
+        let words = cpus.iter().map(|cpu| {
+            let cores = cpu.get("cores").map(plain).unwrap_or_default();
+            let architecture = cpu.get("architecture").map(plain).unwrap_or_default();
+            let unit = if cores == "1" { "core" } else { "cores" };
+            format!("{cores} {unit} {architecture}").trim().to_owned()
+        });
+        words.collect::<Vec<_>>().join(", ")
+    });
+    let maker = [text("vendor"), text("modelNumber")].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    [
+        ("Made by", Some(maker).filter(|maker| !maker.is_empty())),
+        ("Serial number", text("serialNumber")),
+        ("Processor", cpus.filter(|cpus| !cpus.is_empty())),
+        ("Memory", text("memory").map(|text| size(&text))),
+        ("Storage", text("storage").map(|text| size(&text))),
+        ("Runs", list("supportedDeploymentTypes", None)),
+        ("Interfaces", list("interfaces", Some("type"))),
+        ("Peripherals", list("peripherals", Some("type"))),
+    ]
+    .into_iter()
+    .filter_map(|(name, text)| text.map(|text| Fact { name, text }))
+    .collect()
+}
+
+/// A quantity such as `24103Mi` as people say it, `23.5 GiB`; what cannot be read stays as it is.
+fn size(quantity: &str) -> String {
+    let end = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
+    let scale = match quantity[end..].trim() {
+        "Ki" => 1,
+        "Mi" => 2,
+        "Gi" => 3,
+        "Ti" => 4,
+        _ => return quantity.to_owned(),
+    };
+    let Ok(mut number) = quantity[..end].parse::<f64>() else { return quantity.to_owned() };
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut unit = scale - 1;
+    while number >= 1024.0 && unit + 1 < units.len() {
+        number /= 1024.0;
+        unit += 1;
+    }
+    let number = format!("{number:.1}");
+    format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), units[unit])
+}
+
+/// Labels that the device gave itself; operators cannot change these.
+fn own_labels(capabilities: &Value) -> Vec<String> {
+    let labels = capabilities.get("properties").and_then(|properties| properties.get("labels"));
+    let labels = labels.or_else(|| capabilities.get("labels")).and_then(Value::as_object);
+    labels
+        .map(|labels| labels.iter().map(|(key, value)| format!("{key}={}", plain(value))).collect())
+        .unwrap_or_default()
+}
+
+#[derive(Template)]
+#[template(path = "device-new.html")]
+struct NewDevicePage {
+    frame: Frame,
+    name: String,
+    labels: String,
+    wrong: Option<String>,
+    token: Option<operator::JoinToken>,
+    join: Option<Command>,
+    expires: Option<Stamp>,
+    command: Command,
+}
+
+pub(super) async fn new(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
+    new_page(&web, &visitor, String::new(), String::new(), Ok(None)).await
+}
+
+async fn new_page(
+    web: &Web,
+    visitor: &Visitor,
+    name: String,
+    labels: String,
+    outcome: Result<Option<operator::JoinToken>, String>,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(web, visitor, Section::Devices, "Add a device").await?;
+    let (token, wrong) = match outcome {
+        Ok(token) => (token, None),
+        Err(wrong) => (None, Some(wrong)),
+    };
+    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let join = token.as_ref().map(|token| Command::ready(&token.command));
+    let page = NewDevicePage {
+        frame,
+        command: Command::new(["margrave", "device", "token"].into_iter().chain(if name.is_empty() {
+            vec![]
+        } else {
+            vec!["--name", name.as_str()]
+        })),
+        name,
+        labels,
+        wrong,
+        expires: token.as_ref().map(|token| Stamp::at(&token.expires)),
+        token,
+        join,
+    };
+    Ok((status, render(&page)?).into_response())
+}
+
+pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
+    let Submitted { visitor, fields } = submitted;
+    let (name, labels) = (fields.one("name").to_owned(), fields.one("labels").to_owned());
+    let outcome = match pairs(&labels) {
+        Err(wrong) => Err(wrong),
+        Ok(labels) => {
+            let device = Some(name.clone()).filter(|name| !name.is_empty());
+            let want = operator::CreateJoinToken { device, labels, valid_seconds: None };
+            match web.fleet().create_join_token(&visitor.actor, want).await {
+                Ok(token) => Ok(Some(token)),
+                Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
+                    Err(sentence(&error.to_string()))
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    new_page(&web, &visitor, name, labels, outcome).await
+}
+
+/// `key=value` pairs between commas or on lines of their own.
+pub(super) fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
+    text.split([',', '\n'])
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| match pair.split_once('=') {
+            Some((key, value)) if !key.trim().is_empty() => {
+                Ok((key.trim().to_owned(), value.trim().to_owned()))
+            }
+            _ => Err(format!("“{pair}” is no label. Write key=value, several with commas between them.")),
+        })
+        .collect()
+}
+
+pub(super) async fn label(
+    State(web): State<Web>,
+    Path(id): Path<String>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    let id = parse(&id)?;
+    let Submitted { visitor, fields } = submitted;
+    let change = match fields.one("remove") {
+        "" => {
+            let key = fields.one("key");
+            if key.is_empty() {
+                return Err(PageError::Malformed("A label needs a name.".to_owned()));
+            }
+            (key.to_owned(), Some(fields.one("value").to_owned()))
+        }
+        key => (key.to_owned(), None),
+    };
+    web.fleet().label(&visitor.actor, &id, operator::SetLabels { labels: [change].into() }).await?;
+    Ok(Redirect::to(&link::device(&id.to_string())).into_response())
+}
+
+#[derive(Template)]
+#[template(path = "confirm.html")]
+pub(super) struct ConfirmPage {
+    pub(super) frame: Frame,
+    pub(super) question: String,
+    /// What will happen, a sentence each.
+    pub(super) effects: Vec<String>,
+    pub(super) verb: &'static str,
+    pub(super) action: String,
+    pub(super) back: String,
+    pub(super) command: Command,
+}
+
+pub(super) async fn retire_ask(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+) -> Result<Response, PageError> {
+    let id = parse(&id)?;
+    let device = web.fleet().device(&id).await?;
+    let frame = Frame::new(&web, &visitor, Section::Devices, format!("Retire {}", device.id)).await?;
+    let back = link::device(&device.id);
+    render(&ConfirmPage {
+        frame,
+        question: format!("Retire {}?", device.id),
+        effects: vec![
+            "It is shut out at once: this server answers none of its requests any more.".to_owned(),
+            "What runs on it keeps running; this server just no longer hears of it.".to_owned(),
+            "It can be accepted again later.".to_owned(),
+        ],
+        verb: "Retire",
+        action: format!("{back}/retire"),
+        back,
+        command: Command::new(["margrave", "device", "retire", &device.id]),
+    })
+}
+
+pub(super) async fn retire(
+    State(web): State<Web>,
+    Path(id): Path<String>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    let id = parse(&id)?;
+    let device = web.fleet().retire(&submitted.visitor.actor, &id).await?;
+    Ok(Redirect::to(&link::device(&device.id)).into_response())
+}
+
+pub(super) async fn accept(
+    State(web): State<Web>,
+    Path(id): Path<String>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    let id = parse(&id)?;
+    let device = web.fleet().accept(&submitted.visitor.actor, &id).await?;
+    Ok(Redirect::to(&link::device(&device.id)).into_response())
+}
+
+fn parse(id: &str) -> Result<DeviceRef, PageError> {
+    DeviceRef::parse(id).map_err(|error| PageError::Malformed(sentence(&error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn capabilities_are_told_in_words() {
+        let shown = facts(&json!({"properties": {
+            "vendor": "Northstar", "modelNumber": "N1", "cpus": [{"cores": 4, "architecture": "arm64"}],
+            "memory": "8 Gi", "supportedDeploymentTypes": ["helm", "compose"],
+            "interfaces": [{"type": "ethernet"}, {"type": "wifi"}], "peripherals": [],
+        }}));
+        let lines: Vec<String> = shown.iter().map(|fact| format!("{}: {}", fact.name, fact.text)).collect();
+        assert_eq!(
+            lines,
+            [
+                "Made by: Northstar N1",
+                "Processor: 4 cores arm64",
+                "Memory: 8 GiB",
+                "Runs: helm, compose",
+                "Interfaces: ethernet, wifi",
+            ]
+        );
+        assert!(facts(&json!({"properties": {"cpus": "many", "interfaces": 7}})).is_empty());
+        assert!(facts(&json!(null)).is_empty());
+    }
+
+    #[test]
+    fn quantities_are_told_as_people_say_them() {
+        for (quantity, said) in [
+            ("24103Mi", "23.5 GiB"),
+            ("59 Gi", "59 GiB"),
+            ("512Ki", "512 KiB"),
+            ("2048Gi", "2 TiB"),
+            ("9999999Ti", "9765.6 PiB"),
+            ("64G", "64G"),
+            ("lots", "lots"),
+            ("1.2.3Gi", "1.2.3Gi"),
+            ("", ""),
+        ] {
+            assert_eq!(size(quantity), said);
+        }
+    }
+
+    #[test]
+    fn labels_are_pairs() {
+        assert_eq!(
+            pairs(" line = 4, site=north\n").unwrap(),
+            [("line".into(), "4".into()), ("site".into(), "north".into())].into()
+        );
+        assert!(pairs("line").unwrap_err().contains("“line”"));
+        assert!(pairs("=x").is_err());
+    }
+}

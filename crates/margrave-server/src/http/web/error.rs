@@ -1,0 +1,157 @@
+//! Pages for when something is not possible. Each says what to do next.
+
+use askama::Template;
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use http::StatusCode;
+
+use super::frame::Bare;
+use super::link;
+use crate::fleet;
+use crate::http::problem::Problem;
+
+#[derive(Debug)]
+pub(super) enum PageError {
+    /// No such page.
+    NotFound,
+    /// Nobody is signed in; `next` is where they wanted to go.
+    SignIn {
+        next: String,
+    },
+    /// The form does not carry this session's mark, or another site sent it.
+    Forged,
+    /// A one-time link that was used, or never existed.
+    LinkSpent,
+    /// A form or address that cannot be read.
+    Malformed(String),
+    TooLarge,
+    /// The fleet said no.
+    Fleet(Problem),
+    /// A template could not be rendered.
+    Render(askama::Error),
+}
+
+impl From<fleet::Error> for PageError {
+    fn from(error: fleet::Error) -> Self {
+        PageError::Fleet(error.into())
+    }
+}
+
+impl From<askama::Error> for PageError {
+    fn from(error: askama::Error) -> Self {
+        PageError::Render(error)
+    }
+}
+
+#[derive(Template)]
+#[template(path = "error.html")]
+struct ErrorPage {
+    bare: Bare,
+    status: u16,
+    title: &'static str,
+    text: String,
+    /// What to do next.
+    next: &'static str,
+    sign_in: bool,
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let mut sign_in = false;
+        let (status, title, text, next) = match self {
+            PageError::SignIn { next } => {
+                return Redirect::to(&format!("/sign-in?next={}", link::encode(&next))).into_response();
+            }
+            PageError::NotFound => (
+                StatusCode::NOT_FOUND,
+                "There is no such page",
+                "Nothing of this server answers at this address.".to_owned(),
+                "Check the address, or start from the fleet page.",
+            ),
+            PageError::Forged => (
+                StatusCode::FORBIDDEN,
+                "This form was not accepted",
+                "It does not carry the mark of your session: you may have signed in again since it was opened, or \
+                 another site sent it. Nothing was changed."
+                    .to_owned(),
+                "Go back, reload the page and send the form again.",
+            ),
+            PageError::LinkSpent => {
+                sign_in = true;
+                (
+                    StatusCode::FORBIDDEN,
+                    "This link cannot be used any more",
+                    "A sign-in link works once and for a quarter of an hour.".to_owned(),
+                    "Ask the server for a new one, or sign in with a token.",
+                )
+            }
+            PageError::Malformed(text) => (
+                StatusCode::BAD_REQUEST,
+                "That could not be read",
+                text,
+                "Go back, correct it and send it again.",
+            ),
+            PageError::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "That was too much at once",
+                format!("A form may have {} KiB.", super::FORM_MAX / 1024),
+                "Go back and choose devices by label instead of one by one.",
+            ),
+            PageError::Fleet(problem) => {
+                let status = problem.status();
+                let text = sentence(&problem.body().detail);
+                let (title, next) = match status {
+                    StatusCode::NOT_FOUND => {
+                        ("There is no such thing here", "It may have been removed. Start from the fleet page.")
+                    }
+                    StatusCode::INTERNAL_SERVER_ERROR => {
+                        ("Something broke on the server", "Try again. If it stays, the server's log has the cause.")
+                    }
+                    StatusCode::SERVICE_UNAVAILABLE => ("The server is busy", "Try again in a few seconds."),
+                    StatusCode::BAD_GATEWAY => {
+                        ("A registry did not help", "Check the reference and that the server can reach the registry.")
+                    }
+                    _ => ("That was not possible", "Go back, correct it and try again."),
+                };
+                (status, title, text, next)
+            }
+            PageError::Render(error) => {
+                tracing::error!(%error, "a page could not be rendered");
+                (
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "Something broke on the server",
+                    "The page could not be made; nothing was changed.".to_owned(),
+                    "Try again. If it stays, the server's log has the cause.",
+                )
+            }
+        };
+        let page = ErrorPage { bare: Bare, status: status.as_u16(), title, text, next, sign_in };
+        match page.render() {
+            Ok(html) => (status, Html(html)).into_response(),
+            // Without its own template the page can still be said in words.
+            Err(_) => (status, title).into_response(),
+        }
+    }
+}
+
+/// The fleet's messages begin in lower case and end without a stop; on a page they stand alone.
+pub(super) fn sentence(text: &str) -> String {
+    let mut characters = text.chars();
+    let mut sentence: String =
+        characters.next().map(|first| first.to_uppercase().collect()).unwrap_or_default();
+    sentence.push_str(characters.as_str());
+    if !sentence.ends_with(['.', '!', '?', ':']) {
+        sentence.push('.');
+    }
+    sentence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stand_alone() {
+        assert_eq!(sentence("there is no device x"), "There is no device x.");
+        assert_eq!(sentence("Done."), "Done.");
+    }
+}

@@ -1,0 +1,249 @@
+//! The catalog: what can be deployed.
+
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
+use margrave_core::id::{PackageId, PackageVersion};
+use margrave_wire::operator;
+
+use super::Web;
+use super::command::{Command, plain};
+use super::deployment::who;
+use super::device::ConfirmPage;
+use super::error::{PageError, sentence};
+use super::frame::{Frame, Section, render};
+use super::icon::{self, Logo};
+use super::link;
+use super::session::{Submitted, Visitor};
+use super::stamp::Stamp;
+use crate::fleet::Error;
+
+#[derive(Template)]
+#[template(path = "packages.html")]
+struct PackagesPage {
+    frame: Frame,
+    cards: Vec<Card>,
+    reference: String,
+    wrong: Option<String>,
+    command: Command,
+}
+
+struct Card {
+    key: String,
+    package: operator::Package,
+    path: String,
+    deploy: String,
+    logo: Logo,
+    kinds: Vec<String>,
+    questions: usize,
+}
+
+impl Card {
+    fn of(package: operator::Package) -> Self {
+        Card {
+            key: format!("package-{}-{}", package.id, package.version),
+            path: link::package(&package.id, &package.version),
+            deploy: link::deploy(&package.id, &package.version),
+            logo: Logo::of(&package),
+            kinds: kinds(&package),
+            questions: package.sections.iter().map(|section| section.settings.len()).sum(),
+            package,
+        }
+    }
+}
+
+fn kinds(package: &operator::Package) -> Vec<String> {
+    let mut kinds: Vec<String> = package.profiles.iter().map(|profile| profile.kind.clone()).collect();
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+pub(super) async fn list(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
+    list_page(&web, &visitor, String::new(), None).await
+}
+
+async fn list_page(
+    web: &Web,
+    visitor: &Visitor,
+    reference: String,
+    wrong: Option<String>,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(web, visitor, Section::Packages, "Packages").await?;
+    let packages = web.fleet().packages().await?;
+    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let page = PackagesPage {
+        frame,
+        cards: packages.into_iter().map(Card::of).collect(),
+        reference,
+        wrong,
+        command: Command::new(["margrave", "package", "add", "./my-application"]),
+    };
+    Ok((status, render(&page)?).into_response())
+}
+
+pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
+    let Submitted { visitor, fields } = submitted;
+    let reference = fields.one("reference").to_owned();
+    let want = operator::AddPackage { reference: reference.clone() };
+    match web.fleet().add_package(&visitor.actor, want).await {
+        Ok(package) => Ok(Redirect::to(&link::package(&package.id, &package.version)).into_response()),
+        Err(error @ (Error::Storage(_) | Error::Overloaded)) => Err(error.into()),
+        Err(error) => {
+            let problem = crate::http::problem::Problem::from(error);
+            list_page(&web, &visitor, reference, Some(sentence(&problem.body().detail))).await
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "package.html")]
+struct PackagePage {
+    frame: Frame,
+    package: operator::Package,
+    path: String,
+    deploy: String,
+    logo: Logo,
+    added: Stamp,
+    added_by: String,
+    questions: Vec<QuestionLine>,
+    deployments: Vec<DeploymentLine>,
+    versions: Vec<(String, String)>,
+    command: Command,
+}
+
+struct QuestionLine {
+    section: String,
+    name: String,
+    description: Option<String>,
+    kind: String,
+    default: Option<String>,
+    required: bool,
+}
+
+struct DeploymentLine {
+    name: String,
+    path: String,
+}
+
+pub(super) async fn show(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Path((id, version)): Path<(String, String)>,
+) -> Result<Response, PageError> {
+    let (id, version) = parse(&id, &version)?;
+    let fleet = web.fleet();
+    let package = fleet.package(&id, &version).await?;
+    let frame = Frame::new(&web, &visitor, Section::Packages, package.name.clone()).await?;
+    let versions = fleet
+        .packages()
+        .await?
+        .into_iter()
+        .filter(|other| other.id == package.id && other.version != package.version)
+        .map(|other| (link::package(&other.id, &other.version), other.version))
+        .collect();
+    let questions = package.sections.iter().flat_map(|section| {
+        section.settings.iter().map(|setting| QuestionLine {
+            section: section.name.clone(),
+            name: setting.name.clone(),
+            description: setting.description.clone(),
+            kind: kind(setting),
+            default: setting.default.as_ref().map(plain).filter(|text| !text.is_empty()),
+            required: setting.required,
+        })
+    });
+    render(&PackagePage {
+        frame,
+        path: link::package(&package.id, &package.version),
+        deploy: link::deploy(&package.id, &package.version),
+        logo: Logo::of(&package),
+        added: Stamp::at(&package.added_at),
+        added_by: who(&package.added_by),
+        questions: questions.collect(),
+        deployments: package
+            .deployments
+            .iter()
+            .map(|name| DeploymentLine { name: name.clone(), path: link::deployment(name) })
+            .collect(),
+        versions,
+        command: Command::new([
+            "margrave",
+            "deploy",
+            &format!("{}@{}", package.id, package.version),
+            "--to",
+            "line-1",
+            "--wait",
+        ]),
+        package,
+    })
+}
+
+fn kind(setting: &operator::PackageSetting) -> String {
+    if setting.options.is_empty() {
+        return setting.data_type.clone();
+    }
+    let word = if setting.multiselect { "any of" } else { "one of" };
+    format!("{word} {}", setting.options.join(", "))
+}
+
+/// The package's own icon. It is somebody else's file: whatever it contains, it stays a picture.
+pub(super) async fn icon(
+    State(web): State<Web>,
+    _: Visitor,
+    Path((id, version)): Path<(String, String)>,
+) -> Result<Response, PageError> {
+    let (id, version) = parse(&id, &version)?;
+    let package = web.fleet().package(&id, &version).await?;
+    let path = package.icon.ok_or(PageError::NotFound)?;
+    let resource = web.fleet().package_resource(&id, &version, &path).await?;
+    let media_type = icon::media_type(&resource.bytes).ok_or(PageError::NotFound)?;
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static(media_type)),
+        (
+            CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; sandbox"),
+        ),
+        (CACHE_CONTROL, HeaderValue::from_static("private, max-age=3600")),
+    ];
+    Ok((headers, resource.bytes).into_response())
+}
+
+pub(super) async fn remove_ask(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Path((id, version)): Path<(String, String)>,
+) -> Result<Response, PageError> {
+    let (id, version) = parse(&id, &version)?;
+    let package = web.fleet().package(&id, &version).await?;
+    let frame = Frame::new(&web, &visitor, Section::Packages, format!("Remove {}", package.name)).await?;
+    let back = link::package(&package.id, &package.version);
+    render(&ConfirmPage {
+        frame,
+        question: format!("Remove {} {} from the catalog?", package.name, package.version),
+        effects: vec![
+            "It can then no longer be deployed. It is refused while a deployment uses it.".to_owned(),
+            "The package stays in its registry and can be added again.".to_owned(),
+        ],
+        verb: "Remove",
+        action: format!("{back}/remove"),
+        back,
+        command: Command::new(["margrave", "package", "remove", &format!("{id}@{version}")]),
+    })
+}
+
+pub(super) async fn remove(
+    State(web): State<Web>,
+    Path((id, version)): Path<(String, String)>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    let (id, version) = parse(&id, &version)?;
+    web.fleet().remove_package(&submitted.visitor.actor, &id, &version).await?;
+    Ok(Redirect::to("/packages").into_response())
+}
+
+pub(super) fn parse(id: &str, version: &str) -> Result<(PackageId, PackageVersion), PageError> {
+    let wrong = |error: margrave_core::id::InvalidId| PageError::Malformed(sentence(&error.to_string()));
+    Ok((PackageId::parse(id).map_err(wrong)?, PackageVersion::parse(version).map_err(wrong)?))
+}

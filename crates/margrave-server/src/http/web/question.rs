@@ -1,0 +1,272 @@
+//! A package's questions as form fields, and form fields as answers.
+//!
+//! Only the shape is checked here (a number is a number); whether an answer may be given is the fleet's to say.
+
+use margrave_wire::operator::PackageSetting;
+use serde_json::Value;
+
+use super::command::plain;
+use super::session::Fields;
+
+/// A question with what stands in its field, right or wrong.
+pub(super) struct Question {
+    pub(super) id: String,
+    /// The form field's name.
+    pub(super) field: String,
+    pub(super) name: String,
+    pub(super) description: Option<String>,
+    pub(super) required: bool,
+    /// May not be changed any more.
+    pub(super) locked: bool,
+    pub(super) kind: Kind,
+    pub(super) values: Vec<String>,
+    pub(super) options: Vec<Choice>,
+    pub(super) wrong: Option<String>,
+}
+
+pub(super) struct Choice {
+    pub(super) value: String,
+    pub(super) chosen: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scalar {
+    Text,
+    Integer,
+    Double,
+    Boolean,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    One(Scalar),
+    /// One of the options.
+    Select(Scalar),
+    /// Any of the options.
+    Many(Scalar),
+    /// One value per line.
+    List(Scalar),
+}
+
+impl Kind {
+    pub(super) fn of(setting: &PackageSetting) -> Self {
+        let data_type = setting.data_type.to_ascii_lowercase();
+        let scalar = if data_type.contains("int") {
+            Scalar::Integer
+        } else if data_type.contains("double") || data_type.contains("number") || data_type.contains("float")
+        {
+            Scalar::Double
+        } else if data_type.contains("bool") {
+            Scalar::Boolean
+        } else {
+            Scalar::Text
+        };
+        let array = data_type.contains("array") || data_type.contains('[');
+        match (setting.options.is_empty(), setting.multiselect || array) {
+            (true, false) => Kind::One(scalar),
+            (true, true) => Kind::List(scalar),
+            (false, false) => Kind::Select(scalar),
+            (false, true) => Kind::Many(scalar),
+        }
+    }
+
+    fn scalar(self) -> Scalar {
+        match self {
+            Kind::One(scalar) | Kind::Select(scalar) | Kind::Many(scalar) | Kind::List(scalar) => scalar,
+        }
+    }
+
+    pub(super) fn is_check(&self) -> bool {
+        *self == Kind::One(Scalar::Boolean)
+    }
+
+    /// What an on-screen keyboard should offer.
+    pub(super) fn input_mode(&self) -> &'static str {
+        match self.scalar() {
+            Scalar::Integer => "numeric",
+            Scalar::Double => "decimal",
+            Scalar::Text | Scalar::Boolean => "text",
+        }
+    }
+}
+
+impl Question {
+    /// With the value that stands in for an answer: the current one, or the package's default.
+    pub(super) fn new(
+        index: usize,
+        setting: &PackageSetting,
+        current: Option<&Value>,
+        editing: bool,
+    ) -> Self {
+        let values = match current.or(setting.default.as_ref()) {
+            Some(Value::Array(values)) => values.iter().map(plain).collect(),
+            Some(Value::Null) | None => Vec::new(),
+            Some(value) => vec![plain(value)],
+        };
+        Question::with(index, setting, values, editing)
+    }
+
+    /// With what was typed.
+    pub(super) fn typed(index: usize, setting: &PackageSetting, fields: &Fields, editing: bool) -> Self {
+        let field = field(setting);
+        let values: Vec<String> = match Kind::of(setting) {
+            Kind::List(_) => lines(fields.raw(&field).unwrap_or_default()).map(ToOwned::to_owned).collect(),
+            Kind::Many(_) => fields.all(&field).map(ToOwned::to_owned).collect(),
+            Kind::One(Scalar::Boolean) => {
+                vec![fields.raw(&field).is_some_and(|text| text == "true").to_string()]
+            }
+            Kind::One(_) | Kind::Select(_) => fields.raw(&field).into_iter().map(ToOwned::to_owned).collect(),
+        };
+        Question::with(index, setting, values, editing)
+    }
+
+    fn with(index: usize, setting: &PackageSetting, values: Vec<String>, editing: bool) -> Self {
+        let chosen = |option: &String| Choice { value: option.clone(), chosen: values.contains(option) };
+        Question {
+            id: format!("question-{index}"),
+            field: field(setting),
+            name: setting.name.clone(),
+            description: setting.description.clone(),
+            required: setting.required,
+            locked: editing && setting.immutable,
+            kind: Kind::of(setting),
+            options: setting.options.iter().map(chosen).collect(),
+            values,
+            wrong: None,
+        }
+    }
+
+    pub(super) fn value(&self) -> &str {
+        self.values.first().map(String::as_str).unwrap_or_default()
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.value() == "true"
+    }
+
+    pub(super) fn lines(&self) -> String {
+        self.values.join("\n")
+    }
+
+    /// The answer to send to the fleet, or what is wrong with it. `None` leaves the package's default.
+    pub(super) fn answer(&self, default: Option<&Value>) -> Result<Option<Value>, String> {
+        let scalar = self.kind.scalar();
+        match self.kind {
+            Kind::List(_) | Kind::Many(_) => {
+                let values = self
+                    .values
+                    .iter()
+                    .map(|text| value(scalar, text.trim()))
+                    .collect::<Result<Vec<_>, _>>()?;
+                if values.is_empty() && self.required {
+                    return Err("Give at least one value.".to_owned());
+                }
+                let untouched = values.is_empty() && default.is_none();
+                Ok((!untouched).then_some(Value::Array(values)))
+            }
+            Kind::One(Scalar::Boolean) => Ok(Some(Value::Bool(self.is_on()))),
+            Kind::One(Scalar::Text) => {
+                let text = self.value();
+                if text.trim().is_empty() && self.required {
+                    return Err("This needs a value.".to_owned());
+                }
+                let untouched = text.is_empty() && default.is_none();
+                Ok((!untouched).then(|| Value::String(text.to_owned())))
+            }
+            Kind::One(_) | Kind::Select(_) => match self.value().trim() {
+                "" if self.required => Err("This needs a value.".to_owned()),
+                "" => Ok(None),
+                text => value(scalar, text).map(Some),
+            },
+        }
+    }
+}
+
+fn field(setting: &PackageSetting) -> String {
+    format!("answer.{}", setting.parameter)
+}
+
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty())
+}
+
+fn value(scalar: Scalar, text: &str) -> Result<Value, String> {
+    match scalar {
+        Scalar::Text => Ok(Value::String(text.to_owned())),
+        Scalar::Integer => match text.parse::<i64>() {
+            Ok(number) => Ok(Value::from(number)),
+            Err(_) => Err(format!("“{text}” is no whole number. Write digits only, such as 42.")),
+        },
+        Scalar::Double => match text.parse::<f64>() {
+            Ok(number) if number.is_finite() => Ok(Value::from(number)),
+            _ => Err(format!("“{text}” is no number. Write it with a point, such as 0.5.")),
+        },
+        Scalar::Boolean => match text {
+            "true" => Ok(Value::Bool(true)),
+            "false" => Ok(Value::Bool(false)),
+            _ => Err(format!("“{text}” is neither true nor false.")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn setting(data_type: &str, options: &[&str], multiselect: bool, required: bool) -> PackageSetting {
+        PackageSetting {
+            parameter: "p".into(),
+            name: "P".into(),
+            description: None,
+            data_type: data_type.into(),
+            required,
+            immutable: false,
+            default: None,
+            options: options.iter().map(ToString::to_string).collect(),
+            multiselect,
+        }
+    }
+
+    #[test]
+    fn every_data_type_has_its_field() {
+        for (data_type, options, multiselect, kind) in [
+            ("string", &[][..], false, Kind::One(Scalar::Text)),
+            ("integer", &[], false, Kind::One(Scalar::Integer)),
+            ("double", &[], false, Kind::One(Scalar::Double)),
+            ("boolean", &[], false, Kind::One(Scalar::Boolean)),
+            ("array[string]", &[], false, Kind::List(Scalar::Text)),
+            ("array[integer]", &[], false, Kind::List(Scalar::Integer)),
+            ("string", &["a", "b"], false, Kind::Select(Scalar::Text)),
+            ("array[string]", &["a", "b"], true, Kind::Many(Scalar::Text)),
+        ] {
+            assert_eq!(Kind::of(&setting(data_type, options, multiselect, false)), kind, "{data_type}");
+        }
+    }
+
+    #[test]
+    fn answers_have_the_type_that_was_asked_for() {
+        let check = |data_type: &str, current: Value| {
+            Question::new(0, &setting(data_type, &[], false, true), Some(&current), false).answer(None)
+        };
+        assert_eq!(check("integer", json!("42")), Ok(Some(json!(42))));
+        assert_eq!(check("double", json!("0.5")), Ok(Some(json!(0.5))));
+        assert_eq!(check("boolean", json!(true)), Ok(Some(json!(true))));
+        assert_eq!(check("string", json!(" a ")), Ok(Some(json!(" a "))));
+        assert_eq!(check("array[integer]", json!(["1", "2"])), Ok(Some(json!([1, 2]))));
+        for (data_type, wrong) in
+            [("integer", "4.2"), ("integer", ""), ("double", "NaN"), ("double", "x"), ("string", " ")]
+        {
+            assert!(check(data_type, json!(wrong)).is_err(), "{data_type} {wrong:?}");
+        }
+        assert!(check("array[integer]", json!(["1", "two"])).unwrap_err().contains("two"));
+    }
+
+    #[test]
+    fn clearing_a_field_differs_from_never_filling_it() {
+        let setting = setting("string", &[], false, false);
+        let empty = Question::new(0, &setting, Some(&json!("")), false);
+        assert_eq!(empty.answer(None), Ok(None));
+        assert_eq!(empty.answer(Some(&json!("hello"))), Ok(Some(json!(""))));
+    }
+}

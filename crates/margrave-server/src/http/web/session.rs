@@ -1,0 +1,181 @@
+//! Who looks at the pages, how they got in, and that a form is theirs.
+//!
+//! The session cookie itself is `auth.rs`'s. Forms carry a mark derived from the session id, which a foreign
+//! site cannot read; together with the browser's own word about where a request comes from, and the cookie's
+//! SameSite, that is three locks, each enough alone.
+
+use askama::Template;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use axum::Form;
+use axum::extract::rejection::FormRejection;
+use axum::extract::{Extension, FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use http::header::SET_COOKIE;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use margrave_core::digest::Digest;
+
+use super::Web;
+use super::error::PageError;
+use super::frame::{Bare, render};
+use super::link;
+use crate::auth::{self, is_cross_site};
+use crate::fleet::Actor;
+use crate::http::Arrival;
+
+/// A signed-in operator.
+pub(super) struct Visitor {
+    pub(super) actor: Actor,
+    session: String,
+}
+
+impl Visitor {
+    /// The actor's name without the word before it.
+    pub(super) fn name(&self) -> &str {
+        self.actor.name.strip_prefix("operator ").unwrap_or(&self.actor.name)
+    }
+
+    /// The mark that forms of this session carry. The session id is 256 random bits, so its hash tells
+    /// nothing about it and cannot be guessed.
+    pub(super) fn csrf(&self) -> String {
+        Digest::of(format!("margrave form of session {}", self.session).as_bytes()).hex()
+    }
+}
+
+impl FromRequestParts<Web> for Visitor {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, PageError> {
+        let found = match auth::session(&parts.headers) {
+            Some(session) => web.fleet().session(&session).await?.map(|actor| Visitor { actor, session }),
+            None => None,
+        };
+        found.ok_or_else(|| {
+            // A form cannot be sent again from the sign-in page, so only what was looked at is returned to.
+            let looked_at = parts.method.is_safe().then(|| parts.uri.path_and_query()).flatten();
+            PageError::SignIn { next: looked_at.map_or("/", |path| path.as_str()).to_owned() }
+        })
+    }
+}
+
+/// A form that a signed-in operator sent from a page of ours.
+pub(super) struct Submitted {
+    pub(super) visitor: Visitor,
+    pub(super) fields: Fields,
+}
+
+impl FromRequest<Web> for Submitted {
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, web: &Web) -> Result<Self, PageError> {
+        let (mut parts, body) = request.into_parts();
+        let visitor = Visitor::from_request_parts(&mut parts, web).await?;
+        let fields = Fields::read(Request::from_parts(parts, body), web).await?;
+        let mark = visitor.csrf();
+        if verify_slices_are_equal(fields.one("csrf").as_bytes(), mark.as_bytes()).is_err() {
+            return Err(PageError::Forged);
+        }
+        Ok(Submitted { visitor, fields })
+    }
+}
+
+/// What a form holds; a name may come several times.
+pub(super) struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    async fn read(request: Request, web: &Web) -> Result<Self, PageError> {
+        if is_cross_site(request.headers()) {
+            return Err(PageError::Forged);
+        }
+        match Form::<Vec<(String, String)>>::from_request(request, web).await {
+            Ok(Form(pairs)) => Ok(Fields(pairs)),
+            Err(FormRejection::BytesRejection(rejection))
+                if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE =>
+            {
+                Err(PageError::TooLarge)
+            }
+            Err(_) => Err(PageError::Malformed("The form did not arrive as a form.".to_owned())),
+        }
+    }
+
+    /// The field's value without surrounding blanks; empty when it is not there.
+    pub(super) fn one(&self, name: &str) -> &str {
+        self.raw(name).unwrap_or_default().trim()
+    }
+
+    /// The value as it was typed.
+    pub(super) fn raw(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(field, _)| field == name).map(|(_, value)| value.as_str())
+    }
+}
+
+#[derive(Template)]
+#[template(path = "sign-in.html")]
+struct SignInPage {
+    bare: Bare,
+    next: String,
+    wrong: Option<&'static str>,
+}
+
+#[derive(serde::Deserialize)]
+pub(super) struct Next {
+    next: Option<String>,
+}
+
+pub(super) async fn sign_in_page(Query(Next { next }): Query<Next>) -> Result<Response, PageError> {
+    render(&SignInPage { bare: Bare, next: link::local(next.as_deref()), wrong: None })
+}
+
+/// There is no session yet that a mark could be bound to; the browser's word that the form is ours must do.
+pub(super) async fn sign_in(
+    State(web): State<Web>,
+    Extension(arrival): Extension<Arrival>,
+    request: Request,
+) -> Result<Response, PageError> {
+    let fields = Fields::read(request, &web).await?;
+    let next = link::local(fields.raw("next"));
+    match web.fleet().operator_by_token(fields.one("token")).await? {
+        Some(actor) => begin(&web, &actor, arrival, &next).await,
+        None => {
+            let wrong =
+                Some("This token is not known. Check that all of it was copied, or ask for a new one.");
+            let page = render(&SignInPage { bare: Bare, next, wrong })?;
+            Ok((StatusCode::FORBIDDEN, page).into_response())
+        }
+    }
+}
+
+/// `GET /welcome/{code}`: the one-time link that `serve` and `demo` print.
+pub(super) async fn welcome(
+    State(web): State<Web>,
+    Extension(arrival): Extension<Arrival>,
+    headers: HeaderMap,
+    method: http::Method,
+    Path(code): Path<String>,
+) -> Result<Response, PageError> {
+    // A browser that fetches ahead, or a chat that looks at links, must not spend the code.
+    let ahead = ["sec-purpose", "purpose", "x-moz"].iter().any(|name| headers.contains_key(*name));
+    if method != http::Method::GET || ahead {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let actor = web.app.sign_in.redeem(&code);
+    begin(&web, &actor.ok_or(PageError::LinkSpent)?, arrival, "/").await
+}
+
+async fn begin(web: &Web, actor: &Actor, arrival: Arrival, next: &str) -> Result<Response, PageError> {
+    let session = web.fleet().create_session(actor).await?;
+    Ok(([(SET_COOKIE, auth::session_cookie(&session, arrival))], Redirect::to(next)).into_response())
+}
+
+pub(super) async fn sign_out(
+    State(web): State<Web>,
+    Extension(arrival): Extension<Arrival>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    web.fleet().end_session(&submitted.visitor.session).await?;
+    Ok(([(SET_COOKIE, auth::session_cookie_end(arrival))], Redirect::to("/sign-in")).into_response())
+}

@@ -1,0 +1,365 @@
+//! The server as a whole: one data directory, up to three listeners, a few tasks.
+//!
+//! Puts the parts together in the order in which they depend on each other, and takes them apart in reverse.
+//! It prints nothing; whoever starts it says what there is to say.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use margrave_core::moment::Moment;
+use margrave_identity::tls::{device_server_config, web_server_config};
+use margrave_registry::Registry;
+use margrave_store::Store;
+use margrave_wire::operator::Context;
+use rustls::pki_types::CertificateDer;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::auth::SignInCodes;
+use crate::config::{Config, authority};
+use crate::fleet::{self, Actor, Clock, Fleet, FleetOptions};
+use crate::http::identity::{Guesses, Identity as IdentityPages, Joined};
+use crate::http::registry::{Mount, RegistryTokens};
+use crate::http::{self, App, Stopping};
+use crate::identity::{Identity, IdentityError, Wanted};
+use crate::listener::{self, Door, Limits};
+use crate::tasks;
+
+/// Two missed polls of a device that was told to ask every half minute, and some patience.
+const SILENT_AFTER: Duration = Duration::from_secs(120);
+const ADMIN: &str = "admin";
+
+/// Why a server did not start. Each says what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the data directory {path} cannot be {doing}; check the path and that this user may write there")]
+    Data { path: PathBuf, doing: &'static str, source: io::Error },
+    #[error("another server runs on {0}; stop that one, or give this one another data directory")]
+    InUse(PathBuf),
+    #[error("the server has no usable identity")]
+    Identity(#[from] IdentityError),
+    #[error(
+        "{address} is taken by another program; stop that one, or choose another address with {option} \
+         (port 0 lets the system choose)"
+    )]
+    PortTaken { address: SocketAddr, option: &'static str },
+    #[error("cannot listen on {address}; choose another address with {option}")]
+    Listen { address: SocketAddr, option: &'static str, source: io::Error },
+    #[error(
+        "{0} is not a loopback address: the local listener speaks plain HTTP and must not leave this machine; \
+         use 127.0.0.1 or [::1], or the HTTPS listener"
+    )]
+    NotLocal(SocketAddr),
+    #[error("the server needs at least one name under which others reach it")]
+    Nameless,
+    #[error("the database cannot be opened")]
+    Store(#[from] margrave_store::OpenError),
+    #[error("the registry cannot be opened")]
+    Registry(#[from] margrave_registry::OpenError),
+    #[error("the fleet cannot be loaded")]
+    Fleet(#[from] fleet::Error),
+}
+
+/// Where a server listens, with the ports that the system chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    pub web: SocketAddr,
+    pub device: SocketAddr,
+    pub local: Option<SocketAddr>,
+}
+
+/// A running server. Dropped without [`Server::stop`], it ends abruptly, as if killed: nothing acknowledged is lost.
+pub struct Server {
+    addresses: Addresses,
+    url: String,
+    pin: String,
+    context: Context,
+    fleet: Arc<Fleet>,
+    registry: Arc<Registry>,
+    sign_in: Arc<SignInCodes>,
+    stop: watch::Sender<bool>,
+    listeners: JoinSet<()>,
+    tasks: JoinSet<()>,
+    // Last, so that the directory is free only when nothing writes there any more.
+    _lock: File,
+}
+
+impl Server {
+    pub async fn start(config: Config) -> Result<Server, StartError> {
+        Server::start_at(config, Clock::system()).await
+    }
+
+    /// Like [`Server::start`], with a clock of the caller's. TLS asks the machine's clock all the same.
+    pub async fn start_at(config: Config, clock: Clock) -> Result<Server, StartError> {
+        let Config {
+            data,
+            listen,
+            device_listen,
+            local_listen,
+            names,
+            trust_domain,
+            wfm,
+            svid_lifetime,
+            registry_address,
+            demo,
+        } = config;
+        let host = names.first().ok_or(StartError::Nameless)?.clone();
+        if let Some(address) = local_listen
+            && !address.ip().is_loopback()
+        {
+            return Err(StartError::NotLocal(address));
+        }
+
+        let lock = take(&data)?;
+        // Absolute, so that nothing moves when somebody changes the working directory.
+        let data = data.canonicalize().map_err(data_error(&data, "found"))?;
+        let store_directory = data.join("store");
+        let wanted = Wanted {
+            trust_domain: trust_domain.as_ref(),
+            wfm: wfm.as_ref(),
+            svid_lifetime,
+            web_names: &names,
+            fleet_exists: store_directory.exists(),
+        };
+        let identity = Arc::new(Identity::open(&data, clock.now(), wanted)?);
+
+        let (web, web_address) = bind(listen, "--listen").await?;
+        let (device, device_address) = bind(device_listen, "--device-listen").await?;
+        let local = match local_listen {
+            Some(address) => Some(bind(address, "--local-listen").await?),
+            None => None,
+        };
+        let local_address = local.as_ref().map(|(_, address)| *address);
+        let url = format!("https://{}", authority(&host, web_address.port()));
+        let pin = identity.web_authority.pin().to_string();
+        let registry_address = registry_address.unwrap_or_else(|| match local_address {
+            // In a demo every device is on this machine, where container engines take plain HTTP from loopback.
+            Some(address) if demo.is_some() => address.to_string(),
+            _ => authority(&host, web_address.port()),
+        });
+
+        make_directory(&store_directory)?;
+        let store = Store::open(&store_directory)?;
+        let registry = Arc::new(Registry::open(data.join("registry"))?);
+        let options = FleetOptions {
+            server_url: url.clone(),
+            pin: pin.clone(),
+            registry_address: registry_address.clone(),
+            silent_after: SILENT_AFTER,
+            demo,
+        };
+        let fleet = Fleet::open(store, Arc::clone(&registry), clock.clone(), options).await?;
+        let context = settle_context(&data, &fleet, loopback_url(web_address), &pin).await?;
+
+        let (stop, stopping) = Stopping::new();
+        let sign_in = Arc::new(SignInCodes::new(clock.clone()));
+        let app =
+            App { fleet: Arc::clone(&fleet), sign_in: Arc::clone(&sign_in), stopping: stopping.clone() };
+        let mount = Mount {
+            registry: Arc::clone(&registry),
+            fleet: Arc::clone(&fleet),
+            tokens: RegistryTokens::new(identity.registry_key.clone()),
+            clock: clock.clone(),
+        };
+        let identity_pages = IdentityPages {
+            keys: Arc::clone(&identity),
+            fleet: Arc::clone(&fleet),
+            clock: clock.clone(),
+            host,
+            web_port: web_address.port(),
+            device_port: device_address.port(),
+            registry_address,
+            guesses: Arc::new(Guesses::default()),
+            joined: Arc::new(Joined::default()),
+        };
+
+        let mut listeners = JoinSet::new();
+        let door = Door::Web(web_server_config(Arc::clone(&identity.web_leaf)));
+        let router = http::web(&app, identity_pages, mount.clone());
+        listeners.spawn(listener::serve(web, door, router, Limits::WEB, stopping.clone()));
+        let door = device_door(&identity, &clock);
+        let router = http::device::router(Arc::clone(&fleet), mount.clone(), stopping.clone());
+        listeners.spawn(listener::serve(device, door, router, Limits::DEVICE, stopping.clone()));
+        if let Some((local, _)) = local {
+            let router = http::local(&app, mount);
+            listeners.spawn(listener::serve(local, Door::Local, router, Limits::LOCAL, stopping.clone()));
+        }
+        let tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
+        let addresses = Addresses { web: web_address, device: device_address, local: local_address };
+        tracing::info!(server = %identity.name, ?addresses, "the server is listening");
+        Ok(Server {
+            addresses,
+            url,
+            pin,
+            context,
+            fleet,
+            registry,
+            sign_in,
+            stop,
+            listeners,
+            tasks,
+            _lock: lock,
+        })
+    }
+
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// The address to give to devices and people.
+    pub fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// What a device checks this server by on first contact.
+    pub fn pin(&self) -> String {
+        self.pin.clone()
+    }
+
+    /// How a command line on this machine reaches the server as its administrator; also in `DATA/context.json`.
+    pub fn context(&self) -> Context {
+        self.context.clone()
+    }
+
+    pub fn fleet(&self) -> Arc<Fleet> {
+        Arc::clone(&self.fleet)
+    }
+
+    pub fn registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry)
+    }
+
+    /// A link that signs its first visitor in to the page, for a quarter of an hour.
+    pub fn sign_in_link(&self) -> String {
+        let code = self.sign_in.issue(Actor { name: format!("operator {ADMIN}") });
+        match self.addresses.local {
+            Some(local) => format!("http://{local}/welcome/{code}"),
+            None => format!("{}/welcome/{code}", self.url),
+        }
+    }
+
+    /// Lets requests finish, writes what is still in memory, and gives the data directory free.
+    pub async fn stop(mut self) {
+        // Nobody listening any more is as stopped as it gets.
+        self.stop.send(true).unwrap_or_default();
+        while let Some(ended) = self.listeners.join_next().await {
+            log_panic(ended);
+        }
+        while let Some(ended) = self.tasks.join_next().await {
+            log_panic(ended);
+        }
+        if let Err(error) = self.fleet.flush_contacts().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the last contacts could not be written"
+            );
+        }
+    }
+
+    /// Ends when the server cannot go on by itself: a listener or task broke. It should be stopped then.
+    pub async fn stopped(&mut self) {
+        let ended = tokio::select! {
+            ended = self.listeners.join_next() => ended,
+            ended = self.tasks.join_next() => ended,
+        };
+        if let Some(ended) = ended {
+            log_panic(ended);
+        }
+    }
+}
+
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(error = &error as &dyn std::error::Error, "a part of the server broke");
+    }
+}
+
+fn device_door(identity: &Arc<Identity>, clock: &Clock) -> Door {
+    let tls = device_server_config(Arc::clone(&identity.svid), Arc::clone(&identity.bundle));
+    let (keys, now) = (Arc::clone(identity), clock.clone());
+    let recognise = Box::new(move |chain: &[CertificateDer<'_>]| keys.recognise(chain, now.now()));
+    let now = clock.clone();
+    let remaining = Box::new(move |until: Moment| until.since(now.now()));
+    Door::Device { tls, recognise, remaining }
+}
+
+/// Makes the directory if need be and keeps other servers out of it.
+fn take(data: &Path) -> Result<File, StartError> {
+    make_directory(data)?;
+    let path = data.join("lock");
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(data_error(&path, "opened"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(StartError::InUse(data.to_owned())),
+        Err(TryLockError::Error(source)) => Err(data_error(&path, "locked")(source)),
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), StartError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(data_error(path, "made"))
+}
+
+fn data_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    let path = path.to_owned();
+    move |source| StartError::Data { path, doing, source }
+}
+
+async fn bind(address: SocketAddr, option: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::PortTaken { address, option },
+        _ => StartError::Listen { address, option, source },
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+/// The address of a listener as this machine itself reaches it: names may not resolve here, loopback does.
+fn loopback_url(address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("https://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// The administrator's context: the one in the data directory as long as its token works, else a new one.
+async fn settle_context(data: &Path, fleet: &Fleet, url: String, pin: &str) -> Result<Context, StartError> {
+    let path = data.join("context.json");
+    let known: Option<Context> = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let token = match known {
+        Some(known) if fleet.operator_by_token(&known.token).await?.is_some() => known.token,
+        // Never there, lost, spoilt or withdrawn: whoever can write here owns the server anyway.
+        _ => fleet.create_operator_token(ADMIN).await?,
+    };
+    let context = Context { url, pin: Some(pin.to_owned()), token };
+    let bytes = serde_json::to_vec_pretty(&context).expect("three texts always serialise");
+    replace_private(&path, &bytes).map_err(data_error(&path, "written"))?;
+    Ok(context)
+}
+
+/// Replaces a file that only we may read, whole or not at all.
+fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let unfinished = path.with_extension("unfinished");
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)
+}

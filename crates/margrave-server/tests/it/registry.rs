@@ -1,0 +1,92 @@
+//! Who may push to and pull from the built-in registry.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use margrave_core::digest::Digest;
+use margrave_wire::identity::{REGISTRY_TOKEN_PATH, RegistryToken};
+
+use crate::line::Line;
+use crate::plant::{Device, Plant, operator};
+
+const LAYER: &[u8] = b"layer";
+
+fn basic(user: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
+}
+
+async fn registry_token(plant: &Plant, device: &Device) -> RegistryToken {
+    device.line(plant).await.send("POST", REGISTRY_TOKEN_PATH, &[], "").await.unwrap().is(200).json()
+}
+
+/// Pushes one blob and answers with the status of the first request.
+async fn push(line: &mut Line, authorization: &[(&str, &str)]) -> u16 {
+    let path = format!("/v2/team/app/blobs/uploads/?digest={}", Digest::of(LAYER));
+    let reply = line.send("POST", &path, authorization, LAYER).await.unwrap();
+    reply.status.as_u16()
+}
+
+#[tokio::test]
+async fn operators_push_and_pull_with_their_token_and_strangers_are_challenged() {
+    let plant = Plant::new().await;
+    let token = plant.server.context().token;
+    let (bearer, basic) = (format!("Bearer {token}"), basic("anybody", &token));
+    let blob = format!("/v2/team/app/blobs/{}", Digest::of(LAYER));
+    for mut line in [plant.web().await, plant.local().await] {
+        let reply = line.get("/v2/").await.unwrap();
+        assert!(reply.is(401).header("www-authenticate").starts_with("Basic"), "{:?}", reply.headers);
+        assert_eq!(push(&mut line, &[]).await, 401);
+        assert_eq!(push(&mut line, &[("authorization", "Bearer wrong")]).await, 401);
+        for authorization in [&bearer, &basic] {
+            assert_eq!(push(&mut line, &[("authorization", authorization)]).await, 201);
+            let reply = line.send("GET", &blob, &[("authorization", authorization)], "").await.unwrap();
+            assert_eq!(reply.is(200).body, LAYER);
+        }
+        // A page's cookie is not for here: these addresses write and any site could send it.
+        let session = plant.server.fleet().create_session(&operator()).await.unwrap();
+        let cookie = format!("margrave_session={session}");
+        line.send("GET", &blob, &[("cookie", &cookie)], "").await.unwrap().is(401);
+    }
+}
+
+#[tokio::test]
+async fn devices_pull_by_token_or_certificate_and_push_nothing() {
+    let plant = Plant::new().await;
+    let admin = format!("Bearer {}", plant.server.context().token);
+    assert_eq!(push(&mut plant.web().await, &[("authorization", &admin)]).await, 201);
+    let blob = format!("/v2/team/app/blobs/{}", Digest::of(LAYER));
+
+    let device = plant.join("press.42").await;
+    let token = registry_token(&plant, &device).await;
+    let authorization = basic(&token.username, &token.password);
+    for mut line in [plant.web().await, plant.local().await] {
+        let reply = line.send("GET", &blob, &[("authorization", &authorization)], "").await.unwrap();
+        assert_eq!(reply.is(200).body, LAYER);
+        assert_eq!(push(&mut line, &[("authorization", &authorization)]).await, 403);
+        let mixed = basic("press.43", &token.password);
+        line.send("GET", &blob, &[("authorization", &mixed)], "").await.unwrap().is(401);
+    }
+    // By certificate, on the device listener.
+    let mut line = device.line(&plant).await;
+    assert_eq!(line.get(&blob).await.unwrap().is(200).body, LAYER);
+    assert_eq!(push(&mut line, &[]).await, 403);
+    // Not even an operator's token makes a device an operator.
+    assert_eq!(push(&mut line, &[("authorization", &admin)]).await, 403);
+
+    plant.server.fleet().retire(&operator(), &"press.42".parse().unwrap()).await.unwrap();
+    let mut web = plant.web().await;
+    web.send("GET", &blob, &[("authorization", &authorization)], "").await.unwrap().is(403);
+    line.get(&blob).await.unwrap().is(403);
+}
+
+#[tokio::test]
+async fn a_registry_token_survives_a_restart_and_not_its_time() {
+    let plant = Plant::new().await;
+    let device = plant.join("press.42").await;
+    let token = registry_token(&plant, &device).await;
+    let authorization = basic(&token.username, &token.password);
+    let plant = plant.restart().await;
+    let headers = [("authorization", authorization.as_str())];
+    plant.web().await.send("GET", "/v2/", &headers, "").await.unwrap().is(200);
+    plant.set_ahead(12 * 60 * 60 + 1);
+    plant.web().await.send("GET", "/v2/", &headers, "").await.unwrap().is(401);
+}

@@ -1,0 +1,485 @@
+//! The pages: who gets in, what a form needs, and that a name stays a name.
+
+use http::header::{LOCATION, SET_COOKIE};
+use margrave_wire::operator::{PutDeployment, SetLabels, Targets};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::line::{DEADLINE, Line, Reply};
+use crate::plant::{Plant, operator};
+use crate::stock::{self, HOSTILE};
+
+/// A browser with one cookie.
+struct Browser {
+    line: Line,
+    cookie: String,
+}
+
+impl Browser {
+    /// Somebody who has not signed in.
+    async fn stranger(plant: &Plant) -> Browser {
+        Browser { line: plant.local().await, cookie: String::new() }
+    }
+
+    async fn signed_in(plant: &Plant) -> Browser {
+        let mut browser = Browser::stranger(plant).await;
+        let reply = browser.send_form("/sign-in", &[("token", &plant.server.context().token)], &[]).await;
+        reply.is(303);
+        browser.cookie = cookie(&reply);
+        browser
+    }
+
+    async fn get(&mut self, path: &str) -> Reply {
+        let cookie = self.cookie.clone();
+        self.line.send("GET", path, &[("cookie", &cookie)], "").await.unwrap()
+    }
+
+    /// A page that must be there, as text.
+    async fn page(&mut self, path: &str) -> String {
+        let reply = self.get(path).await;
+        reply.is(200);
+        text(&reply)
+    }
+
+    /// The mark that this session's forms carry.
+    async fn csrf(&mut self) -> String {
+        let page = self.page("/devices/new").await;
+        let (_, rest) = page.split_once("name=\"csrf\" value=\"").unwrap();
+        rest.split_once('"').unwrap().0.to_owned()
+    }
+
+    /// Fills in a form and sends it.
+    async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Reply {
+        let csrf = self.csrf().await;
+        let mut all = vec![("csrf", csrf.as_str())];
+        all.extend(fields);
+        self.send_form(path, &all, &[]).await
+    }
+
+    async fn send_form(&mut self, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Reply {
+        let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let pairs = fields.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value)));
+        let body = pairs.collect::<Vec<_>>().join("&");
+        let cookie = self.cookie.clone();
+        let mut all =
+            vec![("cookie", cookie.as_str()), ("content-type", "application/x-www-form-urlencoded")];
+        all.extend(headers);
+        self.line.send("POST", path, &all, body).await.unwrap()
+    }
+}
+
+fn text(reply: &Reply) -> String {
+    String::from_utf8(reply.body.to_vec()).unwrap()
+}
+
+fn cookie(reply: &Reply) -> String {
+    reply.headers[SET_COOKIE].to_str().unwrap().split(';').next().unwrap().to_owned()
+}
+
+fn location(reply: &Reply) -> &str {
+    reply.headers[LOCATION].to_str().unwrap()
+}
+
+/// Nothing in the page may be markup that came from a name.
+#[track_caller]
+fn is_clean(page: &str) {
+    for markup in ["<script>alert", "<img src=x", "<b>tag", "<i>Sons", "<u>code"] {
+        assert!(!page.contains(markup), "{markup} in {page}");
+    }
+}
+
+async fn deployed(plant: &Plant) {
+    stock::gate(plant).await;
+    stock::device(plant, "press-1", 4).await;
+    stock::device(plant, "small-1", 1).await;
+    let fleet = plant.server.fleet();
+    let labels = SetLabels { labels: [("note".to_owned(), Some(HOSTILE.to_owned()))].into() };
+    fleet.label(&operator(), &"press-1".parse().unwrap(), labels).await.unwrap();
+    let want = PutDeployment {
+        package: "gate".to_owned(),
+        version: None,
+        profile: None,
+        parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(7))].into(),
+        targets: Targets { devices: vec!["press-1".to_owned()], labels: Default::default() },
+        revision: None,
+    };
+    fleet.put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
+}
+
+#[tokio::test]
+async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let pages = [
+        "/",
+        "/devices",
+        "/devices?search=PRESS&condition=pending&label=note",
+        "/devices?search=%3Cscript%3Ealert('x')%3C/script%3E",
+        "/devices/new",
+        "/devices/press-1",
+        "/devices/press-1/retire",
+        "/packages",
+        "/packages/gate/1.0.0",
+        "/packages/gate/1.0.0/remove",
+        "/deploy?package=gate&version=1.0.0",
+        "/deploy?package=gate",
+        "/deployments",
+        "/deployments/north",
+        "/deployments/north/edit",
+        "/deployments/north/remove",
+        "/why?subject=press-1",
+        "/why?subject=press-1/north",
+        "/sign-in",
+    ];
+    for path in pages {
+        let reply = browser.get(path).await;
+        reply.is(200);
+        let policy = reply.header("content-security-policy");
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{path}: {policy}");
+        assert_eq!(reply.header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(reply.header("cache-control"), "no-store", "{path}");
+        assert!(reply.header("content-type").starts_with("text/html"), "{path}");
+        let page = text(&reply);
+        is_clean(&page);
+        assert!(!page.contains(" style=") && !page.contains("onclick"), "{path}");
+        assert_eq!(page.matches("<h1").count(), 1, "{path}");
+        assert!(page.contains("<main"), "{path}");
+        let without = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!without.contains("src=\"http") && !without.contains("href=\"http"), "{path}");
+        // Every form that changes something carries the session's mark.
+        for form in page.split("<form").skip(1).filter(|form| form.contains("method=\"post\"")) {
+            assert!(form.contains("name=\"csrf\"") || path == "/sign-in", "{path}: {form}");
+        }
+    }
+    let device = browser.page("/devices/press-1").await;
+    assert!(device.contains("&#60;script&#62;alert"), "{device}");
+    let gate = browser.page("/packages/gate/1.0.0").await;
+    assert!(gate.contains("Gate &#60;script&#62;"), "{gate}");
+}
+
+#[tokio::test]
+async fn a_stranger_sees_only_the_door() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut stranger = Browser::stranger(&plant).await;
+    for (path, next) in [
+        ("/", "%2F"),
+        ("/devices/press-1", "%2Fdevices%2Fpress-1"),
+        ("/why?subject=a", "%2Fwhy%3Fsubject%3Da"),
+    ] {
+        let reply = stranger.get(path).await;
+        reply.is(303);
+        assert_eq!(location(&reply), format!("/sign-in?next={next}"));
+        assert!(reply.body.is_empty());
+    }
+    stranger.get("/packages/gate/1.0.0/icon").await.is(303);
+    stranger.get("/events/stream").await.is(401);
+    let reply = stranger.send_form("/deployments/north/remove", &[("csrf", "")], &[]).await;
+    reply.is(303);
+    assert_eq!(location(&reply), "/sign-in?next=%2F");
+    stranger.cookie = "margrave_session=guess".to_owned();
+    stranger.get("/").await.is(303);
+    plant.server.fleet().deployment(&"north".parse().unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn signing_in_takes_a_token_and_leads_back_to_our_own_pages_only() {
+    let plant = Plant::new().await;
+    let token = plant.server.context().token;
+    let mut stranger = Browser::stranger(&plant).await;
+    for wrong in ["", "guess", &"x".repeat(5000)] {
+        let reply = stranger.send_form("/sign-in", &[("token", wrong)], &[]).await;
+        reply.is(403);
+        assert!(!reply.headers.contains_key(SET_COOKIE));
+        assert!(text(&reply).contains("This token is not known"));
+    }
+    for (next, leads) in [
+        ("/devices?search=a", "/devices?search=a"),
+        ("https://evil.example/", "/"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("/a\r\nset-cookie: x=y", "/"),
+        ("javascript:alert(1)", "/"),
+    ] {
+        let reply = stranger.send_form("/sign-in", &[("token", &token), ("next", next)], &[]).await;
+        reply.is(303);
+        assert_eq!(location(&reply), leads, "{next:?}");
+        let cookie = reply.header("set-cookie");
+        assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
+    }
+    let page = text(&stranger.get("/sign-in?next=//evil.example").await);
+    assert!(!page.contains("evil"), "{page}");
+    let other = [("sec-fetch-site", "cross-site")];
+    stranger.send_form("/sign-in", &[("token", &token)], &other).await.is(403);
+
+    let mut secure = plant.web().await;
+    let headers = [("content-type", "application/x-www-form-urlencoded")];
+    let reply = secure.send("POST", "/sign-in", &headers, format!("token={token}")).await.unwrap();
+    assert!(reply.is(303).header("set-cookie").contains("; Secure"));
+
+    let mut browser = Browser::signed_in(&plant).await;
+    browser.post("/sign-out", &[]).await.is(303);
+    browser.get("/").await.is(303);
+}
+
+#[tokio::test]
+async fn a_welcome_link_works_once_and_not_ahead_of_time() {
+    let plant = Plant::new().await;
+    let link = plant.server.sign_in_link();
+    let path = link.splitn(4, '/').nth(3).map(|path| format!("/{path}")).unwrap();
+    let mut line = plant.local().await;
+    line.send("GET", &path, &[("sec-purpose", "prefetch")], "").await.unwrap().is(204);
+    line.send("HEAD", &path, &[], "").await.unwrap().is(204);
+    let reply = line.get(&path).await.unwrap();
+    reply.is(303);
+    assert_eq!(location(&reply), "/");
+    let mut browser = Browser { line, cookie: cookie(&reply) };
+    browser.page("/").await;
+    let again = browser.get(&path).await;
+    assert!(text(again.is(403)).contains("cannot be used any more"));
+}
+
+#[tokio::test]
+async fn a_form_from_elsewhere_changes_nothing() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let csrf = browser.csrf().await;
+    let mut other = Browser::signed_in(&plant).await;
+    let foreign = other.csrf().await;
+    let actions =
+        ["/deployments/north/remove", "/devices/press-1/retire", "/packages/gate/1.0.0/remove", "/sign-out"];
+    for action in actions {
+        for mark in ["", "wrong", &foreign, &csrf[1..]] {
+            let reply = browser.send_form(action, &[("csrf", mark)], &[]).await;
+            assert!(text(reply.is(403)).contains("reload the page"), "{action}");
+        }
+        browser.send_form(action, &[], &[]).await.is(403);
+        let cross = [("sec-fetch-site", "cross-site")];
+        browser.send_form(action, &[("csrf", &csrf)], &cross).await.is(403);
+        let origin = [("origin", "https://evil.example")];
+        browser.send_form(action, &[("csrf", &csrf)], &origin).await.is(403);
+    }
+    let fleet = plant.server.fleet();
+    assert!(!fleet.deployment(&"north".parse().unwrap()).await.unwrap().removing);
+    assert_eq!(fleet.device(&"press-1".parse().unwrap()).await.unwrap().standing, "accepted");
+    // No form is sent by following a link.
+    for action in ["/sign-out", "/devices/press-1/accept", "/devices/press-1/labels"] {
+        assert_eq!(browser.get(action).await.status.as_u16(), 405, "{action}");
+    }
+    let large = "x".repeat(300 * 1024);
+    browser.send_form("/packages", &[("csrf", &csrf), ("reference", &large)], &[]).await.is(413);
+}
+
+#[tokio::test]
+async fn the_deploy_form_keeps_what_was_typed_and_says_what_is_wrong_where() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let form = browser.page("/deploy?package=gate&version=1.0.0").await;
+    assert!(form.contains("value=\"NORD\""), "the package's own values stand in the form: {form}");
+    // Known before the question without a value of its own is answered.
+    assert!(form.contains("data-state=\"fits\"") && form.contains("data-state=\"does not fit\""), "{form}");
+
+    let wrong = [
+        ("package", "gate"),
+        ("version", "1.0.0"),
+        ("name", "Not Valid"),
+        ("answer.site", "lower <b>case</b>"),
+        ("answer.rate", "many"),
+        ("answer.shift", "late"),
+    ];
+    let reply = browser.post("/deploy", &wrong).await;
+    let page = text(reply.is(422));
+    is_clean(&page);
+    assert!(page.contains("value=\"Not Valid\"") && page.contains("A deployment name is 1 to 63"), "{page}");
+    assert!(page.contains("value=\"lower &#60;b&#62;case&#60;/b&#62;\""), "{page}");
+    assert!(page.contains("“many” is no whole number"), "{page}");
+    assert!(page.contains("<option selected>late</option>"), "{page}");
+    assert!(page.contains("Tick at least one device"), "{page}");
+    assert!(page.contains("This needs a value"), "{page}");
+
+    // Well-formed, but against the package's rules and the device's size: the fleet's words, at the field.
+    let mut refused = vec![
+        ("package", "gate"),
+        ("version", "1.0.0"),
+        ("name", "south"),
+        ("answer.owner", "me"),
+        ("answer.site", "NORD"),
+        ("answer.rate", "900"),
+        ("answer.shift", "late"),
+        ("device", "press-1"),
+    ];
+    let page = text(browser.post("/deploy", &refused).await.is(422));
+    let (_, field) = page.split_once("name=\"answer.rate\"").unwrap();
+    assert!(field.split_once("</div>").unwrap().0.contains("class=\"wrong\""), "{page}");
+    assert!(page.contains("value=\"press-1\" checked"), "{page}");
+    refused[5].1 = "9";
+    refused[7].1 = "small-1";
+    let page = text(browser.post("/deploy", &refused).await.is(422));
+    assert!(page.contains("small-1 does not fit"), "{page}");
+    let fleet = plant.server.fleet();
+    assert!(fleet.deployment(&"south".parse().unwrap()).await.is_err());
+
+    refused[7].1 = "press-1";
+    refused[2].1 = "north";
+    let page = text(browser.post("/deploy", &refused).await.is(422));
+    assert!(page.contains("There is a deployment of this name"), "{page}");
+    refused[2].1 = "south";
+    let reply = browser.post("/deploy", &refused).await;
+    assert_eq!(location(reply.is(303)), "/deployments/south");
+    let made = fleet.deployment(&"south".parse().unwrap()).await.unwrap();
+    assert_eq!(made.parameters["rate"], json!(9));
+    assert_eq!(made.parameters["alarm"], json!(false), "an unticked box is an answer");
+    let page = browser.page("/deployments/south").await;
+    assert!(page.contains("PENDING") && page.contains("--set rate=9"), "{page}");
+}
+
+#[tokio::test]
+async fn a_change_on_top_of_somebody_elses_is_shown_and_refused() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let form = browser.page("/deployments/north/edit").await;
+    assert!(form.contains("name=\"answer.rate\" value=\"7\""), "{form}");
+    let (_, rest) = form.split_once("name=\"revision\" value=\"").unwrap();
+    let revision = rest.split_once('"').unwrap().0.to_owned();
+    let change = |rate: &'static str| {
+        vec![
+            ("version", "1.0.0"),
+            ("answer.owner", "me"),
+            ("answer.site", "NORD"),
+            ("answer.rate", rate),
+            ("answer.shift", "early"),
+            ("answer.alarm", "true"),
+            ("device", "press-1"),
+        ]
+    };
+    let mut mine = change("11");
+    mine.push(("revision", revision.as_str()));
+    assert_eq!(location(browser.post("/deployments/north/edit", &mine).await.is(303)), "/deployments/north");
+    let mut late = change("12");
+    late.push(("revision", revision.as_str()));
+    let page = text(browser.post("/deployments/north/edit", &late).await.is(422));
+    assert!(page.contains("Nothing was changed") && page.contains("value=\"12\""), "{page}");
+    let fleet = plant.server.fleet();
+    assert_eq!(fleet.deployment(&"north".parse().unwrap()).await.unwrap().parameters["rate"], json!(11));
+
+    browser.post("/deployments/north/remove", &[]).await.is(303);
+    let removed = fleet.deployment(&"north".parse().unwrap()).await;
+    assert!(removed.is_err() || removed.unwrap().removing);
+}
+
+#[tokio::test]
+async fn devices_are_added_labelled_and_retired_from_their_pages() {
+    let plant = Plant::new().await;
+    stock::device(&plant, "press-1", 4).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page =
+        text(browser.post("/devices/new", &[("name", "weld-1"), ("labels", "site=north")]).await.is(200));
+    assert!(page.contains("margrave-agent join") && page.contains("mgj_"), "{page}");
+    assert!(!browser.page("/devices/new").await.contains("mgj_"), "the token is shown once");
+    let page = text(browser.post("/devices/new", &[("name", "no good"), ("labels", "")]).await.is(422));
+    assert!(page.contains("value=\"no good\""), "{page}");
+    let page = text(browser.post("/devices/new", &[("name", "x"), ("labels", "oops")]).await.is(422));
+    assert!(page.contains("“oops” is no label"), "{page}");
+
+    let set = [("key", "line"), ("value", HOSTILE)];
+    assert_eq!(location(browser.post("/devices/press-1/labels", &set).await.is(303)), "/devices/press-1");
+    is_clean(&browser.page("/devices/press-1").await);
+    let device = "press-1".parse().unwrap();
+    let fleet = plant.server.fleet();
+    assert_eq!(fleet.device(&device).await.unwrap().labels["line"], HOSTILE);
+    browser.post("/devices/press-1/labels", &[("remove", "line")]).await.is(303);
+    assert!(fleet.device(&device).await.unwrap().labels.is_empty());
+    browser.post("/devices/press-1/labels", &[("key", " ")]).await.is(400);
+
+    browser.post("/devices/press-1/retire", &[]).await.is(303);
+    assert_eq!(fleet.device(&device).await.unwrap().standing, "retired");
+    assert!(browser.page("/devices/press-1").await.contains("Accept again"));
+    browser.post("/devices/press-1/accept", &[]).await.is(303);
+    assert_eq!(fleet.device(&device).await.unwrap().standing, "accepted");
+}
+
+#[tokio::test]
+async fn what_is_missing_says_what_to_do_next() {
+    let plant = Plant::new().await;
+    let mut browser = Browser::signed_in(&plant).await;
+    for (path, status) in [
+        ("/nowhere", 404),
+        ("/devices/nobody", 404),
+        ("/deployments/nothing", 404),
+        ("/packages/nothing/1.0.0", 404),
+        ("/devices/a%20b", 400),
+        ("/deployments/UPPER", 400),
+        ("/why?subject=nobody", 404),
+        ("/welcome/guess", 403),
+    ] {
+        let reply = browser.get(path).await;
+        let page = text(reply.is(status));
+        assert!(page.contains("class=\"next\"") && page.contains("href=\"/\""), "{path}: {page}");
+        assert!(reply.header("content-security-policy").contains("default-src 'none'"), "{path}");
+    }
+    // An empty server says how to begin.
+    assert!(browser.page("/").await.contains("Begin here"));
+    assert!(browser.page("/devices").await.contains("No device has joined yet"));
+    assert!(browser.page("/packages").await.contains("The catalog is empty"));
+    assert!(browser.page("/deployments").await.contains("Nothing is deployed"));
+    let page = text(browser.post("/packages", &[("reference", "not a reference")]).await.is(422));
+    assert!(page.contains("value=\"not a reference\"") && page.contains("class=\"wrong\""), "{page}");
+}
+
+#[tokio::test]
+async fn assets_may_be_kept_for_ever_and_icons_stay_pictures() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/").await;
+    for (marker, media_type) in [(".css", "text/css"), (".js", "text/javascript"), (".svg", "image/svg+xml")]
+    {
+        let end = page.find(&format!("{marker}\"")).unwrap() + marker.len();
+        let start = page[..end].rfind("/assets/").unwrap();
+        let reply = browser.get(&page[start..end]).await;
+        reply.is(200);
+        assert!(reply.header("content-type").starts_with(media_type), "{marker}");
+        assert!(reply.header("cache-control").contains("immutable"), "{marker}");
+    }
+    browser.get("/assets/0000000000000000/margrave.css").await.is(404);
+    browser.get("/assets/0000000000000000/..%2f..%2fCargo.toml").await.is(404);
+
+    let icon = browser.get("/packages/gate/1.0.0/icon").await;
+    icon.is(200);
+    assert_eq!(icon.header("content-type"), "image/svg+xml");
+    assert!(icon.header("content-security-policy").contains("sandbox"));
+}
+
+#[tokio::test]
+async fn a_page_is_told_that_something_changed() {
+    let plant = Plant::new().await;
+    stock::device(&plant, "press-1", 4).await;
+    let browser = Browser::signed_in(&plant).await;
+    let newest = plant.server.fleet().recent_events(1).await.unwrap()[0].sequence;
+    let mut socket = TcpStream::connect(plant.server.addresses().local.unwrap()).await.unwrap();
+    let request = format!(
+        "GET /events/stream?after={newest} HTTP/1.1\r\nhost: localhost\r\ncookie: {}\r\n\r\n",
+        browser.cookie
+    );
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let labels = SetLabels { labels: [("a".to_owned(), Some("b".to_owned()))].into() };
+    plant.server.fleet().label(&operator(), &"press-1".parse().unwrap(), labels).await.unwrap();
+    let mut seen = String::new();
+    let told = async {
+        while !seen.contains("\"device\":\"press-1\"") {
+            let mut bytes = [0; 4096];
+            let count = socket.read(&mut bytes).await.unwrap();
+            assert!(count > 0, "the stream ended: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    };
+    timeout(DEADLINE, told).await.expect("the page is told");
+    assert!(seen.contains(&format!("id: {}", newest + 1)), "{seen}");
+}

@@ -1,0 +1,18 @@
+//! The device: pulls what it should run, verifies every byte, applies it, and says what happened.
+//!
+//! Decisions are made in `margrave_core::device`; this crate is the thin shell that performs them.
+//! `run.rs` is the loop, `upstream.rs` the server's side of it, `runtime/` the engine's, `identity.rs`
+//! and `keeper.rs` who this device is, `status.rs` what a technician sees.
+
+pub mod clock;
+pub mod identity;
+mod keeper;
+pub mod launch;
+pub mod machine;
+pub mod registry_login;
+mod run;
+pub mod runtime;
+pub mod status;
+mod upstream;
+
+pub use run::{AgentConfig, RunError, run};

@@ -1,0 +1,254 @@
+//! `margrave-agent`: a device's life on the command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
+use margrave_agent::runtime::simulated::Simulation;
+use margrave_agent::{identity, status};
+use tokio::sync::watch;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The device of a Margrave fleet: pulls what it should run, checks every byte, runs it, and says what happened.
+#[derive(Parser)]
+#[command(name = "margrave-agent", version = VERSION, max_term_width = 100)]
+struct Cli {
+    /// Where the device keeps its identity, its memory and what it fetched.
+    #[arg(
+        long,
+        global = true,
+        env = "MARGRAVE_AGENT_DATA",
+        default_value = "/var/lib/margrave-agent",
+        value_name = "DIR"
+    )]
+    data: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make this device a member of a server's fleet, once.
+    #[command(
+        after_help = "Example:\n  margrave-agent join https://plant.example:8443 --token mgj_… --pin fu/kiX4t…=\n\n`margrave device token` prints this command with everything filled in."
+    )]
+    Join(Join),
+    /// Run the device until stopped. What it started keeps running.
+    #[command(
+        after_help = "Example:\n  margrave-agent run --data /var/lib/margrave-agent\n\nLog: MARGRAVE_LOG=debug shows more, MARGRAVE_LOG=warn less."
+    )]
+    Run(Run),
+    /// What should run here, what does, and why not; works without a network and without a running agent.
+    #[command(
+        after_help = "Example:\n  margrave-agent status --json\n\nExit code: 0 when everything wanted is installed, 1 when not, 2 when it cannot be told."
+    )]
+    Status,
+}
+
+#[derive(Args)]
+struct Join {
+    /// The server's address, such as https://plant.example:8443.
+    url: String,
+    /// The one-time token from `margrave device token`.
+    #[arg(long, env = "MARGRAVE_JOIN_TOKEN", hide_env_values = true)]
+    token: String,
+    /// The server's pin, which makes the first contact safe.
+    #[arg(long)]
+    pin: String,
+}
+
+#[derive(Args)]
+struct Run {
+    /// What carries out orders; `simulated` runs nothing and says so to the server.
+    #[arg(long, value_enum, default_value = "compose")]
+    runtime: RuntimeName,
+    /// The container engine's socket; found by itself when left out (DOCKER_HOST, Docker's, Podman's).
+    #[arg(long, value_name = "unix://SOCKET")]
+    engine: Option<String>,
+    /// A JSON file whose fields go over what the machine says of itself; DIR/capabilities.json when it is there.
+    #[arg(long, value_name = "FILE")]
+    capabilities: Option<PathBuf>,
+    /// Time between two polls, for servers that do not hold them open, such as 30s.
+    #[arg(long, value_name = "TIME")]
+    poll: Option<Seconds>,
+    /// How long a server may hold a poll open, such as 55s; 0s turns that off.
+    #[arg(long, value_name = "TIME")]
+    wait: Option<Seconds>,
+    /// For `--runtime simulated`: how long a simulated start takes.
+    #[arg(long, value_name = "TIME", hide = true)]
+    simulated_start: Option<Seconds>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum RuntimeName {
+    Compose,
+    Simulated,
+}
+
+/// A duration in seconds, minutes or hours: `30s`, `5m`, `2h`, or a bare number of seconds; `500ms` for tests.
+#[derive(Clone, Copy)]
+struct Seconds(Duration);
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+        let number: u64 = number.parse().map_err(|_| "write a time like 30s, 5m or 2h".to_owned())?;
+        let millis = match unit {
+            "ms" => 1,
+            "" | "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return Err("write a time like 30s, 5m or 2h".to_owned()),
+        };
+        number
+            .checked_mul(millis)
+            .map(|ms| Seconds(Duration::from_millis(ms)))
+            .ok_or("that is too long".to_owned())
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log();
+    // One thread is enough for one device, and keeps it small.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(execute(cli)),
+        Err(error) => Err(anyhow::Error::new(error).context("the program could not start")),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            tell(&format!("margrave-agent: {error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+    let Cli { data, json, command } = cli;
+    match command {
+        Command::Join(Join { url, token, pin }) => {
+            let identity = identity::join(&data, &url, &token, &pin).await?;
+            if json {
+                say(&serde_json::json!({ "device": identity.client_id, "server": identity.url }).to_string());
+            } else {
+                let shown = data.display();
+                say(&format!(
+                    "This device is now {}. Start it:\n  margrave-agent run --data {shown}",
+                    identity.client_id
+                ));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Run(run) => {
+            let config = run.launch(data).prepare().await?;
+            let (stop, stopping) = watch::channel(false);
+            tokio::spawn(async move {
+                stop_requested().await;
+                // The receiver lives as long as the run; nobody listening means that it has ended.
+                stop.send(true).unwrap_or_default();
+            });
+            margrave_agent::run(config, stopping).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Status => {
+            let status = status::status(&data).await?;
+            if json {
+                say(&serde_json::to_string(&status)?);
+            } else {
+                say(status.to_string().trim_end());
+            }
+            Ok(if status.converged() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        }
+    }
+}
+
+impl Run {
+    fn launch(self, data: PathBuf) -> Launch {
+        let Run { runtime, engine, capabilities, poll, wait, simulated_start } = self;
+        let runtime = match runtime {
+            RuntimeName::Compose => RuntimeChoice::Compose { engine, label: None },
+            RuntimeName::Simulated => {
+                let mut simulation = Simulation::new(1);
+                if let Some(Seconds(start)) = simulated_start {
+                    simulation.start.least = start;
+                }
+                RuntimeChoice::Simulated(simulation)
+            }
+        };
+        Launch { data, runtime, capabilities, poll_every: poll.map(|p| p.0), poll_wait: wait.map(|w| w.0) }
+    }
+}
+
+async fn stop_requested() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminate = signal(SignalKind::terminate());
+    let interrupt = signal(SignalKind::interrupt());
+    match (terminate, interrupt) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        // Without handlers the signals end the process by themselves, which is safe at any moment.
+        _ => std::future::pending().await,
+    }
+}
+
+fn log() {
+    let wanted = std::env::var("MARGRAVE_LOG").unwrap_or_else(|_| "info".to_owned());
+    let targets =
+        Targets::from_str(&wanted).unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    tracing_subscriber::registry().with(layer).with(targets).init();
+}
+
+#[allow(clippy::print_stdout, reason = "the command's answer")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
+#[allow(clippy::print_stderr, reason = "words for a person")]
+fn tell(text: &str) {
+    eprintln!("{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_shows_an_example() {
+        let cli = Cli::command();
+        cli.clone().debug_assert();
+        for command in cli.get_subcommands() {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Example:"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_people_write_them() {
+        let of = |text: &str| text.parse::<Seconds>().map(|seconds| seconds.0.as_millis());
+        assert_eq!(of("30s"), Ok(30_000));
+        assert_eq!(of("5m"), Ok(300_000));
+        assert_eq!(of("7"), Ok(7_000));
+        assert_eq!(of("500ms"), Ok(500));
+        for bad in ["", "s", "-1s", "5 minutes", "99999999999999999999s"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+}

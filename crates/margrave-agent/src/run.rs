@@ -1,0 +1,398 @@
+//! The device's loop: the core decides, the ledger remembers, this performs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use margrave_core::capabilities::Capabilities;
+use margrave_core::constraints;
+use margrave_core::device::{Action, Delivery, Device, Event, Reading, Settings, Trouble};
+use margrave_core::digest::{Digest, Document};
+use margrave_core::id::{AssignmentId, DeviceId};
+use margrave_core::report::{Failure, FailureCode};
+use margrave_core::workload::Placement;
+use margrave_http::{Client, Limits, Origin, Trust};
+use margrave_identity::live::{LiveBundle, LiveSvid};
+use margrave_identity::tls::device_client_config;
+use margrave_ledger::{Blobs, LedgerError, Recovery, StateFile};
+use margrave_wire::g2;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
+
+use crate::clock;
+use crate::identity::Identity;
+use crate::keeper;
+use crate::runtime::Runtime;
+use crate::status::{self, Live};
+use crate::upstream::Upstream;
+
+/// What a device needs to run; [`crate::launch::Launch`] makes one.
+pub struct AgentConfig {
+    /// Identity, ledger and artifacts; belongs to one running agent at a time.
+    pub data: PathBuf,
+    pub identity: Identity,
+    /// The identity in use, shared with whatever else connects to the server: all see a renewal at once.
+    pub svid: Arc<LiveSvid>,
+    pub bundle: Arc<LiveBundle>,
+    pub runtime: Arc<dyn Runtime>,
+    pub capabilities: Capabilities,
+    pub settings: Settings,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("the device's memory cannot be opened")]
+    Ledger(#[from] LedgerError),
+    #[error("another agent is already running on {0}; stop it, or give this one its own --data directory")]
+    Busy(PathBuf),
+    #[error("{0} cannot be locked")]
+    Lock(PathBuf, #[source] std::io::Error),
+    #[error("the server's address in the identity is not usable: {0}")]
+    Address(String),
+}
+
+/// Never sleep longer than this: clocks jump, and a device must notice.
+const NAP_MAX: Duration = Duration::from_secs(60);
+
+/// Runs until `shutdown` becomes true. What runs on the device keeps running.
+pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), RunError> {
+    let AgentConfig { data, identity, svid, bundle, runtime, capabilities, settings } = config;
+    let _lock = lock(&data)?;
+    let mut agent = Agent::open(&data, &identity, runtime, capabilities, settings)?;
+    let origin = Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
+    let trust = Trust::Tls(device_client_config(svid.clone(), bundle.clone()));
+    let client = Client::new(trust, origin, Limits::default())
+        .map_err(|error| RunError::Address(error.to_string()))?;
+    let upstream = Arc::new(Upstream::new(client, agent.settings.device.clone()));
+
+    let live = Arc::new(std::sync::Mutex::new(Live::default()));
+    let mut background = JoinSet::new();
+    let identity = Arc::new(Mutex::new(identity));
+    background.spawn(keeper::keep(data.clone(), identity, svid, bundle, upstream.clone()));
+    background.spawn(status::serve(data.clone(), live.clone()));
+
+    tracing::info!(device = %agent.settings.device, "running");
+    let mut doing: JoinSet<(u64, Event)> = JoinSet::new();
+    let mut under_way: BTreeMap<u64, (Action, tokio::task::AbortHandle)> = BTreeMap::new();
+    let mut ticket = 0u64;
+    loop {
+        while let Some(action) = agent.device.next(&agent.settings, clock::now()) {
+            agent.absorb(Event::Began(action.clone()));
+            if let Err(error) = agent.commit() {
+                // Not on disk, so not done: the failure comes back as the action's outcome, with its pause.
+                tracing::error!(%error, "the intent could not be written down");
+                agent.absorb(not_begun(&action, &error));
+                continue;
+            }
+            ticket += 1;
+            let work = perform(action.clone(), upstream.clone(), agent.runtime.clone(), agent.own.clone());
+            let number = ticket;
+            let handle = doing.spawn(async move { (number, work.await) });
+            under_way.insert(number, (action, handle));
+        }
+        agent.publish_status(&live, &upstream);
+        let obsolete: Vec<u64> = under_way
+            .iter()
+            .filter(|(_, (action, _))| agent.device.obsolete(action))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in obsolete {
+            let (action, handle) = under_way.remove(&number).expect("listed just above");
+            handle.abort();
+            agent.take_in(cancelled(&action));
+        }
+        let now = clock::now();
+        let nap =
+            agent.device.wake(&agent.settings, now).map_or(NAP_MAX, |wake| wake.since(now).min(NAP_MAX));
+        tokio::select! {
+            Some(ended) = doing.join_next() => match ended {
+                Ok((number, event)) => {
+                    if under_way.remove(&number).is_some() {
+                        agent.take_in(event);
+                    }
+                }
+                Err(error) if error.is_cancelled() => {}
+                Err(error) => {
+                    // A bug in performing must not stop the device: whatever it was, it did not happen.
+                    tracing::error!(%error, "an action panicked");
+                    let panicked = error.id();
+                    if let Some(number) = under_way.iter().find(|(_, (_, handle))| handle.id() == panicked).map(|(n, _)| *n) {
+                        let (action, _) = under_way.remove(&number).expect("found just above");
+                        agent.take_in(cancelled(&action));
+                    }
+                }
+            },
+            () = tokio::time::sleep(nap) => {}
+            _ = shutdown.wait_for(|stop| *stop) => break,
+        }
+    }
+    tracing::info!("stopping; what runs keeps running");
+    doing.shutdown().await;
+    background.shutdown().await;
+    agent.commit()?;
+    Ok(())
+}
+
+fn lock(data: &std::path::Path) -> Result<File, RunError> {
+    std::fs::create_dir_all(data).map_err(|error| RunError::Lock(data.to_owned(), error))?;
+    let path = data.join("lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| RunError::Lock(path.clone(), error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(RunError::Busy(data.to_owned())),
+        Err(std::fs::TryLockError::Error(error)) => Err(RunError::Lock(path, error)),
+    }
+}
+
+/// What this device is, as it tells the server and as documents are held against.
+struct Own {
+    device: DeviceId,
+    capabilities: Capabilities,
+    /// The capabilities as they go over the wire.
+    body: Vec<u8>,
+}
+
+struct Agent {
+    device: Device,
+    settings: Settings,
+    runtime: Arc<dyn Runtime>,
+    own: Arc<Own>,
+    ledger: StateFile<Device>,
+    blobs: Blobs,
+    /// The documents that were kept at the last sweep.
+    kept: BTreeSet<Digest>,
+    /// Whether the server has answered a poll since the start; said once in the log.
+    polled: bool,
+}
+
+impl Agent {
+    fn open(
+        data: &std::path::Path,
+        identity: &Identity,
+        runtime: Arc<dyn Runtime>,
+        capabilities: Capabilities,
+        settings: Settings,
+    ) -> Result<Self, RunError> {
+        let (ledger, device, recovery) = StateFile::open(&data.join("ledger"))?;
+        match recovery {
+            Recovery::Fresh | Recovery::Clean => {}
+            Recovery::FellBack => {
+                tracing::warn!("the newest state was damaged; going on from the one before it")
+            }
+            Recovery::StartedOver => {
+                tracing::error!(
+                    "security: the device's memory was lost; starting over from what the server says"
+                )
+            }
+        }
+        let blobs = Blobs::open(&data.join("documents"))?;
+        let body = g2::capabilities::write(&capabilities);
+        let capabilities_are = Digest::of(&body);
+        let own = Arc::new(Own { device: settings.device.clone(), capabilities, body });
+        let mut agent = Agent {
+            device: device.unwrap_or_else(Device::blank),
+            settings,
+            runtime,
+            own,
+            ledger,
+            blobs,
+            kept: BTreeSet::new(),
+            polled: false,
+        };
+        let mut readings = vec![];
+        for digest in agent.device.documents() {
+            // A document that the disk lost is fetched again by its digest.
+            if let Some(document) = agent.blobs.read(&digest)? {
+                readings.push((digest, agent.own.read(None, &document)));
+            }
+        }
+        tracing::info!(client = %identity.client_id, documents = readings.len(), "restored from disk");
+        agent.absorb(Event::Read(readings));
+        agent.absorb(Event::CapabilitiesAre(capabilities_are));
+        Ok(agent)
+    }
+
+    fn absorb(&mut self, event: Event) {
+        let before: BTreeMap<AssignmentId, _> =
+            self.device.assignments().iter().map(|(id, assignment)| (*id, assignment.state)).collect();
+        self.device.absorb(&self.settings, clock::now(), clock::roll(), event);
+        for (id, assignment) in self.device.assignments() {
+            if before.get(id) != Some(&assignment.state) {
+                let reason = assignment.failure.as_ref().map(|failure| failure.message.as_str());
+                tracing::info!(deployment = %id, state = %assignment.state, attempt = assignment.attempt, reason, "state");
+            }
+        }
+    }
+
+    /// A fact: remembered at once, and written down as soon as the disk allows.
+    fn take_in(&mut self, event: Event) {
+        let event = match event {
+            Event::Fetched(Ok(delivery)) => match self.keep(&delivery) {
+                Ok(()) => Event::Fetched(Ok(delivery)),
+                Err(error) => {
+                    tracing::error!(%error, "documents could not be kept");
+                    Event::Fetched(Err(Trouble::passing(error.to_string())))
+                }
+            },
+            event => event,
+        };
+        if matches!(event, Event::Polled(Ok(_))) && !self.polled {
+            self.polled = true;
+            tracing::info!("first poll answered");
+        }
+        if let Some(trouble) = trouble_in(&event) {
+            tracing::warn!(trouble, "the server could not be used");
+        }
+        self.absorb(event);
+        if let Err(error) = self.commit() {
+            // The fact is known and will be written with the next commit; a crash before it repeats an
+            // action that is safe to repeat.
+            tracing::error!(%error, "a fact could not be written down yet");
+        }
+    }
+
+    fn keep(&mut self, delivery: &Delivery) -> Result<(), LedgerError> {
+        delivery.iter().try_for_each(|(document, _)| self.blobs.put(document))
+    }
+
+    fn commit(&mut self) -> Result<(), LedgerError> {
+        self.ledger.commit(&self.device)?;
+        let documents = self.device.documents();
+        if documents != self.kept {
+            self.blobs.sweep(&documents)?;
+            self.kept = documents;
+        }
+        Ok(())
+    }
+
+    fn publish_status(&self, live: &std::sync::Mutex<Live>, upstream: &Upstream) {
+        let (last_contact, trouble) = self.device.contact();
+        let mut live = live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        live.last_contact = last_contact;
+        live.trouble = trouble.map(str::to_owned);
+        live.runtime_trouble = self.device.runtime_trouble().map(|failure| failure.message.clone());
+        live.bytes_written = self.ledger.bytes_written() + self.blobs.bytes_written();
+        let traffic = upstream.traffic();
+        live.bytes_sent = traffic.sent;
+        live.bytes_received = traffic.received;
+    }
+}
+
+impl Own {
+    /// What a document says to this device: a workload that can run here, or why it cannot.
+    fn read(&self, id: Option<AssignmentId>, document: &Document) -> Reading {
+        let invalid = |message: String| Failure::new(FailureCode::DocumentInvalid, message);
+        let not_eligible = |message: String| Failure::new(FailureCode::NotEligible, message);
+        let workload = g2::document::read(document.bytes()).map_err(|violations| {
+            let said: Vec<String> =
+                violations.iter().take(5).map(|violation| violation.to_string()).collect();
+            invalid(format!("the document is not usable: {}", said.join("; ")))
+        })?;
+        if let Some(id) = id.filter(|id| *id != workload.id) {
+            return Err(invalid(format!("the document of {id} calls itself {}", workload.id)));
+        }
+        match &workload.placement {
+            Placement::Device(wanted) if *wanted == self.device => {}
+            Placement::Device(other) => {
+                return Err(not_eligible(format!("the document is for device {other}")));
+            }
+            Placement::AnyChildOf(gateway) => {
+                let message = format!(
+                    "the document is for a child of {gateway}, and this device has none to choose from"
+                );
+                return Err(not_eligible(message));
+            }
+        }
+        if let Some(constraints) = &workload.constraints {
+            let Capabilities { properties, labels, .. } = &self.capabilities;
+            constraints::eligible(constraints, properties, labels)
+                .map_err(|misfit| not_eligible(misfit.message))?;
+        }
+        Ok(workload)
+    }
+}
+
+async fn perform(action: Action, upstream: Arc<Upstream>, runtime: Arc<dyn Runtime>, own: Arc<Own>) -> Event {
+    match action {
+        Action::SendCapabilities => Event::CapabilitiesSent(upstream.send_capabilities(&own.body).await),
+        Action::Poll { held, wait } => Event::Polled(upstream.poll(held, wait).await),
+        Action::Fetch(plan) => Event::Fetched(upstream.fetch(&plan).await.map(|documents| {
+            let read = |(id, document): (AssignmentId, Document)| {
+                let reading = own.read(Some(id), &document);
+                (document, reading)
+            };
+            documents.into_iter().map(read).collect()
+        })),
+        Action::Send(report) => {
+            let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
+            Event::Sent { sequence, result: upstream.send_report(&report).await }
+        }
+        Action::Observe => Event::Observed(runtime.observe().await),
+        Action::Prefetch(order) => {
+            let result = runtime.prefetch(&order).await;
+            Event::Prefetched { assignment: order.assignment, component: order.component, result }
+        }
+        Action::Apply(order) => {
+            let result = runtime.apply(&order).await;
+            let fingerprint = order.fingerprint();
+            Event::Applied { assignment: order.assignment, component: order.component, fingerprint, result }
+        }
+        Action::Remove { assignment, component } => {
+            let result = runtime.remove(assignment, &component).await;
+            Event::Removed { assignment, component, result }
+        }
+    }
+}
+
+fn trouble_in(event: &Event) -> Option<&str> {
+    let trouble = match event {
+        Event::CapabilitiesSent(Err(trouble))
+        | Event::Polled(Err(trouble))
+        | Event::Fetched(Err(trouble)) => trouble,
+        Event::Sent { result: Err(trouble), .. } => trouble,
+        _ => return None,
+    };
+    Some(&trouble.message)
+}
+
+/// The outcome of an action that was dropped because nobody wants it any more.
+fn cancelled(action: &Action) -> Event {
+    outcome(action, "stopped, because something else is wanted now", FailureCode::StartFailed)
+}
+
+fn not_begun(action: &Action, error: &LedgerError) -> Event {
+    let code = if error.is_disk_full() { FailureCode::DiskFull } else { FailureCode::StartFailed };
+    outcome(action, &format!("not begun: {error}"), code)
+}
+
+fn outcome(action: &Action, message: &str, code: FailureCode) -> Event {
+    let trouble = || Trouble::passing(message);
+    let failure = || Failure::new(code, message);
+    match action {
+        Action::SendCapabilities => Event::CapabilitiesSent(Err(trouble())),
+        Action::Poll { .. } => Event::Polled(Err(trouble())),
+        Action::Fetch(_) => Event::Fetched(Err(trouble())),
+        Action::Send(report) => {
+            let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
+            Event::Sent { sequence, result: Err(trouble()) }
+        }
+        Action::Observe => Event::Observed(Err(failure())),
+        Action::Prefetch(order) => Event::Prefetched {
+            assignment: order.assignment,
+            component: order.component.clone(),
+            result: Err(failure()),
+        },
+        Action::Apply(order) => Event::Applied {
+            assignment: order.assignment,
+            component: order.component.clone(),
+            fingerprint: order.fingerprint(),
+            result: Err(failure()),
+        },
+        Action::Remove { assignment, component } => {
+            Event::Removed { assignment: *assignment, component: component.clone(), result: Err(failure()) }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Components from registries, by way of a cache of archives on disk.
+//!
+//! An archive is known by its digest, which is checked when it arrives and again before it is unpacked
+//! (PK-095, PK-096). This module knows where archives come from and where they are kept; what is in them
+//! is for Compose to read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use margrave_core::device::Order;
+use margrave_core::digest::Digest;
+use margrave_core::report::{Failure, FailureCode};
+use margrave_oci::archive::{self, ArchiveError};
+use margrave_oci::client::{Client, ClientError};
+use margrave_oci::manifest::{Descriptor, ImageManifest};
+use margrave_oci::reference::{Repository, TagOrDigest};
+
+use super::compose::disk;
+use super::explain::sentence_of;
+
+/// What a manifest of a Compose component says it is (PK-071), and its one layer (PK-072).
+const ARTIFACT_TYPE: &str = "application/vnd.org.margo.component.compose+json";
+const LAYER_TYPE: &str = "application/vnd.org.margo.component.compose.tar+gzip";
+
+/// A Compose component is some text files. What unpacks to more than the archive check allows is refused
+/// there; this keeps a device from downloading for days before it finds out.
+const ARCHIVE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// A download that nobody continued for so long is for a document that nobody wants any more.
+const PARTIAL_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Fetches archives and keeps them by their digest.
+pub struct Components {
+    client: Client,
+    directory: PathBuf,
+    /// One download per archive at a time.
+    downloads: Mutex<BTreeMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl Components {
+    /// Keeps archives in `artifacts/` of the agent's data directory.
+    pub fn new(client: Client, data: &Path) -> Result<Self, Failure> {
+        let directory = data.join("artifacts");
+        fs::create_dir_all(&directory)
+            .map_err(|error| disk("The directory for artifacts could not be made", error))?;
+        Ok(Components { client, directory, downloads: Mutex::default() })
+    }
+
+    /// The digest of the archive that an order means, once the archive is here.
+    pub(super) async fn fetch(&self, order: &Order) -> Result<Digest, Failure> {
+        let invalid =
+            |error: &dyn std::error::Error| Failure::new(FailureCode::DocumentInvalid, sentence_of(error));
+        let repository = Repository::parse(&order.repository).map_err(|error| invalid(&error))?;
+        let reference = match order.pin {
+            Some(pin) => repository.at(TagOrDigest::Digest(pin)),
+            None => repository.at_revision(order.revision.as_str()).map_err(|error| invalid(&error))?,
+        };
+        let pulled = self.client.manifest(&reference).await.map_err(|error| pull_failure(&error))?;
+        let layer = compose_layer(&pulled.bytes).map_err(|why| {
+            Failure::new(
+                FailureCode::ArchiveInvalid,
+                format!("{reference} is not a Compose component: {why}."),
+            )
+        })?;
+        if layer.size > ARCHIVE_BYTES_MAX {
+            let message =
+                format!("The archive of {reference} is larger than {} MiB.", ARCHIVE_BYTES_MAX >> 20);
+            return Err(Failure::new(FailureCode::ArchiveInvalid, message));
+        }
+        let alone = self.download(layer.digest);
+        let _alone = alone.lock().await;
+        if !self.has(layer.digest).await? {
+            let path = self.path(layer.digest);
+            self.client
+                .blob_to_file(&repository, &layer, &path)
+                .await
+                .map_err(|error| pull_failure(&error))?;
+        }
+        Ok(layer.digest)
+    }
+
+    /// Whether the archive is here and whole; a damaged one is removed.
+    pub(super) async fn has(&self, archive: Digest) -> Result<bool, Failure> {
+        let path = self.path(archive);
+        let look = move || -> io::Result<bool> {
+            let bytes = match fs::read(&path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            if Digest::of(&bytes) == archive {
+                return Ok(true);
+            }
+            tracing::warn!(%archive, "an archive on disk is damaged and is removed");
+            fs::remove_file(&path)?;
+            Ok(false)
+        };
+        blocking(look).await.map_err(|error| disk("An archive on disk could not be read", error))
+    }
+
+    /// Unpacks an archive that is here into `place`, unless that was done before; returns the directory
+    /// with `compose.yaml` (PK-082).
+    pub(super) async fn unpack(&self, archive: Digest, place: PathBuf) -> Result<PathBuf, Failure> {
+        // It appears there as a whole or not at all, and containers may have files of it mounted.
+        if let Some(files) = unpacked(&place) {
+            return Ok(files);
+        }
+        let path = self.path(archive);
+        let unpack = move || {
+            let mut file =
+                File::open(&path).map_err(|source| ArchiveError::Io { doing: "open the archive", source })?;
+            archive::unpack(&mut file, archive, &place)
+        };
+        blocking(unpack).await.map_err(|error| Failure::new(error.failure(), sentence_of(&error)))
+    }
+
+    /// Removes all archives but these.
+    pub(super) async fn sweep(&self, needed: BTreeSet<Digest>) {
+        let directory = self.directory.clone();
+        let sweep = move || -> io::Result<()> {
+            let needed: BTreeSet<String> = needed.iter().map(Digest::hex).collect();
+            for entry in fs::read_dir(&directory)? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let young = || -> io::Result<bool> {
+                    Ok(entry.metadata()?.modified()?.elapsed().is_ok_and(|age| age < PARTIAL_AGE_MAX))
+                };
+                if !needed.contains(&name) && !(name.ends_with(".partial") && young()?) {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+            Ok(())
+        };
+        if let Err(error) = blocking(sweep).await {
+            tracing::warn!(%error, "archives that are not needed any more could not be removed");
+        }
+    }
+
+    fn path(&self, archive: Digest) -> PathBuf {
+        self.directory.join(archive.hex())
+    }
+
+    fn download(&self, archive: Digest) -> Arc<tokio::sync::Mutex<()>> {
+        let mut downloads = self.downloads.lock().expect("nobody panics while holding the list of downloads");
+        downloads.retain(|_, download| download.strong_count() > 0);
+        if let Some(download) = downloads.get(&archive).and_then(Weak::upgrade) {
+            return download;
+        }
+        let download = Arc::default();
+        downloads.insert(archive, Arc::downgrade(&download));
+        download
+    }
+}
+
+/// The one layer of a Compose component's manifest, or what is wrong with it (PK-078).
+fn compose_layer(manifest: &[u8]) -> Result<Descriptor, String> {
+    let manifest = ImageManifest::from_bytes(manifest)
+        .map_err(|error| format!("its manifest cannot be read: {error}"))?;
+    // Before artifactType existed, the type of the config said the same, and some tools still write it so.
+    let kind = manifest.artifact_type.as_deref().unwrap_or(&manifest.config.media_type);
+    if kind != ARTIFACT_TYPE {
+        return Err(format!("its type is {kind:?}, wanted is {ARTIFACT_TYPE:?} (PK-071)"));
+    }
+    let count = manifest.layers.len();
+    let mut layers = manifest.layers.into_iter();
+    match (layers.next(), count) {
+        (Some(layer), 1) if layer.media_type == LAYER_TYPE => Ok(layer),
+        (Some(layer), 1) => {
+            Err(format!("its layer is {:?}, wanted is {LAYER_TYPE:?} (PK-072)", layer.media_type))
+        }
+        _ => Err(format!("it has {count} layers, wanted is one (PK-072)")),
+    }
+}
+
+fn pull_failure(error: &ClientError) -> Failure {
+    Failure::new(error.failure(), sentence_of(error))
+}
+
+/// The directory with `compose.yaml` of an archive that was unpacked before.
+fn unpacked(place: &Path) -> Option<PathBuf> {
+    let mut entries = fs::read_dir(place).ok()?;
+    let top = entries.next()?.ok()?.path();
+    (entries.next().is_none() && top.join(archive::COMPOSE_FILE).is_file()).then_some(top)
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("work on files does not panic, and is never cancelled")
+}
+
+#[cfg(test)]
+mod tests {
+    use margrave_oci::client::Hosts;
+
+    use super::*;
+
+    fn manifest(artifact_type: &str, layers: &[&str]) -> Vec<u8> {
+        let layers = layers.iter().map(|kind| Descriptor::of(kind, b"x")).collect();
+        ImageManifest::artifact(artifact_type, layers).to_bytes()
+    }
+
+    #[test]
+    fn pk_078_what_is_no_compose_component_is_refused_with_the_rule() {
+        assert!(compose_layer(&manifest(ARTIFACT_TYPE, &[LAYER_TYPE])).is_ok());
+        for (bytes, word) in [
+            (manifest("application/vnd.docker.compose.project", &[LAYER_TYPE]), "PK-071"),
+            (manifest(ARTIFACT_TYPE, &[]), "0 layers"),
+            (manifest(ARTIFACT_TYPE, &[LAYER_TYPE, LAYER_TYPE]), "2 layers"),
+            (manifest(ARTIFACT_TYPE, &["application/gzip"]), "application/gzip"),
+            (b"{}".to_vec(), "cannot be read"),
+        ] {
+            let why = compose_layer(&bytes).unwrap_err();
+            assert!(why.contains(word), "{why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pk_096_a_damaged_archive_is_not_here() {
+        let temp = tempfile::tempdir().unwrap();
+        let components = Components::new(Client::new(Hosts::new()), temp.path()).unwrap();
+        let archive = Digest::of(b"archive");
+        assert!(!components.has(archive).await.unwrap());
+        fs::write(components.path(archive), b"archive").unwrap();
+        assert!(components.has(archive).await.unwrap());
+        fs::write(components.path(archive), b"damaged").unwrap();
+        assert!(!components.has(archive).await.unwrap());
+        assert!(!components.path(archive).exists());
+    }
+
+    #[tokio::test]
+    async fn sweeping_keeps_what_is_needed_and_downloads_under_way() {
+        let temp = tempfile::tempdir().unwrap();
+        let components = Components::new(Client::new(Hosts::new()), temp.path()).unwrap();
+        let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
+        for name in [old.hex(), new.hex(), format!(".{}.partial", old.hex())] {
+            fs::write(temp.path().join("artifacts").join(name), b"x").unwrap();
+        }
+        components.sweep([new].into()).await;
+        assert!(!components.path(old).exists() && components.path(new).exists());
+        assert!(temp.path().join("artifacts").join(format!(".{}.partial", old.hex())).exists());
+    }
+}

@@ -1,0 +1,779 @@
+//! The real runtime: components as Compose projects on a container engine of this machine.
+//!
+//! Compose creates and changes containers; the engine is asked what became of them. Compose's own
+//! waiting is not used, because it counts a one-shot container that ended well as a failure in some versions
+//! and cannot say which service failed and why. Nothing that runs is touched before everything the order
+//! needs is on the device.
+//!
+//! Start with [`ComposeRuntime::apply`]. Volumes are never removed here (promise 7).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use margrave_core::device::{Health, Observation, Order};
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, ComponentName, DeviceId};
+use margrave_core::package::ProfileKind;
+use margrave_core::report::{Failure, FailureCode};
+use tokio::sync::{Mutex, RwLock};
+use tokio::time::Instant;
+
+use super::components::Components;
+use super::container::{Container, LABEL_PROJECT, Status};
+use crate::registry_login::RegistryLogin;
+
+use super::engine::{Engine, Places, registry_of};
+use super::environment::{self, Surroundings};
+use super::explain::{self, last_words};
+use super::health::{self, Progress};
+use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
+use super::program::{Compose, Finished, Run, RunError, plugin_directories};
+use super::project::{
+    Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage, write_durably,
+};
+use super::{Pending, Runtime, start_time_max};
+
+/// How often to look while something starts: at first often, because most things are up within a second.
+const LOOK_FIRST: Duration = Duration::from_millis(100);
+const LOOK_LATER: Duration = Duration::from_millis(500);
+const LOOK_OFTEN_FOR: Duration = Duration::from_secs(5);
+
+/// A container without a health check counts as up when it has run for this long: programs that cannot find
+/// their configuration end within milliseconds, and PK-101 wants that seen.
+const STEADY_AFTER: Duration = Duration::from_secs(1);
+/// The same for one that the engine has already had to restart; Docker uses the same measure for its backoff.
+const STEADY_AFTER_RESTART: Duration = Duration::from_secs(10);
+
+/// Reading a compose file asks nobody; a minute is for a device that is swapping.
+const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
+/// Containers get ten seconds each to stop, some ask for more; after this the engine is told to be firm.
+const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
+const GONE_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long to wait for a Compose process that an earlier agent left behind.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the runtime is told about its device.
+#[derive(Debug, Clone)]
+pub struct ComposeSettings {
+    /// The agent's data directory; ours are `compose/` and `artifacts/` in it.
+    pub data: PathBuf,
+    /// Written on every container: several agents may share an engine, each sees its own.
+    pub agent: DeviceId,
+    pub places: Places,
+    pub telemetry: Option<Telemetry>,
+    pub registry: Option<ImageRegistry>,
+}
+
+/// The server's registry as the engine reaches it, for images.
+#[derive(Debug, Clone)]
+pub struct ImageRegistry {
+    /// `host:port`; compose files name it as `${MARGRAVE_REGISTRY}`.
+    pub address: String,
+    /// How this device logs in there; `None` goes without.
+    pub login: Option<Arc<RegistryLogin>>,
+}
+
+/// What answers on this device, for its capabilities and its log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub engine: String,
+    pub compose: String,
+}
+
+/// Runs Compose components. An engine or Compose that is missing now may be installed later: each is
+/// looked for whenever it is needed and not known.
+pub struct ComposeRuntime {
+    settings: ComposeSettings,
+    components: Components,
+    engine: Mutex<Option<Engine>>,
+    compose: Mutex<Option<Compose>>,
+    /// Held by whoever has an archive that no project claims yet, so that it is not swept away.
+    fetching: RwLock<()>,
+}
+
+/// An order with everything it needs on the device.
+struct Prepared {
+    project: ProjectName,
+    directory: ProjectDirectory,
+    lock: ProjectLock,
+    archive: Digest,
+    /// The directory with `compose.yaml`.
+    files: PathBuf,
+    model: Model,
+    variables: BTreeMap<OsString, OsString>,
+    compose: Compose,
+    engine: Engine,
+}
+
+impl ComposeRuntime {
+    /// Nothing is looked for yet, and nothing is started.
+    pub fn new(mut settings: ComposeSettings, components: Components) -> Result<Self, Failure> {
+        let making = |error: io::Error| disk("The directory for components could not be made", error);
+        std::fs::create_dir_all(settings.data.join("compose")).map_err(making)?;
+        // Compose and the engine are given absolute paths, and must see the same ones after a restart.
+        settings.data = settings.data.canonicalize().map_err(making)?;
+        Ok(ComposeRuntime {
+            settings,
+            components,
+            engine: Mutex::default(),
+            compose: Mutex::default(),
+            fetching: RwLock::default(),
+        })
+    }
+
+    /// Looks for an engine and Compose, and says what answered.
+    pub async fn find(&self) -> Result<Found, Failure> {
+        let engine = self.engine().await?;
+        engine.ping().await?;
+        let compose = self.compose(&engine).await?;
+        Ok(Found { engine: engine.description(), compose: compose.version().to_owned() })
+    }
+
+    /// Waits until something happens to a container of ours. Whoever looks at once after this sees a stopped
+    /// container within milliseconds instead of at the next regular look.
+    pub async fn changed(&self) -> Result<(), Failure> {
+        let engine = self.engine().await?;
+        let changed = engine.next_event((LABEL_AGENT, self.settings.agent.as_str())).await;
+        self.forget_if_unreachable(changed.map_err(Failure::from)).await
+    }
+
+    async fn engine(&self) -> Result<Engine, Failure> {
+        let mut known = self.engine.lock().await;
+        if let Some(engine) = &*known {
+            return Ok(engine.clone());
+        }
+        let engine = Engine::locate(&self.settings.places).await?;
+        tracing::info!(engine = %engine.description(), address = %engine.address(), "found a container engine");
+        Ok(known.insert(engine).clone())
+    }
+
+    async fn compose(&self, engine: &Engine) -> Result<Compose, Failure> {
+        let mut known = self.compose.lock().await;
+        if let Some(compose) = &*known {
+            return Ok(compose.clone());
+        }
+        let variables = self.surroundings(engine)?.variables();
+        let compose = Compose::locate(&variables, Path::new("/")).await?;
+        tracing::info!(version = compose.version(), "found Compose");
+        Ok(known.insert(compose).clone())
+    }
+
+    /// An engine that does not answer may have moved: next time it is looked for again.
+    async fn forget_if_unreachable<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
+        if let Err(Failure { code: FailureCode::RuntimeUnreachable | FailureCode::RuntimeMissing, .. }) =
+            &result
+        {
+            *self.engine.lock().await = None;
+            *self.compose.lock().await = None;
+        }
+        result
+    }
+
+    fn surroundings(&self, engine: &Engine) -> Result<Surroundings, Failure> {
+        let docker_config = self.projects().join("docker");
+        let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+        // Without logins: images are pulled by us, and so no password needs to be on disk.
+        let config = serde_json::json!({"cliPluginsExtraDirs": plugin_directories(Some(&home))});
+        let file = docker_config.join("config.json");
+        let wanted = config.to_string();
+        let write = || {
+            std::fs::create_dir_all(&docker_config)?;
+            if std::fs::read(&file).is_ok_and(|have| have == wanted.as_bytes()) {
+                return Ok(());
+            }
+            write_durably(&file, wanted.as_bytes())
+        };
+        write().map_err(|error| disk("The configuration for Compose could not be written", error))?;
+        Ok(Surroundings {
+            path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
+            home,
+            docker_host: engine.address().to_string(),
+            docker_config,
+            registry: self.settings.registry.as_ref().map(|registry| registry.address.clone()),
+        })
+    }
+
+    fn projects(&self) -> PathBuf {
+        self.settings.data.join("compose")
+    }
+
+    async fn prefetch_order(&self, order: &Order) -> Result<(), Failure> {
+        self.prepare(order).await.map(drop)
+    }
+
+    /// Fetches and checks everything; changes nothing that runs.
+    async fn prepare(&self, order: &Order) -> Result<Prepared, Failure> {
+        if order.kind != ProfileKind::Compose {
+            let message = format!(
+                "This device runs compose components, and {} is of kind {}.",
+                order.component,
+                order.kind.as_str()
+            );
+            return Err(Failure::new(FailureCode::RuntimeMissing, message));
+        }
+        let values = environment::values(order)?;
+        let engine = self.engine().await?;
+        let compose = self.compose(&engine).await?;
+        let project = ProjectName::of(order.assignment, &order.component);
+        let directory = ProjectDirectory::new(&self.projects(), &project);
+        directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
+        let lock = self.lock(&directory).await?;
+        let archive = self.archive(order, &directory).await?;
+        let files = self.components.unpack(archive, directory.unpacked(archive)).await?;
+        let mut variables = values;
+        variables.extend(self.surroundings(&engine)?.variables());
+        let assignment = order.assignment.uuid().simple().to_string();
+        variables.insert(environment::ASSIGNMENT_VARIABLE.into(), assignment.into());
+        let mut prepared = Prepared {
+            project,
+            lock,
+            archive,
+            files,
+            variables,
+            compose,
+            engine,
+            model: Model::default(),
+            directory,
+        };
+        prepared.model = self.read_model(&prepared).await?;
+        for service in prepared.model.services.values() {
+            self.fetch_image(&prepared.engine, service).await?;
+        }
+        Ok(prepared)
+    }
+
+    async fn lock(&self, directory: &ProjectDirectory) -> Result<ProjectLock, Failure> {
+        let lock = directory.lock(LOCK_PATIENCE).await;
+        let lock = lock.map_err(|error| disk("The component's lock could not be taken", error))?;
+        lock.ok_or_else(|| {
+            let message = "A Compose process of an earlier try is still at work on this component; it is left to finish.";
+            Failure::new(FailureCode::Timeout, message)
+        })
+    }
+
+    /// The archive that the order means, on disk. A component that was up once is never looked up again:
+    /// a repair needs no network, and a tag that moved changes nothing until the document does.
+    async fn archive(&self, order: &Order, directory: &ProjectDirectory) -> Result<Digest, Failure> {
+        let fingerprint = order.fingerprint();
+        if let Some(record) = directory.record()
+            && (record.fingerprint, record.stage) == (fingerprint, Stage::Settled)
+            && self.components.has(record.archive).await?
+        {
+            return Ok(record.archive);
+        }
+        let _fetching = self.fetching.read().await;
+        match self.components.fetch(order).await {
+            Ok(archive) => {
+                let written = directory.write_fetched(&Fetched { fingerprint, archive });
+                written.map_err(|error| disk("What was fetched could not be noted", error))?;
+                Ok(archive)
+            }
+            Err(failure) if failure.code == FailureCode::PullFailed => match directory.fetched() {
+                Some(fetched)
+                    if fetched.fingerprint == fingerprint && self.components.has(fetched.archive).await? =>
+                {
+                    tracing::info!(component = %order.component, %failure, "the registry cannot be reached; using what was fetched");
+                    Ok(fetched.archive)
+                }
+                _ => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn read_model(&self, prepared: &Prepared) -> Result<Model, Failure> {
+        let finished = self.run(prepared, &["config", "--format", "json"], false, CONFIG_TIME_MAX).await;
+        let finished = finished.map_err(|error| run_failure(&error))?;
+        if !finished.success {
+            return Err(explain::config(&finished.errors));
+        }
+        // Unset variables are told as warnings; they explain much when something does not work later.
+        if !finished.errors.trim().is_empty() {
+            tracing::warn!(project = %prepared.project, said = %last_words(&finished.errors), "Compose has a remark");
+        }
+        Model::read(&finished.output, &prepared.files, &prepared.directory.mounts())
+    }
+
+    async fn fetch_image(&self, engine: &Engine, service: &super::model::Service) -> Result<(), Failure> {
+        let image = &service.image;
+        let here = engine.has_image(image).await?;
+        match service.pull {
+            Pull::Missing | Pull::Never if here => return Ok(()),
+            Pull::Never => {
+                let message = format!(
+                    "The image {image} is not on the device, and the component says never to pull it."
+                );
+                return Err(Failure::new(FailureCode::PullNotFound, message));
+            }
+            Pull::Missing | Pull::Always => {}
+        }
+        let registry =
+            self.settings.registry.as_ref().filter(|registry| registry.address == registry_of(image));
+        let login = match registry.and_then(|registry| registry.login.as_ref()) {
+            // Without a login the engine may still have the image, or the registry be open to all.
+            Some(login) => {
+                login.login().await.map_err(|failure| tracing::warn!(%failure, "no login for images")).ok()
+            }
+            None => None,
+        };
+        match engine.pull(image, service.platform.as_deref(), login.as_ref()).await {
+            Err(failure) if here => {
+                tracing::info!(%image, %failure, "no newer image; the one on the device is used");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    async fn apply_order(&self, order: &Order) -> Result<(), Failure> {
+        if self.runs_as_ordered(order).await? {
+            return Ok(());
+        }
+        let prepared = self.prepare(order).await?;
+        let mut record = self.begin(order, &prepared)?;
+        let deadline = Instant::now() + start_time_max(order);
+        self.up(&prepared, &record, deadline).await?;
+        let containers = prepared.containers().await?;
+        for (name, service) in &mut record.services {
+            service.hash = containers.iter().find(|c| &c.service == name).and_then(|c| c.config_hash.clone());
+        }
+        record.stage = Stage::Started;
+        prepared.write(&record)?;
+        // What an update replaced is not needed any more, whether or not the new one becomes healthy.
+        let discarded = prepared.directory.discard_archives(Some(prepared.archive));
+        discarded.map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
+        if order.wait {
+            let containers = wait_until_up(&prepared, &record, deadline).await?;
+            let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
+            record.completed = ended.map(health::ending).collect();
+        }
+        record.stage = Stage::Settled;
+        prepared.write(&record)?;
+        self.sweep().await;
+        Ok(())
+    }
+
+    /// Whether there is nothing to do; asks nobody but the engine.
+    async fn runs_as_ordered(&self, order: &Order) -> Result<bool, Failure> {
+        let project = ProjectName::of(order.assignment, &order.component);
+        let Some(record) = ProjectDirectory::new(&self.projects(), &project).record() else {
+            return Ok(false);
+        };
+        if record.fingerprint != order.fingerprint() || record.stage != Stage::Settled {
+            return Ok(false);
+        }
+        let containers = self.engine().await?.containers(&[(LABEL_PROJECT, project.as_str())]).await?;
+        let health = health::health(Some(&record), &containers);
+        Ok(health::as_recorded(&record, &containers)
+            && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
+    }
+
+    /// Puts on disk what is about to be started.
+    fn begin(&self, order: &Order, prepared: &Prepared) -> Result<Record, Failure> {
+        let owner = Ownership {
+            agent: self.settings.agent.as_str(),
+            assignment: order.assignment,
+            component: &order.component,
+        };
+        let overlay = prepared.model.overlay(owner, prepared.archive, self.settings.telemetry.as_ref());
+        let write = || {
+            for mount in prepared.model.moved_mounts() {
+                std::fs::create_dir_all(mount)?;
+            }
+            write_durably(&prepared.directory.override_file(), &overlay)
+        };
+        write().map_err(|error| disk("The component's override file could not be written", error))?;
+        let before = prepared.directory.record();
+        let archive_before = match before {
+            Some(before) if before.archive == prepared.archive => before.archive_before,
+            before => before.map(|before| before.archive),
+        };
+        let service = |service: &super::model::Service| Service { replicas: service.replicas, hash: None };
+        let record = Record {
+            assignment: order.assignment,
+            component: order.component.clone(),
+            fingerprint: order.fingerprint(),
+            archive: prepared.archive,
+            archive_before,
+            stage: Stage::Begun,
+            services: prepared.model.services.iter().map(|(name, s)| (name.clone(), service(s))).collect(),
+            completed: BTreeSet::new(),
+        };
+        prepared.write(&record)?;
+        Ok(record)
+    }
+
+    /// Has Compose create and start everything. Compose may wait for one service before it starts another;
+    /// meanwhile a container that fails is seen at once (PK-101).
+    async fn up(&self, prepared: &Prepared, record: &Record, deadline: Instant) -> Result<(), Failure> {
+        let before = prepared.containers().await?;
+        let time_max = deadline.saturating_duration_since(Instant::now());
+        let up = self.run(prepared, &["up", "--detach", "--remove-orphans", "--no-build"], true, time_max);
+        let failing = first_failure(prepared, &before);
+        let result = tokio::select! {
+            result = up => result,
+            failure = failing => return Err(failure),
+        };
+        let finished = match result {
+            Ok(finished) => finished,
+            Err(RunError::TooLong { .. }) => {
+                let containers = prepared.containers().await?;
+                return Err(explain::too_long(&record.services, &containers));
+            }
+            Err(error) => {
+                *self.compose.lock().await = None;
+                return Err(run_failure(&error));
+            }
+        };
+        if finished.success {
+            return Ok(());
+        }
+        // The engine's own facts say more than Compose's words.
+        prepared.engine.ping().await?;
+        let containers = prepared.containers().await?;
+        Err(explain::up(prepared.project.as_str(), &new_ones(containers, &before), &finished.errors))
+    }
+
+    async fn run(
+        &self,
+        prepared: &Prepared,
+        arguments: &[&str],
+        with_override: bool,
+        time_max: Duration,
+    ) -> Result<Finished, RunError> {
+        let mut all: Vec<OsString> = vec!["--project-name".into(), prepared.project.as_str().into()];
+        all.extend(["--file".into(), prepared.files.join("compose.yaml").into()]);
+        if with_override {
+            all.extend(["--file".into(), prepared.directory.override_file().into()]);
+        }
+        all.extend(arguments.iter().map(OsString::from));
+        let input = prepared.lock.as_input();
+        let input = input.map_err(|source| RunError::Start { program: "Compose".into(), source })?;
+        let run = Run {
+            arguments: all,
+            variables: &prepared.variables,
+            directory: &prepared.files,
+            input,
+            time_max,
+        };
+        prepared.compose.run(run).await
+    }
+
+    async fn remove_component(
+        &self,
+        assignment: AssignmentId,
+        component: &ComponentName,
+    ) -> Result<(), Failure> {
+        let engine = self.engine().await?;
+        let project = ProjectName::of(assignment, component);
+        let directory = ProjectDirectory::new(&self.projects(), &project);
+        directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
+        let lock = self.lock(&directory).await?;
+        let labels = [(LABEL_PROJECT, project.as_str())];
+        if !engine.container_ids(&labels).await?.is_empty()
+            || !engine.networks(project.as_str()).await?.is_empty()
+        {
+            self.down(&engine, &project, &lock).await;
+            clear(&engine, &project).await?;
+        }
+        let volumes = engine.volumes(project.as_str()).await?;
+        if !volumes.is_empty() {
+            tracing::info!(%project, ?volumes, "volumes are kept; remove them by hand if their content is not needed");
+        }
+        match directory.discard() {
+            Ok(None) => {}
+            Ok(Some(mounts)) => {
+                tracing::info!(%project, mounts = %mounts.display(), "files of bind mounts are kept; remove them by hand if they are not needed");
+            }
+            Err(error) => return Err(disk("The component's directory could not be removed", error)),
+        }
+        self.sweep().await;
+        Ok(())
+    }
+
+    /// The polite way down, in the order of dependencies. It needs no files: Compose reads it off the labels.
+    async fn down(&self, engine: &Engine, project: &ProjectName, lock: &ProjectLock) {
+        let down = async {
+            let compose = self.compose(engine).await?;
+            let variables = self.surroundings(engine)?.variables();
+            let arguments = ["--project-name", project.as_str(), "down", "--remove-orphans"];
+            let input = lock.as_input().map_err(|error| disk("The lock could not be shared", error))?;
+            let run = Run {
+                arguments: arguments.iter().map(OsString::from).collect(),
+                variables: &variables,
+                // Compose looks for a file in this directory and all above it, and must find none.
+                directory: Path::new("/"),
+                input,
+                time_max: DOWN_TIME_MAX,
+            };
+            let finished = compose.run(run).await.map_err(|error| run_failure(&error))?;
+            let words = || Failure::new(FailureCode::RemoveFailed, last_words(&finished.errors));
+            if finished.success { Ok(()) } else { Err(words()) }
+        };
+        if let Err(failure) = down.await {
+            tracing::warn!(%project, %failure, "Compose could not take it down; the engine is told to remove it");
+        }
+    }
+
+    async fn look(&self) -> Result<Vec<Observation>, Failure> {
+        let engine = self.engine().await?;
+        let all = engine.containers(&[(LABEL_AGENT, self.settings.agent.as_str())]).await?;
+        let mut by_project: BTreeMap<String, Vec<Container>> = BTreeMap::new();
+        for container in all {
+            by_project.entry(container.project.clone()).or_default().push(container);
+        }
+        let directories = ProjectDirectory::all(&self.projects());
+        let directories =
+            directories.map_err(|error| disk("The components' directories could not be read", error))?;
+        let mut observations = Vec::new();
+        for directory in directories {
+            // One without a record was fetched and never started.
+            let Some(record) = directory.record() else { continue };
+            let containers = by_project.remove(directory.name()).unwrap_or_default();
+            let record = self.explain_endings(&engine, &directory, record, &containers).await?;
+            let known = record.stage != Stage::Begun && health::as_recorded(&record, &containers);
+            observations.push(Observation {
+                assignment: record.assignment,
+                component: record.component.clone(),
+                fingerprint: known.then_some(record.fingerprint),
+                health: health::health(Some(&record), &containers),
+            });
+        }
+        // What runs without a record: its directory was lost. It is as good as its labels.
+        for containers in by_project.into_values() {
+            let Some(first) = containers.first() else { continue };
+            let assignment = first.assignment.as_deref().and_then(|text| AssignmentId::parse(text).ok());
+            let component = first.component.as_deref().and_then(|text| ComponentName::parse(text).ok());
+            match (assignment, component) {
+                (Some(assignment), Some(component)) => observations.push(Observation {
+                    assignment,
+                    component,
+                    fingerprint: None,
+                    health: health::health(None, &containers),
+                }),
+                _ => {
+                    tracing::warn!(project = %first.project, "containers carry our label and say not whose they are")
+                }
+            }
+        }
+        Ok(observations)
+    }
+
+    /// Finds out, once for each container that ended well, whether it ended by itself, and notes it.
+    async fn explain_endings(
+        &self,
+        engine: &Engine,
+        directory: &ProjectDirectory,
+        record: Record,
+        containers: &[Container],
+    ) -> Result<Record, Failure> {
+        let mut by_themselves = Vec::new();
+        for container in health::unexplained(&record, containers) {
+            if engine.ended_by_itself(container).await? {
+                by_themselves.push(health::ending(container));
+            }
+        }
+        if by_themselves.is_empty() {
+            return Ok(record);
+        }
+        // Somebody is changing it right now: then this look is out of date anyway.
+        let lock = directory.lock(Duration::ZERO).await;
+        let lock = lock.map_err(|error| disk("The component's lock could not be taken", error))?;
+        let (Some(_lock), Some(mut current)) = (lock, directory.record()) else { return Ok(record) };
+        current.completed.extend(by_themselves);
+        // Endings of containers that are gone are of no use.
+        current
+            .completed
+            .retain(|ending| containers.iter().any(|container| container.id == ending.container));
+        let written = directory.write_record(&current);
+        written.map_err(|error| disk("What was seen could not be noted", error))?;
+        Ok(current)
+    }
+
+    /// Removes archives that no project needs. Failing to is no reason to fail what was asked for.
+    async fn sweep(&self) {
+        // Somebody fetches, perhaps for an hour; the next one to finish sweeps.
+        let Ok(_nobody_fetches) = self.fetching.try_write() else { return };
+        let needed = || -> io::Result<BTreeSet<Digest>> {
+            let mut needed = BTreeSet::new();
+            for directory in ProjectDirectory::all(&self.projects())? {
+                if let Some(record) = directory.record() {
+                    needed.insert(record.archive);
+                    needed.extend(record.archive_before);
+                }
+                needed.extend(directory.fetched().map(|fetched| fetched.archive));
+            }
+            Ok(needed)
+        };
+        match needed() {
+            Ok(needed) => self.components.sweep(needed).await,
+            Err(error) => tracing::warn!(%error, "the components' directories could not be read"),
+        }
+    }
+}
+
+impl Prepared {
+    async fn containers(&self) -> Result<Vec<Container>, Failure> {
+        Ok(self.engine.containers(&[(LABEL_PROJECT, self.project.as_str())]).await?)
+    }
+
+    fn write(&self, record: &Record) -> Result<(), Failure> {
+        self.directory
+            .write_record(record)
+            .map_err(|error| disk("What was started could not be noted", error))
+    }
+}
+
+/// Looks again and again until everything is up and stays so, or something has failed, or time is up.
+async fn wait_until_up(
+    prepared: &Prepared,
+    record: &Record,
+    deadline: Instant,
+) -> Result<Vec<Container>, Failure> {
+    let began = Instant::now();
+    let mut steady: Option<(Instant, Vec<(String, String)>)> = None;
+    loop {
+        let containers = prepared.containers().await?;
+        let late = Instant::now() >= deadline;
+        match health::progress(&record.services, &containers) {
+            Progress::Failed(failure) => return Err(failure),
+            Progress::Coming(failure) if late => return Err(failure),
+            Progress::Coming(_) => steady = None,
+            Progress::Up { checked: true } => return Ok(containers),
+            Progress::Up { checked: false } => {
+                let runs: Vec<_> = containers.iter().map(|c| (c.id.clone(), c.started_at.clone())).collect();
+                let restarted = containers.iter().find(|container| container.restart_count > 0);
+                let enough = if restarted.is_some() { STEADY_AFTER_RESTART } else { STEADY_AFTER };
+                let since = match steady.take() {
+                    Some((since, same)) if same == runs => since,
+                    _ => Instant::now(),
+                };
+                if since.elapsed() >= enough || (late && restarted.is_none()) {
+                    return Ok(containers);
+                }
+                if let (true, Some(container)) = (late, restarted) {
+                    let message = format!("Service {} keeps restarting.", container.service);
+                    return Err(Failure::new(FailureCode::StartFailed, message));
+                }
+                steady = Some((since, runs));
+            }
+        }
+        tokio::time::sleep(if began.elapsed() < LOOK_OFTEN_FOR { LOOK_FIRST } else { LOOK_LATER }).await;
+    }
+}
+
+/// Comes back when a container that was not there before, or runs anew, has failed for good.
+async fn first_failure(prepared: &Prepared, before: &[Container]) -> Failure {
+    loop {
+        tokio::time::sleep(LOOK_LATER).await;
+        // Compose runs into the same trouble with the engine, and it is told then.
+        let Ok(containers) = prepared.containers().await else { continue };
+        for container in new_ones(containers, before) {
+            // Compose sees what it cannot start and what does not get healthy by itself.
+            if let health::Condition::Failed(failure) = health::condition(&container)
+                && container.status == Status::Exited
+            {
+                return failure;
+            }
+        }
+    }
+}
+
+/// Containers that are not as they were before. One that could not start is always among them: it looks
+/// the same after every attempt.
+fn new_ones(mut now: Vec<Container>, before: &[Container]) -> Vec<Container> {
+    let same = |a: &Container, b: &Container| {
+        a.id == b.id && a.started_at == b.started_at && a.health == b.health && a.error.is_empty()
+    };
+    now.retain(|container| !before.iter().any(|earlier| same(earlier, container)));
+    now
+}
+
+/// Removes what is left of a project, and looks until it is gone.
+async fn clear(engine: &Engine, project: &ProjectName) -> Result<(), Failure> {
+    let deadline = Instant::now() + GONE_TIME_MAX;
+    let mut trouble = None;
+    loop {
+        let containers = engine.container_ids(&[(LABEL_PROJECT, project.as_str())]).await?;
+        for id in &containers {
+            trouble = engine.remove_container(id).await.err().or(trouble);
+        }
+        let networks = engine.networks(project.as_str()).await?;
+        if containers.is_empty() {
+            for id in networks.keys() {
+                trouble = engine.remove_network(id).await.err().or(trouble);
+            }
+        }
+        if containers.is_empty() && networks.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let mut left: Vec<String> =
+                containers.iter().map(|id| format!("container {}", &id[..id.len().min(12)])).collect();
+            left.extend(networks.into_values().map(|name| format!("network {name}")));
+            let why =
+                trouble.map_or_else(|| "the engine did not say why".to_owned(), |error| error.to_string());
+            let message = format!("Could not remove {}: {why}.", left.join(", "));
+            return Err(Failure::new(FailureCode::RemoveFailed, message));
+        }
+        if !containers.is_empty() || trouble.is_some() {
+            tokio::time::sleep(LOOK_FIRST).await;
+        }
+    }
+}
+
+fn run_failure(error: &RunError) -> Failure {
+    let code = match error {
+        RunError::Start { .. } => FailureCode::RuntimeMissing,
+        RunError::TooLong { .. } => FailureCode::Timeout,
+        RunError::TooMuch { .. } => FailureCode::ArchiveInvalid,
+        RunError::Read { .. } => FailureCode::RuntimeUnreachable,
+    };
+    Failure::new(code, explain::sentence_of(error))
+}
+
+pub(super) fn disk(what: &str, error: io::Error) -> Failure {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    if full {
+        return Failure::new(
+            FailureCode::DiskFull,
+            format!("{what}: the disk is full. Free some space on the device."),
+        );
+    }
+    Failure::new(FailureCode::CreateFailed, format!("{what}: {error}."))
+}
+
+impl Runtime for ComposeRuntime {
+    fn prefetch<'a>(&'a self, order: &'a Order) -> Pending<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let result = self.forget_if_unreachable(self.prefetch_order(order).await).await;
+            result.map_err(|failure| failure.of(&order.component))
+        })
+    }
+
+    fn apply<'a>(&'a self, order: &'a Order) -> Pending<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let result = self.forget_if_unreachable(self.apply_order(order).await).await;
+            result.map_err(|failure| failure.of(&order.component))
+        })
+    }
+
+    fn remove<'a>(
+        &'a self,
+        assignment: AssignmentId,
+        component: &'a ComponentName,
+    ) -> Pending<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let result = self.forget_if_unreachable(self.remove_component(assignment, component).await).await;
+            result.map_err(|failure| failure.of(component))
+        })
+    }
+
+    fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>> {
+        Box::pin(async move { self.forget_if_unreachable(self.look().await).await })
+    }
+}

@@ -1,0 +1,706 @@
+//! A container engine: Docker's, or Podman's answer to the same interface.
+//!
+//! Only facts and small acts: which containers of ours there are and how they are, is an image here, pull
+//! it, remove what carries our label. What the facts mean is decided in `health.rs`; creating and changing
+//! containers is Compose's work.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use bytes::{Bytes, BytesMut};
+use margrave_core::report::{Failure, FailureCode};
+use margrave_http::{Body, Client, HeaderName, Limits, Origin, Request, StatusCode, Trust};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::json;
+
+pub use super::address::{Address, InvalidAddress};
+use super::container::{Container, LABEL_PROJECT};
+
+/// The oldest interface we use: Docker 20.10 (2020) and Podman 3. Everything older is out of support.
+const API_OLDEST: ApiVersion = ApiVersion { major: 1, minor: 41 };
+/// The newest that was looked at. A newer engine is spoken to in this version while it accepts it.
+const API_NEWEST: ApiVersion = ApiVersion { major: 1, minor: 51 };
+
+/// An engine that has no answer to a small question for so long is not usable. Slow flash under load can
+/// take seconds.
+const ANSWER_QUIET_MAX: Duration = Duration::from_secs(30);
+/// Stopping waits for the container's own grace period; past this the engine hangs.
+const REMOVE_QUIET_MAX: Duration = Duration::from_secs(90);
+/// A pull that makes no progress for so long has lost its registry. Unpacking a large layer to slow flash
+/// says something every second.
+const PULL_QUIET_MAX: Duration = Duration::from_secs(180);
+/// The list of some hundred containers is below a megabyte.
+const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ApiVersion {
+    major: u32,
+    minor: u32,
+}
+
+impl ApiVersion {
+    fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once('.')?;
+        Some(ApiVersion { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
+}
+
+impl std::fmt::Display for ApiVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("no container engine is installed: none of {} exists", list(.looked))]
+    Missing { looked: Vec<PathBuf> },
+    #[error(transparent)]
+    Address(#[from] InvalidAddress),
+    #[error("the container engine at {address} does not answer")]
+    Unreachable {
+        address: Address,
+        #[source]
+        source: margrave_http::Error,
+    },
+    #[error("the container engine at {address} speaks interface {spoken}, at least {API_OLDEST} is needed")]
+    TooOld { address: Address, spoken: String },
+    #[error("the container engine refused: {message}")]
+    Refused { status: StatusCode, message: String },
+    #[error("the container engine's answer is not understood: {0}")]
+    NotUnderstood(String),
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        let code = match &error {
+            EngineError::Missing { .. } | EngineError::Address(_) | EngineError::TooOld { .. } => {
+                FailureCode::RuntimeMissing
+            }
+            EngineError::Refused { message, .. } if disk_full(message) => FailureCode::DiskFull,
+            EngineError::Unreachable { .. } | EngineError::Refused { .. } | EngineError::NotUnderstood(_) => {
+                FailureCode::RuntimeUnreachable
+            }
+        };
+        let hint = match &error {
+            EngineError::Missing { .. } => " Install Docker or Podman, and start its socket.",
+            EngineError::TooOld { .. } => " Install Docker 20.10 or newer.",
+            EngineError::Unreachable { .. } => " Is it running, and may the agent use its socket?",
+            _ => "",
+        };
+        Failure::new(code, format!("{}.{hint}", sentence(&chain(&error))))
+    }
+}
+
+/// An error and its causes in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// With a capital letter and without the full stop.
+pub(super) fn sentence(text: &str) -> String {
+    let text = text.trim().trim_end_matches('.');
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+}
+
+/// Engines, Compose and the kernel all word it this way.
+pub(super) fn disk_full(text: &str) -> bool {
+    text.contains("no space left on device") || text.contains("disk quota exceeded")
+}
+
+/// An engine that answered.
+#[derive(Clone)]
+pub struct Engine {
+    client: Client,
+    address: Address,
+    api: ApiVersion,
+    version: String,
+    name: String,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({} at {})", self.description(), self.address)
+    }
+}
+
+/// Where to look for an engine.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// From the configuration or `DOCKER_HOST`: then nothing else is looked at.
+    pub named: Option<String>,
+    /// `XDG_RUNTIME_DIR`, where engines without root have their sockets.
+    pub user_directory: Option<PathBuf>,
+}
+
+impl Places {
+    /// As the agent's own environment says.
+    pub fn from_environment() -> Self {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Places {
+            named: variable("DOCKER_HOST"),
+            user_directory: variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
+        }
+    }
+
+    /// Sockets by custom: Docker before Podman, the machine's before the user's.
+    fn sockets(&self) -> Vec<PathBuf> {
+        let mut sockets =
+            vec![PathBuf::from("/var/run/docker.sock"), PathBuf::from("/run/podman/podman.sock")];
+        if let Some(user) = &self.user_directory {
+            sockets.extend([user.join("docker.sock"), user.join("podman/podman.sock")]);
+        }
+        sockets
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct VersionAnswer {
+    version: String,
+    api_version: String,
+    #[serde(rename = "MinAPIVersion")]
+    api_version_min: Option<String>,
+    #[serde(default)]
+    components: Vec<ComponentVersion>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ComponentVersion {
+    name: String,
+}
+
+impl Engine {
+    /// The first engine that answers. When none does, the error is of the first that is installed.
+    pub async fn locate(places: &Places) -> Result<Engine, EngineError> {
+        if let Some(named) = &places.named {
+            return Engine::connect(Address::parse(named)?).await;
+        }
+        let mut trouble = None;
+        let sockets = places.sockets();
+        for socket in sockets.iter().filter(|socket| socket.exists()) {
+            match Engine::connect(Address::Unix(socket.clone())).await {
+                Ok(engine) => return Ok(engine),
+                Err(error) => {
+                    trouble.get_or_insert(error);
+                }
+            }
+        }
+        Err(trouble.unwrap_or(EngineError::Missing { looked: sockets }))
+    }
+
+    /// Speaks to the engine at an address and agrees on an interface version.
+    pub async fn connect(address: Address) -> Result<Engine, EngineError> {
+        if let Address::Unix(path) = &address
+            && !path.exists()
+        {
+            return Err(EngineError::Missing { looked: vec![path.clone()] });
+        }
+        let client = client(&address)
+            .map_err(|source| EngineError::Unreachable { address: address.clone(), source })?;
+        let answer = checked(&client, &address, Request::get("/version")).await?;
+        let said: VersionAnswer = understood(&whole(answer, &address).await?)?;
+        let too_old = || EngineError::TooOld { address: address.clone(), spoken: said.api_version.clone() };
+        let newest = ApiVersion::parse(&said.api_version).ok_or_else(too_old)?;
+        let oldest = said.api_version_min.as_deref().and_then(ApiVersion::parse).unwrap_or(API_OLDEST);
+        if newest < API_OLDEST {
+            return Err(too_old());
+        }
+        let api = newest.min(API_NEWEST.max(oldest));
+        let podman = said.components.iter().any(|component| component.name.starts_with("Podman"));
+        let name = if podman { "Podman" } else { "Docker" }.to_owned();
+        Ok(Engine { client, address, api, version: said.version, name })
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What to call it in a log: its name and version.
+    pub fn description(&self) -> String {
+        format!("{} {}", self.name, self.version)
+    }
+
+    /// Whether it still answers.
+    pub async fn ping(&self) -> Result<(), EngineError> {
+        self.get("/_ping").await.map(drop)
+    }
+
+    /// All containers that carry every one of the labels, stopped ones too, each with its full state.
+    pub async fn containers(&self, labels: &[(&str, &str)]) -> Result<Vec<Container>, EngineError> {
+        let ids = self.container_ids(labels).await?;
+        let mut containers = Vec::with_capacity(ids.len());
+        for id in ids {
+            match self.get(&format!("/containers/{}/json", encoded(&id))).await {
+                Ok(answer) => {
+                    let container = Container::read(&answer).map_err(not_understood)?;
+                    // `compose run` by hand makes containers that are nobody's desired state.
+                    containers.extend(container);
+                }
+                // Removed between the two questions.
+                Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(containers)
+    }
+
+    /// The ids of all containers that carry every one of the labels.
+    pub async fn container_ids(&self, labels: &[(&str, &str)]) -> Result<Vec<String>, EngineError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Listed {
+            id: String,
+        }
+        let listed: Vec<Listed> =
+            understood(&self.get(&format!("/containers/json?all=1&filters={}", filters(labels))).await?)?;
+        Ok(listed.into_iter().map(|container| container.id).collect())
+    }
+
+    /// Whether a container ended because its program ended, as far as the engine remembers. `false` also
+    /// when it has forgotten: it was restarted since, or much has happened.
+    pub async fn ended_by_itself(&self, container: &Container) -> Result<bool, EngineError> {
+        let Ok(finished) = container.finished_at.parse::<jiff::Timestamp>() else { return Ok(false) };
+        let happened = ["start", "die", "kill", "stop"];
+        let filters = json!({"container": [container.id], "event": happened, "type": ["container"]});
+        // A stop sends its signal, waits for the grace period, and the end follows: seconds to minutes.
+        let (since, until) = (finished.as_second() - 600, finished.as_second() + 2);
+        let path = format!("/events?since={since}&until={until}&filters={}", encoded(&filters.to_string()));
+        let mut lines = self.lines(Request::get(self.path(&path)), ANSWER_QUIET_MAX).await?;
+        let (mut died, mut told_to) = (false, false);
+        while let Some(line) = lines.next().await? {
+            let event: Event = understood(&line)?;
+            match event.action() {
+                // What happened in an earlier run of the same container says nothing about this one.
+                "start" => (died, told_to) = (false, false),
+                "die" => died = true,
+                "kill" | "stop" => told_to = true,
+                _ => {}
+            }
+        }
+        Ok(died && !told_to)
+    }
+
+    /// Waits until the engine says that something happened to a container with the label.
+    pub async fn next_event(&self, label: (&str, &str)) -> Result<(), EngineError> {
+        let happened = ["start", "die", "destroy", "pause", "unpause", "health_status", "oom"];
+        let filters = json!({
+            "type": ["container"], "event": happened, "label": [format!("{}={}", label.0, label.1)],
+        });
+        let path = format!("/events?filters={}", encoded(&filters.to_string()));
+        // A quiet day is not an error; whoever waits has a deadline of their own.
+        let day = Duration::from_secs(24 * 60 * 60);
+        self.lines(Request::get(self.path(&path)), day).await?.next().await.map(drop)
+    }
+
+    pub async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
+        match self.get(&format!("/images/{}/json", encoded(image))).await {
+            Ok(_) => Ok(true),
+            Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the engine fetch an image.
+    pub async fn pull(
+        &self,
+        image: &str,
+        platform: Option<&str>,
+        login: Option<&Login>,
+    ) -> Result<(), Failure> {
+        let (name, version) = split_image(image);
+        let mut path = format!("/images/create?fromImage={}&tag={}", encoded(name), encoded(version));
+        if let Some(platform) = platform {
+            path = format!("{path}&platform={}", encoded(platform));
+        }
+        let mut request = Request::post(self.path(&path));
+        if let Some(login) = login {
+            request = request.secret_header(HeaderName::from_static("x-registry-auth"), login.header());
+        }
+        let failed = |text: &str, status: Option<StatusCode>| {
+            Failure::new(
+                classify_pull(text, status),
+                format!("The image {image} could not be pulled: {}.", text.trim().trim_end_matches('.')),
+            )
+        };
+        let mut lines = match self.lines(request, PULL_QUIET_MAX).await {
+            Ok(lines) => lines,
+            Err(EngineError::Refused { status, message }) => return Err(failed(&message, Some(status))),
+            Err(error) => return Err(error.into()),
+        };
+        loop {
+            match lines.next().await {
+                Ok(None) => return Ok(()),
+                Ok(Some(line)) => {
+                    let said: PullLine = understood(&line)?;
+                    if let Some(error) = said.error {
+                        return Err(failed(&error, None));
+                    }
+                }
+                Err(EngineError::Unreachable {
+                    source: margrave_http::Error::Timeout { after, .. }, ..
+                }) => {
+                    return Err(failed(&format!("no progress for {} s", after.as_secs()), None));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Stops a container within its grace period and removes it. Its anonymous volumes stay, like all others.
+    pub async fn remove_container(&self, id: &str) -> Result<(), EngineError> {
+        let stop = self.path(&format!("/containers/{}/stop", encoded(id)));
+        done_or_gone(self.act(Request::post(stop)).await)?;
+        let remove = self.path(&format!("/containers/{}?force=true", encoded(id)));
+        done_or_gone(self.act(Request::delete(remove)).await)
+    }
+
+    /// Ids and names of the networks of a project.
+    pub async fn networks(&self, project: &str) -> Result<BTreeMap<String, String>, EngineError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Listed {
+            id: String,
+            name: String,
+        }
+        let listed: Vec<Listed> = understood(
+            &self.get(&format!("/networks?filters={}", filters(&[(LABEL_PROJECT, project)]))).await?,
+        )?;
+        Ok(listed.into_iter().map(|network| (network.id, network.name)).collect())
+    }
+
+    pub async fn remove_network(&self, id: &str) -> Result<(), EngineError> {
+        let path = self.path(&format!("/networks/{}", encoded(id)));
+        done_or_gone(self.act(Request::delete(path)).await)
+    }
+
+    /// Names of the volumes of a project.
+    pub async fn volumes(&self, project: &str) -> Result<Vec<String>, EngineError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Listed {
+            volumes: Option<Vec<Volume>>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Volume {
+            name: String,
+        }
+        let listed: Listed = understood(
+            &self.get(&format!("/volumes?filters={}", filters(&[(LABEL_PROJECT, project)]))).await?,
+        )?;
+        Ok(listed.volumes.unwrap_or_default().into_iter().map(|volume| volume.name).collect())
+    }
+
+    async fn get(&self, path: &str) -> Result<Bytes, EngineError> {
+        let answer = checked(&self.client, &self.address, Request::get(self.path(path))).await?;
+        whole(answer, &self.address).await
+    }
+
+    async fn act(&self, request: Request) -> Result<(), EngineError> {
+        let request = request.timeout(REMOVE_QUIET_MAX);
+        whole(checked(&self.client, &self.address, request).await?, &self.address).await.map(drop)
+    }
+
+    /// An answer that is a stream of lines, with at most `quiet_max` between two of them.
+    async fn lines(&self, request: Request, quiet_max: Duration) -> Result<Lines, EngineError> {
+        let request = request.timeout(quiet_max).body_idle(quiet_max).body_max(u64::MAX);
+        let body = checked(&self.client, &self.address, request).await?;
+        Ok(Lines { body, unread: BytesMut::new(), address: self.address.clone() })
+    }
+
+    fn path(&self, path: &str) -> String {
+        format!("/v{}{path}", self.api)
+    }
+}
+
+struct Lines {
+    body: Body,
+    unread: BytesMut,
+    address: Address,
+}
+
+impl Lines {
+    /// The next line that is not blank; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, EngineError> {
+        let broken = |source| EngineError::Unreachable { address: self.address.clone(), source };
+        loop {
+            if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
+                let line = self.unread.split_to(end + 1);
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                return Ok(Some(line.freeze()));
+            }
+            if self.unread.len() > LINE_BYTES_MAX {
+                return Err(EngineError::NotUnderstood(format!(
+                    "a line of more than {LINE_BYTES_MAX} bytes"
+                )));
+            }
+            match self.body.chunk().await.map_err(broken)? {
+                Some(piece) => self.unread.extend_from_slice(&piece),
+                None if self.unread.iter().all(u8::is_ascii_whitespace) => return Ok(None),
+                None => return Ok(Some(std::mem::take(&mut self.unread).freeze())),
+            }
+        }
+    }
+}
+
+fn client(address: &Address) -> Result<Client, margrave_http::Error> {
+    let limits = Limits { request: ANSWER_QUIET_MAX, body_max: ANSWER_BYTES_MAX, ..Limits::default() };
+    match address {
+        Address::Unix(path) => Ok(Client::unix(path, limits)),
+        Address::Loopback(address) => {
+            let origin =
+                Origin::parse(&format!("http://{address}")).expect("a socket address makes a valid URL");
+            Client::new(Trust::PlainLoopback, origin, limits)
+        }
+    }
+}
+
+/// Sends; an answer that is not a success is an error, with the engine's own words.
+async fn checked(client: &Client, address: &Address, request: Request) -> Result<Body, EngineError> {
+    let unreachable = |source| EngineError::Unreachable { address: address.clone(), source };
+    let answer = client.open(request).await.map_err(unreachable)?;
+    let status = answer.status;
+    // 304 is the answer to stopping what is stopped.
+    if status.is_success() || status == StatusCode::NOT_MODIFIED {
+        return Ok(answer.body);
+    }
+    #[derive(Deserialize)]
+    struct Refusal {
+        message: String,
+    }
+    let bytes = whole(answer.body, address).await?;
+    let message = match serde_json::from_slice(&bytes) {
+        Ok(Refusal { message }) => message,
+        Err(_) => format!("{status} {}", String::from_utf8_lossy(&bytes[..bytes.len().min(200)])),
+    };
+    Err(EngineError::Refused { status, message })
+}
+
+async fn whole(body: Body, address: &Address) -> Result<Bytes, EngineError> {
+    body.whole().await.map_err(|source| EngineError::Unreachable { address: address.clone(), source })
+}
+
+fn understood<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, EngineError> {
+    serde_json::from_slice(bytes).map_err(not_understood)
+}
+
+fn not_understood(error: serde_json::Error) -> EngineError {
+    EngineError::NotUnderstood(error.to_string())
+}
+
+fn done_or_gone(result: Result<(), EngineError>) -> Result<(), EngineError> {
+    match result {
+        Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(()),
+        // Somebody else is removing it already; whoever asked looks again until it is gone.
+        Err(EngineError::Refused { status: StatusCode::CONFLICT, message })
+            if message.contains("in progress") =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn filters(labels: &[(&str, &str)]) -> String {
+    let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    encoded(&json!({"label": labels}).to_string())
+}
+
+#[derive(Deserialize)]
+struct Event {
+    #[serde(rename = "Action")]
+    action: Option<String>,
+    status: Option<String>,
+}
+
+impl Event {
+    fn action(&self) -> &str {
+        // Podman says `died` in one field and `die` in the other, by version.
+        match self.action.as_deref().or(self.status.as_deref()).unwrap_or_default() {
+            "died" => "die",
+            other => other,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct PullLine {
+    error: Option<String>,
+}
+
+/// Name and password for a registry, as the engine presents them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    pub username: String,
+    pub password: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Login({}, …)", self.username)
+    }
+}
+
+impl Login {
+    fn header(&self) -> String {
+        URL_SAFE.encode(json!({"username": self.username, "password": self.password}).to_string())
+    }
+}
+
+/// `host/name:tag` → name and tag; a digest counts as tag, and none means `latest`, as everywhere in Docker.
+fn split_image(image: &str) -> (&str, &str) {
+    if let Some((name, digest)) = image.split_once('@') {
+        // With a tag and a digest the digest decides; the name must not carry the tag.
+        return (split_image(name).0, digest);
+    }
+    match image.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, tag),
+        _ => (image, "latest"),
+    }
+}
+
+/// The registry's `host[:port]` of an image, by Docker's rule of what is a host.
+pub fn registry_of(image: &str) -> &str {
+    match image.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        _ => "docker.io",
+    }
+}
+
+/// The engine passes on what the registry said, in words; these words are the distribution
+/// specification's error codes as Docker and Podman print them.
+fn classify_pull(text: &str, status: Option<StatusCode>) -> FailureCode {
+    let text = text.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if disk_full(&text) {
+        FailureCode::DiskFull
+    } else if says(&["denied", "unauthorized", "authentication required", "forbidden"]) {
+        FailureCode::PullDenied
+    } else if status == Some(StatusCode::NOT_FOUND)
+        || says(&["manifest unknown", "name unknown", "not found", "no such image"])
+    {
+        FailureCode::PullNotFound
+    } else {
+        FailureCode::PullFailed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_split_as_docker_does() {
+        for (image, name, version) in [
+            ("busybox", "busybox", "latest"),
+            ("127.0.0.1:5000/a/b", "127.0.0.1:5000/a/b", "latest"),
+            ("127.0.0.1:5000/a/b:1.2", "127.0.0.1:5000/a/b", "1.2"),
+            ("h/a@sha256:00", "h/a", "sha256:00"),
+            ("h:1/a:tag@sha256:00", "h:1/a", "sha256:00"),
+        ] {
+            assert_eq!(split_image(image), (name, version));
+        }
+        assert_eq!(registry_of("127.0.0.1:5000/a/b:1"), "127.0.0.1:5000");
+        assert_eq!(registry_of("library/busybox"), "docker.io");
+        assert_eq!(registry_of("busybox:1"), "docker.io");
+    }
+
+    #[test]
+    fn pull_errors_of_docker_and_podman_are_told_apart() {
+        use FailureCode::*;
+        let not_found = Some(StatusCode::NOT_FOUND);
+        for (text, status, code) in [
+            (
+                "manifest for 127.0.0.1:1/a:1 not found: manifest unknown: manifest unknown",
+                not_found,
+                PullNotFound,
+            ),
+            (
+                "pull access denied for a, repository does not exist or may require 'docker login'",
+                not_found,
+                PullDenied,
+            ),
+            ("unauthorized: authentication required", Some(StatusCode::INTERNAL_SERVER_ERROR), PullDenied),
+            (
+                "Get \"http://127.0.0.1:1/v2/\": dial tcp 127.0.0.1:1: connect: connection refused",
+                None,
+                PullFailed,
+            ),
+            ("write /var/lib/x: no space left on device", None, DiskFull),
+            ("reading manifest 1 in 127.0.0.1:1/a: manifest unknown", None, PullNotFound),
+            ("no progress for 180 s", None, PullFailed),
+        ] {
+            assert_eq!(classify_pull(text, status), code, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_users_own_sockets_come_after_the_machines() {
+        let places = Places { named: None, user_directory: Some("/run/user/1".into()) };
+        let sockets: Vec<String> = places.sockets().iter().map(|path| path.display().to_string()).collect();
+        assert_eq!(
+            sockets,
+            [
+                "/var/run/docker.sock",
+                "/run/podman/podman.sock",
+                "/run/user/1/docker.sock",
+                "/run/user/1/podman/podman.sock"
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_missing_engine_and_a_silent_one_are_different_failures() {
+        let at = |named: String| Places { named: Some(named), user_directory: None };
+        let temp = tempfile::tempdir().unwrap();
+        let socket = temp.path().join("engine.sock");
+        let named = format!("unix://{}", socket.display());
+        let missing = Failure::from(Engine::locate(&at(named.clone())).await.unwrap_err());
+        assert_eq!(missing.code, FailureCode::RuntimeMissing);
+        assert!(missing.message.contains("Install Docker or Podman"), "{missing}");
+
+        // A socket file that an engine left behind when it ended.
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let silent = Failure::from(Engine::locate(&at(named)).await.unwrap_err());
+        assert_eq!(silent.code, FailureCode::RuntimeUnreachable);
+        assert!(silent.message.contains("does not answer: no connection"), "{silent}");
+
+        let far = Failure::from(Engine::locate(&at("tcp://10.0.0.1:2375".into())).await.unwrap_err());
+        assert_eq!(far.code, FailureCode::RuntimeMissing);
+        assert!(far.message.contains("not on this machine"), "{far}");
+    }
+
+    #[test]
+    fn a_login_does_not_show_its_password() {
+        let login = Login { username: "device".into(), password: "secret".into() };
+        assert!(!format!("{login:?}").contains("secret"));
+        assert_eq!(URL_SAFE.decode(login.header()).unwrap(), br#"{"password":"secret","username":"device"}"#);
+    }
+}

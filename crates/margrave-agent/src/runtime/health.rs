@@ -1,0 +1,419 @@
+//! How containers are: pure reading of what an engine said, for one project at a time.
+//!
+//! Two questions are asked of the same facts. While a component starts: is it up, may it still come up,
+//! or has it failed (PK-100…PK-102)? Later: is it still as it should be? Nothing here waits or asks.
+
+use std::collections::BTreeMap;
+
+use margrave_core::device::Health;
+use margrave_core::report::{Failure, FailureCode};
+
+use super::container::{Container, RestartPolicy, Status};
+use super::project::{Ending, Record, Service};
+
+/// Health checks may print pages; the last words are what counts.
+const OUTPUT_SHOWN_MAX: usize = 300;
+
+/// How one container is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Condition {
+    /// Runs, and its health check passes if it has one.
+    Running {
+        checked: bool,
+    },
+    /// Ended with code 0, and nothing is set to start it again.
+    Ended,
+    /// Not yet; in words what is missing.
+    Starting(String),
+    /// Went down, and the engine is bringing it back.
+    Restarting(Failure),
+    Failed(Failure),
+}
+
+/// Whether a starting component is up.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Progress {
+    /// Everything is up. `checked` says that every running container has a health check that passes, so
+    /// there is nothing to wait for to be sure.
+    Up {
+        checked: bool,
+    },
+    /// May still come up; what is to be said if it does not do so in time.
+    Coming(Failure),
+    Failed(Failure),
+}
+
+/// Looks at one container.
+pub(super) fn condition(container: &Container) -> Condition {
+    let service = &container.service;
+    let exit = || match container.exit_code {
+        _ if container.out_of_memory => {
+            format!("ran out of memory and exited with code {}", container.exit_code)
+        }
+        code => format!("exited with code {code}"),
+    };
+    match container.status {
+        Status::Running => match &container.health {
+            Some(health) if health.unhealthy() => Condition::Failed(Failure::new(
+                FailureCode::Unhealthy,
+                format!("The health check of {service} fails{}.", output(health.last_output.as_deref())),
+            )),
+            Some(health) if health.starting() => Condition::Starting(format!(
+                "the health check of {service} has not passed yet{}",
+                output(health.last_output.as_deref())
+            )),
+            Some(_) => Condition::Running { checked: true },
+            None => Condition::Running { checked: false },
+        },
+        Status::Created if !container.error.is_empty() => Condition::Failed(Failure::new(
+            FailureCode::StartFailed,
+            format!("Service {service} could not start: {}.", container.error.trim_end_matches('.')),
+        )),
+        Status::Created => Condition::Starting(format!("service {service} has not been started")),
+        Status::Restarting => Condition::Restarting(Failure::new(
+            FailureCode::StartFailed,
+            format!("Service {service} keeps restarting; it last {}.", exit()),
+        )),
+        Status::Exited if !container.error.is_empty() => Condition::Failed(Failure::new(
+            FailureCode::StartFailed,
+            format!("Service {service} could not start: {}.", container.error.trim_end_matches('.')),
+        )),
+        Status::Exited => {
+            let failure = || Failure::new(FailureCode::StartFailed, format!("Service {service} {}.", exit()));
+            match (container.exit_code, container.restart_policy) {
+                (0, RestartPolicy::No | RestartPolicy::OnFailure { .. }) => Condition::Ended,
+                (_, RestartPolicy::No) => Condition::Failed(failure()),
+                (_, RestartPolicy::OnFailure { tries_max: Some(max) }) if container.restart_count >= max => {
+                    Condition::Failed(failure())
+                }
+                // An engine may show a container as exited for a moment before it restarts it.
+                _ => Condition::Restarting(failure()),
+            }
+        }
+        Status::Paused => {
+            Condition::Failed(Failure::new(FailureCode::StartFailed, format!("Service {service} is paused.")))
+        }
+        Status::Dead | Status::Removing | Status::Other => Condition::Failed(Failure::new(
+            FailureCode::StartFailed,
+            format!("The container of {service} is being removed or could not be removed."),
+        )),
+    }
+}
+
+/// Looks at a component that is being started.
+pub(super) fn progress(expected: &BTreeMap<String, Service>, containers: &[Container]) -> Progress {
+    let mut coming = missing(expected, containers).map(|(service, _)| {
+        Failure::new(
+            FailureCode::Timeout,
+            format!("It took too long: service {service} has no container yet."),
+        )
+    });
+    let mut all_checked = true;
+    for container in containers.iter().filter(|c| expected.contains_key(&c.service)) {
+        match condition(container) {
+            Condition::Failed(failure) => return Progress::Failed(failure),
+            // What keeps restarting says more than what merely needs more time.
+            Condition::Restarting(failure) => coming = Some(failure),
+            Condition::Starting(what) => {
+                coming
+                    .get_or_insert(Failure::new(FailureCode::Timeout, format!("It took too long: {what}.")));
+            }
+            Condition::Running { checked } => all_checked &= checked && container.restart_count == 0,
+            Condition::Ended => {}
+        }
+    }
+    match coming {
+        Some(failure) => Progress::Coming(failure),
+        None => Progress::Up { checked: all_checked },
+    }
+}
+
+/// Looks at a component that was started some time ago.
+///
+/// A container without a restart policy that ended with code 0 is done only if the record says that it
+/// ended by itself: a container that somebody stopped, or that went down with the machine, ends just so.
+pub(super) fn health(record: Option<&Record>, containers: &[Container]) -> Health {
+    let expected = record.map(|record| &record.services);
+    if let Some((service, have)) = expected.and_then(|expected| missing(expected, containers)) {
+        return Health::Unhealthy(match have {
+            0 => format!("service {service} is missing"),
+            _ => format!("service {service} has only {have} of its containers"),
+        });
+    }
+    let mut starting = false;
+    for container in containers {
+        match condition(container) {
+            Condition::Failed(failure) | Condition::Restarting(failure) => {
+                return Health::Unhealthy(as_clause(&failure.message));
+            }
+            Condition::Starting(_) if container.status == Status::Created => {
+                return Health::Unhealthy(format!("service {} was never started", container.service));
+            }
+            Condition::Ended
+                if !record.is_some_and(|record| record.completed.contains(&ending(container))) =>
+            {
+                return Health::Unhealthy(format!("service {} was stopped", container.service));
+            }
+            Condition::Starting(_) => starting = true,
+            Condition::Running { .. } | Condition::Ended => {}
+        }
+    }
+    if starting { Health::Starting } else { Health::Healthy }
+}
+
+/// Containers that ended with code 0 and of which the record does not say yet that they ended by themselves.
+pub(super) fn unexplained<'a>(
+    record: &'a Record,
+    containers: &'a [Container],
+) -> impl Iterator<Item = &'a Container> {
+    containers.iter().filter(|c| condition(c) == Condition::Ended && !record.completed.contains(&ending(c)))
+}
+
+pub(super) fn ending(container: &Container) -> Ending {
+    Ending { container: container.id.clone(), finished_at: container.finished_at.clone() }
+}
+
+/// Whether the containers are those that the record's fingerprint was started with.
+pub(super) fn as_recorded(record: &Record, containers: &[Container]) -> bool {
+    containers.iter().all(|container| {
+        record
+            .services
+            .get(&container.service)
+            .is_some_and(|s| s.hash.is_some() && s.hash == container.config_hash)
+    })
+}
+
+fn missing<'a>(
+    expected: &'a BTreeMap<String, Service>,
+    containers: &[Container],
+) -> Option<(&'a str, usize)> {
+    expected.iter().find_map(|(name, service)| {
+        let have = containers.iter().filter(|c| &c.service == name).count();
+        (have < service.replicas as usize).then_some((name.as_str(), have))
+    })
+}
+
+/// `Service web exited with code 1.` → `service web exited with code 1`: a reason inside a sentence.
+fn as_clause(sentence: &str) -> String {
+    let clause = sentence.trim_end_matches('.');
+    let mut characters = clause.chars();
+    characters.next().map_or_else(String::new, |first| first.to_lowercase().chain(characters).collect())
+}
+
+fn output(text: Option<&str>) -> String {
+    let text = text.unwrap_or_default().trim();
+    if text.is_empty() {
+        return String::new();
+    }
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let skip = line.chars().count().saturating_sub(OUTPUT_SHOWN_MAX);
+    let shown: String = line.chars().skip(skip).collect();
+    format!(": {}{}", if skip > 0 { "…" } else { "" }, shown.trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use margrave_core::digest::Digest;
+    use margrave_core::id::{AssignmentId, ComponentName};
+
+    use super::*;
+    use crate::runtime::container::HealthState;
+    use crate::runtime::project::Stage;
+
+    fn container(service: &str, status: Status) -> Container {
+        Container {
+            id: format!("id-{service}"),
+            service: service.into(),
+            project: "p".into(),
+            assignment: None,
+            component: None,
+            config_hash: Some(format!("hash-{service}")),
+            status,
+            exit_code: 0,
+            error: String::new(),
+            out_of_memory: false,
+            started_at: "s".into(),
+            finished_at: "f".into(),
+            health: None,
+            restart_count: 0,
+            restart_policy: RestartPolicy::No,
+        }
+    }
+
+    fn exited(service: &str, code: i64, restart_policy: RestartPolicy) -> Container {
+        Container { exit_code: code, restart_policy, ..container(service, Status::Exited) }
+    }
+
+    fn checked(service: &str, status: &str, said: &str) -> Container {
+        let health = HealthState { status: status.into(), last_output: Some(said.into()) };
+        Container { health: Some(health), ..container(service, Status::Running) }
+    }
+
+    fn expected(names: &[&str]) -> BTreeMap<String, Service> {
+        names
+            .iter()
+            .map(|n| (n.to_string(), Service { replicas: 1, hash: Some(format!("hash-{n}")) }))
+            .collect()
+    }
+
+    fn record(names: &[&str], completed: &[&Container]) -> Record {
+        Record {
+            assignment: AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").unwrap(),
+            component: ComponentName::parse("c").unwrap(),
+            fingerprint: Digest::of(b"f"),
+            archive: Digest::of(b"a"),
+            archive_before: None,
+            stage: Stage::Settled,
+            services: expected(names),
+            completed: completed.iter().map(|c| ending(c)).collect::<BTreeSet<_>>(),
+        }
+    }
+
+    fn check_start(containers: &[Container], want: &str) {
+        let names: Vec<&str> = containers.iter().map(|c| c.service.as_str()).collect();
+        let got = match progress(&expected(&names), containers) {
+            Progress::Up { checked } => format!("up{}", if checked { ", checked" } else { "" }),
+            Progress::Coming(failure) => format!("coming; {}: {failure}", failure.code),
+            Progress::Failed(failure) => format!("{}: {failure}", failure.code),
+        };
+        assert_eq!(got, want);
+    }
+
+    fn check_health(record: &Record, containers: &[Container], want: &str) {
+        let got = match health(Some(record), containers) {
+            Health::Healthy => "healthy".to_owned(),
+            Health::Starting => "starting".to_owned(),
+            Health::Unhealthy(why) => why,
+        };
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn pk_100_all_containers_run_before_it_is_up() {
+        let web = container("web", Status::Running);
+        check_start(&[web.clone(), container("db", Status::Running)], "up");
+        check_start(
+            &[web, container("db", Status::Created)],
+            "coming; timeout: It took too long: service db has not been started.",
+        );
+        let none = progress(&expected(&["web"]), &[]);
+        assert!(matches!(none, Progress::Coming(f) if f.message.contains("web has no container")));
+    }
+
+    #[test]
+    fn pk_101_a_container_that_exits_with_an_error_fails_at_once() {
+        let failed = exited("job", 3, RestartPolicy::No);
+        check_start(
+            &[container("web", Status::Created), failed],
+            "start-failed: Service job exited with code 3.",
+        );
+        check_start(&[exited("job", 0, RestartPolicy::No)], "up, checked");
+        check_start(
+            &[
+                exited("job", 0, RestartPolicy::OnFailure { tries_max: None }),
+                container("web", Status::Running),
+            ],
+            "up",
+        );
+        let killed = Container { out_of_memory: true, ..exited("job", 137, RestartPolicy::No) };
+        check_start(&[killed], "start-failed: Service job ran out of memory and exited with code 137.");
+    }
+
+    #[test]
+    fn pk_101_what_the_engine_brings_back_has_until_the_timeout() {
+        let web = Container { exit_code: 3, ..container("web", Status::Restarting) };
+        check_start(
+            &[container("db", Status::Created), web],
+            "coming; start-failed: Service web keeps restarting; it last exited with code 3.",
+        );
+        check_start(
+            &[exited("web", 3, RestartPolicy::Always)],
+            "coming; start-failed: Service web exited with code 3.",
+        );
+        let given_up = exited("web", 3, RestartPolicy::OnFailure { tries_max: Some(2) });
+        check_start(
+            &[Container { restart_count: 2, ..given_up }],
+            "start-failed: Service web exited with code 3.",
+        );
+        // Running just now after a restart is not yet proof of anything.
+        check_start(&[Container { restart_count: 2, ..checked("web", "healthy", "") }], "up");
+    }
+
+    #[test]
+    fn pk_102_health_checks_are_waited_for() {
+        check_start(
+            &[checked("web", "starting", "connection\nrefused")],
+            "coming; timeout: It took too long: the health check of web has not passed yet: connection refused.",
+        );
+        check_start(&[checked("web", "healthy", "ok"), exited("job", 0, RestartPolicy::No)], "up, checked");
+        check_start(
+            &[checked("web", "unhealthy", " no  db\n")],
+            "unhealthy: The health check of web fails: no db.",
+        );
+    }
+
+    #[test]
+    fn a_container_that_could_not_start_says_why() {
+        let web =
+            Container { error: "port is already allocated".into(), ..container("web", Status::Created) };
+        check_start(&[web], "start-failed: Service web could not start: port is already allocated.");
+    }
+
+    #[test]
+    fn promise_5_what_people_did_to_containers_is_seen() {
+        let web = container("web", Status::Running);
+        let record = record(&["web", "db"], &[]);
+        let with = |db: Container| vec![web.clone(), db];
+        check_health(&record, &with(checked("db", "healthy", "")), "healthy");
+        check_health(&record, &with(checked("db", "starting", "")), "starting");
+        check_health(&record, std::slice::from_ref(&web), "service db is missing");
+        check_health(&record, &[], "service db is missing");
+        check_health(&record, &with(exited("db", 1, RestartPolicy::No)), "service db exited with code 1");
+        check_health(&record, &with(exited("db", 0, RestartPolicy::No)), "service db was stopped");
+        check_health(&record, &with(exited("db", 0, RestartPolicy::Always)), "service db exited with code 0");
+        check_health(&record, &with(container("db", Status::Paused)), "service db is paused");
+        check_health(&record, &with(container("db", Status::Created)), "service db was never started");
+        check_health(&record, &with(checked("db", "unhealthy", "x")), "the health check of db fails: x");
+    }
+
+    #[test]
+    fn a_one_shot_container_that_ended_by_itself_is_done() {
+        let job = exited("job", 0, RestartPolicy::No);
+        check_health(&record(&["job"], &[&job]), std::slice::from_ref(&job), "healthy");
+        // The same container, run once more and stopped, is not.
+        let again = Container { finished_at: "later".into(), ..job.clone() };
+        let remembered = record(&["job"], &[&job]);
+        check_health(&remembered, std::slice::from_ref(&again), "service job was stopped");
+        assert_eq!(unexplained(&remembered, &[job, again]).count(), 1);
+    }
+
+    #[test]
+    fn all_replicas_are_wanted() {
+        let mut record = record(&["web"], &[]);
+        record.services.get_mut("web").unwrap().replicas = 2;
+        let web = container("web", Status::Running);
+        check_health(&record, std::slice::from_ref(&web), "service web has only 1 of its containers");
+        check_health(&record, &[web.clone(), web], "healthy");
+    }
+
+    #[test]
+    fn a_container_that_was_started_otherwise_is_not_the_recorded_one() {
+        let record = record(&["web"], &[]);
+        let web = container("web", Status::Running);
+        assert!(as_recorded(&record, std::slice::from_ref(&web)));
+        assert!(!as_recorded(&record, &[Container { config_hash: Some("other".into()), ..web.clone() }]));
+        assert!(!as_recorded(&record, &[web, container("stranger", Status::Running)]));
+    }
+
+    #[test]
+    fn long_output_of_a_health_check_is_cut_from_the_front() {
+        let failure = match condition(&checked("web", "unhealthy", &format!("{}the end", "é".repeat(5000))))
+        {
+            Condition::Failed(failure) => failure.message,
+            other => panic!("{other:?}"),
+        };
+        assert!(failure.ends_with("the end.") && failure.chars().count() < 400, "{failure}");
+    }
+}

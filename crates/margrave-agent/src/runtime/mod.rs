@@ -1,0 +1,79 @@
+//! What carries out orders: a real Compose engine, or a simulated one that says so.
+//!
+//! `compose.rs` is the real one: it drives Compose (`program.rs`) in the surroundings of
+//! `environment.rs`, looks at the engine (`engine.rs`) and judges what it sees in `health.rs`.
+
+mod address;
+pub mod components;
+pub mod compose;
+mod container;
+pub mod engine;
+mod environment;
+mod explain;
+mod health;
+mod model;
+mod program;
+mod project;
+pub mod simulated;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use margrave_core::device::{Observation, Order};
+use margrave_core::id::{AssignmentId, ComponentName};
+use margrave_core::report::Failure;
+
+pub use model::Telemetry;
+
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// How long a component may take to come up when its document does not say (DM-033 leaves it open). Slow
+/// flash and a data base that replays its log need minutes; after five, a person wants to know.
+pub const START_TIME_MAX_DEFAULT: Duration = Duration::from_secs(5 * 60);
+
+/// A runtime. Every call is safe to repeat, and may be cut off at any point by a crash of the agent.
+pub trait Runtime: Send + Sync {
+    /// Fetches what the order needs, and changes nothing that runs.
+    fn prefetch<'a>(&'a self, order: &'a Order) -> Pending<'a, Result<(), Failure>>;
+
+    /// Makes the component run as ordered; returns once it does, or has failed to (PK-100…PK-102).
+    /// What already runs with the same fingerprint is left alone. Volumes survive.
+    fn apply<'a>(&'a self, order: &'a Order) -> Pending<'a, Result<(), Failure>>;
+
+    /// Removes the component; returns once nothing of it is left. Removing what is not there succeeds.
+    fn remove<'a>(
+        &'a self,
+        assignment: AssignmentId,
+        component: &'a ComponentName,
+    ) -> Pending<'a, Result<(), Failure>>;
+
+    /// Everything of ours that is there now, also what no document asks for any more.
+    fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>>;
+}
+
+/// From the beginning of starting to being up. Fetching does not count: it is as slow as the network is.
+fn start_time_max(order: &Order) -> Duration {
+    order.timeout.map_or(START_TIME_MAX_DEFAULT, |timeout| timeout.duration())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use margrave_core::package::{ProfileKind, Revision};
+
+    use super::*;
+
+    pub(crate) fn order(component: &str) -> Order {
+        Order {
+            assignment: AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").unwrap(),
+            component: ComponentName::parse(component).unwrap(),
+            kind: ProfileKind::Compose,
+            repository: "oci://margrave/components/web".into(),
+            revision: Revision::parse("1.0.0").unwrap(),
+            pin: None,
+            values: vec![],
+            wait: true,
+            timeout: None,
+        }
+    }
+}

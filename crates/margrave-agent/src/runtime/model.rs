@@ -1,0 +1,448 @@
+//! The Compose model of a component, as Compose itself resolved it, and what we lay over it.
+//!
+//! `compose config --format json` reads the file, interpolates, merges and applies profiles; we never
+//! parse a compose file ourselves. From its answer come the services to expect, the images to pull, and
+//! the override file that adds our labels and the collector's variables to every service (OB-093).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, ComponentName};
+use margrave_core::report::{Failure, FailureCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+pub(super) const LABEL_ASSIGNMENT: &str = "io.margrave.assignment";
+pub(super) const LABEL_COMPONENT: &str = "io.margrave.component";
+pub(super) const LABEL_AGENT: &str = "io.margrave.agent";
+/// On services that read files of their archive: Compose does not see that such a file changed, but it
+/// does see a changed label, and then recreates the container.
+const LABEL_FILES: &str = "io.margrave.files";
+
+/// More would be a mistake or an attack on a device's memory.
+const SERVICES_MAX: usize = 256;
+const REPLICAS_MAX: u32 = 256;
+
+/// What a component consists of.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Model {
+    pub services: BTreeMap<String, Service>,
+    /// Networks and volumes that the project makes itself; external ones belong to somebody else.
+    networks: BTreeSet<String>,
+    volumes: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Service {
+    pub image: String,
+    pub platform: Option<String>,
+    pub pull: Pull,
+    pub replicas: u32,
+    reads_archive: bool,
+    /// Relative bind mounts without content in the archive (PK-086), moved to where an update keeps them.
+    moved: Vec<MovedMount>,
+}
+
+/// When to fetch a service's image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pull {
+    Missing,
+    /// Look for a newer one; what is there will do when the registry cannot be reached.
+    Always,
+    Never,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct MovedMount {
+    source: PathBuf,
+    target: String,
+    read_only: bool,
+}
+
+/// The collector that every container is told about (section 6 of the observability rules).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Telemetry {
+    /// URL for OTLP over HTTP with protobuf, as containers reach it.
+    pub http_endpoint: String,
+    pub grpc_endpoint: Option<String>,
+    /// `grpc` or `http/protobuf`; absent means the latter.
+    pub protocol: Option<String>,
+}
+
+/// Whose component it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ownership<'a> {
+    pub agent: &'a str,
+    pub assignment: AssignmentId,
+    pub component: &'a ComponentName,
+}
+
+#[derive(Deserialize)]
+struct RawModel {
+    #[serde(default)]
+    services: BTreeMap<String, RawService>,
+    #[serde(default)]
+    networks: BTreeMap<String, Option<RawShared>>,
+    #[serde(default)]
+    volumes: BTreeMap<String, Option<RawShared>>,
+    #[serde(default)]
+    configs: BTreeMap<String, RawFile>,
+    #[serde(default)]
+    secrets: BTreeMap<String, RawFile>,
+}
+
+#[derive(Deserialize)]
+struct RawService {
+    image: Option<String>,
+    platform: Option<String>,
+    pull_policy: Option<String>,
+    scale: Option<u32>,
+    deploy: Option<RawDeploy>,
+    provider: Option<Value>,
+    #[serde(default)]
+    configs: Vec<RawUse>,
+    #[serde(default)]
+    secrets: Vec<RawUse>,
+    #[serde(default)]
+    volumes: Vec<RawMount>,
+}
+
+#[derive(Deserialize)]
+struct RawDeploy {
+    replicas: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct RawUse {
+    source: String,
+}
+
+#[derive(Deserialize)]
+struct RawMount {
+    #[serde(rename = "type")]
+    kind: String,
+    source: Option<String>,
+    #[serde(default)]
+    target: String,
+    #[serde(default)]
+    read_only: bool,
+}
+
+#[derive(Deserialize, Default)]
+struct RawShared {
+    #[serde(default)]
+    external: bool,
+}
+
+#[derive(Deserialize)]
+struct RawFile {
+    file: Option<PathBuf>,
+}
+
+impl Model {
+    /// Reads Compose's answer for the archive unpacked at `archive`; relative mounts move to `mounts`.
+    pub(super) fn read(answer: &[u8], archive: &Path, mounts: &Path) -> Result<Self, Failure> {
+        let raw: RawModel = serde_json::from_slice(answer).map_err(|error| {
+            Failure::new(
+                FailureCode::ArchiveInvalid,
+                format!("Compose's reading of compose.yaml is not usable: {error}."),
+            )
+        })?;
+        if raw.services.is_empty() {
+            return Err(invalid("compose.yaml has no services to run.".into()));
+        }
+        if raw.services.len() > SERVICES_MAX {
+            return Err(invalid(format!("compose.yaml has more than {SERVICES_MAX} services.")));
+        }
+        for (name, config) in &raw.configs {
+            if let Some(file) = &config.file
+                && !file.starts_with(archive)
+            {
+                return Err(invalid(format!(
+                    "The config {name} reads {}, which is outside of the component's archive (PK-084).",
+                    file.display()
+                )));
+            }
+        }
+        let mut services = BTreeMap::new();
+        for (name, service) in raw.services.iter() {
+            services.insert(name.clone(), Service::read(name, service, &raw, archive, mounts)?);
+        }
+        let own = |shared: BTreeMap<String, Option<RawShared>>| {
+            shared
+                .into_iter()
+                .filter(|(_, s)| !s.as_ref().is_some_and(|s| s.external))
+                .map(|(name, _)| name)
+                .collect()
+        };
+        Ok(Model { services, networks: own(raw.networks), volumes: own(raw.volumes) })
+    }
+
+    /// The override file. JSON is YAML, and needs no quoting rules of our own.
+    pub(super) fn overlay(
+        &self,
+        owner: Ownership<'_>,
+        archive: Digest,
+        telemetry: Option<&Telemetry>,
+    ) -> Vec<u8> {
+        let labels = Map::from_iter([
+            (LABEL_ASSIGNMENT.to_owned(), json!(owner.assignment.to_string())),
+            (LABEL_COMPONENT.to_owned(), json!(owner.component.as_str())),
+            (LABEL_AGENT.to_owned(), json!(literal(owner.agent))),
+        ]);
+        let environment = telemetry.map(|telemetry| Value::Object(variables(telemetry)));
+        let services: Map<String, Value> = self
+            .services
+            .iter()
+            .map(|(name, service)| {
+                let mut labels = labels.clone();
+                if service.reads_archive {
+                    labels.insert(LABEL_FILES.to_owned(), json!(archive.to_string()));
+                }
+                // Images are pulled by us, before anything is touched; Compose must not do it once more.
+                let mut overlay = json!({"labels": labels, "pull_policy": "missing"});
+                if let Some(environment) = &environment {
+                    overlay["environment"] = environment.clone();
+                }
+                if !service.moved.is_empty() {
+                    overlay["volumes"] = service.moved.iter().map(MovedMount::overlay).collect();
+                }
+                (name.clone(), overlay)
+            })
+            .collect();
+        // Only labels that never change: a network with other labels is made anew, a volume cannot be.
+        let shared = |names: &BTreeSet<String>| -> Map<String, Value> {
+            names.iter().map(|name| (name.clone(), json!({"labels": labels}))).collect()
+        };
+        let mut overlay = Map::from_iter([("services".to_owned(), Value::Object(services))]);
+        for (key, names) in [("networks", &self.networks), ("volumes", &self.volumes)] {
+            if !names.is_empty() {
+                overlay.insert(key.to_owned(), Value::Object(shared(names)));
+            }
+        }
+        let mut bytes = serde_json::to_vec_pretty(&overlay).expect("a JSON value has string keys");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// Directories that must exist before the engine mounts them.
+    pub(super) fn moved_mounts(&self) -> impl Iterator<Item = &Path> {
+        self.services.values().flat_map(|service| service.moved.iter().map(|mount| mount.source.as_path()))
+    }
+}
+
+impl Service {
+    fn read(
+        name: &str,
+        raw: &RawService,
+        model: &RawModel,
+        archive: &Path,
+        mounts: &Path,
+    ) -> Result<Self, Failure> {
+        if raw.provider.is_some() {
+            return Err(invalid(format!(
+                "Service {name} asks for a provider program; only containers can be run."
+            )));
+        }
+        let Some(image) = raw.image.clone() else {
+            return Err(invalid(format!(
+                "Service {name} has no image. Devices do not build images; push one to a registry and name it."
+            )));
+        };
+        let replicas = raw.scale.or(raw.deploy.as_ref().and_then(|deploy| deploy.replicas)).unwrap_or(1);
+        if replicas > REPLICAS_MAX {
+            return Err(invalid(format!(
+                "Service {name} asks for {replicas} replicas; at most {REPLICAS_MAX} are run."
+            )));
+        }
+        let from_archive = |uses: &[RawUse], files: &BTreeMap<String, RawFile>| {
+            uses.iter().any(|u| {
+                files.get(&u.source).and_then(|f| f.file.as_ref()).is_some_and(|f| f.starts_with(archive))
+            })
+        };
+        let mut reads_archive =
+            from_archive(&raw.configs, &model.configs) || from_archive(&raw.secrets, &model.secrets);
+        let mut moved = Vec::new();
+        for mount in raw.volumes.iter().filter(|mount| mount.kind == "bind") {
+            let Some(source) = mount.source.as_deref().map(Path::new) else { continue };
+            let Ok(inside) = source.strip_prefix(archive) else { continue };
+            if !inside.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
+                return Err(invalid(format!(
+                    "Service {name} mounts {}, which is not a plain path.",
+                    source.display()
+                )));
+            }
+            if source.exists() {
+                reads_archive = true;
+            } else {
+                moved.push(MovedMount {
+                    source: mounts.join(inside),
+                    target: mount.target.clone(),
+                    read_only: mount.read_only,
+                });
+            }
+        }
+        let pull = match raw.pull_policy.as_deref() {
+            Some("never") => Pull::Never,
+            Some("always" | "daily" | "weekly") => Pull::Always,
+            _ => Pull::Missing,
+        };
+        Ok(Service { image, platform: raw.platform.clone(), pull, replicas, reads_archive, moved })
+    }
+}
+
+impl MovedMount {
+    fn overlay(&self) -> Value {
+        json!({
+            "type": "bind",
+            "source": literal(&self.source.to_string_lossy()),
+            "target": literal(&self.target),
+            "read_only": self.read_only,
+        })
+    }
+}
+
+fn variables(telemetry: &Telemetry) -> Map<String, Value> {
+    let Telemetry { http_endpoint, grpc_endpoint, protocol } = telemetry;
+    let mut variables = Map::new();
+    let mut set = |name: &str, value: &str| variables.insert(name.to_owned(), json!(literal(value)));
+    set("HTTP_OTEL_EXPORTER_OTLP_ENDPOINT", http_endpoint);
+    if let Some(endpoint) = grpc_endpoint {
+        set("GRPC_OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+    }
+    if let Some(protocol) = protocol {
+        set("OTEL_EXPORTER_OTLP_PROTOCOL", protocol);
+    }
+    variables
+}
+
+/// Compose interpolates our file too; a dollar sign is written twice to mean itself.
+fn literal(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
+fn invalid(message: String) -> Failure {
+    Failure::new(FailureCode::ArchiveInvalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(answer: Value) -> Result<Model, Failure> {
+        Model::read(answer.to_string().as_bytes(), Path::new("/data/archive"), Path::new("/data/mounts"))
+    }
+
+    fn overlay(model: &Model, telemetry: Option<&Telemetry>) -> Value {
+        let component = ComponentName::parse("shop").unwrap();
+        let owner = Ownership {
+            agent: "line$1",
+            assignment: AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").unwrap(),
+            component: &component,
+        };
+        serde_json::from_slice(&model.overlay(owner, Digest::of(b"a"), telemetry)).unwrap()
+    }
+
+    #[test]
+    fn services_images_and_replicas_are_read_as_compose_resolved_them() {
+        let model = read(json!({
+            "services": {
+                "web": {"image": "h/web:1", "platform": "linux/arm64", "deploy": {"replicas": 3}},
+                "job": {"image": "h/job:1", "pull_policy": "always", "scale": 0},
+                "old": {"image": "h/old:1", "pull_policy": "never", "build": {"context": "/data/archive"}},
+            },
+        }))
+        .unwrap();
+        let summary: Vec<_> = model.services.iter().map(|(n, s)| (n.as_str(), s.replicas, s.pull)).collect();
+        assert_eq!(summary, [("job", 0, Pull::Always), ("old", 1, Pull::Never), ("web", 3, Pull::Missing)]);
+        assert_eq!(model.services["web"].platform.as_deref(), Some("linux/arm64"));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_the_service_named() {
+        for (answer, word) in [
+            (json!({"services": {}}), "no services"),
+            (json!({"services": {"web": {"build": {"context": "."}}}}), "web has no image"),
+            (
+                json!({"services": {"web": {"image": "a", "provider": {"type": "x"}}}}),
+                "web asks for a provider",
+            ),
+            (json!({"services": {"web": {"image": "a", "scale": 1000}}}), "web asks for 1000"),
+            (json!({"services": []}), "not usable"),
+        ] {
+            let failure = read(answer).unwrap_err();
+            assert_eq!(failure.code, FailureCode::ArchiveInvalid);
+            assert!(failure.message.contains(word), "{failure}");
+        }
+    }
+
+    #[test]
+    fn pk_084_a_config_outside_of_the_archive_is_refused() {
+        let with =
+            |file: &str| read(json!({"services": {"a": {"image": "a"}}, "configs": {"c": {"file": file}}}));
+        assert!(with("/data/archive/c.conf").is_ok());
+        assert!(with("/etc/shadow").unwrap_err().message.contains("PK-084"));
+        assert!(with("/data/archive-2/c.conf").is_err());
+    }
+
+    #[test]
+    fn ob_093_every_service_gets_our_labels_and_the_collector() {
+        let model = read(json!({
+            "services": {"web": {"image": "a", "configs": [{"source": "c"}]}, "db": {"image": "b"}},
+            "configs": {"c": {"file": "/data/archive/c.conf"}},
+            "networks": {"default": {"ipam": {}}, "plant": {"external": true}, "none": null},
+            "volumes": {"rows": {}, "shared": {"external": true}},
+        }))
+        .unwrap();
+        let plain = overlay(&model, None);
+        let labels = json!({
+            "io.margrave.assignment": "0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11",
+            "io.margrave.component": "shop",
+            "io.margrave.agent": "line$$1",
+        });
+        assert_eq!(plain["services"]["db"], json!({"labels": labels, "pull_policy": "missing"}));
+        assert_eq!(plain["services"]["web"]["labels"]["io.margrave.files"], Digest::of(b"a").to_string());
+        assert_eq!(plain["networks"], json!({"default": {"labels": labels}, "none": {"labels": labels}}));
+        assert_eq!(plain["volumes"], json!({"rows": {"labels": labels}}));
+
+        let telemetry = Telemetry {
+            http_endpoint: "http://c:4318/$x".into(),
+            grpc_endpoint: None,
+            protocol: Some("grpc".into()),
+        };
+        let told = overlay(&model, Some(&telemetry));
+        for service in ["web", "db"] {
+            assert_eq!(
+                told["services"][service]["environment"],
+                json!({"HTTP_OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/$$x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+            );
+        }
+    }
+
+    #[test]
+    fn pk_086_relative_mounts_without_content_live_where_an_update_keeps_them() {
+        let temp = tempfile::tempdir().unwrap();
+        let (archive, mounts) = (temp.path().join("archive"), temp.path().join("mounts"));
+        std::fs::create_dir(&archive).unwrap();
+        std::fs::write(archive.join("web.conf"), b"x").unwrap();
+        let mount = |source: &str, target: &str| json!({"type": "bind", "source": source, "target": target});
+        let answer = json!({"services": {
+            "db": {"image": "a", "volumes": [
+                mount(archive.join("data").to_str().unwrap(), "/rows"),
+                mount("/dev/ttyS0", "/tty"),
+                {"type": "volume", "source": "v", "target": "/v"},
+            ]},
+            "web": {"image": "a", "volumes": [mount(archive.join("web.conf").to_str().unwrap(), "/conf")]},
+        }});
+        let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts).unwrap();
+        assert_eq!(model.moved_mounts().collect::<Vec<_>>(), [mounts.join("data")]);
+        let overlay = overlay(&model, None);
+        let moved =
+            json!([{"type": "bind", "source": mounts.join("data"), "target": "/rows", "read_only": false}]);
+        assert_eq!(overlay["services"]["db"]["volumes"], moved);
+        assert_eq!(overlay["services"]["db"]["labels"].get("io.margrave.files"), None);
+        assert!(overlay["services"]["web"]["labels"].get("io.margrave.files").is_some());
+        assert_eq!(overlay["services"]["web"].get("volumes"), None);
+    }
+}

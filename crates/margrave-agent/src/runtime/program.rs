@@ -1,0 +1,418 @@
+//! The Compose program: where it is, and how it is run.
+//!
+//! Compose v2 is a program of its own that `docker compose` merely starts, so where we find the plug-in we
+//! run it directly: one process less, and 50 ms less per call. Every run is in a process group of its own
+//! that is killed as a whole when time is up or the caller goes away; what it prints is bounded.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use margrave_core::report::{Failure, FailureCode};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+/// Where Docker's client looks for plug-ins, in its order, after the user's own directory.
+const PLUGIN_DIRECTORIES: [&str; 4] = [
+    "/usr/local/lib/docker/cli-plugins",
+    "/usr/local/libexec/docker/cli-plugins",
+    "/usr/lib/docker/cli-plugins",
+    "/usr/libexec/docker/cli-plugins",
+];
+
+/// What a person needs of a program's output: the end, and not more than a report can carry many times over.
+const ERRORS_BYTES_MAX: usize = 64 * 1024;
+/// The resolved model of a large application is some hundred kilobytes.
+const OUTPUT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Printing a version reads no files and asks nobody.
+const VERSION_TIME_MAX: Duration = Duration::from_secs(20);
+/// After a polite request to end; Compose then only has to cancel what it asked the engine.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// A Compose v2 (or newer) that answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Compose {
+    program: PathBuf,
+    /// `compose` when the program is Docker's client.
+    first: Option<&'static str>,
+    version: String,
+}
+
+/// What one run of a program left.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub success: bool,
+    pub output: Vec<u8>,
+    /// The end of what it printed as errors.
+    pub errors: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunError {
+    #[error("{program} could not be started")]
+    Start {
+        program: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{program} took longer than {} s", .limit.as_secs())]
+    TooLong { program: String, limit: Duration },
+    #[error("{program} printed more than {OUTPUT_BYTES_MAX} bytes")]
+    TooMuch { program: String },
+    #[error("the output of {program} could not be read")]
+    Read {
+        program: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// One run.
+pub(super) struct Run<'a> {
+    pub arguments: Vec<OsString>,
+    pub variables: &'a BTreeMap<OsString, OsString>,
+    pub directory: &'a Path,
+    pub input: Stdio,
+    pub time_max: Duration,
+}
+
+impl Compose {
+    /// The first Compose v2 that answers, or what to install.
+    pub(super) async fn locate(
+        variables: &BTreeMap<OsString, OsString>,
+        directory: &Path,
+    ) -> Result<Compose, Failure> {
+        let home = variables.get(OsStr::new("HOME")).map(PathBuf::from);
+        Compose::locate_among(plugin_directories(home.as_deref()), variables, directory).await
+    }
+
+    async fn locate_among(
+        plugins: Vec<PathBuf>,
+        variables: &BTreeMap<OsString, OsString>,
+        directory: &Path,
+    ) -> Result<Compose, Failure> {
+        let plugins = plugins.into_iter().map(|directory| directory.join("docker-compose"));
+        let mut candidates: Vec<(PathBuf, Option<&'static str>)> =
+            plugins.filter(|plugin| plugin.is_file()).map(|plugin| (plugin, None)).collect();
+        let path = variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+        candidates.extend(on_path(&path, "docker").map(|docker| (docker, Some("compose"))));
+        candidates.extend(on_path(&path, "docker-compose").map(|compose| (compose, None)));
+
+        let mut dead = None;
+        for (program, first) in candidates {
+            let mut compose = Compose { program, first, version: String::new() };
+            let run = Run {
+                arguments: vec!["version".into(), "--short".into()],
+                variables,
+                directory,
+                input: Stdio::null(),
+                time_max: VERSION_TIME_MAX,
+            };
+            match compose.run(run).await {
+                Ok(finished) if finished.success => {
+                    let said = String::from_utf8_lossy(&finished.output);
+                    match parse_version(&said) {
+                        Some((major, version)) if major >= 2 => {
+                            compose.version = version;
+                            return Ok(compose);
+                        }
+                        Some((_, version)) => dead = Some((compose.program, version)),
+                        None => {
+                            tracing::debug!(program = %compose.program.display(), %said, "no version of Compose")
+                        }
+                    }
+                }
+                Ok(finished) => {
+                    tracing::debug!(program = %compose.program.display(), errors = %finished.errors, "not Compose");
+                }
+                Err(error) => tracing::debug!(program = %compose.program.display(), %error, "not Compose"),
+            }
+        }
+        let message = match dead {
+            Some((program, version)) => format!(
+                "Only Docker Compose {version} is installed ({}), which is no longer maintained. Install Compose v2: the \
+                 package docker-compose-plugin or docker-compose-v2.",
+                program.display()
+            ),
+            None => {
+                "Docker Compose is not installed. Install Compose v2: the package docker-compose-plugin or \
+                     docker-compose-v2."
+                    .to_owned()
+            }
+        };
+        Err(Failure::new(FailureCode::RuntimeMissing, message))
+    }
+
+    pub(super) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Runs to the end, or until the time is up.
+    pub(super) async fn run(&self, run: Run<'_>) -> Result<Finished, RunError> {
+        let Run { arguments, variables, directory, input, time_max } = run;
+        let program = self.program.display().to_string();
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.first)
+            .args(arguments)
+            .env_clear()
+            .envs(variables)
+            .current_dir(directory)
+            .stdin(input)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        let start = |source| RunError::Start { program: program.clone(), source };
+        let mut child = command.spawn().map_err(start)?;
+        // The command holds our copies of the pipes' other ends and of the input.
+        drop(command);
+        let mut group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+        let (Some(mut out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(start(io::Error::other("its output is not connected")));
+        };
+        let work = async {
+            let (output, errors) =
+                tokio::join!(head(&mut out, OUTPUT_BYTES_MAX), tail(&mut err, ERRORS_BYTES_MAX));
+            (output, errors, child.wait().await)
+        };
+        let Ok((output, errors, status)) = tokio::time::timeout(time_max, work).await else {
+            group.end(&mut child).await;
+            return Err(RunError::TooLong { program, limit: time_max });
+        };
+        group.0 = None;
+        let read = |source| RunError::Read { program: program.clone(), source };
+        let output = output.map_err(read)?.ok_or_else(|| RunError::TooMuch { program: program.clone() })?;
+        let errors = String::from_utf8_lossy(&errors.map_err(read)?).into_owned();
+        Ok(Finished { success: status.map_err(read)?.success(), output, errors })
+    }
+}
+
+/// A process group that does not outlive its owner: dropped in the middle of a run, it is killed at once.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.0
+            && let Err(error) = kill_process_group(group, signal)
+            && error != rustix::io::Errno::SRCH
+        {
+            tracing::warn!(%error, "a Compose process could not be ended");
+        }
+    }
+
+    /// Asks politely first: Compose then cancels its requests instead of leaving the engine in the middle.
+    async fn end(&mut self, child: &mut tokio::process::Child) {
+        self.signal(Signal::TERM);
+        if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+            self.signal(Signal::KILL);
+            if let Err(error) = child.wait().await {
+                tracing::warn!(%error, "a Compose process could not be waited for");
+            }
+        }
+        // Its children may have thought otherwise.
+        self.signal(Signal::KILL);
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+/// Everything, or `None` when it is more than allowed; read to its end either way, so that the program
+/// does not block on a full pipe.
+async fn head(from: &mut (impl AsyncRead + Unpin), size_max: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut whole = Vec::new();
+    let mut piece = vec![0; 16 * 1024];
+    let mut fits = true;
+    loop {
+        let length = from.read(&mut piece).await?;
+        if length == 0 {
+            return Ok(fits.then_some(whole));
+        }
+        fits &= whole.len() + length <= size_max;
+        if fits {
+            whole.extend_from_slice(&piece[..length]);
+        }
+    }
+}
+
+/// The last `size_max` bytes.
+async fn tail(from: &mut (impl AsyncRead + Unpin), size_max: usize) -> io::Result<Vec<u8>> {
+    let mut kept = Vec::new();
+    let mut piece = vec![0; 16 * 1024];
+    loop {
+        let length = from.read(&mut piece).await?;
+        if length == 0 {
+            kept.drain(..kept.len().saturating_sub(size_max));
+            return Ok(kept);
+        }
+        kept.extend_from_slice(&piece[..length]);
+        if kept.len() > 2 * size_max {
+            kept.drain(..kept.len() - size_max);
+        }
+    }
+}
+
+/// Directories with plug-ins, the user's own first.
+pub(super) fn plugin_directories(home: Option<&Path>) -> Vec<PathBuf> {
+    let own = home.map(|home| home.join(".docker/cli-plugins"));
+    own.into_iter().chain(PLUGIN_DIRECTORIES.iter().map(PathBuf::from)).collect()
+}
+
+fn on_path(path: &OsStr, name: &str) -> Option<PathBuf> {
+    std::env::split_paths(path)
+        .filter(|directory| directory.is_absolute())
+        .map(|d| d.join(name))
+        .find(|p| p.is_file())
+}
+
+/// `2.40.3`, `v2.17.2`, `2.24.5-desktop.1` → major version and the whole.
+fn parse_version(said: &str) -> Option<(u32, String)> {
+    let version = said.trim();
+    let version = version.strip_prefix('v').unwrap_or(version);
+    let major = version.split('.').next()?.parse().ok()?;
+    (version.len() <= 60).then(|| (major, version.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A directory on the search path with one program in it, which is a shell script.
+    fn installed(name: &str, script: &str) -> (tempfile::TempDir, BTreeMap<OsString, OsString>) {
+        let temp = tempfile::tempdir().unwrap();
+        let program = temp.path().join(name);
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let variables = BTreeMap::from([
+            (
+                "PATH".into(),
+                std::env::join_paths([temp.path(), Path::new("/bin"), Path::new("/usr/bin")]).unwrap(),
+            ),
+            ("HOME".into(), temp.path().into()),
+        ]);
+        (temp, variables)
+    }
+
+    fn compose(temp: &tempfile::TempDir, name: &str) -> Compose {
+        Compose { program: temp.path().join(name), first: None, version: "2".into() }
+    }
+
+    fn run<'a>(
+        variables: &'a BTreeMap<OsString, OsString>,
+        directory: &'a Path,
+        time_max: Duration,
+    ) -> Run<'a> {
+        Run { arguments: vec!["up".into()], variables, directory, input: Stdio::null(), time_max }
+    }
+
+    #[test]
+    fn versions_are_read_as_programs_print_them() {
+        for (said, major) in
+            [("2.40.3\n", Some(2)), ("v2.17.2", Some(2)), ("1.29.2\n", Some(1)), ("5.0.0-rc.1", Some(5))]
+        {
+            assert_eq!(parse_version(said).map(|(major, _)| major), major, "{said}");
+        }
+        for said in ["", "docker-compose version 1.2", "unknown"] {
+            assert_eq!(parse_version(said), None, "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_dead_compose_is_refused_with_what_to_install() {
+        let (temp, mut variables) = installed("docker-compose", "echo 1.29.2");
+        // Only this program can be found.
+        variables.insert("PATH".into(), temp.path().into());
+        let failure = Compose::locate_among(vec![], &variables, temp.path()).await.unwrap_err();
+        assert_eq!(failure.code, FailureCode::RuntimeMissing);
+        assert!(
+            failure.message.contains("Compose 1.29.2") && failure.message.contains("docker-compose-plugin"),
+            "{failure}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_users_own_plug_in_comes_first() {
+        let (temp, variables) = installed("docker-compose", "echo 2.0.0");
+        let own = temp.path().join(".docker/cli-plugins");
+        fs::create_dir_all(&own).unwrap();
+        fs::rename(temp.path().join("docker-compose"), own.join("docker-compose")).unwrap();
+        let compose = Compose::locate(&variables, temp.path()).await.unwrap();
+        assert_eq!((compose.version(), &compose.program), ("2.0.0", &own.join("docker-compose")));
+    }
+
+    #[tokio::test]
+    async fn output_errors_and_exit_code_come_back() {
+        let (temp, variables) = installed("c", "echo out; echo problem >&2; env >&2; exit 3");
+        let finished =
+            compose(&temp, "c").run(run(&variables, temp.path(), Duration::from_secs(20))).await.unwrap();
+        assert!(!finished.success);
+        assert_eq!(finished.output, b"out\n");
+        assert!(finished.errors.starts_with("problem\n"));
+        // The shell adds a few of its own; nothing of the test's environment is there.
+        assert!(!finished.errors.contains("CARGO"), "{}", finished.errors);
+    }
+
+    #[tokio::test]
+    async fn only_the_end_of_endless_errors_is_kept() {
+        let (temp, variables) =
+            installed("c", "i=0; while [ $i -lt 40000 ]; do echo line $i >&2; i=$((i+1)); done");
+        let finished =
+            compose(&temp, "c").run(run(&variables, temp.path(), Duration::from_secs(60))).await.unwrap();
+        assert!(finished.errors.len() <= ERRORS_BYTES_MAX && finished.errors.ends_with("line 39999\n"));
+    }
+
+    async fn gone(pid: i32) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        // A zombie counts as gone: it is not ours to reap.
+        let alive = || {
+            fs::read_to_string(format!("/proc/{pid}/stat"))
+                .is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
+        };
+        while alive() {
+            assert!(tokio::time::Instant::now() < deadline, "process {pid} still runs");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn written(path: &Path) -> i32 {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(pid) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) {
+                return pid;
+            }
+            assert!(tokio::time::Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_that_takes_too_long_ends_with_all_its_children() {
+        let (temp, variables) = installed("c", "sleep 600 & echo $! > child; wait");
+        let result = compose(&temp, "c").run(run(&variables, temp.path(), Duration::from_millis(500))).await;
+        assert!(matches!(result, Err(RunError::TooLong { .. })), "{result:?}");
+        gone(written(&temp.path().join("child")).await).await;
+    }
+
+    #[tokio::test]
+    async fn a_run_that_nobody_waits_for_any_more_ends_with_all_its_children() {
+        let (temp, variables) = installed("c", "trap '' TERM; sleep 600 & echo $! > child; wait");
+        let (compose, child) = (compose(&temp, "c"), temp.path().join("child"));
+        let pid = tokio::select! {
+            result = compose.run(run(&variables, temp.path(), Duration::from_secs(600))) => panic!("{result:?}"),
+            pid = written(&child) => pid,
+        };
+        gone(pid).await;
+    }
+}

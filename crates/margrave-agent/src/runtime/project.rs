@@ -1,0 +1,411 @@
+//! A component's Compose project: its name, its directory, and what we remember about it there.
+//!
+//! One component is one Compose project (DM-192). The name is derived from the assignment and the
+//! component alone, so that it is found again after any crash and shared with nobody. The directory holds
+//! the unpacked archive, the override file, and the [`Record`]. Nothing here talks to an engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, ComponentName};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+/// Component names up to this length stay readable in the project's name. Compose makes container and
+/// network names from it, and a person has to tell them apart on a terminal.
+const COMPONENT_SHOWN_MAX: usize = 40;
+
+/// A Compose project name that no other component of any assignment has.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ProjectName(String);
+
+impl ProjectName {
+    pub(super) fn of(assignment: AssignmentId, component: &ComponentName) -> Self {
+        let assignment = assignment.uuid().simple();
+        let name = component.as_str();
+        if name.len() <= COMPONENT_SHOWN_MAX {
+            return ProjectName(format!("mg-{assignment}-{name}"));
+        }
+        // Component names have no underscore, so a shortened name is never another component's full one.
+        let hash = &Digest::of(name.as_bytes()).hex()[..16];
+        ProjectName(format!("mg-{assignment}-{}_{hash}", &name[..COMPONENT_SHOWN_MAX - 17]))
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ProjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What we remember about a project that we have begun to start.
+///
+/// The engine is asked what runs; the record says what that means. The order's fingerprint is kept here
+/// and not as a label on containers, because Compose recreates a container whose labels change: a new
+/// value for one service would then restart all of them, the data base too. Instead the record holds
+/// Compose's own hash of every service as it was started, and the fingerprint counts only while the
+/// containers still carry those hashes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub assignment: AssignmentId,
+    pub component: ComponentName,
+    pub fingerprint: Digest,
+    /// The archive that the fingerprint was resolved to.
+    pub archive: Digest,
+    /// The archive before this one, kept on disk so that going back needs no network.
+    pub archive_before: Option<Digest>,
+    pub stage: Stage,
+    pub services: BTreeMap<String, Service>,
+    /// Containers that ended by themselves with code 0, and when: done, not down.
+    pub completed: BTreeSet<Ending>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Stage {
+    /// Compose was told to start it, and has not said that it did. Part of it may run.
+    Begun,
+    /// Compose created and started everything; whether it is healthy is the engine's to say.
+    Started,
+    /// It was healthy once, so the archive is good and is never asked for again.
+    Settled,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Service {
+    pub replicas: u32,
+    /// Compose's hash of the service's definition, as its containers carry it.
+    pub hash: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Ending {
+    pub container: String,
+    pub finished_at: String,
+}
+
+/// The archive that an order was resolved to before anything was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Fetched {
+    pub fingerprint: Digest,
+    pub archive: Digest,
+}
+
+/// A file of ours is small; a larger one is damage.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// The directory of one project.
+#[derive(Debug, Clone)]
+pub(super) struct ProjectDirectory {
+    path: PathBuf,
+}
+
+impl ProjectDirectory {
+    pub(super) fn new(projects: &Path, name: &ProjectName) -> Self {
+        ProjectDirectory { path: projects.join(name.as_str()) }
+    }
+
+    /// All projects that have a directory, in the order of their names.
+    pub(super) fn all(projects: &Path) -> io::Result<Vec<ProjectDirectory>> {
+        let mut found = Vec::new();
+        let entries = match fs::read_dir(projects) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with("mg-")) {
+                found.push(ProjectDirectory { path: entry.path() });
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(found)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+
+    pub(super) fn create(&self) -> io::Result<()> {
+        // Values may be secrets, and they end up in the override file and in unpacked archives.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path)
+    }
+
+    /// Where an archive is unpacked. A name of its own per content, so that a half-unpacked one is never
+    /// mistaken for another, and Compose sees the same paths as long as the archive is the same.
+    pub(super) fn unpacked(&self, archive: Digest) -> PathBuf {
+        self.path.join(format!("archive-{}", archive.short()))
+    }
+
+    pub(super) fn override_file(&self) -> PathBuf {
+        self.path.join("margrave.override.yaml")
+    }
+
+    /// Where relative bind mounts live: outside of any archive, so that an update keeps what is in them.
+    pub(super) fn mounts(&self) -> PathBuf {
+        self.path.join("mounts")
+    }
+
+    /// `None` also when the file cannot be understood: what runs is then started again from the order,
+    /// which changes nothing that is as ordered.
+    pub(super) fn record(&self) -> Option<Record> {
+        self.read("project.json")
+    }
+
+    pub(super) fn fetched(&self) -> Option<Fetched> {
+        self.read("fetched.json")
+    }
+
+    pub(super) fn write_record(&self, record: &Record) -> io::Result<()> {
+        self.write("project.json", record)
+    }
+
+    pub(super) fn write_fetched(&self, fetched: &Fetched) -> io::Result<()> {
+        self.write("fetched.json", fetched)
+    }
+
+    fn read<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Option<T> {
+        let path = self.path.join(name);
+        let readable = match fs::metadata(&path) {
+            Ok(metadata) => metadata.len() <= FILE_BYTES_MAX,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a project's record cannot be read");
+                return None;
+            }
+        };
+        let parsed =
+            readable.then(|| fs::read(&path).ok()).flatten().and_then(|b| serde_json::from_slice(&b).ok());
+        if parsed.is_none() {
+            tracing::warn!(path = %path.display(), "a project's record is damaged and is not used");
+        }
+        parsed
+    }
+
+    fn write<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
+        write_durably(&self.path.join(name), &serde_json::to_vec(value).map_err(io::Error::other)?)
+    }
+
+    /// Removes unpacked archives except the given one.
+    pub(super) fn discard_archives(&self, except: Option<Digest>) -> io::Result<()> {
+        let keep = except.map(|archive| self.unpacked(archive));
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let is_archive = entry.file_name().to_str().is_some_and(|name| name.starts_with("archive-"));
+            if is_archive && Some(entry.path()) != keep {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the project. What an application wrote into its relative bind mounts stays (promise 7), and
+    /// is returned when there is any.
+    pub(super) fn discard(&self) -> io::Result<Option<PathBuf>> {
+        if !self.path.exists() {
+            return Ok(None);
+        }
+        // The record goes last: until then a crash leaves a project that is seen and removed again.
+        self.discard_archives(None)?;
+        for name in ["margrave.override.yaml", "fetched.json", "lock", "project.json"] {
+            match fs::remove_file(self.path.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        let mounts = self.mounts();
+        remove_empty(&mounts)?;
+        if mounts.exists() {
+            return Ok(Some(mounts));
+        }
+        fs::remove_dir_all(&self.path)?;
+        Ok(None)
+    }
+
+    /// Waits until nobody else works on this project.
+    ///
+    /// The lock belongs to the open file, and every Compose process we start inherits it as its standard
+    /// input. So when this agent is killed while Compose goes on, the next agent waits for that process
+    /// instead of working against it.
+    pub(super) async fn lock(&self, patience: Duration) -> io::Result<Option<ProjectLock>> {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.path.join("lock"))?;
+        let deadline = Instant::now() + patience;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(ProjectLock { file })),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Proof that nobody else works on the project; held by our process and by the Compose processes it starts.
+#[derive(Debug)]
+pub(super) struct ProjectLock {
+    file: fs::File,
+}
+
+impl ProjectLock {
+    /// A standard input that is empty for whoever reads it, and keeps the lock for as long as they live.
+    pub(super) fn as_input(&self) -> io::Result<std::process::Stdio> {
+        Ok(self.file.try_clone()?.into())
+    }
+}
+
+/// Removes directories that hold no files, from the leaves up.
+fn remove_empty(path: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_empty(&entry.path())?;
+        }
+    }
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        result => result,
+    }
+}
+
+/// Writes a file so that after a power cut it is the old one or the new one, never half of either.
+pub(super) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let unfinished = PathBuf::from(unfinished);
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)?;
+    fs::File::open(parent)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assignment(n: u8) -> AssignmentId {
+        AssignmentId::from_uuid(uuid::Uuid::from_bytes([n; 16]))
+    }
+
+    fn name(assignment_number: u8, component: &str) -> String {
+        ProjectName::of(assignment(assignment_number), &ComponentName::parse(component).unwrap()).to_string()
+    }
+
+    #[test]
+    fn dm_192_every_component_of_every_assignment_has_a_project_of_its_own() {
+        let long = "a".repeat(200);
+        let longer_by_other_end = format!("{}b", &long[..199]);
+        let shortened = name(1, &long);
+        let names = [
+            name(1, "web"),
+            name(2, "web"),
+            name(1, "db"),
+            name(1, "web-db"),
+            shortened.clone(),
+            name(1, &longer_by_other_end),
+            name(1, &"a".repeat(40)),
+            name(1, &"a".repeat(41)),
+            // The closest a component can come to another's shortened name.
+            name(1, &shortened[36..].replace('_', "-")),
+        ];
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:#?}");
+        for name in &names {
+            let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+            assert!(name.len() <= 76 && name.bytes().all(allowed), "{name}");
+        }
+        assert_eq!(names[0], "mg-01010101010101010101010101010101-web");
+    }
+
+    fn directory() -> (tempfile::TempDir, ProjectDirectory) {
+        let temp = tempfile::tempdir().unwrap();
+        let web = ComponentName::parse("web").unwrap();
+        let directory = ProjectDirectory::new(temp.path(), &ProjectName::of(assignment(1), &web));
+        directory.create().unwrap();
+        (temp, directory)
+    }
+
+    fn record() -> Record {
+        Record {
+            assignment: assignment(1),
+            component: ComponentName::parse("web").unwrap(),
+            fingerprint: Digest::of(b"order"),
+            archive: Digest::of(b"archive"),
+            archive_before: None,
+            stage: Stage::Started,
+            services: BTreeMap::from([("web".into(), Service { replicas: 1, hash: Some("abc".into()) })]),
+            completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_a_damaged_one_is_none() {
+        let (temp, directory) = directory();
+        assert_eq!(directory.record(), None);
+        directory.write_record(&record()).unwrap();
+        assert_eq!(directory.record(), Some(record()));
+        assert_eq!(ProjectDirectory::all(temp.path()).unwrap()[0].name(), directory.name());
+        fs::write(directory.path.join("project.json"), b"{\"assign").unwrap();
+        assert_eq!(directory.record(), None);
+    }
+
+    #[test]
+    fn forgetting_a_project_keeps_what_the_application_wrote() {
+        let (_temp, directory) = directory();
+        directory.write_record(&record()).unwrap();
+        fs::create_dir_all(directory.unpacked(record().archive)).unwrap();
+        fs::create_dir_all(directory.mounts().join("empty/deeper")).unwrap();
+        fs::create_dir_all(directory.mounts().join("data")).unwrap();
+        fs::write(directory.mounts().join("data/rows"), b"1").unwrap();
+        assert_eq!(directory.discard().unwrap(), Some(directory.mounts()));
+        assert_eq!(fs::read(directory.mounts().join("data/rows")).unwrap(), b"1");
+        assert!(!directory.mounts().join("empty").exists() && directory.record().is_none());
+
+        fs::remove_file(directory.mounts().join("data/rows")).unwrap();
+        assert_eq!(directory.discard().unwrap(), None);
+        assert!(!directory.path.exists());
+        assert_eq!(directory.discard().unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_program_left_behind_by_a_killed_agent_still_holds_the_project() {
+        let (_temp, directory) = directory();
+        let lock = directory.lock(Duration::ZERO).await.unwrap().unwrap();
+        let mut left_behind =
+            std::process::Command::new("sleep").arg("600").stdin(lock.as_input().unwrap()).spawn().unwrap();
+        drop(lock);
+        assert!(directory.lock(Duration::from_millis(1)).await.unwrap().is_none());
+        left_behind.kill().unwrap();
+        left_behind.wait().unwrap();
+        assert!(directory.lock(Duration::ZERO).await.unwrap().is_some());
+    }
+}

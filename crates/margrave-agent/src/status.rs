@@ -1,0 +1,227 @@
+//! What a technician wants to know on the spot, with or without a network, with or without a running agent.
+//!
+//! The ledger tells what should run and how it went; a running agent adds, over a socket in its data
+//! directory, what it has not written down because it changes all the time.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use margrave_core::device::Device;
+use margrave_core::moment::Moment;
+use margrave_ledger::{Blobs, LedgerError, StateFile};
+use margrave_wire::g2;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::identity::{Identity, IdentityError};
+
+/// What only a running agent knows.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Live {
+    pub last_contact: Option<Moment>,
+    pub trouble: Option<String>,
+    pub runtime_trouble: Option<String>,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub bytes_written: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub device: String,
+    pub server: String,
+    pub certificate_expires: String,
+    pub running: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_contact: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_trouble: Option<String>,
+    pub manifest_version: u64,
+    pub reports_waiting: usize,
+    pub deployments: Vec<DeploymentStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_sent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_received: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_written: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeploymentStatus {
+    pub id: String,
+    pub name: String,
+    pub state: String,
+    pub since: String,
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub components: Vec<(String, String)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("the device's memory cannot be read")]
+    Ledger(#[from] LedgerError),
+    #[error("the device's certificate cannot be read")]
+    Certificate(#[from] margrave_identity::svid::SvidError),
+}
+
+/// Reads what is on disk under `data`, and asks the agent if one is running.
+pub async fn status(data: &Path) -> Result<Status, StatusError> {
+    let identity = Identity::load(data)?;
+    let svid = identity.svid()?;
+    let (_, device, _) = StateFile::<Device>::open(&data.join("ledger"))?;
+    let device = device.unwrap_or_else(Device::blank);
+    let blobs = Blobs::open(&data.join("documents"))?;
+    let live = ask(data).await;
+
+    let mut deployments = vec![];
+    for (id, assignment) in device.assignments() {
+        let document = assignment.wanted.or(assignment.held);
+        let document = document.map(|digest| blobs.read(&digest)).transpose()?.flatten();
+        let name = document
+            .and_then(|document| g2::document::read(document.bytes()).ok())
+            .map_or_else(|| "(document not here)".to_owned(), |workload| workload.name);
+        let components = &assignment.components;
+        deployments.push(DeploymentStatus {
+            id: id.to_string(),
+            name,
+            state: assignment.state.to_string(),
+            since: timestamp(assignment.since),
+            attempt: assignment.attempt,
+            next_try: assignment.next_try.map(timestamp),
+            code: assignment.failure.as_ref().map(|failure| failure.code.to_string()),
+            reason: assignment.failure.as_ref().map(|failure| failure.message.clone()),
+            components: components
+                .iter()
+                .map(|c| (c.name.to_string(), c.state.as_str().to_owned()))
+                .collect(),
+        });
+    }
+    Ok(Status {
+        device: identity.client_id.to_string(),
+        server: identity.url.clone(),
+        certificate_expires: timestamp(svid.not_after()),
+        running: live.is_some(),
+        last_contact: live.as_ref().and_then(|live| live.last_contact).map(timestamp),
+        trouble: live.as_ref().and_then(|live| live.trouble.clone()),
+        runtime_trouble: live.as_ref().and_then(|live| live.runtime_trouble.clone()),
+        manifest_version: device.accepted().map_or(0, |accepted| accepted.version),
+        reports_waiting: device.outbox().len(),
+        deployments,
+        bytes_sent: live.as_ref().map(|live| live.bytes_sent),
+        bytes_received: live.as_ref().map(|live| live.bytes_received),
+        bytes_written: live.as_ref().map(|live| live.bytes_written),
+    })
+}
+
+impl Status {
+    /// Whether everything wanted is installed.
+    pub fn converged(&self) -> bool {
+        self.deployments.iter().all(|deployment| deployment.state == "INSTALLED")
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "device        {}", self.device)?;
+        writeln!(f, "server        {}", self.server)?;
+        writeln!(f, "certificate   until {}", self.certificate_expires)?;
+        let agent = if self.running { "running" } else { "not running (shown is what it wrote down last)" };
+        writeln!(f, "agent         {agent}")?;
+        if let Some(contact) = &self.last_contact {
+            writeln!(f, "last contact  {contact}")?;
+        }
+        if let Some(trouble) = &self.trouble {
+            writeln!(f, "trouble       {trouble}")?;
+        }
+        if let Some(trouble) = &self.runtime_trouble {
+            writeln!(f, "runtime       {trouble}")?;
+        }
+        writeln!(f, "manifest      version {}", self.manifest_version)?;
+        writeln!(f, "reports       {} waiting to be sent", self.reports_waiting)?;
+        if self.deployments.is_empty() {
+            return writeln!(f, "\nNothing should run here.");
+        }
+        for deployment in &self.deployments {
+            writeln!(f, "\n{:<12} {}  since {}", deployment.state, deployment.name, deployment.since)?;
+            for (name, state) in &deployment.components {
+                writeln!(f, "  {state:<11} {name}")?;
+            }
+            if let Some(reason) = &deployment.reason {
+                let code = deployment.code.as_deref().unwrap_or("failed");
+                writeln!(f, "  why: {reason} [{code}]")?;
+            }
+            if let Some(next_try) = &deployment.next_try {
+                writeln!(f, "  next try: {next_try} (attempt {} failed)", deployment.attempt)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn timestamp(moment: Moment) -> String {
+    let millis = i64::try_from(moment.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| "unknown".to_owned(), |t| format!("{t:.0}"))
+}
+
+fn socket(data: &Path) -> PathBuf {
+    data.join("agent.sock")
+}
+
+/// Answers every connection with one JSON object, for as long as the agent runs.
+pub async fn serve(data: PathBuf, live: Arc<Mutex<Live>>) {
+    let path = socket(&data);
+    if let Err(error) = std::fs::remove_file(&path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "a stale status socket could not be removed");
+    }
+    let listener = match UnixListener::bind(&path) {
+        Ok(listener) => listener,
+        Err(error) => {
+            // Status still works from the ledger; the device itself needs no socket.
+            tracing::warn!(path = %path.display(), %error, "no status socket");
+            return;
+        }
+    };
+    loop {
+        let Ok((mut stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            continue;
+        };
+        let text = {
+            let live = live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            serde_json::to_vec(&live).expect("status is plain data")
+        };
+        // Who does not read is not waited for.
+        let written = tokio::time::timeout(Duration::from_secs(1), stream.write_all(&text)).await;
+        if !matches!(written, Ok(Ok(()))) {
+            tracing::debug!("a status reader went away");
+        }
+    }
+}
+
+async fn ask(data: &Path) -> Option<Live> {
+    let exchange = async {
+        let stream = UnixStream::connect(socket(data)).await.ok()?;
+        let mut text = vec![];
+        stream.take(1 << 16).read_to_end(&mut text).await.ok()?;
+        serde_json::from_slice(&text).ok()
+    };
+    tokio::time::timeout(Duration::from_secs(2), exchange).await.ok().flatten()
+}

@@ -1,0 +1,810 @@
+//! The real runtime: Compose on a real engine, components from a real registry.
+
+use std::time::{Duration, Instant};
+
+use margrave_agent::runtime::Runtime;
+use margrave_core::device::{Health, Order};
+use margrave_core::id::AssignmentId;
+use margrave_core::package::{ProfileKind, Timeout};
+use margrave_core::report::FailureCode;
+
+use crate::rig::{self, Rig, text, until};
+
+/// Every test runs on Docker, and on Podman's answer to the same interface.
+macro_rules! on_engines {
+    ($($name:ident),* $(,)?) => {
+        mod docker {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                crate::rig::on("MARGRAVE_TEST_DOCKER_HOST", super::$name).await;
+            })*
+        }
+        mod podman {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                if std::env::var_os("MARGRAVE_TEST_PODMAN_HOST").is_some() {
+                    crate::rig::on("MARGRAVE_TEST_PODMAN_HOST", super::$name).await;
+                }
+            })*
+        }
+    };
+}
+
+on_engines! {
+    it_is_installed_left_alone_updated_and_removed,
+    an_image_that_does_not_exist_is_named,
+    pk_101_a_container_that_exits_with_an_error_fails_at_once,
+    pk_101_a_failing_service_is_not_waited_for_behind_a_slow_one,
+    pk_101_a_service_that_keeps_restarting_has_until_its_timeout,
+    pk_101_a_one_shot_container_is_done,
+    pk_102_a_failing_health_check_is_told_with_its_words,
+    dm_033_what_takes_longer_than_its_timeout_fails,
+    dm_032_without_waiting_it_comes_back_at_once,
+    services_start_in_the_order_of_their_dependencies,
+    promise_5_a_container_removed_by_hand_is_seen_and_replaced,
+    promise_5_a_container_stopped_by_hand_is_seen_and_started,
+    a_job_that_ends_later_by_itself_is_done,
+    dm_191_values_arrive_verbatim,
+    a_value_for_one_service_leaves_the_others_running,
+    a_changed_file_in_the_archive_reaches_its_service,
+    promise_7_relative_mounts_survive_an_update,
+    promise_2_a_repair_needs_no_registry,
+    prefetching_changes_nothing_that_runs,
+    an_apply_that_was_cut_off_is_continued,
+    a_lost_directory_costs_no_restart,
+    what_somebody_recreated_otherwise_is_not_ours_any_more,
+    removal_needs_no_files,
+    two_devices_and_two_assignments_do_not_meet,
+    a_port_that_is_taken_is_named,
+    what_is_no_component_is_refused,
+    a_compose_file_that_is_wrong_is_refused,
+    two_replicas_are_both_wanted,
+    a_change_is_told_at_once,
+    updates_that_are_cut_off_anywhere_end_well,
+    ob_093_every_container_is_told_the_collector,
+}
+
+const WEB: &str = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sh, -c, "echo $$GREETING; sleep 1000"]
+    environment: {GREETING: "${GREETING:-hello}"}
+    stop_signal: SIGKILL
+    volumes: ["data:/data"]
+volumes: {data: {}}
+"#;
+
+async fn it_is_installed_left_alone_updated_and_removed(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.prefetch(&order).await.unwrap();
+    assert_eq!(rig.runtime.observe().await.unwrap(), []);
+    rig.runtime.apply(&order).await.unwrap();
+    let seen = rig.seen().await;
+    assert_eq!((seen.assignment, &seen.component), (order.assignment, &order.component));
+    assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Healthy));
+
+    let web = rig.container("web", "web");
+    rig.exec(&web, "echo kept > /data/file");
+    let started = rig.started_at(&web);
+    let began = Instant::now();
+    rig.runtime.apply(&order).await.unwrap();
+    rig.restarted().apply(&order).await.unwrap();
+    assert_eq!(
+        rig.started_at(&web),
+        started,
+        "the same order touches nothing, also after a restart of the agent"
+    );
+    assert!(began.elapsed() < Duration::from_secs(5));
+
+    let update = Order { values: vec![("GREETING".into(), text("good evening"))], ..order.clone() };
+    rig.runtime.apply(&update).await.unwrap();
+    let updated = rig.container("web", "web");
+    assert_ne!(updated, web);
+    assert_eq!(rig.exec(&updated, "cat /data/file"), "kept", "volumes survive an update");
+    assert_eq!(rig.exec(&updated, "echo $GREETING"), "good evening");
+    assert_eq!(rig.seen().await.fingerprint, Some(update.fingerprint()));
+
+    rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+    let [containers, networks, volumes] = rig.left("web");
+    assert_eq!((containers.as_str(), networks.as_str()), ("", ""));
+    assert!(!volumes.is_empty(), "only an explicit policy removes data");
+    assert_eq!(rig.runtime.observe().await.unwrap(), []);
+    assert_eq!(std::fs::read_dir(rig.data.join("artifacts")).unwrap().count(), 0);
+    rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.exec(&rig.container("web", "web"), "cat /data/file"), "kept");
+    rig.finish().await;
+}
+
+async fn an_image_that_does_not_exist_is_named(rig: Rig) {
+    let compose = "services: {web: {image: \"${MARGRAVE_REGISTRY}/nonesuch:1\"}}";
+    let order = rig.compose("web", compose).await;
+    for result in [rig.runtime.prefetch(&order).await, rig.runtime.apply(&order).await] {
+        let failure = result.unwrap_err();
+        // Podman does not speak plain HTTP to a registry unless it is told to.
+        let codes = [FailureCode::PullNotFound, FailureCode::PullFailed];
+        assert!(codes[..if podman(&rig) { 2 } else { 1 }].contains(&failure.code), "{failure}");
+        assert!(failure.message.contains("/nonesuch:1 could not be pulled"), "{failure}");
+        assert_eq!(failure.component.as_ref(), Some(&order.component));
+    }
+    assert_eq!(rig.runtime.observe().await.unwrap(), [], "nothing was started");
+    rig.finish().await;
+}
+
+fn podman(rig: &Rig) -> bool {
+    rig.docker(&["version", "--format", "{{json .Server}}"]).contains("Podman")
+}
+
+async fn pk_101_a_container_that_exits_with_an_error_fails_at_once(rig: Rig) {
+    let compose = r#"
+services:
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+  job: {image: "{IMAGE}", command: [sh, -c, "sleep 0.3; exit 3"]}
+"#;
+    let order = rig.compose("web", compose).await;
+    let began = Instant::now();
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert_eq!(
+        (failure.code, failure.message.as_str()),
+        (FailureCode::StartFailed, "Service job exited with code 3.")
+    );
+    assert!(began.elapsed() < Duration::from_secs(30), "it is not waited until the timeout");
+    let seen = rig.seen().await;
+    assert_eq!(seen.health, Health::Unhealthy("service job exited with code 3".into()));
+    assert_eq!(seen.fingerprint, Some(order.fingerprint()), "what was applied stays");
+    rig.finish().await;
+}
+
+async fn pk_101_a_failing_service_is_not_waited_for_behind_a_slow_one(rig: Rig) {
+    let compose = r#"
+services:
+  db:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    healthcheck: {test: ["CMD", "false"], interval: 1s, retries: 1000}
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    depends_on: {db: {condition: service_healthy}}
+  job: {image: "{IMAGE}", command: [sh, -c, "exit 4"]}
+"#;
+    let order = rig.compose("web", compose).await;
+    let began = Instant::now();
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert_eq!(
+        (failure.code, failure.message.as_str()),
+        (FailureCode::StartFailed, "Service job exited with code 4.")
+    );
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    rig.finish().await;
+}
+
+async fn pk_101_a_service_that_keeps_restarting_has_until_its_timeout(rig: Rig) {
+    let compose = r#"
+services:
+  web: {image: "{IMAGE}", command: [sh, -c, "exit 5"], restart: always}
+"#;
+    let mut order = rig.compose("web", compose).await;
+    order.timeout = Some(Timeout { minutes: 0, seconds: 6 });
+    let began = Instant::now();
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert_eq!(failure.code, FailureCode::StartFailed, "{failure}");
+    assert!(failure.message.starts_with("Service web "), "{failure}");
+    assert!(began.elapsed() >= Duration::from_secs(6));
+    assert!(matches!(rig.health().await, Health::Unhealthy(why) if why.contains("web")));
+    rig.finish().await;
+}
+
+async fn pk_101_a_one_shot_container_is_done(rig: Rig) {
+    let compose = r#"
+services:
+  migrate: {image: "{IMAGE}", command: [sh, -c, "exit 0"]}
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    depends_on: {migrate: {condition: service_completed_successfully}}
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    let job = rig.started_at(&rig.container("web", "migrate"));
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.started_at(&rig.container("web", "migrate")), job, "a job that is done is not done again");
+    rig.finish().await;
+}
+
+async fn pk_102_a_failing_health_check_is_told_with_its_words(rig: Rig) {
+    let compose = r#"
+services:
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    healthcheck: {test: ["CMD-SHELL", "echo no route to plc; exit 1"], interval: 1s, retries: 2}
+"#;
+    let order = rig.compose("web", compose).await;
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert_eq!(
+        (failure.code, failure.message.as_str()),
+        (FailureCode::Unhealthy, "The health check of web fails: no route to plc.")
+    );
+    let why = "the health check of web fails: no route to plc".to_owned();
+    assert_eq!(rig.health().await, Health::Unhealthy(why));
+    rig.finish().await;
+}
+
+async fn dm_033_what_takes_longer_than_its_timeout_fails(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    healthcheck: {test: ["CMD-SHELL", "echo warming up; exit 1"], interval: 1s, retries: 1000}
+"#;
+    let mut order = rig.compose("web", compose).await;
+    order.timeout = Some(Timeout { minutes: 0, seconds: 4 });
+    let began = Instant::now();
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    let message = "It took too long: the health check of web has not passed yet: warming up.";
+    assert_eq!((failure.code, failure.message.as_str()), (FailureCode::Timeout, message));
+    assert!((4..20).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert_eq!(rig.health().await, Health::Starting);
+
+    // The same while Compose itself waits for a dependency.
+    let dependent = format!(
+        "{compose}\n  late: {{image: \"{{IMAGE}}\", command: [sleep, \"9\"], depends_on: {{web: {{condition: service_healthy}}}}}}\n"
+    );
+    rig.push("web", "1.0.1", &[("compose.yaml", &dependent)]).await;
+    let mut order = rig.order("web", "1.0.1");
+    order.timeout = Some(Timeout { minutes: 0, seconds: 4 });
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert_eq!(failure.code, FailureCode::Timeout, "{failure}");
+    rig.finish().await;
+}
+
+async fn dm_032_without_waiting_it_comes_back_at_once(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    healthcheck: {test: ["CMD", "test", "-e", "/ready"], interval: 1s, retries: 1000}
+"#;
+    let order = Order { wait: false, ..rig.compose("web", compose).await };
+    rig.runtime.apply(&order).await.unwrap();
+    let seen = rig.seen().await;
+    assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Starting));
+    rig.exec(&rig.container("web", "web"), "touch /ready");
+    until("it is healthy", async || rig.health().await == Health::Healthy).await;
+    rig.finish().await;
+}
+
+async fn services_start_in_the_order_of_their_dependencies(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    depends_on: {db: {condition: service_healthy}}
+    healthcheck: {test: ["CMD", "true"], interval: 1s}
+  db:
+    image: {IMAGE}
+    command: [sh, -c, "sleep 1; touch /ready; sleep 1000"]
+    stop_signal: SIGKILL
+    healthcheck: {test: ["CMD", "test", "-e", "/ready"], interval: 1s, retries: 30}
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    let started = |service| {
+        rig.docker(&["inspect", "--format", "{{.State.StartedAt}}", &rig.container("web", service)])
+    };
+    assert!(started("db") < started("web"));
+    rig.finish().await;
+}
+
+async fn promise_5_a_container_removed_by_hand_is_seen_and_replaced(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    rig.docker(&["rm", "-f", &rig.container("web", "web")]);
+    let seen = rig.seen().await;
+    assert_eq!(seen.health, Health::Unhealthy("service web is missing".into()));
+    assert_eq!(seen.fingerprint, Some(order.fingerprint()));
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    rig.finish().await;
+}
+
+async fn promise_5_a_container_stopped_by_hand_is_seen_and_started(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    let web = rig.container("web", "web");
+    rig.docker(&["stop", &web]);
+    assert_eq!(rig.docker(&["inspect", "--format", "{{.State.ExitCode}}", &web]), "0", "as if it were a job");
+    assert_eq!(rig.health().await, Health::Unhealthy("service web was stopped".into()));
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    assert_eq!(rig.container("web", "web"), web, "it was started again, not replaced");
+    rig.docker(&["pause", &web]);
+    assert_eq!(rig.health().await, Health::Unhealthy("service web is paused".into()));
+    rig.docker(&["unpause", &web]);
+    rig.finish().await;
+}
+
+async fn a_job_that_ends_later_by_itself_is_done(rig: Rig) {
+    let compose = r#"
+services:
+  job: {image: "{IMAGE}", command: [sh, -c, "while ! test -e /end; do sleep 0.1; done"]}
+"#;
+    let order = rig.compose("job", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let job = rig.container("job", "job");
+    rig.exec(&job, "touch /end");
+    let status = || rig.docker(&["inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", &job]);
+    until("the job has ended", async || status() == "exited 0").await;
+    assert_eq!(rig.health().await, Health::Healthy);
+    let started = rig.started_at(&job);
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.started_at(&job), started);
+    rig.finish().await;
+}
+
+async fn dm_191_values_arrive_verbatim(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    environment:
+      A: "${A}"
+      mixed_Case: ${mixed_Case}
+      E: "${E-unset}"
+      L: ${L}
+"#;
+    let nasty = "a \"b\" 'c' $HOME ${X} $$ \\ # : {y}\n second line\tü";
+    let mut order = rig.compose("web", compose).await;
+    order.values = vec![
+        ("A".into(), text(nasty)),
+        ("mixed_Case".into(), text(" spaces ")),
+        ("E".into(), text("")),
+        ("L".into(), margrave_core::parameters::ParameterValue::List(vec![text("x y"), text("z")])),
+    ];
+    rig.runtime.apply(&order).await.unwrap();
+    let web = rig.container("web", "web");
+    let of = |name: &str| rig.exec(&web, &format!("echo \"[${name}]\""));
+    assert_eq!(of("A"), format!("[{nasty}]"));
+    assert_eq!(of("mixed_Case"), "[ spaces ]");
+    assert_eq!(of("E"), "[]");
+    assert_eq!(of("L"), "[[\"x y\",\"z\"]]");
+    order.values = vec![("DOCKER_HOST".into(), text("tcp://10.0.0.1:1"))];
+    assert_eq!(rig.runtime.apply(&order).await.unwrap_err().code, FailureCode::DocumentInvalid);
+    rig.finish().await;
+}
+
+async fn a_value_for_one_service_leaves_the_others_running(rig: Rig) {
+    let compose = r#"
+services:
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, environment: {A: "${A:-}"}}
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let (db, web) = (rig.started_at(&rig.container("web", "db")), rig.container("web", "web"));
+    let update = Order { values: vec![("A".into(), text("b"))], ..order };
+    rig.runtime.apply(&update).await.unwrap();
+    assert_ne!(rig.container("web", "web"), web);
+    assert_eq!(rig.started_at(&rig.container("web", "db")), db);
+    assert_eq!(rig.seen().await.fingerprint, Some(update.fingerprint()));
+    rig.finish().await;
+}
+
+async fn a_changed_file_in_the_archive_reaches_its_service(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    configs: [{source: site, target: /etc/site}]
+    volumes: ["./mounted.conf:/etc/mounted:ro"]
+    env_file: [web.env]
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+configs: {site: {file: ./conf/site}}
+"#;
+    let files = |content| {
+        [("compose.yaml", compose), ("conf/site", content), ("mounted.conf", content), ("web.env", "X=1\n")]
+    };
+    rig.push("web", "1.0.0", &files("old")).await;
+    rig.push("web", "1.0.1", &files("new")).await;
+    rig.runtime.apply(&rig.order("web", "1.0.0")).await.unwrap();
+    let read = || rig.exec(&rig.container("web", "web"), "echo $(cat /etc/site) $(cat /etc/mounted) $X");
+    assert_eq!(read(), "old old 1");
+    let db = rig.started_at(&rig.container("web", "db"));
+    rig.runtime.apply(&rig.order("web", "1.0.1")).await.unwrap();
+    assert_eq!(read(), "new new 1");
+    assert_eq!(rig.started_at(&rig.container("web", "db")), db);
+    // Going back needs no registry: the archive before is still here.
+    rig.runtime.apply(&rig.order("web", "1.0.0")).await.unwrap();
+    assert_eq!(read(), "old old 1");
+    rig.finish().await;
+}
+
+async fn promise_7_relative_mounts_survive_an_update(rig: Rig) {
+    let compose = |n: u32| {
+        format!(
+            r#"
+services:
+  db:
+    image: {{IMAGE}}
+    command: [sleep, "{n}"]
+    stop_signal: SIGKILL
+    volumes: ["./rows:/rows"]
+"#
+        )
+    };
+    rig.push("db", "1.0.0", &[("compose.yaml", &compose(1000))]).await;
+    rig.push("db", "1.0.1", &[("compose.yaml", &compose(1001))]).await;
+    rig.runtime.apply(&rig.order("db", "1.0.0")).await.unwrap();
+    rig.exec(&rig.container("db", "db"), "echo 42 > /rows/answer");
+    rig.runtime.apply(&rig.order("db", "1.0.1")).await.unwrap();
+    assert_eq!(rig.exec(&rig.container("db", "db"), "cat /rows/answer"), "42");
+    let order = rig.order("db", "1.0.1");
+    rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+    assert_eq!(rig.runtime.observe().await.unwrap(), []);
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.exec(&rig.container("db", "db"), "cat /rows/answer"), "42", "removal keeps data too");
+    rig.finish().await;
+}
+
+async fn promise_2_a_repair_needs_no_registry(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    rig.cut_off().await;
+    rig.docker(&["rm", "-f", &rig.container("web", "web")]);
+    let restarted = rig.restarted();
+    restarted.prefetch(&order).await.unwrap();
+    restarted.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    let other = Order { values: vec![("GREETING".into(), text("x"))], ..order };
+    let failure = rig.runtime.apply(&other).await.unwrap_err();
+    assert_eq!(failure.code, FailureCode::PullFailed, "{failure}");
+    assert_eq!(rig.health().await, Health::Healthy, "what runs is left alone");
+    rig.finish().await;
+}
+
+async fn prefetching_changes_nothing_that_runs(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let before = rig.started_at(&rig.container("web", "web"));
+    let pin = rig.push("web", "2.0.0", &[("compose.yaml", &WEB.replace("1000", "1001"))]).await;
+    let update = Order { pin: Some(pin), ..rig.order("web", "2.0.0") };
+    rig.runtime.prefetch(&update).await.unwrap();
+    assert_eq!(rig.started_at(&rig.container("web", "web")), before);
+    assert_eq!(rig.seen().await.fingerprint, Some(order.fingerprint()));
+    // What was fetched is enough.
+    rig.cut_off().await;
+    rig.runtime.apply(&update).await.unwrap();
+    assert_eq!(rig.seen().await.fingerprint, Some(update.fingerprint()));
+    rig.finish().await;
+}
+
+async fn an_apply_that_was_cut_off_is_continued(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "${SECONDS_TO_SLEEP:-1000}"]
+    stop_signal: SIGKILL
+    healthcheck: {test: ["CMD", "test", "-e", "/ready"], interval: 1s, retries: 1000}
+  late: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, depends_on: {web: {condition: service_healthy}}}
+"#;
+    let order = rig.compose("web", compose).await;
+    let running = || {
+        let web = rig.container("web", "web");
+        !web.is_empty() && rig.docker(&["inspect", "--format", "{{.State.Status}}", &web]) == "running"
+    };
+    tokio::select! {
+        result = rig.runtime.apply(&order) => panic!("{result:?}"),
+        () = until("the first container runs", async || running()) => {}
+    }
+    let seen = rig.seen().await;
+    assert_eq!(seen.fingerprint, None, "half of it runs");
+    rig.exec(&rig.container("web", "web"), "touch /ready");
+    let web = rig.started_at(&rig.container("web", "web"));
+    rig.restarted().apply(&order).await.unwrap();
+    assert_eq!(rig.started_at(&rig.container("web", "web")), web, "what runs is left alone");
+    let seen = rig.seen().await;
+    assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Healthy));
+    rig.finish().await;
+}
+
+async fn a_lost_directory_costs_no_restart(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let before = rig.started_at(&rig.container("web", "web"));
+    std::fs::remove_dir_all(rig.data.join("compose")).unwrap();
+    let runtime = rig.restarted();
+    let seen = runtime.observe().await.unwrap().remove(0);
+    assert_eq!((seen.assignment, seen.fingerprint, seen.health), (order.assignment, None, Health::Healthy));
+    runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.started_at(&rig.container("web", "web")), before);
+    assert_eq!(rig.seen().await.fingerprint, Some(order.fingerprint()));
+    rig.finish().await;
+}
+
+async fn what_somebody_recreated_otherwise_is_not_ours_any_more(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let web = rig.container("web", "web");
+    let labels = rig.docker(&[
+        "inspect",
+        "--format",
+        "{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}\n{{end}}",
+        &web,
+    ]);
+    rig.docker(&["rm", "-f", &web]);
+    let labels: Vec<String> = labels.lines().map(|l| l.replace("config-hash=", "config-hash=0")).collect();
+    let mut arguments = vec!["run", "-d"];
+    for label in &labels {
+        arguments.extend(["--label", label.as_str()]);
+    }
+    let image = rig.image();
+    arguments.extend([image.as_str(), "sleep", "1000"]);
+    rig.docker(&arguments);
+    let seen = rig.seen().await;
+    assert_eq!(seen.fingerprint, None);
+    rig.runtime.apply(&order).await.unwrap();
+    let seen = rig.seen().await;
+    assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Healthy));
+    rig.finish().await;
+}
+
+async fn removal_needs_no_files(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    std::fs::remove_dir_all(rig.data.join("compose")).unwrap();
+    std::fs::remove_dir_all(rig.data.join("artifacts")).unwrap();
+    let runtime = rig.restarted();
+    runtime.remove(order.assignment, &order.component).await.unwrap();
+    let [containers, networks, volumes] = rig.left("web");
+    assert_eq!((containers.as_str(), networks.as_str()), ("", ""));
+    rig.docker(&["volume", "rm", &volumes]);
+    rig.finish().await;
+}
+
+async fn two_devices_and_two_assignments_do_not_meet(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    let other = Order { assignment: AssignmentId::from_uuid(uuid::Uuid::new_v4()), ..order.clone() };
+    let neighbour = rig.other_device();
+    let third = Order { assignment: AssignmentId::from_uuid(uuid::Uuid::new_v4()), ..order.clone() };
+    let (a, b, c) =
+        tokio::join!(rig.runtime.apply(&order), rig.runtime.apply(&other), neighbour.apply(&third));
+    (a.unwrap(), b.unwrap(), c.unwrap());
+    assert_eq!(rig.runtime.observe().await.unwrap().len(), 2);
+    let seen = neighbour.observe().await.unwrap();
+    assert_eq!(seen.iter().map(|seen| seen.assignment).collect::<Vec<_>>(), [third.assignment]);
+    rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+    assert_eq!(rig.seen().await.assignment, other.assignment);
+    assert_eq!(neighbour.observe().await.unwrap()[0].health, Health::Healthy);
+    for (runtime, order) in [(&rig.runtime, &other), (&neighbour, &third)] {
+        runtime.remove(order.assignment, &order.component).await.unwrap();
+    }
+    for assignment in [order.assignment, other.assignment, third.assignment] {
+        rig.docker(&["volume", "rm", &format!("mg-{}-web_data", assignment.uuid().simple())]);
+    }
+    rig.finish().await;
+}
+
+async fn a_port_that_is_taken_is_named(rig: Rig) {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let compose = format!(
+        "services: {{web: {{image: \"{{IMAGE}}\", command: [sleep, \"1000\"], stop_signal: SIGKILL, \
+         ports: [\"127.0.0.1:{port}:80\"]}}}}"
+    );
+    let order = rig.compose("web", &compose).await;
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert_eq!(failure.code, FailureCode::StartFailed, "{failure}");
+    assert!(failure.message.contains("web") && failure.message.contains(&port.to_string()), "{failure}");
+    drop(taken);
+    rig.runtime.apply(&order).await.unwrap();
+    rig.finish().await;
+}
+
+async fn what_is_no_component_is_refused(rig: Rig) {
+    rig.push("bad", "1.0.0", &[("docker-compose.yml", "services: {}")]).await;
+    let failure = rig.runtime.apply(&rig.order("bad", "1.0.0")).await.unwrap_err();
+    assert_eq!(failure.code, FailureCode::ArchiveInvalid);
+    assert!(failure.message.contains("PK-082"), "{failure}");
+
+    let missing = rig.runtime.apply(&rig.order("nonesuch", "1.0.0")).await.unwrap_err();
+    assert_eq!(missing.code, FailureCode::PullNotFound, "{missing}");
+
+    let mut nowhere = rig.order("bad", "1.0.0");
+    nowhere.repository = "oci://nowhere".into();
+    assert_eq!(rig.runtime.apply(&nowhere).await.unwrap_err().code, FailureCode::DocumentInvalid);
+
+    let helm = Order { kind: ProfileKind::Helm, ..rig.order("bad", "1.0.0") };
+    assert_eq!(rig.runtime.apply(&helm).await.unwrap_err().code, FailureCode::RuntimeMissing);
+    assert_eq!(rig.runtime.observe().await.unwrap(), []);
+    rig.finish().await;
+}
+
+async fn a_compose_file_that_is_wrong_is_refused(rig: Rig) {
+    for (compose, code, word) in [
+        ("services: {web: {imag: x}}", FailureCode::ArchiveInvalid, "imag"),
+        ("services: [", FailureCode::ArchiveInvalid, "compose.yaml"),
+        ("services: {web: {image: \"${TAG:?say which}\"}}", FailureCode::DocumentInvalid, "say which"),
+        ("services: {web: {build: .}}", FailureCode::ArchiveInvalid, "web has no image"),
+        ("services: {web: {image: x, env_file: [missing.env]}}", FailureCode::ArchiveInvalid, "missing.env"),
+    ] {
+        let order = rig.compose("web", compose).await;
+        let failure = rig.runtime.prefetch(&order).await.unwrap_err();
+        assert_eq!(failure.code, code, "{failure}");
+        assert!(failure.message.contains(word), "{failure}");
+    }
+    let limits = "services: {web: {image: \"{IMAGE}\", command: [sleep, \"1000\"], ulimits: {nofile: -5}}}";
+    let order = rig.compose("web", limits).await;
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert!(matches!(
+        failure.code,
+        FailureCode::CreateFailed | FailureCode::StartFailed | FailureCode::ArchiveInvalid
+    ));
+    assert!(failure.message.contains("web"), "{failure}");
+    rig.finish().await;
+}
+
+async fn two_replicas_are_both_wanted(rig: Rig) {
+    let compose = r#"
+services:
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, deploy: {replicas: 2}}
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    let containers = rig.container("web", "web");
+    rig.docker(&["rm", "-f", containers.lines().next().unwrap()]);
+    assert_eq!(rig.health().await, Health::Unhealthy("service web has only 1 of its containers".into()));
+    rig.finish().await;
+}
+
+async fn a_change_is_told_at_once(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let web = rig.container("web", "web");
+    // Again and again, because only what happens after the runtime began to listen is told.
+    let disturb = async {
+        for _ in 0..100 {
+            rig.docker(&["pause", &web]);
+            rig.docker(&["unpause", &web]);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        changed = rig.runtime.changed() => changed.unwrap(),
+        () = disturb => panic!("a hundred changes, and none was told"),
+    }
+    rig.finish().await;
+}
+
+async fn updates_that_are_cut_off_anywhere_end_well(rig: Rig) {
+    let compose = r#"
+services:
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, environment: {A: "${A:-}"}, volumes: ["data:/data"]}
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, environment: {A: "${A:-}"}, depends_on: [db]}
+volumes: {data: {}}
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    rig.exec(&rig.container("web", "db"), "echo kept > /data/file");
+    let with = |n: u64| Order { values: vec![("A".into(), text(&n.to_string()))], ..order.clone() };
+    for n in 1..=12 {
+        let update = with(n);
+        let after = Duration::from_millis(80 * n);
+        // Killed with everything it started, as by a power cut, and then another agent takes over.
+        let runtime = rig.restarted();
+        if let Ok(result) = tokio::time::timeout(after, runtime.apply(&update)).await {
+            result.unwrap();
+        }
+        // Whatever it is said to be, that is what the containers are.
+        if let Some(fingerprint) = rig.seen().await.fingerprint {
+            let value = (1..=n).find(|m| with(*m).fingerprint() == fingerprint).map(|m| m.to_string());
+            assert!(value.is_some() || fingerprint == order.fingerprint());
+            let wanted = format!("A={}", value.unwrap_or_default());
+            for service in ["db", "web"] {
+                let container = rig.container("web", service);
+                let environment = rig.docker(&["inspect", "--format", "{{json .Config.Env}}", &container]);
+                assert!(environment.contains(&format!("\"{wanted}\"")), "{wanted}: {environment}");
+            }
+        }
+    }
+    let last = with(99);
+    rig.runtime.apply(&last).await.unwrap();
+    let seen = rig.seen().await;
+    assert_eq!((seen.fingerprint, seen.health), (Some(last.fingerprint()), Health::Healthy));
+    let [containers, _, _] = rig.left("web");
+    assert_eq!(containers.lines().count(), 2, "nothing of the attempts is left");
+    assert_eq!(rig.exec(&rig.container("web", "db"), "cat /data/file; echo $A"), "kept\n99");
+    rig.finish().await;
+}
+
+async fn ob_093_every_container_is_told_the_collector(rig: Rig) {
+    let compose = r#"
+services:
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.with_collector("http://collector:4318/$x").apply(&order).await.unwrap();
+    for service in ["web", "db"] {
+        let told = rig.exec(&rig.container("web", service), "echo $HTTP_OTEL_EXPORTER_OTLP_ENDPOINT");
+        assert_eq!(told, "http://collector:4318/$x");
+    }
+    rig.finish().await;
+}
+
+/// Podman wants to be told to trust a registry without TLS, so real pulls are tried on Docker alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn images_come_from_the_servers_registry() {
+    rig::on("MARGRAVE_TEST_DOCKER_HOST", async |rig: Rig| {
+        let image = format!("{}/pulled:1", rig.address);
+        rig.docker(&["tag", &rig.image(), &image]);
+        rig.docker(&["push", &image]);
+        rig.docker(&["rmi", &image]);
+        let compose = "services: {web: {image: \"${MARGRAVE_REGISTRY}/pulled:1\", command: [sleep, \"1000\"], stop_signal: SIGKILL, pull_policy: always}}";
+        let order = rig.compose("web", compose).await;
+        rig.runtime.prefetch(&order).await.unwrap();
+        rig.docker(&["image", "inspect", &image]);
+        // An image that is here will do when there is no newer one to be had.
+        rig.cut_off().await;
+        rig.runtime.apply(&order).await.unwrap();
+        assert_eq!(rig.health().await, Health::Healthy);
+        let Rig { host, .. } = &rig;
+        let host = host.clone();
+        rig.finish().await;
+        let removed = std::process::Command::new("docker").args(["-H", &host, "rmi", &image]).output().unwrap();
+        assert!(removed.status.success(), "{removed:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_engine_that_is_not_there_is_a_failure_of_its_own() {
+    use margrave_agent::runtime::components::Components;
+    use margrave_agent::runtime::compose::{ComposeRuntime, ComposeSettings};
+    use margrave_agent::runtime::engine::Places;
+    use margrave_oci::client::{Client, Hosts};
+
+    let temp = tempfile::tempdir().unwrap();
+    let socket = temp.path().join("engine.sock");
+    let settings = ComposeSettings {
+        data: temp.path().join("data"),
+        agent: margrave_core::id::DeviceId::parse("line-1").unwrap(),
+        places: Places { named: Some(format!("unix://{}", socket.display())), user_directory: None },
+        telemetry: None,
+        registry: None,
+    };
+    let components = Components::new(Client::new(Hosts::new()), &settings.data).unwrap();
+    let runtime = ComposeRuntime::new(settings, components).unwrap();
+    assert_eq!(runtime.observe().await.unwrap_err().code, FailureCode::RuntimeMissing);
+    // A socket that an engine left behind.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert_eq!(runtime.observe().await.unwrap_err().code, FailureCode::RuntimeUnreachable);
+    assert_eq!(runtime.find().await.unwrap_err().code, FailureCode::RuntimeUnreachable);
+}

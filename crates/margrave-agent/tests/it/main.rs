@@ -1,0 +1,5 @@
+//! The agent's runtimes, from outside: the simulated one, and the real one on real engines.
+
+mod compose;
+mod rig;
+mod simulated;

@@ -1,0 +1,651 @@
+//! The tree of commands, as clap reads it. Nothing here acts; `commands` does.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Runs workloads on fleets of industrial edge devices, by the Margo standard.
+#[derive(Debug, Parser)]
+#[command(name = "margrave", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "\
+Begin with:
+  margrave demo
+
+Exit codes: 0 done, 1 the honest answer is no, 2 it broke.")]
+pub(crate) struct Cli {
+    /// Data for programs on standard output instead of tables for people
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start everything on this machine: server, devices and sample packages
+    Demo(Demo),
+    /// Start the server
+    Serve(Serve),
+    /// Remember a server and a token, so that other commands need neither
+    Login(Login),
+    /// Show the fleet at a glance
+    Status(Status),
+    /// Tell the one true reason that something is not as wanted
+    Why(Why),
+    /// Deploy a package to devices
+    Deploy(Deploy),
+    /// Look at deployments and change them
+    #[command(arg_required_else_help = true)]
+    Deployment(Noun<Deployment>),
+    /// Look at the fleet's devices and change what is known about them
+    #[command(arg_required_else_help = true)]
+    Device(Noun<Device>),
+    /// Look after the catalog of packages
+    #[command(arg_required_else_help = true)]
+    Package(Noun<Package>),
+    /// Show what happened, oldest first
+    Events(Events),
+    /// What the containers of the sample packages run
+    #[command(hide = true)]
+    Sample(Sample),
+}
+
+/// A noun with verbs; all of them talk to a server.
+#[derive(Debug, Args)]
+pub(crate) struct Noun<V: Subcommand> {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    #[command(subcommand)]
+    pub(crate) verb: V,
+}
+
+/// Which server to talk to. Environment variables are read by `context.rs`, because a flag of any kind
+/// must win over a variable of any kind, which clap cannot express.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct Connection {
+    /// File that says where the server is, as `serve`, `demo` and `login` write it [env: MARGRAVE_CONTEXT]
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "server")]
+    pub(crate) context: Option<PathBuf>,
+    /// Address of the server, such as https://plant.example:8443 [env: MARGRAVE_SERVER]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// Operator's token [env: MARGRAVE_TOKEN]
+    #[arg(long, global = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+    /// Pin of the server's own authority, as `serve` prints it [env: MARGRAVE_PIN]
+    #[arg(long, global = true, value_name = "PIN")]
+    pub(crate) pin: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave demo
+  margrave demo --devices 12 --simulated
+  margrave demo --data plant --listen 127.0.0.1:9443")]
+pub(crate) struct Demo {
+    /// Keep everything here instead of in a temporary directory that goes when the demo ends
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// How many devices to start
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) devices: u16,
+    /// Do not start containers, even if a Docker engine answers
+    #[arg(long)]
+    pub(crate) simulated: bool,
+    /// HTTPS address for devices' first contact and the registry; a free port if 8443 is taken
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_loopback)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Mutual TLS address for devices; a free port if 8444 is taken
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_loopback)]
+    pub(crate) device_listen: Option<SocketAddr>,
+    /// Plain HTTP address of the page, on this machine only; a free port if 8480 is taken
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_loopback)]
+    pub(crate) local_listen: Option<SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave serve --data /var/lib/margrave
+  margrave serve --data plant --name margrave.plant.example --name 10.0.0.5")]
+pub(crate) struct Serve {
+    /// Directory for everything the server keeps; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// Address of the page, the operator interface, the identity service and the registry
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443", value_parser = listen_anywhere)]
+    pub(crate) listen: SocketAddr,
+    /// Address of the devices' interface (mutual TLS)
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8444", value_parser = listen_anywhere)]
+    pub(crate) device_listen: SocketAddr,
+    /// Also plain HTTP at this loopback address, for a browser or engine on this very machine
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_loopback)]
+    pub(crate) local_listen: Option<SocketAddr>,
+    /// DNS name or IP address that others use for this server; repeat for several
+    #[arg(long = "name", value_name = "HOST")]
+    pub(crate) names: Vec<String>,
+    /// Trust domain of the identities this server issues; cannot change later
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) trust_domain: Option<margrave_core::id::TrustDomain>,
+    /// This server's own name within the trust domain; cannot change later
+    #[arg(long, value_name = "ID")]
+    pub(crate) wfm_id: Option<margrave_core::id::WfmId>,
+    /// How long a device's certificate is valid; it is renewed long before
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = duration)]
+    pub(crate) svid_lifetime: Duration,
+    /// host:port at which devices reach the built-in registry, if not at the server's own address
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) registry_address: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave login https://margrave.plant.example:8443 --token TOKEN --pin PIN
+  margrave login https://margrave.plant.example:8443 --token - --pin PIN")]
+pub(crate) struct Login {
+    /// Address of the server
+    pub(crate) url: String,
+    /// Operator's token; a dash reads it from standard input [env: MARGRAVE_TOKEN]
+    #[arg(long)]
+    pub(crate) token: Option<String>,
+    /// Pin of the server's own authority; without one, the certificate must be known to this machine
+    #[arg(long)]
+    pub(crate) pin: Option<String>,
+    /// Where to remember it, instead of the usual place
+    #[arg(long, value_name = "FILE")]
+    pub(crate) context: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave status
+  margrave status --watch
+  margrave status --json")]
+pub(crate) struct Status {
+    /// Keep showing it as it changes, until Ctrl-C
+    #[arg(long, short)]
+    pub(crate) watch: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave why press-1
+  margrave why press-1/line-monitor")]
+pub(crate) struct Why {
+    /// A device, or one deployment on it
+    #[arg(value_name = "DEVICE[/DEPLOYMENT]")]
+    pub(crate) subject: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave deploy andon-board --to press-1 --wait
+  margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01")]
+pub(crate) struct Deploy {
+    /// The package; its newest version unless one is named
+    #[arg(value_name = "PACKAGE[@VERSION]", value_parser = package_at)]
+    pub(crate) package: PackageAt,
+    /// A device to deploy to; repeat for several
+    #[arg(long = "to", value_name = "DEVICE", required_unless_present = "labels", num_args = 1.., value_delimiter = ',')]
+    pub(crate) devices: Vec<String>,
+    /// Deploy to the devices that have this label; with several, to those that have all
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) labels: Vec<Pair>,
+    /// What to call the deployment; the package's name unless given
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Answer one of the package's questions; repeat it with the same name for a list
+    #[arg(long = "set", value_name = "PARAMETER=VALUE", value_parser = pair)]
+    pub(crate) set: Vec<Pair>,
+    /// The package's profile to use, instead of the first that fits each device
+    #[arg(long)]
+    pub(crate) profile: Option<String>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Waiting {
+    /// Show progress until it is installed everywhere; exit code 1 if it failed
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long to wait at most
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Deployment {
+    /// List all deployments
+    #[command(after_help = "Example:\n  margrave deployment list")]
+    List,
+    /// Show one deployment, its answers and where it stands
+    #[command(after_help = "Example:\n  margrave deployment show andon-board")]
+    Show { name: String },
+    /// Change a deployment; what is not named stays as it is
+    Update(DeploymentUpdate),
+    /// Remove a deployment from all its devices
+    #[command(after_help = "\
+Examples:
+  margrave deployment remove andon-board
+  margrave deployment remove andon-board --yes --wait")]
+    Remove {
+        name: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Show what a deployment went through on its devices
+    #[command(after_help = "\
+Examples:
+  margrave deployment history andon-board
+  margrave deployment history andon-board --device press-1")]
+    History {
+        name: String,
+        /// Only on this device
+        #[arg(long)]
+        device: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave deployment update andon-board --set message=\"Shift 2\" --wait
+  margrave deployment update gate --version 1.1.0 --to pack-1 --to pack-2")]
+pub(crate) struct DeploymentUpdate {
+    pub(crate) name: String,
+    /// Change an answer; repeat it with the same name for a list
+    #[arg(long = "set", value_name = "PARAMETER=VALUE", value_parser = pair)]
+    pub(crate) set: Vec<Pair>,
+    /// Go back to the package's own value
+    #[arg(long = "unset", value_name = "PARAMETER")]
+    pub(crate) unset: Vec<String>,
+    /// Another version of the package
+    #[arg(long)]
+    pub(crate) version: Option<String>,
+    /// Deploy to these devices instead; together with --label this replaces all targets
+    #[arg(long = "to", value_name = "DEVICE", num_args = 1.., value_delimiter = ',')]
+    pub(crate) devices: Vec<String>,
+    /// Deploy to the devices with these labels instead; together with --to this replaces all targets
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) labels: Vec<Pair>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Device {
+    /// List devices
+    #[command(after_help = "\
+Examples:
+  margrave device list
+  margrave device list --label site=nord --condition failed")]
+    List {
+        /// Only those whose name contains this
+        #[arg(long)]
+        search: Option<String>,
+        /// Only those with this label
+        #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+        label: Option<Pair>,
+        /// Only those that are converged, pending, failed, silent or retired
+        #[arg(long, value_parser = ["converged", "pending", "failed", "silent", "retired"])]
+        condition: Option<String>,
+    },
+    /// Show one device: what it is, what it runs, and why not
+    #[command(after_help = "Example:\n  margrave device show press-1")]
+    Show { device: String },
+    /// Make a one-time token with which a device joins
+    #[command(after_help = "\
+Examples:
+  margrave device token --name press-3 --label site=nord --label line=press
+  margrave device token --valid 1h")]
+    Token {
+        /// What the device will be called; made up by the server unless given
+        #[arg(long)]
+        name: Option<String>,
+        /// Label that the device will have; repeat for several
+        #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+        labels: Vec<Pair>,
+        /// How long the token may be used
+        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+        valid: Duration,
+    },
+    /// Accept a device, also one that was retired
+    #[command(after_help = "Example:\n  margrave device accept press-3")]
+    Accept { device: String },
+    /// Retire a device: it is out at once, and nothing is deployed to it any more
+    #[command(after_help = "\
+Examples:
+  margrave device retire press-3
+  margrave device retire press-3 --yes")]
+    Retire {
+        device: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Set labels, or remove them with a trailing dash
+    #[command(after_help = "\
+Examples:
+  margrave device label press-3 line=press shift=2
+  margrave device label press-3 shift-")]
+    Label {
+        device: String,
+        #[arg(value_name = "KEY=VALUE|KEY-", required = true, value_parser = label_change)]
+        changes: Vec<LabelChange>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Package {
+    /// Add a package from a directory, or from a registry that the server can reach
+    #[command(after_help = "\
+Examples:
+  margrave package add ./andon-board
+  margrave package add oci://registry.example/packages/andon-board:1.0.0
+
+A directory holds margo.yaml and its resources. A folder components/NAME with a compose.yaml is packed and
+pushed to the server's own registry, if the component's repository there begins with oci://margrave/.")]
+    Add {
+        #[arg(value_name = "DIR|REFERENCE")]
+        source: String,
+    },
+    /// List the catalog
+    #[command(after_help = "Example:\n  margrave package list")]
+    List,
+    /// Show a package: its profiles, components and questions
+    #[command(after_help = "\
+Examples:
+  margrave package show andon-board
+  margrave package show andon-board@1.0.0")]
+    Show {
+        #[arg(value_name = "ID[@VERSION]", value_parser = package_at)]
+        package: PackageAt,
+    },
+    /// Tell what is wrong with a package, without a server
+    #[command(after_help = "\
+Examples:
+  margrave package check ./andon-board
+  margrave package check margo.yaml")]
+    Check {
+        #[arg(value_name = "DIR|FILE")]
+        path: PathBuf,
+    },
+    /// Remove a version from the catalog; refused while a deployment uses it
+    #[command(after_help = "Example:\n  margrave package remove andon-board@1.0.0")]
+    Remove {
+        #[arg(value_name = "ID@VERSION", value_parser = package_at)]
+        package: PackageAt,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave events
+  margrave events --follow
+  margrave events --follow --json")]
+pub(crate) struct Events {
+    /// Keep going, as it happens, until Ctrl-C
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// How many of the latest to begin with
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub(crate) last: u32,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Sample {
+    #[command(subcommand)]
+    pub(crate) verb: SampleVerb,
+}
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum SampleVerb {
+    /// Serve until told to stop
+    Serve,
+    /// Ask the service of this container how it is
+    Check,
+    /// Do something once and end
+    Once,
+}
+
+/// `id` or `id@version`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PackageAt {
+    pub(crate) id: String,
+    pub(crate) version: Option<String>,
+}
+
+fn package_at(text: &str) -> Result<PackageAt, String> {
+    use margrave_core::id::{PackageId, PackageVersion};
+    let (id, version) = match text.split_once('@') {
+        Some((id, version)) => {
+            (id, Some(PackageVersion::parse(version).map_err(|e| e.to_string())?.to_string()))
+        }
+        None => (text, None),
+    };
+    let id = PackageId::parse(id).map_err(|e| e.to_string())?.to_string();
+    Ok(PackageAt { id, version })
+}
+
+/// `key=value`; the value may contain `=` and may be empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+fn pair(text: &str) -> Result<Pair, String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok(Pair { key: key.to_owned(), value: value.to_owned() }),
+        _ => Err("write it as name=value".to_owned()),
+    }
+}
+
+/// Several `key=value` as a map; a key that is given twice with different values is a contradiction.
+pub(crate) fn unique(pairs: &[Pair]) -> Result<BTreeMap<String, String>, String> {
+    let mut map = BTreeMap::new();
+    for Pair { key, value } in pairs {
+        match map.insert(key.clone(), value.clone()) {
+            Some(before) if before != *value => {
+                return Err(format!("{key} is given twice, as {before:?} and as {value:?}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(map)
+}
+
+/// `key=value` sets, `key-` removes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LabelChange {
+    pub(crate) key: String,
+    pub(crate) value: Option<String>,
+}
+
+fn label_change(text: &str) -> Result<LabelChange, String> {
+    if let Ok(Pair { key, value }) = pair(text) {
+        return Ok(LabelChange { key, value: Some(value) });
+    }
+    match text.strip_suffix('-') {
+        Some(key) if !key.is_empty() => Ok(LabelChange { key: key.to_owned(), value: None }),
+        _ => Err("write it as name=value to set, or as name- to remove".to_owned()),
+    }
+}
+
+/// A number with a unit, `90s`, `5m`, `24h` or `7d`, or several of them, `1h30m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "write it with units, such as 90s, 5m, 24h, 7d or 1h30m".to_owned();
+    let mut total = 0u64;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).filter(|at| *at > 0).ok_or_else(wrong)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        let unit = match rest.as_bytes()[digits] {
+            b's' => 1,
+            b'm' => 60,
+            b'h' => 3600,
+            b'd' => 86_400,
+            _ => return Err(wrong()),
+        };
+        total = number.checked_mul(unit).and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
+        rest = &rest[digits + 1..];
+    }
+    // A hundred years: beyond that it is a typing error, and arithmetic with it could overflow.
+    if total == 0 || total > 100 * 366 * 86_400 {
+        return Err(wrong());
+    }
+    Ok(Duration::from_secs(total))
+}
+
+fn listen(text: &str, default: IpAddr) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
+        return Ok(SocketAddr::new(default, port));
+    }
+    text.parse()
+        .map_err(|_| "write it as a port, or as address:port such as 0.0.0.0:8443 or [::]:8443".to_owned())
+}
+
+/// A port alone means every interface.
+fn listen_anywhere(text: &str) -> Result<SocketAddr, String> {
+    listen(text, IpAddr::from([0, 0, 0, 0]))
+}
+
+/// A port alone means this machine.
+fn listen_loopback(text: &str) -> Result<SocketAddr, String> {
+    listen(text, IpAddr::from([127, 0, 0, 1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn leaves(path: &str, command: &clap::Command, found: &mut Vec<(String, clap::Command)>) {
+        let path = format!("{path}{}", command.get_name());
+        if command.has_subcommands() {
+            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+            {
+                leaves(&format!("{path} "), sub, found);
+            }
+        } else {
+            found.push((path, command.clone()));
+        }
+    }
+
+    fn all_leaves() -> Vec<(String, clap::Command)> {
+        let mut root = Cli::command();
+        root.build();
+        let mut found = Vec::new();
+        leaves("", &root, &mut found);
+        found
+    }
+
+    #[test]
+    fn the_tree_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_commands_are_those_of_the_design() {
+        let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
+        let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
+            deployment remove|deployment history|device list|device show|device token|device accept|device retire|\
+            device label|package add|package list|package show|package check|package remove|events";
+        let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
+        assert_eq!(names, wanted);
+    }
+
+    #[test]
+    fn every_command_has_json_and_an_example_that_parses() {
+        for (path, command) in all_leaves() {
+            assert!(command.get_arguments().any(|arg| arg.get_id() == "json"), "{path} has no --json");
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples: Vec<&str> = help
+                .lines()
+                .filter_map(|line| line.strip_prefix("  "))
+                .filter(|line| line.starts_with("margrave "))
+                .collect();
+            assert!(!examples.is_empty(), "{path} has no example");
+            for example in examples {
+                assert!(example.starts_with(&path), "{path}: the example {example:?} shows another command");
+                let mut words = Vec::new();
+                for (index, part) in example.split('"').enumerate() {
+                    // Odd parts are inside quotation marks and belong to the word before them.
+                    if index % 2 == 1 {
+                        words.last_mut().map(|word: &mut String| word.push_str(part)).unwrap();
+                    } else {
+                        words.extend(part.split_whitespace().map(str::to_owned));
+                    }
+                }
+                Cli::try_parse_from(&words).unwrap_or_else(|error| panic!("{example}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_that_talks_to_a_server_takes_a_context() {
+        for (path, command) in all_leaves() {
+            let has = command.get_arguments().any(|arg| arg.get_id() == "context");
+            let alone = ["margrave demo", "margrave serve"].contains(&path.as_str());
+            assert_eq!(has, !alone, "{path}");
+        }
+    }
+
+    #[test]
+    fn durations_need_units() {
+        for (text, seconds) in [("90s", 90), ("5m", 300), ("24h", 86_400), ("7d", 604_800), ("1h30m", 5400)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for bad in ["", "5", "m", "5x", "-5m", "0s", "1.5h", "99999999999999999999s", "999999999d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_port_alone_listens_where_it_is_safe_to() {
+        assert_eq!(listen_anywhere("8443"), Ok("0.0.0.0:8443".parse().unwrap()));
+        assert_eq!(listen_loopback(":8480"), Ok("127.0.0.1:8480".parse().unwrap()));
+        assert_eq!(listen_loopback("[::1]:0"), Ok("[::1]:0".parse().unwrap()));
+        assert!(listen_anywhere("plant.example:8443").is_err());
+    }
+
+    #[test]
+    fn pairs_and_label_changes() {
+        assert_eq!(pair("a=b=c"), Ok(Pair { key: "a".into(), value: "b=c".into() }));
+        assert!(pair("a").is_err() && pair("=b").is_err());
+        assert_eq!(label_change("a-"), Ok(LabelChange { key: "a".into(), value: None }));
+        assert_eq!(label_change("a=b-"), Ok(LabelChange { key: "a".into(), value: Some("b-".into()) }));
+        assert!(label_change("-").is_err() && label_change("a").is_err());
+        assert!(unique(&[pair("a=1").unwrap(), pair("a=2").unwrap()]).is_err());
+    }
+
+    #[test]
+    fn packages_are_named_with_or_without_a_version() {
+        assert_eq!(package_at("a-b"), Ok(PackageAt { id: "a-b".into(), version: None }));
+        assert_eq!(package_at("a@1.0"), Ok(PackageAt { id: "a".into(), version: Some("1.0".into()) }));
+        assert!(package_at("A").is_err() && package_at("a@").is_err() && package_at("a@v 1").is_err());
+    }
+}

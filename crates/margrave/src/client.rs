@@ -1,0 +1,493 @@
+//! The operator interface as commands use it: `/api/operator/v1` over HTTP.
+//!
+//! Answers that say no become [`Trouble`] with the server's own words, and with what to type next where we
+//! know it. Nothing here decides; nothing is cached.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use margrave_http::{Events, Limits, Origin, Request, Response, StatusCode, Trust, header};
+use margrave_identity::pin::Pin;
+use margrave_identity::tls::pinned_client_config;
+use margrave_wire::operator::{
+    AddPackage, Context, CreateJoinToken, Deployment, Device, Event, FleetStatus, JoinToken, PREFIX, Package,
+    Page, Problem, PutDeployment, SetLabels, Transition, Why,
+};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::ClientConfig;
+use serde::de::DeserializeOwned;
+
+use crate::cli::Connection;
+use crate::context;
+use crate::exit::{Result, Trouble, chain};
+use crate::render::printable;
+
+/// Everything but what RFC 3986 calls unreserved; a `/` inside an identifier must not become a path.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The server sends a sign of life every 15 seconds; four missed ones are the end.
+const STREAM_SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Adding a package makes the server fetch it from a registry that may be far away.
+const ADD_TIME_MAX: Duration = Duration::from_secs(300);
+/// Devices per request while all are read.
+const PAGE: usize = 500;
+/// All lists together must stay below what a terminal program should hold.
+const PAGES_MAX: usize = 1000;
+const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// A connection to one server, with one operator's right.
+#[derive(Clone)]
+pub(crate) struct Client {
+    http: margrave_http::Client,
+    token: String,
+    context: Context,
+}
+
+/// What a writer expects to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    New,
+    Revision(u64),
+}
+
+impl Client {
+    /// The server that flags, environment or the remembered context name.
+    pub(crate) fn connect(connection: &Connection) -> Result<Client> {
+        Client::new(&context::find(connection)?)
+    }
+
+    pub(crate) fn new(context: &Context) -> Result<Client> {
+        let origin = Origin::parse(&context.url).map_err(|error| Trouble::broke(error.to_string()))?;
+        let limits = Limits { body_max: ANSWER_BYTES_MAX, ..Limits::default() };
+        let http = margrave_http::Client::new(trust(context)?, origin, limits)
+            .map_err(|error| Trouble::because("the server cannot be connected to", &error))?;
+        Ok(Client { http, token: context.token.clone(), context: context.clone() })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) async fn status(&self) -> Result<FleetStatus> {
+        self.get("/status").await
+    }
+
+    pub(crate) async fn why(&self, subject: &str) -> Result<Why> {
+        self.get(&format!("/why?subject={}", segment(subject))).await
+    }
+
+    /// All devices that match, however many pages they are.
+    pub(crate) async fn devices(
+        &self,
+        search: Option<&str>,
+        label: Option<&str>,
+        condition: Option<&str>,
+    ) -> Result<Vec<Device>> {
+        let mut query = format!("/devices?limit={PAGE}");
+        for (name, value) in [("search", search), ("label", label), ("condition", condition)] {
+            if let Some(value) = value {
+                query.push_str(&format!("&{name}={}", segment(value)));
+            }
+        }
+        let mut devices = Vec::new();
+        let mut after = String::new();
+        for _ in 0..PAGES_MAX {
+            let page: Page<Device> = self.get(&format!("{query}{after}")).await?;
+            devices.extend(page.items);
+            match page.next {
+                Some(next) => after = format!("&after={}", segment(&next)),
+                None => return Ok(devices),
+            }
+        }
+        Err(Trouble::broke("there are more devices than can be listed")
+            .hint("narrow it with --search or --label"))
+    }
+
+    pub(crate) async fn device(&self, device: &str) -> Result<Device> {
+        self.get(&format!("/devices/{}", segment(device))).await
+    }
+
+    pub(crate) async fn create_join_token(&self, want: &CreateJoinToken) -> Result<JoinToken> {
+        self.ask(Request::post(at("/join-tokens")).json(want)).await
+    }
+
+    pub(crate) async fn accept(&self, device: &str) -> Result<Device> {
+        self.ask(Request::post(at(&format!("/devices/{}/accept", segment(device))))).await
+    }
+
+    pub(crate) async fn retire(&self, device: &str) -> Result<Device> {
+        self.ask(Request::post(at(&format!("/devices/{}/retire", segment(device))))).await
+    }
+
+    pub(crate) async fn label(&self, device: &str, want: &SetLabels) -> Result<Device> {
+        self.ask(Request::patch(at(&format!("/devices/{}/labels", segment(device)))).json(want)).await
+    }
+
+    pub(crate) async fn packages(&self) -> Result<Vec<Package>> {
+        self.get("/packages").await
+    }
+
+    /// A package at one version, or at its newest.
+    pub(crate) async fn package(&self, id: &str, version: Option<&str>) -> Result<Package> {
+        if let Some(version) = version {
+            return self.get(&format!("/packages/{}/{}", segment(id), segment(version))).await;
+        }
+        let packages = self.packages().await?;
+        newest(packages.into_iter().filter(|package| package.id == id)).ok_or_else(|| {
+            Trouble::refused(format!("there is no package {id} in the catalog"))
+                .hint("`margrave package list` shows what is there, `margrave package add` adds one")
+        })
+    }
+
+    pub(crate) async fn add_package(&self, want: &AddPackage) -> Result<Package> {
+        self.ask(Request::post(at("/packages")).json(want).timeout(ADD_TIME_MAX)).await
+    }
+
+    pub(crate) async fn remove_package(&self, id: &str, version: &str) -> Result<()> {
+        self.done(Request::delete(at(&format!("/packages/{}/{}", segment(id), segment(version))))).await
+    }
+
+    pub(crate) async fn deployments(&self) -> Result<Vec<Deployment>> {
+        self.get("/deployments").await
+    }
+
+    pub(crate) async fn deployment(&self, name: &str) -> Result<Deployment> {
+        self.get(&format!("/deployments/{}", segment(name))).await
+    }
+
+    pub(crate) async fn put_deployment(
+        &self,
+        name: &str,
+        want: &PutDeployment,
+        expected: Expected,
+    ) -> Result<Deployment> {
+        let request = Request::put(at(&format!("/deployments/{}", segment(name)))).json(want);
+        let request = match expected {
+            Expected::New => request.header(header::IF_NONE_MATCH, "*"),
+            Expected::Revision(revision) => request.header(header::IF_MATCH, format!("\"{revision}\"")),
+        };
+        let response = self.send(request).await?;
+        let lost = matches!(response.status, StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT);
+        match expected {
+            Expected::New if lost => {
+                Err(Trouble::refused(format!("a deployment called {name} exists already")).hint(format!(
+                    "change it with `margrave deployment update {name}`, or give this one another --name"
+                )))
+            }
+            Expected::Revision(_) if lost => Err(Trouble::refused(format!(
+                "somebody else changed {name} at the same moment, so nothing was written"
+            ))
+            .hint(format!("look at it with `margrave deployment show {name}`, then repeat your change"))),
+            _ => self.read(response),
+        }
+    }
+
+    pub(crate) async fn remove_deployment(&self, name: &str) -> Result<()> {
+        self.done(Request::delete(at(&format!("/deployments/{}", segment(name))))).await
+    }
+
+    pub(crate) async fn transitions(&self, deployment: &str, device: &str) -> Result<Vec<Transition>> {
+        self.get(&format!("/deployments/{}/devices/{}/transitions", segment(deployment), segment(device)))
+            .await
+    }
+
+    async fn events(&self, after: u64, limit: u32) -> Result<Vec<Event>> {
+        let request = Request::get(at(&format!("/events?after={after}&limit={limit}")));
+        self.ask(request.header(header::ACCEPT, "application/json")).await
+    }
+
+    /// What happened after an event, oldest first; a thousand at most.
+    pub(crate) async fn events_after(&self, after: u64) -> Result<Vec<Event>> {
+        self.events(after, 1000).await
+    }
+
+    /// The newest events, oldest first.
+    ///
+    /// The interface lists forwards only, so the end is searched for: numbers only grow, and a number is
+    /// behind the end when nothing follows it. That takes some twenty small questions for a million events.
+    pub(crate) async fn latest_events(&self, number: u32) -> Result<Vec<Event>> {
+        let (mut before, mut behind) = (0, 1024);
+        loop {
+            if self.events(behind, 1).await?.is_empty() {
+                break;
+            }
+            before = behind;
+            behind = behind.saturating_mul(2);
+        }
+        while before + 1 < behind {
+            let middle = before + (behind - before) / 2;
+            match self.events(middle, 1).await?.is_empty() {
+                true => behind = middle,
+                false => before = middle,
+            }
+        }
+        match number {
+            0 => Ok(Vec::new()),
+            number => self.events(behind.saturating_sub(u64::from(number)), number.min(1000)).await,
+        }
+    }
+
+    /// Events as they happen: after the given one, or from now on.
+    pub(crate) async fn follow(&self, after: Option<u64>) -> Result<EventStream> {
+        let path = match after {
+            Some(after) => at(&format!("/events?after={after}")),
+            None => at("/events"),
+        };
+        let request = self.authorized(Request::get(path)).body_idle(STREAM_SILENCE_MAX);
+        match self.http.events(request).await.map_err(|error| self.unreachable(&error))? {
+            Ok(events) => Ok(EventStream { events }),
+            Err(response) => Err(refusal(&response)),
+        }
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.ask(Request::get(at(path))).await
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T> {
+        let response = self.send(request).await?;
+        self.read(response)
+    }
+
+    async fn done(&self, request: Request) -> Result<()> {
+        let response = self.send(request).await?;
+        if response.status.is_success() { Ok(()) } else { Err(refusal(&response)) }
+    }
+
+    async fn send(&self, request: Request) -> Result<Response> {
+        self.http.send(self.authorized(request)).await.map_err(|error| self.unreachable(&error))
+    }
+
+    fn authorized(&self, request: Request) -> Request {
+        request.secret_header(header::AUTHORIZATION, format!("Bearer {}", self.token))
+    }
+
+    fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
+        if !response.status.is_success() {
+            return Err(refusal(&response));
+        }
+        response.json().map_err(|error| {
+            Trouble::because(format!("the answer of {} is not understood", self.context.url), &error)
+                .hint("is it a Margrave server, of about the same version as this program?")
+        })
+    }
+
+    fn unreachable(&self, error: &margrave_http::Error) -> Trouble {
+        let trouble =
+            Trouble::broke(chain(format!("the server at {} did not answer", self.context.url), error));
+        match error {
+            margrave_http::Error::Connect { .. } | margrave_http::Error::Resolve { .. } => trouble.hint(
+                "is it running, and is the address right? `margrave serve` and `margrave demo` print theirs",
+            ),
+            margrave_http::Error::Tls { .. } if self.context.pin.is_none() => trouble
+                .hint("a server with a certificate of its own is known by its pin: give it with --pin PIN"),
+            margrave_http::Error::Tls { .. } => {
+                trouble.hint("the pin must be the one that this very server prints when it starts")
+            }
+            _ => trouble,
+        }
+    }
+}
+
+/// How the other end is recognised.
+pub(crate) fn trust(context: &Context) -> Result<Trust> {
+    if context.url.starts_with("http://") {
+        return Ok(Trust::PlainLoopback);
+    }
+    let Some(pin) = &context.pin else { return Ok(Trust::Tls(system_trust()?)) };
+    let pin = Pin::parse(pin).map_err(|error| Trouble::broke(error.to_string()))?;
+    Ok(Trust::Tls(pinned_client_config(vec![pin])))
+}
+
+/// The authorities that this machine trusts anyway, for a server with a public certificate or behind a proxy.
+fn system_trust() -> Result<Arc<ClientConfig>> {
+    let mut roots = rustls::RootCertStore::empty();
+    // Some machines have single certificates that cannot be read; the others are still good.
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        return Err(Trouble::broke(
+            "this machine has no trusted authorities to check the server's certificate with",
+        )
+        .hint("give the server's pin with --pin PIN; `margrave serve` prints it"));
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Trouble::because("TLS cannot be set up", &error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A stream of events; it ends when either side closes it.
+pub(crate) struct EventStream {
+    events: Events,
+}
+
+impl EventStream {
+    /// The next event; `None` when the stream is over, for whatever reason. Safe to cancel.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        loop {
+            let event = self.events.next().await.ok().flatten()?;
+            // A kind of message that we do not know is not an event of the fleet.
+            if let Ok(event) = serde_json::from_str(&event.data) {
+                return Some(event);
+            }
+        }
+    }
+}
+
+fn at(path: &str) -> String {
+    format!("{PREFIX}{path}")
+}
+
+fn segment(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
+}
+
+/// The newest version by SemVer where versions are that, by text where not; any SemVer before any other.
+pub(crate) fn newest(packages: impl IntoIterator<Item = Package>) -> Option<Package> {
+    packages.into_iter().max_by(|a, b| {
+        let key =
+            |package: &Package| (semver::Version::parse(&package.version).ok(), package.version.clone());
+        key(a).cmp(&key(b))
+    })
+}
+
+/// What an answer that says no says, and what to do about it.
+fn refusal(response: &Response) -> Trouble {
+    let status = response.status;
+    let Ok(problem) = response.json::<Problem>() else {
+        let text = format!("the server answered {status}, without saying why");
+        return Trouble::broke(text).hint("is this the address of a Margrave server?");
+    };
+    let mut text = sentence(&problem);
+    for violation in &problem.violations {
+        let place = if violation.place.is_empty() { "/" } else { &violation.place };
+        text.push_str(&format!(
+            "\n  {}: {} ({})",
+            printable(place),
+            printable(&violation.message),
+            printable(&violation.rule)
+        ));
+    }
+    for misfit in &problem.misfits {
+        text.push_str(&format!(
+            "\n  {}: {}",
+            printable(&misfit.device),
+            printable(&misfit.reasons.join("; "))
+        ));
+    }
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            Trouble::broke(text).hint("give a valid token with --token, or `margrave login` anew")
+        }
+        StatusCode::FORBIDDEN => Trouble::broke(text),
+        status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
+            Trouble::refused(text)
+        }
+        _ => match response.retry_after() {
+            Some(wait) => Trouble::broke(text).hint(format!("try again in {} s", wait.as_secs().max(1))),
+            None => Trouble::broke(text),
+        },
+    }
+}
+
+fn sentence(problem: &Problem) -> String {
+    let detail = printable(problem.detail.trim());
+    // Each violation and misfit is listed below; the detail of those problems repeats them all in one line.
+    if detail.is_empty() || !problem.violations.is_empty() || !problem.misfits.is_empty() {
+        return printable(&problem.title);
+    }
+    detail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use margrave_wire::operator::{Misfit, Violation};
+
+    fn answer(status: u16, problem: Option<&Problem>) -> Trouble {
+        refusal(&Response {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: Default::default(),
+            body: problem.map(|p| serde_json::to_vec(p).unwrap()).unwrap_or_default().into(),
+        })
+    }
+
+    fn problem(status: u16) -> Problem {
+        Problem {
+            kind: "urn:margrave:problem:x".into(),
+            title: "Title".into(),
+            status,
+            detail: "the detail says what to do".into(),
+            instance: None,
+            violations: Vec::new(),
+            misfits: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_no_of_the_server_is_told_from_a_server_that_is_broken() {
+        for (status, refused) in [
+            (404, true),
+            (409, true),
+            (422, true),
+            (400, true),
+            (401, false),
+            (429, false),
+            (500, false),
+            (503, false),
+        ] {
+            let trouble = answer(status, Some(&problem(status)));
+            assert_eq!(trouble.is_refusal(), refused, "{status}");
+            assert_eq!(trouble.message(), "the detail says what to do");
+        }
+        assert!(!answer(404, None).is_refusal(), "a page without a problem body is not our server's no");
+    }
+
+    #[test]
+    fn every_broken_rule_and_every_misfit_is_shown() {
+        let mut problem = problem(422);
+        problem.violations = vec![Violation {
+            place: "/parameters/x".into(),
+            rule: "DM-051".into(),
+            message: "must be\x1b[2J one".into(),
+        }];
+        problem.misfits =
+            vec![Misfit { device: "press-1".into(), reasons: vec!["no helm".into(), "too small".into()] }];
+        let text = answer(422, Some(&problem)).message().to_owned();
+        assert!(
+            text.contains("/parameters/x: must be [2J one (DM-051)")
+                && text.contains("press-1: no helm; too small"),
+            "{text}"
+        );
+        assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn identifiers_stay_one_segment() {
+        assert_eq!(segment("gw/child:a~b?x#y z"), "gw%2Fchild%3Aa~b%3Fx%23y%20z");
+    }
+
+    #[test]
+    fn the_newest_version_is_the_highest_not_the_longest() {
+        let package = |version: &str| -> Package {
+            serde_json::from_value(serde_json::json!({
+                "id": "a", "version": version, "name": "A", "organization": "Us", "reference": "", "addedAt": "",
+                "addedBy": "", "profiles": [], "sections": [], "deployments": [],
+            }))
+            .unwrap()
+        };
+        for (versions, wanted) in [
+            (&["1.9.0", "1.10.0", "1.2.0"][..], "1.10.0"),
+            (&["2.0.0-rc.1", "1.0.0"], "2.0.0-rc.1"),
+            (&["nightly", "0.1.0"], "0.1.0"),
+            (&["b", "a"], "b"),
+        ] {
+            assert_eq!(newest(versions.iter().map(|v| package(v))).unwrap().version, wanted);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `margrave deploy`: a package, onto devices.
+
+use jiff::Timestamp;
+use margrave_core::id::DeploymentName;
+use margrave_wire::operator::{Deployment, PutDeployment, Targets};
+
+use super::{answers, device, settle};
+use crate::cli::{self, Deploy};
+use crate::client::{Client, Expected};
+use crate::exit::{Answer, Result, Trouble};
+use crate::render::{Screen, count, printable};
+
+pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
+    let client = Client::connect(&args.connection)?;
+    let package = client.package(&args.package.id, args.package.version.as_deref()).await?;
+    let name = name(args.name.as_deref(), &package.id)?;
+    let parameters = answers::typed(&package, &args.set)?;
+    answers::complete(&package, &parameters)?;
+    let want = PutDeployment {
+        package: package.id,
+        version: Some(package.version),
+        profile: args.profile,
+        parameters,
+        targets: Targets {
+            devices: args.devices,
+            labels: cli::unique(&args.labels).map_err(Trouble::broke)?,
+        },
+        revision: None,
+    };
+    let deployment = client.put_deployment(name.as_str(), &want, Expected::New).await?;
+    finish(screen, &client, &deployment, &args.waiting).await
+}
+
+/// What a deployment is called unless it is named: as its package, as far as that is a name.
+fn name(given: Option<&str>, package: &str) -> Result<DeploymentName> {
+    let text = given.unwrap_or_else(|| {
+        let end = package.len().min(63);
+        package[..end].trim_matches('-')
+    });
+    DeploymentName::parse(text)
+        .map_err(|error| Trouble::broke(error.to_string()).hint("give the deployment a name with --name"))
+}
+
+/// Shows a deployment that was just written, and waits for it if asked to.
+pub(crate) async fn finish(
+    screen: &Screen,
+    client: &Client,
+    deployment: &Deployment,
+    waiting: &cli::Waiting,
+) -> Result {
+    for misfit in &deployment.misfits {
+        screen.words(format_args!(
+            "{} is left out: {}",
+            misfit.device,
+            printable(&misfit.reasons.join("; "))
+        ));
+    }
+    if waiting.wait {
+        return settle::installed(screen, client, &deployment.name, waiting.timeout).await;
+    }
+    if screen.json {
+        screen.object(deployment)?;
+    } else {
+        screen.words(format_args!(
+            "{} (revision {}) is wanted on {}.",
+            deployment.name,
+            deployment.revision,
+            count(deployment.assignments.len() as u64, "device")
+        ));
+        screen.table(&device::assignments(&deployment.assignments, device::By::Device, Timestamp::now()))?;
+        if !deployment.assignments.is_empty() {
+            screen.words("Watch it with `margrave status --watch`.");
+        }
+    }
+    // Wanted by somebody, and not to be had anywhere: that is a no.
+    Ok(if deployment.assignments.is_empty() { Answer::No } else { Answer::Done })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deployment_is_called_like_its_package_unless_told_otherwise() {
+        assert_eq!(name(None, "andon-board").unwrap().as_str(), "andon-board");
+        assert_eq!(name(None, &format!("{}-x", "a".repeat(62))).unwrap().as_str(), "a".repeat(62));
+        assert_eq!(name(Some("other"), "andon-board").unwrap().as_str(), "other");
+        assert!(name(Some("No"), "andon-board").unwrap_err().hinted().unwrap().contains("--name"));
+        assert!(name(None, "---").is_err());
+    }
+}

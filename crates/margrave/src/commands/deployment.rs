@@ -1,0 +1,205 @@
+//! `margrave deployment`: what is wanted, and where it stands.
+
+use jiff::Timestamp;
+use margrave_wire::operator::{self, PutDeployment, Targets};
+
+use super::confirm::confirm;
+use super::{answers, deploy, device, settle};
+use crate::cli::{self, DeploymentUpdate, Noun};
+use crate::client::{Client, Expected};
+use crate::exit::{Answer, Result, Trouble};
+use crate::render::{self, Column, Field, Screen, Table, count};
+
+pub(crate) async fn run(screen: &Screen, args: Noun<cli::Deployment>) -> Result {
+    let client = Client::connect(&args.connection)?;
+    match args.verb {
+        cli::Deployment::List => list(screen, &client.deployments().await?),
+        cli::Deployment::Show { name } => show(screen, &client.deployment(&name).await?),
+        cli::Deployment::Update(update) => self::update(screen, &client, update).await,
+        cli::Deployment::Remove { name, yes, waiting } => {
+            let deployment = client.deployment(&name).await?;
+            let devices = count(deployment.assignments.len() as u64, "device");
+            if !confirm(&format!("Remove {name} from {devices}?"), yes)? {
+                screen.words("Nothing was changed.");
+                return Ok(Answer::No);
+            }
+            client.remove_deployment(&name).await?;
+            if screen.json {
+                screen.object(&serde_json::json!({ "removed": name }))?;
+            } else {
+                screen.words(format_args!("{name} is no longer wanted; {devices} will remove it."));
+            }
+            if waiting.wait {
+                return settle::removed(screen, &client, &deployment, waiting.timeout).await;
+            }
+            Ok(Answer::Done)
+        }
+        cli::Deployment::History { name, device } => history(screen, &client, &name, device.as_deref()).await,
+    }
+}
+
+fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
+    if screen.json {
+        screen.object(&deployments)?;
+        return Ok(Answer::Done);
+    }
+    if deployments.is_empty() {
+        screen.words("Nothing is deployed. `margrave package list` shows what could be.");
+        return Ok(Answer::Done);
+    }
+    let mut table = Table::new(&[
+        Column::fixed("DEPLOYMENT"),
+        Column::fixed("PACKAGE"),
+        Column::fixed("INSTALLED"),
+        Column::fixed("REVISION").optional(),
+        Column::fixed("CHANGED").optional(),
+        Column::flexible("TARGETS"),
+    ]);
+    let now = Timestamp::now();
+    for deployment in deployments {
+        let installed = deployment.assignments.iter().filter(|a| a.state == "INSTALLED" && a.current).count();
+        table.row([
+            deployment.name.as_str().into(),
+            format!("{}@{}", deployment.package, deployment.version).into(),
+            format!("{installed}/{}", deployment.assignments.len()).into(),
+            deployment.revision.to_string().into(),
+            render::ago(&deployment.changed_at, now).into(),
+            targets(&deployment.targets).into(),
+        ]);
+    }
+    screen.table(&table)?;
+    Ok(Answer::Done)
+}
+
+fn targets(targets: &Targets) -> String {
+    let labels = (!targets.labels.is_empty()).then(|| format!("[{}]", render::labels(&targets.labels)));
+    targets.devices.iter().cloned().chain(labels).collect::<Vec<_>>().join(" ")
+}
+
+fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
+    if screen.json {
+        screen.object(deployment)?;
+        return Ok(Answer::Done);
+    }
+    let now = Timestamp::now();
+    let mut facts = vec![
+        ("Deployment", deployment.name.clone()),
+        ("Package", format!("{}@{}", deployment.package, deployment.version)),
+        ("Targets", targets(&deployment.targets)),
+        (
+            "Revision",
+            format!(
+                "{}, by {}, {}",
+                deployment.revision,
+                deployment.changed_by,
+                render::ago(&deployment.changed_at, now)
+            ),
+        ),
+    ];
+    if let Some(profile) = &deployment.profile {
+        facts.push(("Profile", profile.clone()));
+    }
+    screen.facts(&facts)?;
+    if !deployment.parameters.is_empty() {
+        screen.heading("Answers")?;
+        let answers: Vec<(&str, String)> =
+            deployment.parameters.iter().map(|(name, value)| (name.as_str(), render::value(value))).collect();
+        screen.facts(&answers)?;
+    }
+    screen.heading("Devices")?;
+    screen.table(&device::assignments(&deployment.assignments, device::By::Device, now))?;
+    for misfit in &deployment.misfits {
+        screen.data(render::printable(&format!(
+            "{} is left out: {}",
+            misfit.device,
+            misfit.reasons.join("; ")
+        )))?;
+    }
+    Ok(Answer::Done)
+}
+
+async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> Result {
+    let DeploymentUpdate { name, set, unset, version, devices, labels, waiting } = update;
+    let now = client.deployment(&name).await?;
+    let version = version.unwrap_or_else(|| now.version.clone());
+    let package = client.package(&now.package, Some(&version)).await?;
+    let changed = answers::typed(&package, &set)?;
+    let mut parameters = now.parameters.clone();
+    for parameter in &unset {
+        if answers::setting(&package, parameter).is_none() && !parameters.contains_key(parameter) {
+            return Err(answers::unknown(&package, parameter));
+        }
+        if changed.contains_key(parameter) {
+            return Err(Trouble::broke(format!("{parameter} is both set and unset")));
+        }
+        parameters.remove(parameter);
+    }
+    parameters.extend(changed);
+    answers::complete(&package, &parameters)?;
+    let targets = if devices.is_empty() && labels.is_empty() {
+        now.targets.clone()
+    } else {
+        Targets { devices, labels: cli::unique(&labels).map_err(Trouble::broke)? }
+    };
+    if version == now.version && parameters == now.parameters && targets == now.targets {
+        screen.words("That changes nothing; it is wanted like this already.");
+        return deploy::finish(screen, client, &now, &waiting).await;
+    }
+    let want = PutDeployment {
+        package: now.package,
+        version: Some(version),
+        profile: now.profile,
+        parameters,
+        targets,
+        revision: Some(now.revision),
+    };
+    let deployment = client.put_deployment(&name, &want, Expected::Revision(now.revision)).await?;
+    deploy::finish(screen, client, &deployment, &waiting).await
+}
+
+/// What one device went through.
+#[derive(serde::Serialize)]
+struct DeviceHistory {
+    device: String,
+    transitions: Vec<operator::Transition>,
+}
+
+async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&str>) -> Result {
+    let devices: Vec<String> = match device {
+        Some(device) => vec![device.to_owned()],
+        None => client.deployment(name).await?.assignments.into_iter().map(|a| a.device).collect(),
+    };
+    let mut histories = Vec::new();
+    for device in devices {
+        let transitions = client.transitions(name, &device).await?;
+        histories.push(DeviceHistory { device, transitions });
+    }
+    if screen.json {
+        screen.object(&histories)?;
+        return Ok(Answer::Done);
+    }
+    let mut table = Table::new(&[
+        Column::fixed("TIME"),
+        Column::fixed("DEVICE"),
+        Column::fixed("STATE"),
+        Column::fixed("MANIFEST").optional(),
+        Column::flexible("REASON"),
+    ]);
+    let mut rows: Vec<(&str, &operator::Transition)> =
+        histories.iter().flat_map(|h| h.transitions.iter().map(|t| (h.device.as_str(), t))).collect();
+    // Stable, so that steps within one moment keep the order in which the server tells them.
+    rows.sort_by_key(|(_, step)| step.at.parse::<Timestamp>().ok());
+    for (device, step) in rows {
+        let error = step.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
+        let reason = step.reason.clone().or(error).unwrap_or_default();
+        table.row([
+            render::clock(&step.at).into(),
+            device.into(),
+            Field::state(&step.state),
+            step.manifest_version.to_string().into(),
+            reason.into(),
+        ]);
+    }
+    screen.table(&table)?;
+    Ok(Answer::Done)
+}

@@ -1,0 +1,221 @@
+//! `margrave device`: the fleet's devices.
+
+use jiff::Timestamp;
+use margrave_wire::operator::{self, CreateJoinToken, SetLabels};
+
+use super::confirm::confirm;
+use crate::cli::{self, Noun};
+use crate::client::Client;
+use crate::exit::{Answer, Result, Trouble};
+use crate::render::{self, Column, Field, Screen, Table};
+
+pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
+    let client = Client::connect(&args.connection)?;
+    match args.verb {
+        cli::Device::List { search, label, condition } => {
+            let label = label.map(|pair| format!("{}={}", pair.key, pair.value));
+            let devices = client.devices(search.as_deref(), label.as_deref(), condition.as_deref()).await?;
+            list(screen, &devices)
+        }
+        cli::Device::Show { device } => show(screen, &client.device(&device).await?),
+        cli::Device::Token { name, labels, valid } => {
+            let labels = cli::unique(&labels).map_err(Trouble::broke)?;
+            let want = CreateJoinToken { device: name, labels, valid_seconds: Some(valid.as_secs()) };
+            token(screen, &client.create_join_token(&want).await?)
+        }
+        cli::Device::Accept { device } => changed(screen, &client.accept(&device).await?, "accepted"),
+        cli::Device::Retire { device, yes } => {
+            let known = client.device(&device).await?;
+            let question = match known.assignments.len() {
+                0 => format!("Retire {}? It is out at once.", known.id),
+                number => format!(
+                    "Retire {}? It is out at once, and {} on it no longer managed.",
+                    known.id,
+                    if number == 1 {
+                        "1 deployment is".to_owned()
+                    } else {
+                        format!("{number} deployments are")
+                    }
+                ),
+            };
+            if !confirm(&question, yes)? {
+                screen.words("Nothing was changed.");
+                return Ok(Answer::No);
+            }
+            changed(screen, &client.retire(&known.id).await?, "retired")
+        }
+        cli::Device::Label { device, changes } => {
+            let labels = changes.into_iter().map(|change| (change.key, change.value)).collect();
+            let device = client.label(&device, &SetLabels { labels }).await?;
+            if screen.json {
+                screen.object(&device)?;
+            } else {
+                screen.data(format_args!("{}  {}", device.id, render::labels(&device.labels)))?;
+            }
+            Ok(Answer::Done)
+        }
+    }
+}
+
+fn list(screen: &Screen, devices: &[operator::Device]) -> Result {
+    if screen.json {
+        screen.object(&devices)?;
+        return Ok(Answer::Done);
+    }
+    if devices.is_empty() {
+        screen.words("No device is there. Make a token for one with `margrave device token --name NAME`.");
+        return Ok(Answer::Done);
+    }
+    screen.table(&table(devices, Timestamp::now()))?;
+    Ok(Answer::Done)
+}
+
+/// Devices as `device list` and `status` show them.
+pub(crate) fn table(devices: &[operator::Device], now: Timestamp) -> Table {
+    let mut table = Table::new(&[
+        Column::fixed("DEVICE"),
+        Column::fixed("CONDITION"),
+        Column::fixed("RUNS"),
+        Column::fixed("CONTACT").optional(),
+        Column::fixed("LABELS").optional(),
+        Column::flexible("REASON"),
+    ]);
+    for device in devices {
+        let name = if device.simulated { format!("{} (simulated)", device.id) } else { device.id.clone() };
+        let installed = device.assignments.iter().filter(|a| a.state == "INSTALLED" && a.current).count();
+        table.row([
+            name.into(),
+            Field::state(&device.condition),
+            format!("{installed}/{}", device.assignments.len()).into(),
+            device.last_contact.as_deref().map_or("never".to_owned(), |at| render::ago(at, now)).into(),
+            render::labels(&device.labels).into(),
+            device.reason.clone().unwrap_or_default().into(),
+        ]);
+    }
+    table
+}
+
+fn show(screen: &Screen, device: &operator::Device) -> Result {
+    if screen.json {
+        screen.object(device)?;
+        return Ok(Answer::Done);
+    }
+    let now = Timestamp::now();
+    let mut facts = vec![
+        ("Device", device.id.clone()),
+        ("Condition", device.condition.clone()),
+        ("Standing", device.standing.clone()),
+    ];
+    if let Some(reason) = &device.reason {
+        facts.push(("Reason", reason.clone()));
+    }
+    if device.simulated {
+        facts.push(("Simulated", "yes, nothing really runs there".to_owned()));
+    }
+    facts.push(("Labels", render::labels(&device.labels)));
+    facts.push((
+        "Contact",
+        device.last_contact.as_deref().map_or("never".to_owned(), |at| render::ago(at, now)),
+    ));
+    facts.push(("Manifest", format!("version {}", device.manifest_version)));
+    if let Some(expires) = &device.certificate_expires {
+        facts.push(("Certificate", format!("until {}", render::clock(expires))));
+    }
+    if let Some(capabilities) = &device.capabilities {
+        let property =
+            |pointer: &str| capabilities.pointer(pointer).map(render::value).filter(|text| !text.is_empty());
+        let model = [property("/properties/vendor"), property("/properties/modelNumber")];
+        let model: Vec<String> = model.into_iter().flatten().filter(|text| text != "unknown").collect();
+        if !model.is_empty() {
+            facts.push(("Model", model.join(" ")));
+        }
+        if let Some(runtimes) = property("/properties/supportedDeploymentTypes") {
+            facts.push(("Can run", runtimes));
+        }
+    }
+    screen.facts(&facts)?;
+    if device.assignments.is_empty() {
+        return Ok(Answer::Done);
+    }
+    screen.heading("Deployments")?;
+    screen.table(&assignments(&device.assignments, By::Deployment, now))?;
+    if device.condition != "converged" {
+        screen.words(format_args!("\nMore: margrave why {}", device.id));
+    }
+    Ok(Answer::Done)
+}
+
+/// What the first column of a list of assignments is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Deployment,
+    Device,
+}
+
+pub(crate) fn assignments(assignments: &[operator::Assignment], by: By, now: Timestamp) -> Table {
+    let first = match by {
+        By::Deployment => "DEPLOYMENT",
+        By::Device => "DEVICE",
+    };
+    let mut table = Table::new(&[
+        Column::fixed(first),
+        Column::fixed("STATE"),
+        Column::fixed("PACKAGE"),
+        Column::fixed("SINCE").optional(),
+        Column::flexible("REASON"),
+    ]);
+    for assignment in assignments {
+        let name = match by {
+            By::Deployment => &assignment.deployment,
+            By::Device => &assignment.device,
+        };
+        table.row([
+            name.as_str().into(),
+            Field::state(&assignment.state),
+            format!("{}@{}", assignment.package, assignment.version).into(),
+            assignment.changed_at.as_deref().map_or(String::new(), |at| render::ago(at, now)).into(),
+            reason(assignment).into(),
+        ]);
+    }
+    table
+}
+
+/// What there is to say about an assignment beside its state.
+pub(crate) fn reason(assignment: &operator::Assignment) -> String {
+    let mut parts = Vec::new();
+    if let Some(reason) = &assignment.reason {
+        parts.push(reason.clone());
+    }
+    if let Some(error) = &assignment.error
+        && !parts.iter().any(|part| part.contains(&error.message))
+    {
+        parts.push(format!("{}: {}", error.code, error.message));
+    }
+    if parts.is_empty() && !assignment.current {
+        parts.push("of an older revision; the device has not taken up the newest".to_owned());
+    }
+    parts.join("; ")
+}
+
+fn token(screen: &Screen, token: &operator::JoinToken) -> Result {
+    if screen.json {
+        screen.object(token)?;
+        return Ok(Answer::Done);
+    }
+    screen.words(format_args!(
+        "{} may join once, until {}. On the device:\n",
+        token.device,
+        render::clock(&token.expires)
+    ));
+    screen.data(&token.command)?;
+    Ok(Answer::Done)
+}
+
+fn changed(screen: &Screen, device: &operator::Device, word: &str) -> Result {
+    if screen.json {
+        screen.object(device)?;
+    } else {
+        screen.words(format_args!("{} is {word}.", device.id));
+    }
+    Ok(Answer::Done)
+}

@@ -1,0 +1,18 @@
+//! What each command does, a file per noun.
+//!
+//! A command reads its arguments, asks the server, and shows the answer. It decides nothing that the
+//! server should decide: whatever is possible here is possible over REST.
+
+pub(crate) mod answers;
+pub(crate) mod confirm;
+pub(crate) mod demo;
+pub(crate) mod deploy;
+pub(crate) mod deployment;
+pub(crate) mod device;
+pub(crate) mod events;
+pub(crate) mod login;
+pub(crate) mod package;
+pub(crate) mod serve;
+pub(crate) mod settle;
+pub(crate) mod status;
+pub(crate) mod why;

@@ -1,0 +1,328 @@
+//! `margrave package`: the catalog, and what a vendor needs to get into it.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use margrave_core::digest::Digest;
+use margrave_http::{Origin, Trust};
+use margrave_oci::client::{self as oci, ClientError, Endpoint, Hosts, Tls};
+use margrave_oci::manifest::ImageManifest;
+use margrave_oci::reference::{Host, OWN_REGISTRY, Reference, Repository, Tag, TagOrDigest};
+use margrave_wire::operator::{self, AddPackage, Context};
+
+use crate::cli::{self, Noun, PackageAt};
+use crate::client::{self, Client};
+use crate::exit::{Answer, Result, Trouble};
+use crate::folder::{self, Component, Finding, Folder};
+use crate::render::{self, Column, Field, Screen, Table, count};
+
+/// The user name is not looked at; the token is the password.
+const REGISTRY_USER: &str = "margrave";
+
+pub(crate) async fn run(screen: &Screen, args: Noun<cli::Package>) -> Result {
+    // Needs no server, so it must not ask for one.
+    if let cli::Package::Check { path } = &args.verb {
+        return check(screen, path);
+    }
+    let client = Client::connect(&args.connection)?;
+    match args.verb {
+        cli::Package::Add { source } => add(screen, &client, &source).await,
+        cli::Package::List => list(screen, &client.packages().await?),
+        cli::Package::Show { package: PackageAt { id, version } } => {
+            show(screen, &client.package(&id, version.as_deref()).await?)
+        }
+        cli::Package::Check { path } => check(screen, &path),
+        cli::Package::Remove { package: PackageAt { id, version } } => {
+            let version = version.ok_or_else(|| {
+                Trouble::broke("only a version can be removed, not all of them at once")
+                    .hint(format!("write {id}@VERSION; `margrave package list` shows the versions"))
+            })?;
+            client.remove_package(&id, &version).await?;
+            if screen.json {
+                screen.object(&serde_json::json!({ "removed": format!("{id}@{version}") }))?;
+            } else {
+                screen.words(format_args!("{id}@{version} is no longer in the catalog."));
+            }
+            Ok(Answer::Done)
+        }
+    }
+}
+
+async fn add(screen: &Screen, client: &Client, source: &str) -> Result {
+    let path = Path::new(source);
+    let package = if source.starts_with("oci://") || (!path.exists() && Reference::parse(source).is_ok()) {
+        let reference = Reference::parse(source).map_err(|error| Trouble::broke(error.to_string()))?;
+        screen.words(format_args!("The server fetches {reference}…"));
+        client.add_package(&AddPackage { reference: reference.to_string() }).await?
+    } else {
+        publish(client, path, &mut |step| screen.words(format_args!("  {step}"))).await?
+    };
+    if screen.json {
+        screen.object(&package)?;
+    } else {
+        screen.words(format_args!("{}@{} is in the catalog.", package.id, package.version));
+        screen.words(format_args!("Deploy it with `margrave deploy {} --to DEVICE`.", package.id));
+    }
+    Ok(Answer::Done)
+}
+
+/// Packs what is in a folder, pushes it to the server's registry, and adds it to the catalog.
+pub(crate) async fn publish(
+    client: &Client,
+    path: &Path,
+    step: &mut dyn FnMut(String),
+) -> Result<operator::Package> {
+    let folder = match folder::read(path)? {
+        Ok(folder) => folder,
+        Err(findings) => {
+            let lines: Vec<String> = findings
+                .iter()
+                .map(|finding| format!("\n  {}", render::printable(&finding.line())))
+                .collect();
+            let rules = count(findings.len() as u64, "rule");
+            return Err(Trouble::refused(format!("{} breaks {rules}:{}", path.display(), lines.concat()))
+                .hint(format!("mend it, and see with `margrave package check {}`", path.display())));
+        }
+    };
+    let Folder { package, files, components } = folder;
+    let files = files.ok_or_else(|| {
+        Trouble::broke(format!("{} is a file; a package is a directory", path.display()))
+            .hint("name the directory that margo.yaml is in")
+    })?;
+    let (id, version) = (package.id.as_str(), package.version.as_str());
+    let catalog = client.packages().await?;
+    let manifest = digest(&files.manifest());
+    let known = catalog.iter().find(|known| known.id == id && known.version == version);
+    let moved =
+        components.iter().find_map(|component| Some((component, other_content(&catalog, component)?)));
+    match (known, moved) {
+        (Some(known), None) if known.reference.ends_with(&manifest.to_string()) => {
+            step(format!("{id}@{version} is there already, with the same content"));
+            return Ok(known.clone());
+        }
+        (Some(_), _) => {
+            return Err(Trouble::refused(format!("{id}@{version} is in the catalog already, with other content")).hint(
+                "give the changed package a new version (and changed components a new revision), or remove the old one first",
+            ));
+        }
+        (None, Some((component, other))) => {
+            return Err(Trouble::refused(format!(
+                "{} is used by {}@{} in the catalog, with other content",
+                component.reference, other.id, other.version
+            ))
+            .hint(format!("give the component {} a new revision", component.name)));
+        }
+        (None, None) => {}
+    }
+
+    let registry = registry(client.context())?;
+    for component in &components {
+        let pushed =
+            registry.push_compose(&component.reference, component.name.as_str(), &component.archive).await;
+        pushed.map_err(|error| not_pushed(&component.reference, &error))?;
+        let size = render::size(component.archive.bytes().len() as u64);
+        step(format!("component {} pushed, {size}", component.name));
+    }
+    let reference = Repository::parse(&format!("oci://{OWN_REGISTRY}/packages/{id}"))
+        .and_then(|repository| Ok(repository.at(TagOrDigest::Tag(Tag::parse(version)?))))
+        .map_err(|error| {
+            Trouble::refused(error.to_string())
+                .hint("a package id that begins or ends with '-' cannot be stored in a registry")
+        })?;
+    registry.push_package(&reference, &files).await.map_err(|error| not_pushed(&reference, &error))?;
+    let bytes = files.description().len()
+        + files.resources().iter().map(|resource| resource.bytes.len()).sum::<usize>();
+    step(format!("package {id}@{version} pushed, {}", render::size(bytes as u64)));
+    client.add_package(&AddPackage { reference: reference.to_string() }).await
+}
+
+/// A package in the catalog that has something else behind the same repository and revision. A revision that
+/// changes its content would change what other packages mean.
+fn other_content<'a>(
+    catalog: &'a [operator::Package],
+    component: &Component,
+) -> Option<&'a operator::Package> {
+    let TagOrDigest::Tag(revision) = &component.reference.version else { return None };
+    let repository = component.reference.repository.to_string();
+    let ours = digest(&component.archive.manifest(component.name.as_str(), revision.as_str())).to_string();
+    catalog.iter().find(|package| {
+        let components = package.profiles.iter().flat_map(|profile| &profile.components);
+        components
+            .filter(|theirs| theirs.repository == repository && theirs.revision == revision.as_str())
+            .any(|theirs| theirs.digest.as_ref().is_some_and(|digest| *digest != ours))
+    })
+}
+
+fn digest(manifest: &ImageManifest) -> Digest {
+    Digest::of(&manifest.to_bytes())
+}
+
+/// A client of the server's own registry, with the operator's right.
+fn registry(context: &Context) -> Result<oci::Client> {
+    let origin = Origin::parse(&context.url).map_err(|error| Trouble::broke(error.to_string()))?;
+    let tls = match client::trust(context)? {
+        Trust::Tls(config) => Tls::Given(config),
+        Trust::PlainLoopback | Trust::PlainAnywhere => Tls::PlainLoopback,
+    };
+    let endpoint = Endpoint::new(origin, tls).with_credentials(REGISTRY_USER, context.token.clone());
+    let host = Host::parse(OWN_REGISTRY).expect("a host name");
+    Ok(oci::Client::new(Hosts::new().with(host, endpoint)))
+}
+
+fn not_pushed(reference: &Reference, error: &ClientError) -> Trouble {
+    let trouble = Trouble::because(format!("{reference} could not be pushed"), error);
+    match error {
+        ClientError::Unauthorized(_) | ClientError::Denied { .. } => {
+            trouble.hint("pushing needs an operator's token; `margrave login` anew")
+        }
+        _ => trouble,
+    }
+}
+
+fn check(screen: &Screen, path: &Path) -> Result {
+    let findings: Vec<Finding> = match folder::read(path)? {
+        Ok(folder) => {
+            if screen.json {
+                screen.object(&Vec::<Finding>::new())?;
+            } else {
+                let Folder { package, components, .. } = folder;
+                screen.words(format_args!(
+                    "{}@{} is valid: {}, {} packed from here, {}.",
+                    package.id,
+                    package.version,
+                    count(package.profiles.len() as u64, "profile"),
+                    count(components.len() as u64, "component"),
+                    count(package.sections.iter().map(|s| s.settings.len() as u64).sum::<u64>(), "question"),
+                ));
+            }
+            return Ok(Answer::Done);
+        }
+        Err(findings) => findings,
+    };
+    if screen.json {
+        screen.object(&findings)?;
+    } else {
+        for finding in &findings {
+            screen.data(render::printable(&finding.line()))?;
+        }
+        screen.words(format_args!("{} to mend.", count(findings.len() as u64, "thing")));
+    }
+    Ok(Answer::No)
+}
+
+fn list(screen: &Screen, packages: &[operator::Package]) -> Result {
+    if screen.json {
+        screen.object(&packages)?;
+        return Ok(Answer::Done);
+    }
+    if packages.is_empty() {
+        screen.words("The catalog is empty. Add a package with `margrave package add DIR`.");
+        return Ok(Answer::Done);
+    }
+    let mut table = Table::new(&[
+        Column::fixed("PACKAGE"),
+        Column::fixed("VERSION"),
+        Column::fixed("RUNS AS").optional(),
+        Column::fixed("USED BY").optional(),
+        Column::flexible("WHAT IT IS"),
+    ]);
+    for package in packages {
+        let mut kinds: Vec<&str> = package.profiles.iter().map(|profile| profile.kind.as_str()).collect();
+        kinds.dedup();
+        table.row([
+            package.id.as_str().into(),
+            package.version.as_str().into(),
+            kinds.join(" ").into(),
+            count(package.deployments.len() as u64, "deployment").into(),
+            package.tagline.clone().unwrap_or_else(|| package.name.clone()).into(),
+        ]);
+    }
+    screen.table(&table)?;
+    Ok(Answer::Done)
+}
+
+fn show(screen: &Screen, package: &operator::Package) -> Result {
+    if screen.json {
+        screen.object(package)?;
+        return Ok(Answer::Done);
+    }
+    let mut facts = vec![
+        ("Package", format!("{}@{}", package.id, package.version)),
+        ("Name", package.name.clone()),
+        ("From", package.organization.clone()),
+    ];
+    if let Some(tagline) = &package.tagline {
+        facts.push(("Tagline", tagline.clone()));
+    }
+    if let Some(description) = &package.description {
+        facts.push(("Description", description.clone()));
+    }
+    facts.push(("Reference", package.reference.clone()));
+    facts.push((
+        "Added",
+        format!("{}, by {}", render::ago(&package.added_at, Timestamp::now()), package.added_by),
+    ));
+    if !package.deployments.is_empty() {
+        facts.push(("Used by", package.deployments.join(", ")));
+    }
+    screen.facts(&facts)?;
+    screen.heading("Profiles and their components, in the order of installation")?;
+    let mut table = Table::new(&[
+        Column::fixed("PROFILE"),
+        Column::fixed("RUNS AS"),
+        Column::fixed("COMPONENT"),
+        Column::fixed("REVISION"),
+        Column::flexible("REPOSITORY").optional(),
+    ]);
+    for profile in &package.profiles {
+        for component in &profile.components {
+            table.row([
+                profile.id.as_str().into(),
+                profile.kind.as_str().into(),
+                component.name.as_str().into(),
+                component.revision.as_str().into(),
+                component.repository.as_str().into(),
+            ]);
+        }
+    }
+    screen.table(&table)?;
+    for section in &package.sections {
+        screen.heading(&render::printable(&format!("Questions: {}", section.name)))?;
+        let mut table = Table::new(&[
+            Column::fixed("PARAMETER"),
+            Column::fixed("TYPE"),
+            Column::fixed("DEFAULT"),
+            Column::flexible("QUESTION"),
+        ]);
+        for setting in &section.settings {
+            table.row([
+                setting.parameter.as_str().into(),
+                setting.data_type.as_str().into(),
+                default(setting),
+                question(setting).into(),
+            ]);
+        }
+        screen.table(&table)?;
+    }
+    Ok(Answer::Done)
+}
+
+fn default(setting: &operator::PackageSetting) -> Field {
+    match &setting.default {
+        Some(value) => Field::plain(render::value(value)),
+        None if setting.required => Field::plain("must be given"),
+        None => Field::plain(""),
+    }
+}
+
+fn question(setting: &operator::PackageSetting) -> String {
+    let mut text = setting.description.clone().unwrap_or_else(|| setting.name.clone());
+    if !setting.options.is_empty() {
+        let choose = if setting.multiselect { "some of" } else { "one of" };
+        text.push_str(&format!(" [{choose}: {}]", setting.options.join(", ")));
+    }
+    if setting.immutable {
+        text.push_str(" [cannot change later]");
+    }
+    text
+}

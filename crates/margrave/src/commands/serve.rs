@@ -1,0 +1,146 @@
+//! `margrave serve`: the server, until it is told to stop.
+
+use margrave_server::{Config, Server};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::Serve;
+use crate::exit::{Answer, Result, Trouble};
+use crate::logging;
+use crate::render::Screen;
+
+pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
+    logging::for_a_server()?;
+    let Serve {
+        data,
+        listen,
+        device_listen,
+        local_listen,
+        names,
+        trust_domain,
+        wfm_id,
+        svid_lifetime,
+        registry_address,
+    } = args;
+    let mut config = Config::new(&data);
+    config.listen = listen;
+    config.device_listen = device_listen;
+    config.local_listen = local_listen;
+    // What is given comes first, because the first name stands in every address that is handed out.
+    config.names.splice(0..0, names);
+    let mut seen = std::collections::HashSet::new();
+    config.names.retain(|name| seen.insert(name.clone()));
+    config.trust_domain = trust_domain;
+    config.wfm = wfm_id;
+    config.svid_lifetime = svid_lifetime;
+    config.registry_address = registry_address;
+
+    // Before anything is started, so that no signal in between ends us abruptly.
+    let mut stop = Stop::listen()?;
+    let mut server =
+        Server::start(config).await.map_err(|error| Trouble::because("the server did not start", &error))?;
+    let context_file = data.join("context.json");
+    let context_file = context_file.canonicalize().unwrap_or(context_file);
+    greet(screen, &server, &context_file)?;
+
+    let broke = tokio::select! {
+        () = stop.wait() => false,
+        () = server.stopped() => true,
+    };
+    screen.words("Stopping; a second Ctrl-C ends it at once.");
+    tokio::select! {
+        () = server.stop() => {}
+        () = stop.wait() => return Err(Trouble::broke("ended before everything was stopped")),
+    }
+    match broke {
+        false => Ok(Answer::Done),
+        true => Err(Trouble::broke("a part of the server broke").hint("the log above says which")),
+    }
+}
+
+fn greet(screen: &Screen, server: &Server, context_file: &std::path::Path) -> Result<()> {
+    let addresses = server.addresses();
+    let link = server.sign_in_link();
+    if screen.json {
+        return screen.object_line(&json!({
+            "url": server.url(),
+            "pin": server.pin(),
+            "web": addresses.web.to_string(),
+            "device": addresses.device.to_string(),
+            "local": addresses.local.map(|address| address.to_string()),
+            "context": context_file,
+            "signIn": link,
+        }));
+    }
+    let mut lines = vec![
+        format!("Margrave {} is running.", env!("CARGO_PKG_VERSION")),
+        String::new(),
+        format!("  Page      {}", server.url()),
+        format!("  Sign in   {link}"),
+        "            (works once, for a quarter of an hour)".to_owned(),
+        format!("  Devices   {}", addresses.device),
+    ];
+    if let Some(local) = addresses.local {
+        lines.push(format!("  Local     http://{local}"));
+    }
+    lines.extend([
+        format!("  Pin       {}", server.pin()),
+        format!("  Context   {}", context_file.display()),
+        String::new(),
+        "Next, in another terminal:".to_owned(),
+        String::new(),
+        format!("  export MARGRAVE_CONTEXT={}", quoted(&context_file.display().to_string())),
+        "  margrave device token --name line-1      # then run what it prints on the device".to_owned(),
+        "  margrave package add DIR".to_owned(),
+        "  margrave status --watch".to_owned(),
+        String::new(),
+        "Ctrl-C stops the server. What runs on devices keeps running.".to_owned(),
+    ]);
+    screen.words(lines.join("\n"));
+    Ok(())
+}
+
+/// A word that a shell takes as one.
+pub(crate) fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// Ctrl-C and SIGTERM, which mean the same.
+pub(crate) struct Stop {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    pub(crate) fn listen() -> Result<Stop> {
+        let failed = |error: std::io::Error| Trouble::because("cannot listen for signals", &error);
+        Ok(Stop {
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+        })
+    }
+
+    /// Ends with the next signal. Safe to cancel: a signal that nobody waited for is told to the next who does.
+    pub(crate) async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_pasted_survives_the_shell() {
+        assert_eq!(quoted("/var/lib/margrave/context.json"), "/var/lib/margrave/context.json");
+        assert_eq!(quoted("/tmp/my data/it's"), r"'/tmp/my data/it'\''s'");
+    }
+}

@@ -1,0 +1,267 @@
+//! `margrave status`: the fleet at a glance, once or live.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use margrave_wire::operator::{Device, FleetStatus};
+use tokio::time::Instant;
+
+use super::{device, events};
+use crate::cli::Status;
+use crate::client::{Client, EventStream};
+use crate::exit::{Answer, Result, Trouble};
+use crate::render::{Screen, count};
+
+/// How many devices are listed; the rest is counted. A person reads no more than a screen.
+const DEVICES_SHOWN_MAX: usize = 40;
+/// How often to look while there is no stream, and at least while there is one: ages on the screen move.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Many events come at once when a deployment reaches a fleet; one look serves them all.
+const GATHER: Duration = Duration::from_millis(150);
+/// How long to leave a server alone that would not give a stream.
+const STREAM_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// What one look shows.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Look {
+    #[serde(flatten)]
+    status: FleetStatus,
+    device_list: Vec<Device>,
+}
+
+impl Look {
+    async fn take(client: &Client) -> Result<Look> {
+        let (status, devices) = tokio::try_join!(client.status(), client.devices(None, None, None))?;
+        Ok(Look { status, device_list: worst_first(devices) })
+    }
+
+    fn lines(&self, screen: &Screen, now: Timestamp) -> Vec<String> {
+        let counts = &self.status.devices;
+        let mut lines = Vec::new();
+        if let Some(demo) = &self.status.demo {
+            lines.push(crate::render::printable(demo));
+        }
+        let words = [
+            (counts.failed, "failed"),
+            (counts.pending, "pending"),
+            (counts.silent, "silent"),
+            (counts.converged, "converged"),
+        ];
+        let words: Vec<String> = words
+            .into_iter()
+            .filter(|(number, word)| *number > 0 || *word == "converged")
+            .map(|(number, word)| format!("{number} {}", screen.state(word)))
+            .collect();
+        lines.push(format!("{}: {}", screen.bold(&count(counts.total, "device")), words.join(", ")));
+        let states: Vec<String> =
+            ["FAILED", "ROLLINGBACK", "PENDING", "INSTALLING", "UPDATING", "DELETING", "INSTALLED"]
+                .into_iter()
+                .filter_map(|state| self.status.assignments.get(state).map(|number| (state, *number)))
+                .filter(|(_, number)| *number > 0)
+                .map(|(state, number)| format!("{number} {}", screen.state(state)))
+                .collect();
+        let states = if states.is_empty() { "nothing is deployed".to_owned() } else { states.join(", ") };
+        lines.push(format!(
+            "{}: {states}",
+            screen.bold(&format!(
+                "{} of {}",
+                count(self.status.deployments, "deployment"),
+                count(self.status.packages, "package")
+            ))
+        ));
+        if !self.device_list.is_empty() {
+            lines.push(String::new());
+            let shown = &self.device_list[..self.device_list.len().min(DEVICES_SHOWN_MAX)];
+            lines.extend(screen.table_lines(&device::table(shown, now)));
+            let more = self.device_list.len() - shown.len();
+            if more > 0 {
+                lines.push(format!("… and {more} more; see `margrave device list`"));
+            }
+        }
+        lines
+    }
+}
+
+fn worst_first(mut devices: Vec<Device>) -> Vec<Device> {
+    let rank = |device: &Device| match device.condition.as_str() {
+        "failed" => 0,
+        "pending" => 1,
+        "silent" => 2,
+        "converged" => 3,
+        _ => 4,
+    };
+    devices.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id)));
+    devices
+}
+
+pub(crate) async fn run(screen: &Screen, args: Status) -> Result {
+    let client = Client::connect(&args.connection)?;
+    if !args.watch {
+        let look = Look::take(&client).await?;
+        if screen.json {
+            screen.object(&look)?;
+        } else {
+            for line in look.lines(screen, Timestamp::now()) {
+                screen.data(line)?;
+            }
+        }
+        return Ok(Answer::Done);
+    }
+    let stopped =
+        async { tokio::signal::ctrl_c().await.map_err(|e| Trouble::because("cannot listen for Ctrl-C", &e)) };
+    if screen.is_terminal() && !screen.json {
+        let mut canvas = Canvas::open()?;
+        let ended = tokio::select! {
+            ended = redraw(screen, &client, &mut canvas) => ended,
+            stopped = stopped => stopped.map(|()| Answer::Done),
+        };
+        // The last view stays on the normal screen, where it can be scrolled to and copied.
+        let last = canvas.close();
+        for line in last {
+            screen.data(line)?;
+        }
+        return ended;
+    }
+    tokio::select! {
+        ended = print(screen, &client) => ended,
+        stopped = stopped => stopped.map(|()| Answer::Done),
+    }
+}
+
+/// Draws the fleet over itself until the command is ended.
+async fn redraw(screen: &Screen, client: &Client, canvas: &mut Canvas) -> Result {
+    let mut changes = Changes::new(client);
+    loop {
+        let foot = match Look::take(client).await {
+            Ok(look) => {
+                canvas.lines = look.lines(screen, Timestamp::now());
+                String::new()
+            }
+            // A server that restarts must not end a wallboard; a token that is refused must.
+            Err(trouble) if trouble.is_refusal() => return Err(trouble),
+            Err(trouble) => format!("{}; trying again", trouble.message()),
+        };
+        canvas.draw(&foot)?;
+        changes.wait().await;
+    }
+}
+
+/// Prints what changes, a line each, for a pipe or a log.
+async fn print(screen: &Screen, client: &Client) -> Result {
+    let mut changes = Changes::new(client);
+    let mut before: Option<FleetStatus> = None;
+    let mut seen = client.latest_events(1).await?.last().map(|event| event.sequence);
+    loop {
+        match Look::take(client).await {
+            Ok(look) if screen.json => {
+                if before.as_ref() != Some(&look.status) {
+                    screen.object_line(&look.status)?;
+                }
+                before = Some(look.status);
+            }
+            Ok(look) => {
+                if before.is_none() {
+                    for line in look.lines(screen, Timestamp::now()) {
+                        screen.data(line)?;
+                    }
+                    screen.data("")?;
+                }
+                before = Some(look.status);
+                for event in client.events_after(seen.unwrap_or(0)).await? {
+                    seen = Some(event.sequence);
+                    screen.data(events::line(&event))?;
+                }
+            }
+            Err(trouble) if trouble.is_refusal() || before.is_none() => return Err(trouble),
+            Err(trouble) => screen.words(format_args!("{}; trying again", trouble.message())),
+        }
+        changes.wait().await;
+    }
+}
+
+/// Tells when it is time to look again: at once after an event, now and then without one.
+struct Changes<'a> {
+    client: &'a Client,
+    stream: Option<EventStream>,
+    stream_again: Instant,
+}
+
+impl<'a> Changes<'a> {
+    fn new(client: &'a Client) -> Self {
+        Changes { client, stream: None, stream_again: Instant::now() }
+    }
+
+    async fn wait(&mut self) {
+        if self.stream.is_none() && Instant::now() >= self.stream_again {
+            self.stream_again = Instant::now() + STREAM_AGAIN_AFTER;
+            self.stream = self.client.follow(None).await.ok();
+            if self.stream.is_some() {
+                // Something may have happened before the stream was open.
+                return;
+            }
+        }
+        let Some(stream) = &mut self.stream else {
+            tokio::time::sleep(LOOK_EVERY).await;
+            return;
+        };
+        match tokio::time::timeout(LOOK_EVERY, stream.next()).await {
+            Err(_) => {}
+            Ok(None) => self.stream = None,
+            Ok(Some(_)) => {
+                let until = Instant::now() + GATHER;
+                while let Ok(Some(_)) = tokio::time::timeout_at(until, stream.next()).await {}
+            }
+        }
+    }
+}
+
+/// A second screen to draw on, which gives the first one back whatever happens.
+struct Canvas {
+    lines: Vec<String>,
+    open: bool,
+}
+
+impl Canvas {
+    fn open() -> Result<Canvas> {
+        let mut out = io::stdout().lock();
+        // The other screen, no cursor, no wrapping of lines that are one character too long.
+        write!(out, "\x1b[?1049h\x1b[?25l\x1b[?7l").and_then(|()| out.flush())?;
+        Ok(Canvas { lines: Vec::new(), open: true })
+    }
+
+    fn draw(&self, foot: &str) -> Result<()> {
+        let mut text = String::new();
+        let hint = if foot.is_empty() { "Ctrl-C ends" } else { foot };
+        // Every line is put at its own place: what does not fit ends up on the last line instead of
+        // scrolling the most important ones away.
+        let lines = self.lines.iter().map(String::as_str).chain(["", hint]);
+        for (number, line) in lines.enumerate() {
+            text.push_str(&format!("\x1b[{};1H{line}\x1b[K", number + 1));
+        }
+        text.push_str("\x1b[J");
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+        Ok(())
+    }
+
+    fn close(mut self) -> Vec<String> {
+        self.restore();
+        std::mem::take(&mut self.lines)
+    }
+
+    fn restore(&mut self) {
+        if std::mem::take(&mut self.open) {
+            let mut out = io::stdout().lock();
+            // If the terminal is gone there is nothing to give back.
+            let _gone = write!(out, "\x1b[?7h\x1b[?25h\x1b[?1049l").and_then(|()| out.flush());
+        }
+    }
+}
+
+impl Drop for Canvas {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}

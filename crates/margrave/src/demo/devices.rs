@@ -1,0 +1,184 @@
+//! The demo's plant: devices with names and labels, each a real agent in this process.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use margrave_agent::identity::{self, Identity, IdentityError};
+use margrave_agent::launch::{Launch, RuntimeChoice};
+use margrave_agent::run;
+use margrave_agent::runtime::Runtime;
+use margrave_agent::runtime::simulated::Simulation;
+use margrave_core::digest::Digest;
+use margrave_core::id::DeviceId;
+use margrave_server::Server;
+use margrave_server::fleet::Actor;
+use margrave_wire::operator::CreateJoinToken;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::engine::Choice;
+use crate::exit::{Result, Trouble, chain};
+
+/// How long agents get to write down where they are.
+const STOP_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// One device of the plant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// So many devices of a plausible plant: two lines with presses, paint and packing, a gate; then more cells.
+pub(crate) fn plan(number: u16) -> Vec<Plan> {
+    let named = [
+        ("press-1", "nord", "press"),
+        ("press-2", "nord", "press"),
+        ("paint-1", "nord", "paint"),
+        ("pack-1", "nord", "pack"),
+        ("pack-2", "sued", "pack"),
+        ("gate-1", "sued", "gate"),
+    ];
+    let device = |name: String, site: &str, line: &str| Plan {
+        name,
+        labels: [("site", site), ("line", line)]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+    };
+    let named = named.into_iter().map(|(name, site, line)| device(name.to_owned(), site, line));
+    let more = (1..).map(|number| {
+        device(format!("cell-{number}"), if number % 2 == 0 { "nord" } else { "sued" }, "cell")
+    });
+    named.chain(more).take(usize::from(number)).collect()
+}
+
+/// The running devices.
+pub(crate) struct Plant {
+    stop: watch::Sender<bool>,
+    agents: JoinSet<()>,
+    runtimes: Vec<Arc<dyn Runtime>>,
+}
+
+impl Plant {
+    /// Joins and starts all devices at once. Those that joined in an earlier run just continue.
+    pub(crate) async fn start(server: &Server, data: &Path, plan: &[Plan], choice: &Choice) -> Result<Plant> {
+        let mut joining = JoinSet::new();
+        for (number, device) in plan.iter().enumerate() {
+            let place = data.join("devices").join(&device.name);
+            joining.spawn(join(server.fleet(), place, number, device.clone()));
+        }
+        let mut joined = Vec::new();
+        while let Some(device) = joining.join_next().await {
+            joined.push(device.map_err(|error| Trouble::because("a device could not be started", &error))??);
+        }
+        joined.sort_by_key(|device| device.number);
+
+        let (stop, stopping) = watch::channel(false);
+        let mut plant = Plant { stop, agents: JoinSet::new(), runtimes: Vec::new() };
+        for device in joined {
+            let name = device.device.clone();
+            let launch = Launch::new(&device.place, runtime(&device, data, choice));
+            let config = launch.prepare().await.map_err(|error| {
+                Trouble::because(format!("the demo's device {name} could not start"), &error)
+            })?;
+            plant.runtimes.push(config.runtime.clone());
+            let stopping = stopping.clone();
+            plant.agents.spawn(async move {
+                if let Err(error) = run(config, stopping).await {
+                    tracing::error!(device = %name, error = chain(error.to_string(), &error), "a device of the demo ended");
+                }
+            });
+        }
+        Ok(plant)
+    }
+
+    /// Stops the agents; what they run keeps running. Their runtimes are left for whoever clears up.
+    pub(crate) async fn stop(mut self) -> Vec<Arc<dyn Runtime>> {
+        // Nobody listening means that all have ended already.
+        self.stop.send(true).unwrap_or_default();
+        let ended = async { while self.agents.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_TIME_MAX, ended).await.is_err() {
+            self.agents.shutdown().await;
+        }
+        self.runtimes
+    }
+}
+
+/// A device with an identity.
+struct Joined {
+    number: usize,
+    device: DeviceId,
+    place: PathBuf,
+}
+
+async fn join(
+    fleet: Arc<margrave_server::fleet::Fleet>,
+    place: PathBuf,
+    number: usize,
+    plan: Plan,
+) -> Result<Joined> {
+    let failed = |error: &(dyn std::error::Error + 'static)| {
+        Trouble::because(format!("the demo's device {} could not join", plan.name), error)
+    };
+    let device = DeviceId::parse(&plan.name).map_err(|error| failed(&error))?;
+    match Identity::load(&place) {
+        Ok(_) => {}
+        Err(IdentityError::NotJoined) => {
+            let want = CreateJoinToken {
+                device: Some(plan.name.clone()),
+                labels: plan.labels.clone(),
+                valid_seconds: Some(600),
+            };
+            let actor = Actor { name: "demo".to_owned() };
+            let token = fleet.create_join_token(&actor, want).await.map_err(|error| failed(&error))?;
+            identity::join(&place, &token.url, &token.token, &token.pin)
+                .await
+                .map_err(|error| failed(&error))?;
+        }
+        Err(error) => return Err(failed(&error)),
+    }
+    Ok(Joined { number, device, place })
+}
+
+/// What one device runs things with. Every simulated device has its own rhythm, and the same one in every run.
+fn runtime(device: &Joined, data: &Path, choice: &Choice) -> RuntimeChoice {
+    match choice {
+        Choice::Containers(containers) => containers.runtime(agent_label(data, &device.device)),
+        Choice::Simulated(_) => RuntimeChoice::Simulated(Simulation::new(device.number as u64 + 1)),
+    }
+}
+
+/// What this device's containers are marked with. Two demos on one engine have devices of the same names, and
+/// neither may take the other's containers for its own.
+fn agent_label(data: &Path, device: &DeviceId) -> DeviceId {
+    let demo = Digest::of(data.as_os_str().as_encoded_bytes());
+    DeviceId::parse(&format!("demo-{}/{device}", &demo.hex()[..12])).expect("two device ids make a path")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plant_has_different_devices_of_valid_names() {
+        let plan = plan(64);
+        assert_eq!(plan.len(), 64);
+        assert_eq!(plan[0].name, "press-1");
+        let names: std::collections::BTreeSet<&str> =
+            plan.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names.len(), 64);
+        for device in &plan {
+            DeviceId::parse(&device.name).unwrap();
+            assert!(device.labels.contains_key("site") && device.labels.contains_key("line"));
+        }
+    }
+
+    #[test]
+    fn two_demos_on_one_engine_keep_their_containers_apart() {
+        let device = DeviceId::parse("press-1").unwrap();
+        assert_ne!(agent_label(Path::new("/a"), &device), agent_label(Path::new("/b"), &device));
+        assert_eq!(agent_label(Path::new("/a"), &device), agent_label(Path::new("/a"), &device));
+    }
+}

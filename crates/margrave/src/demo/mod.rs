@@ -1,0 +1,301 @@
+//! A whole plant on one machine: server, devices and sample packages, started and taken away together.
+//!
+//! Nothing here is a mock: the server is the server, devices join it with tokens and speak to it over mutual
+//! TLS, packages are pushed and added as a vendor would. Only where no container engine answers, the devices'
+//! runtime is the simulated one, and everything says so.
+//!
+//! `mod.rs` starts and ends it in order; `devices.rs` is the plant, `engine.rs` finds out what can run here
+//! and leaves nothing of the demo behind there, `image.rs` makes the one image that all samples use.
+
+mod devices;
+mod elf;
+mod engine;
+pub(crate) mod image;
+mod samples;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use margrave_server::{Config, Server, StartError};
+
+pub(crate) use self::devices::Plan;
+use self::devices::Plant;
+use self::engine::{Choice, Containers};
+use crate::client::Client;
+use crate::commands::package;
+use crate::exit::{Result, Trouble, chain};
+use crate::render::{Screen, count};
+
+/// What was asked for.
+pub(crate) struct Wanted {
+    /// Kept by the caller; `None` is a directory that goes with the demo.
+    pub(crate) data: Option<PathBuf>,
+    pub(crate) devices: u16,
+    pub(crate) simulated: bool,
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) device_listen: Option<SocketAddr>,
+    pub(crate) local_listen: Option<SocketAddr>,
+}
+
+/// A running demo.
+pub(crate) struct Demo {
+    pub(crate) server: Server,
+    pub(crate) plan: Vec<Plan>,
+    /// What is real and what is not, in a sentence.
+    pub(crate) text: String,
+    /// Why nothing is real, if so.
+    pub(crate) simulated: Option<String>,
+    pub(crate) context_file: PathBuf,
+    pub(crate) samples: PathBuf,
+    /// Ports that were taken, and what was used instead.
+    pub(crate) moved: Vec<String>,
+    pub(crate) took: Duration,
+    plant: Plant,
+    containers: Option<Containers>,
+    data: Data,
+}
+
+impl Demo {
+    pub(crate) async fn start(screen: &Screen, wanted: Wanted) -> Result<Demo> {
+        let begun = Instant::now();
+        let data = Data::make(wanted.data.as_deref())?;
+        let choice = match wanted.simulated {
+            true => Choice::Simulated("--simulated was given".to_owned()),
+            false => engine::choose(data.path()).await,
+        };
+        let ports = Ports {
+            listen: Port::new(wanted.listen, 8443),
+            device: Port::new(wanted.device_listen, 8444),
+            local: Port::new(wanted.local_listen, 8480),
+        };
+        let plan = devices::plan(wanted.devices);
+        let started = Demo::start_with(&data, choice, ports, &plan).await;
+        let Started { server, choice, moved, plant } = match started {
+            Ok(started) => started,
+            Err(trouble) => {
+                data.remove(screen);
+                return Err(trouble);
+            }
+        };
+        let context_file = data.path().join("context.json");
+        let (containers, simulated) = match choice {
+            Choice::Containers(containers) => (Some(containers), None),
+            Choice::Simulated(why) => (None, Some(why)),
+        };
+        Ok(Demo {
+            text: text(plan.len(), containers.as_ref(), simulated.as_deref()),
+            samples: data.path().join("samples"),
+            server,
+            plan,
+            simulated,
+            context_file,
+            moved,
+            took: begun.elapsed(),
+            plant,
+            containers,
+            data,
+        })
+    }
+
+    async fn start_with(data: &Data, mut choice: Choice, ports: Ports, plan: &[Plan]) -> Result<Started> {
+        let (mut server, mut moved) = open(data, &choice, ports, plan.len()).await?;
+        if let Choice::Containers(containers) = &choice {
+            // What the engine cannot fetch from here it cannot run: then it is better to know now.
+            let fetched = prepare_image(&server, containers).await;
+            if let Err(why) = fetched {
+                choice = Choice::Simulated(why);
+                let addresses = server.addresses();
+                server.stop().await;
+                let again = |address: Option<SocketAddr>| Port {
+                    address: address.expect("it listened there"),
+                    fixed: true,
+                };
+                let ports = Ports {
+                    listen: again(Some(addresses.web)),
+                    device: again(Some(addresses.device)),
+                    local: again(addresses.local),
+                };
+                let (simulated, _) = open(data, &choice, ports, plan.len()).await?;
+                server = simulated;
+            }
+        }
+        moved.sort();
+        let (plant, added) = tokio::join!(
+            Plant::start(&server, data.path(), plan, &choice),
+            add_samples(&server, data.path()),
+        );
+        let plant = plant?;
+        if let Err(trouble) = added {
+            plant.stop().await;
+            server.stop().await;
+            return Err(trouble);
+        }
+        Ok(Started { server, choice, moved, plant })
+    }
+
+    /// Removes what the demo installed, stops devices and server, and removes its directory.
+    pub(crate) async fn end(self, screen: &Screen) -> Result<()> {
+        let Demo { server, plant, containers, data, .. } = self;
+        let runtimes = plant.stop().await;
+        let left = match &containers {
+            Some(containers) => containers.clear(&runtimes).await,
+            None => Vec::new(),
+        };
+        server.stop().await;
+        data.remove(screen);
+        if left.is_empty() {
+            return Ok(());
+        }
+        Err(Trouble::broke(format!("not everything could be removed: {}", left.join("; ")))
+            .hint(format!("`docker ps --all --filter label={}` shows what is left", engine::LABEL_AGENT)))
+    }
+}
+
+struct Started {
+    server: Server,
+    choice: Choice,
+    moved: Vec<String>,
+    plant: Plant,
+}
+
+fn text(devices: usize, containers: Option<&Containers>, simulated: Option<&str>) -> String {
+    let devices = count(devices as u64, "device");
+    match (containers, simulated) {
+        (Some(containers), _) => {
+            format!("Demo: {devices} with real containers, on {}.", containers.description)
+        }
+        (None, why) => {
+            let why = why.unwrap_or("no container engine was looked for");
+            format!("Demo: {devices}, all simulated; nothing really runs ({}).", why.trim_end_matches('.'))
+        }
+    }
+}
+
+/// A port to listen at, which may give way unless somebody asked for it.
+#[derive(Debug, Clone, Copy)]
+struct Port {
+    address: SocketAddr,
+    fixed: bool,
+}
+
+impl Port {
+    fn new(wanted: Option<SocketAddr>, usual: u16) -> Port {
+        match wanted {
+            Some(address) => Port { address, fixed: true },
+            None => Port { address: SocketAddr::from((Ipv4Addr::LOCALHOST, usual)), fixed: false },
+        }
+    }
+}
+
+struct Ports {
+    listen: Port,
+    device: Port,
+    local: Port,
+}
+
+/// Starts the server; a usual port that is taken is replaced by a free one.
+async fn open(
+    data: &Data,
+    choice: &Choice,
+    mut ports: Ports,
+    devices: usize,
+) -> Result<(Server, Vec<String>)> {
+    let mut moved = Vec::new();
+    loop {
+        let mut config = Config::new(data.path());
+        config.listen = ports.listen.address;
+        config.device_listen = ports.device.address;
+        config.local_listen = Some(ports.local.address);
+        // By address, because a name may lead elsewhere, and everything here is on this machine.
+        config.names = ["127.0.0.1", "localhost", "::1"].map(str::to_owned).to_vec();
+        config.demo = Some(match choice {
+            Choice::Containers(containers) => text(devices, Some(containers), None),
+            Choice::Simulated(why) => text(devices, None, Some(why)),
+        });
+        let error = match Server::start(config).await {
+            Ok(server) => return Ok((server, moved)),
+            Err(error) => error,
+        };
+        let port = match &error {
+            StartError::PortTaken { option, .. } => match *option {
+                "--listen" => &mut ports.listen,
+                "--device-listen" => &mut ports.device,
+                "--local-listen" => &mut ports.local,
+                _ => return Err(Trouble::because("the demo's server did not start", &error)),
+            },
+            _ => return Err(Trouble::because("the demo's server did not start", &error)),
+        };
+        // A port that the system chose cannot be taken, so this comes to an end.
+        if port.fixed || port.address.port() == 0 {
+            return Err(Trouble::because("the demo's server did not start", &error));
+        }
+        moved.push(format!("port {} is taken, a free one is used instead", port.address.port()));
+        port.address.set_port(0);
+    }
+}
+
+/// Puts the samples' image into the registry and has the engine fetch it; an error says why it cannot be used.
+async fn prepare_image(server: &Server, containers: &Containers) -> std::result::Result<(), String> {
+    image::publish(&server.registry()).await.map_err(|error| {
+        let cause = std::error::Error::source(&error);
+        cause.map_or_else(|| error.to_string(), |cause| chain(error.to_string(), cause))
+    })?;
+    let local = server.addresses().local.ok_or("the demo's local listener is missing")?;
+    containers.fetch(&format!("{local}/{}:{}", image::REPOSITORY, image::TAG), &server.context().token).await
+}
+
+/// Writes the samples where a person can look at them, and adds them as `margrave package add` does.
+async fn add_samples(server: &Server, data: &Path) -> Result<()> {
+    let client = Client::new(&server.context())?;
+    let parent = data.join("samples");
+    let known = client.packages().await?;
+    for sample in &samples::SAMPLES {
+        let folder = sample.write(&parent).map_err(|error| {
+            Trouble::because(format!("the sample {} cannot be written", sample.id), &error)
+        })?;
+        // A demo that is continued has them already.
+        if !known.iter().any(|package| package.id == sample.id) {
+            package::publish(&client, &folder, &mut |_| {}).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The demo's directory.
+struct Data {
+    path: PathBuf,
+    temporary: bool,
+}
+
+impl Data {
+    fn make(wanted: Option<&Path>) -> Result<Data> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let (path, temporary) = match wanted {
+            Some(path) => (path.to_owned(), false),
+            None => {
+                (std::env::temp_dir().join(format!("margrave-demo-{}", uuid::Uuid::new_v4().simple())), true)
+            }
+        };
+        let made = std::fs::DirBuilder::new().recursive(!temporary).mode(0o700).create(&path);
+        let failed = |error: std::io::Error| {
+            Trouble::because(format!("the directory {} cannot be made", path.display()), &error)
+        };
+        made.map_err(failed)?;
+        let path = path.canonicalize().map_err(failed)?;
+        Ok(Data { path, temporary })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn remove(self, screen: &Screen) {
+        if !self.temporary {
+            return;
+        }
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            screen.words(format_args!("{} could not be removed: {error}", self.path.display()));
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! A package as its vendor keeps it on disk, and everything that is wrong with it.
+//!
+//! ```text
+//! margo.yaml                        the description (PK-001)
+//! resources/…                       icon, texts; whatever the description names (PK-002)
+//! components/<component>/compose.yaml …   what becomes a Compose archive, if the vendor keeps it here
+//! ```
+//!
+//! Reads, checks and packs; pushes nothing. All findings are collected, so that a vendor mends them in one go.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use margrave_core::id::ComponentName;
+use margrave_core::package::{Package, ProfileKind};
+use margrave_core::violation::{Violation, join};
+use margrave_oci::compose::{BuildError, ComposeArchive};
+use margrave_oci::package::{
+    DESCRIPTION_BYTES_MAX, DESCRIPTION_FILE, PackageFiles, RESOURCE_BYTES_MAX, ResourceKind,
+};
+use margrave_oci::reference::{OWN_REGISTRY, Reference, Repository};
+use margrave_wire::description;
+use serde::Serialize;
+
+use crate::exit::{Result, Trouble, chain};
+
+const COMPONENTS: &str = "components";
+
+/// One thing that is wrong, where, and how to mend it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    /// Relative to the package.
+    pub(crate) file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) column: Option<u32>,
+    /// A JSON Pointer into the file; empty for all of it.
+    pub(crate) place: String,
+    pub(crate) rule: String,
+    pub(crate) message: String,
+}
+
+impl Finding {
+    fn in_file(file: impl Into<String>, rule: &str, message: impl Into<String>) -> Self {
+        Finding {
+            file: file.into(),
+            line: None,
+            column: None,
+            place: String::new(),
+            rule: rule.into(),
+            message: message.into(),
+        }
+    }
+
+    fn in_description(bytes: &[u8], violation: Violation) -> Self {
+        let at = description::locate(bytes, &violation).filter(|(line, _)| *line > 0);
+        Finding {
+            file: DESCRIPTION_FILE.to_owned(),
+            line: at.map(|(line, _)| line),
+            column: at.map(|(_, column)| column),
+            place: violation.place,
+            rule: violation.rule.to_owned(),
+            message: violation.message,
+        }
+    }
+
+    /// As compilers write it, so that editors find the place.
+    pub(crate) fn line(&self) -> String {
+        let mut text = self.file.clone();
+        if let Some(line) = self.line {
+            text.push_str(&format!(":{line}"));
+            if let Some(column) = self.column {
+                text.push_str(&format!(":{column}"));
+            }
+        }
+        let place = if self.place.is_empty() { String::new() } else { format!("{}: ", self.place) };
+        format!("{text}: {place}{} ({})", self.message, self.rule)
+    }
+}
+
+/// A package folder in which nothing is wrong, ready to be pushed.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    pub(crate) package: Package,
+    /// Absent when only a description was read.
+    pub(crate) files: Option<PackageFiles>,
+    pub(crate) components: Vec<Component>,
+}
+
+/// One Compose component that the vendor keeps in the folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Component {
+    pub(crate) name: ComponentName,
+    pub(crate) archive: ComposeArchive,
+    /// Where it belongs: in the server's own registry, by the component's revision.
+    pub(crate) reference: Reference,
+}
+
+/// Reads a package folder, or a description alone. The inner error is what is wrong with the package, never empty.
+pub(crate) fn read(path: &Path) -> Result<std::result::Result<Folder, Vec<Finding>>> {
+    let unreadable =
+        |error: io::Error| Trouble::because(format!("{} cannot be read", path.display()), &error);
+    let meta = fs::metadata(path).map_err(unreadable)?;
+    let (root, file) =
+        if meta.is_dir() { (Some(path), path.join(DESCRIPTION_FILE)) } else { (None, path.to_owned()) };
+    let description = match bounded(&file, DESCRIPTION_BYTES_MAX) {
+        Ok(bytes) => bytes,
+        Err(Unread::Missing) => {
+            let message =
+                format!("is missing; a package has its description in {DESCRIPTION_FILE} at the top");
+            return Ok(Err(vec![Finding::in_file(DESCRIPTION_FILE, "PK-001", message)]));
+        }
+        Err(Unread::Unfit(why)) => return Ok(Err(vec![Finding::in_file(DESCRIPTION_FILE, "PK-001", why)])),
+        Err(Unread::Failed(error)) => return Err(unreadable(error)),
+    };
+    let package = match description::read(&description) {
+        Ok(package) => package,
+        Err(violations) => {
+            // A description that was named by itself may have any name.
+            let name = file.file_name().map_or(DESCRIPTION_FILE.into(), |name| name.to_string_lossy());
+            let findings = violations.into_iter().map(|violation| Finding {
+                file: name.clone().into_owned(),
+                ..Finding::in_description(&description, violation)
+            });
+            return Ok(Err(findings.collect()));
+        }
+    };
+    let Some(root) = root else { return Ok(Ok(Folder { package, files: None, components: Vec::new() })) };
+    let mut findings = Vec::new();
+    let named = resources(&package);
+    check_resources(root, &named, &description, &mut findings).map_err(unreadable)?;
+    let components = read_components(root, &package, &description, &mut findings).map_err(unreadable)?;
+    if !findings.is_empty() {
+        return Ok(Err(findings));
+    }
+    let named: Vec<(ResourceKind, &str)> = named.iter().map(|(kind, path)| (*kind, path.as_str())).collect();
+    match PackageFiles::read_dir(root, &named) {
+        Ok(files) => Ok(Ok(Folder { package, files: Some(files), components })),
+        Err(error) => Ok(Err(vec![Finding::in_file("resources", "PK-023", told(&error))])),
+    }
+}
+
+/// The files that the description names, by what they are for.
+fn resources(package: &Package) -> Vec<(ResourceKind, String)> {
+    let catalog = &package.catalog;
+    let named = [
+        (ResourceKind::Icon, &catalog.icon),
+        (ResourceKind::DescriptionFile, &catalog.description_file),
+        (ResourceKind::LicenseFile, &catalog.license_file),
+        (ResourceKind::ReleaseNotes, &catalog.release_notes),
+    ];
+    named.into_iter().filter_map(|(kind, path)| Some((kind, path.clone()?))).collect()
+}
+
+fn check_resources(
+    root: &Path,
+    named: &[(ResourceKind, String)],
+    description: &[u8],
+    findings: &mut Vec<Finding>,
+) -> io::Result<()> {
+    for (kind, path) in named {
+        let why = match bounded(&root.join(path), RESOURCE_BYTES_MAX) {
+            Ok(_) => continue,
+            Err(Unread::Missing) => {
+                "does not exist in the package; add the file, or remove this line".to_owned()
+            }
+            Err(Unread::Unfit(why)) => why,
+            Err(Unread::Failed(error)) => return Err(error),
+        };
+        let place = format!("/metadata/catalog/application/{}", kind.as_str());
+        findings.push(Finding::in_description(
+            description,
+            Violation::new(place, "PK-002", format!("{path} {why}")),
+        ));
+    }
+    Ok(())
+}
+
+fn read_components(
+    root: &Path,
+    package: &Package,
+    description: &[u8],
+    findings: &mut Vec<Finding>,
+) -> io::Result<Vec<Component>> {
+    let folders = match fs::read_dir(root.join(COMPONENTS)) {
+        Ok(entries) => {
+            entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    // By name, with the place in the description; only Compose components have a folder.
+    let mut known = BTreeMap::new();
+    for (number, profile) in package.profiles.iter().enumerate() {
+        for (at, component) in profile.components.iter().enumerate() {
+            let place = format!("/deploymentProfiles/{number}/components/{at}/properties");
+            known.entry(component.name.as_str().to_owned()).or_insert((profile.kind, component, place));
+        }
+    }
+    let mut components = Vec::new();
+    let mut folders: Vec<PathBuf> = folders.into_iter().filter(|path| !hidden(path)).collect();
+    folders.sort();
+    for folder in folders {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let shown = format!("{COMPONENTS}/{name}");
+        if !folder.is_dir() {
+            findings.push(Finding::in_file(
+                shown,
+                "PK-080",
+                "is not a directory; a component is a directory with a compose.yaml",
+            ));
+            continue;
+        }
+        let Some((kind, component, place)) = known.get(&name) else {
+            let names: Vec<&str> = known.keys().map(String::as_str).collect();
+            let message = format!("is no component of this package; those are {}", names.join(", "));
+            findings.push(Finding::in_file(shown, "PK-081", message));
+            continue;
+        };
+        if *kind != ProfileKind::Compose {
+            let message =
+                format!("is a {} component; only compose components are packed from a folder", kind.as_str());
+            findings.push(Finding::in_file(shown, "PK-070", message));
+            continue;
+        }
+        if !folder.join("compose.yaml").is_file() {
+            let other = ["compose.yml", "docker-compose.yaml", "docker-compose.yml"]
+                .into_iter()
+                .find(|name| folder.join(name).is_file());
+            let message = match other {
+                Some(other) => format!("has {other}; rename it to compose.yaml, no other name is valid"),
+                None => "has no compose.yaml; put one directly into this directory".to_owned(),
+            };
+            findings.push(Finding::in_file(shown, "PK-082", message));
+            continue;
+        }
+        let reference = Repository::parse(&component.repository)
+            .ok()
+            .filter(|repository| repository.host.is_own_registry())
+            .and_then(|repository| repository.at_revision(component.revision.as_str()).ok());
+        match reference {
+            Some(reference) => match ComposeArchive::build(&folder, component.name.as_str()) {
+                Ok(archive) => {
+                    components.push(Component { name: component.name.clone(), archive, reference })
+                }
+                // Each message names its own rule; this is the one about archives as such.
+                Err(
+                    error @ (BuildError::Special(_)
+                    | BuildError::Path(_)
+                    | BuildError::TooLarge
+                    | BuildError::Invalid(_)),
+                ) => {
+                    findings.push(Finding::in_file(shown, "PK-080", told(&error)));
+                }
+                Err(BuildError::Read { source, .. }) => return Err(source),
+            },
+            None => {
+                let message = format!(
+                    "the folder {shown} can only be pushed to the server's own registry; write the repository as \
+                     oci://{OWN_REGISTRY}/…, or remove the folder and push the component to {} yourself",
+                    component.repository
+                );
+                let violation = Violation::new(join(place, "repository"), "PK-070", message);
+                findings.push(Finding::in_description(description, violation));
+            }
+        }
+    }
+    Ok(components)
+}
+
+fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.source() {
+        Some(cause) => chain(error.to_string(), cause),
+        None => error.to_string(),
+    }
+}
+
+/// Editors and operating systems leave such files everywhere.
+fn hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
+}
+
+enum Unread {
+    Missing,
+    Unfit(String),
+    Failed(io::Error),
+}
+
+/// A regular file, not followed through a link, and not larger than it may be.
+fn bounded(path: &Path, bytes_max: u64) -> std::result::Result<Vec<u8>, Unread> {
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Err(Unread::Missing);
+        }
+        Err(error) => return Err(Unread::Failed(error)),
+    };
+    if !meta.is_file() {
+        return Err(Unread::Unfit(
+            "is not a regular file; links and directories cannot be pushed".to_owned(),
+        ));
+    }
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(Unread::Failed)?;
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(Unread::Failed)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(Unread::Unfit(format!("is larger than {bytes_max} bytes")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("samples").join(name)
+    }
+
+    /// A copy of a sample, to break.
+    fn copy(name: &str) -> tempfile::TempDir {
+        fn all(from: &Path, to: &Path) {
+            fs::create_dir_all(to).unwrap();
+            for entry in fs::read_dir(from).unwrap() {
+                let path = entry.unwrap().path();
+                let target = to.join(path.file_name().unwrap());
+                if path.is_dir() { all(&path, &target) } else { fs::copy(&path, &target).map(drop).unwrap() }
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        all(&sample(name), dir.path());
+        dir
+    }
+
+    fn edit(dir: &Path, from: &str, to: &str) {
+        let file = dir.join(DESCRIPTION_FILE);
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from));
+        fs::write(file, text.replacen(from, to, 1)).unwrap();
+    }
+
+    fn findings(dir: &Path) -> Vec<String> {
+        read(dir).unwrap().unwrap_err().iter().map(Finding::line).collect()
+    }
+
+    #[test]
+    fn a_good_folder_is_read_whole() {
+        let folder = read(&sample("line-monitor")).unwrap().unwrap();
+        let names: Vec<&str> = folder.components.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names, ["line-collector", "line-store"]);
+        assert_eq!(
+            folder.components[0].reference.to_string(),
+            "oci://margrave/samples/components/line-collector:1.0.0"
+        );
+        assert_eq!(folder.files.unwrap().resources().len(), 4);
+    }
+
+    #[test]
+    fn a_description_alone_can_be_checked() {
+        let folder = read(&sample("line-monitor").join(DESCRIPTION_FILE)).unwrap().unwrap();
+        assert!(folder.components.is_empty() && folder.files.is_none());
+    }
+
+    #[test]
+    fn every_broken_rule_is_told_with_file_and_line() {
+        let dir = copy("andon-board");
+        edit(dir.path(), "apiVersion: v1", "apiVersion: v9");
+        edit(dir.path(), "revision: 1.0.0", "revision: v1.0");
+        let found = findings(dir.path());
+        assert_eq!(found.len(), 2, "{found:#?}");
+        assert!(found[0].starts_with("margo.yaml:2:") && found[0].ends_with("(DM-001)"), "{}", found[0]);
+        assert!(found[1].contains("/deploymentProfiles/0/components/0/properties/revision"), "{}", found[1]);
+    }
+
+    #[test]
+    fn pk_001_a_folder_without_a_description_is_no_package() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(findings(dir.path())[0].contains("(PK-001)"));
+    }
+
+    #[test]
+    fn pk_002_resources_that_are_named_must_be_there_and_be_files() {
+        let dir = copy("andon-board");
+        fs::remove_file(dir.path().join("resources/icon.svg")).unwrap();
+        fs::remove_file(dir.path().join("resources/license.txt")).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", dir.path().join("resources/license.txt")).unwrap();
+        let found = findings(dir.path());
+        assert!(
+            found[0].contains("resources/icon.svg does not exist") && found[0].starts_with("margo.yaml:"),
+            "{found:#?}"
+        );
+        assert!(found[1].contains("not a regular file"), "{found:#?}");
+    }
+
+    #[test]
+    fn pk_082_the_compose_file_has_one_name() {
+        let dir = copy("andon-board");
+        let component = dir.path().join("components/andon-board");
+        fs::rename(component.join("compose.yaml"), component.join("docker-compose.yml")).unwrap();
+        assert!(findings(dir.path())[0].contains("rename it to compose.yaml"));
+    }
+
+    #[test]
+    fn pk_090_links_that_lead_out_of_a_component_are_told() {
+        let dir = copy("andon-board");
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("components/andon-board/users")).unwrap();
+        let found = findings(dir.path());
+        assert!(
+            found[0].starts_with("components/andon-board: ") && found[0].contains("PK-090"),
+            "{found:#?}"
+        );
+    }
+
+    #[test]
+    fn a_folder_that_belongs_to_no_component_is_told() {
+        let dir = copy("andon-board");
+        fs::rename(dir.path().join("components/andon-board"), dir.path().join("components/board")).unwrap();
+        let found = findings(dir.path());
+        assert!(
+            found[0].contains("components/board: is no component") && found[0].contains("andon-board"),
+            "{found:#?}"
+        );
+    }
+
+    #[test]
+    fn pk_070_a_folder_is_pushed_to_the_servers_own_registry_only() {
+        let dir = copy("andon-board");
+        edit(
+            dir.path(),
+            "oci://margrave/samples/components/andon-board",
+            "oci://registry.example/andon-board",
+        );
+        let found = findings(dir.path());
+        assert!(
+            found[0].contains("oci://margrave/") && found[0].contains("properties/repository"),
+            "{found:#?}"
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! `margrave`: server, command line and demo in one program. This file only starts things.
+
+mod cli;
+mod client;
+mod commands;
+mod context;
+mod demo;
+mod exit;
+mod folder;
+mod logging;
+mod render;
+mod sample;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::{Cli, Command};
+use crate::exit::{Result, Trouble};
+use crate::render::Screen;
+
+fn main() -> ExitCode {
+    let Cli { json, command } = Cli::parse();
+    let screen = Screen::new(json);
+    let end = start(command, &screen);
+    if let Err(trouble) = &end
+        && let Some(text) = trouble.says()
+    {
+        screen.words(text);
+    }
+    exit::code(&end)
+}
+
+fn start(command: Command, screen: &Screen) -> Result {
+    match command {
+        // Before anything else is set up: this runs in many small containers.
+        Command::Sample(sample) => sample::run(sample.verb, screen),
+        Command::Serve(args) => threads()?.block_on(commands::serve::run(screen, args)),
+        Command::Demo(args) => threads()?.block_on(commands::demo::run(screen, args)),
+        command => one_thread()?.block_on(run(command, screen)),
+    }
+}
+
+async fn run(command: Command, screen: &Screen) -> Result {
+    logging::for_a_command();
+    match command {
+        Command::Login(args) => commands::login::run(screen, args).await,
+        Command::Status(args) => commands::status::run(screen, args).await,
+        Command::Why(args) => commands::why::run(screen, args).await,
+        Command::Deploy(args) => commands::deploy::run(screen, args).await,
+        Command::Deployment(args) => commands::deployment::run(screen, args).await,
+        Command::Device(args) => commands::device::run(screen, args).await,
+        Command::Package(args) => commands::package::run(screen, args).await,
+        Command::Events(args) => commands::events::run(screen, args).await,
+        Command::Serve(_) | Command::Demo(_) | Command::Sample(_) => {
+            unreachable!("started with a runtime of their own")
+        }
+    }
+}
+
+fn threads() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(no_runtime)
+}
+
+/// A command waits for one answer at a time.
+fn one_thread() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)
+}
+
+fn no_runtime(error: std::io::Error) -> Trouble {
+    Trouble::because("the program cannot start", &error)
+}

@@ -1,0 +1,6 @@
+//! Real programs on real ports, killed at bad moments, looked at from outside.
+//!
+//! Start with `stage.rs`: a server and its devices in a directory of their own.
+
+mod processes;
+mod stage;

@@ -1,0 +1,197 @@
+//! The whole path with real processes: install, update, remove, and what survives `kill -9`.
+
+use std::process::Command;
+
+use crate::stage::{PRETENDED, Stage, program, wait_for};
+
+#[test]
+fn a_deployment_is_installed_updated_and_removed_and_every_step_is_seen() {
+    let stage = Stage::start();
+    stage.join("line-1");
+    let _agent = stage.simulated("line-1", "300ms");
+    stage.add_package("hello", "1.0.0", &[("db", PRETENDED), ("web", PRETENDED)]);
+
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLED");
+    assert_eq!(stage.history("line-1", "hello"), ["PENDING", "INSTALLING", "INSTALLED"]);
+
+    stage.json(&["deployment", "update", "hello", "--set", "greeting=good evening"]);
+    wait_for("the update is seen", || {
+        stage.history("line-1", "hello").contains(&"UPDATING".to_owned()).then_some(())
+    });
+    stage.wait_state("line-1", "hello", "INSTALLED");
+    assert_eq!(
+        stage.history("line-1", "hello"),
+        ["PENDING", "INSTALLING", "INSTALLED", "UPDATING", "INSTALLED"]
+    );
+
+    stage.json(&["deployment", "remove", "hello", "--yes"]);
+    wait_for("it is gone", || stage.assignment("line-1", "hello").is_none().then_some(()));
+    wait_for("the device has forgotten it", || {
+        (stage.agent_status("line-1")["deployments"] == serde_json::json!([])).then_some(())
+    });
+}
+
+#[test]
+fn an_agent_killed_in_the_middle_of_an_install_and_of_an_update_converges() {
+    let stage = Stage::start();
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("one", PRETENDED), ("two", PRETENDED)]);
+    let mut agent = stage.simulated("line-1", "1s");
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLING");
+    agent.kill();
+    let mut agent = stage.simulated("line-1", "1s");
+    stage.wait_state("line-1", "hello", "INSTALLED");
+
+    stage.json(&["deployment", "update", "hello", "--set", "greeting=changed"]);
+    stage.wait_state("line-1", "hello", "UPDATING");
+    agent.kill();
+    let _agent = stage.simulated("line-1", "1s");
+    stage.wait_state("line-1", "hello", "INSTALLED");
+}
+
+#[test]
+fn a_server_killed_in_the_middle_of_an_install_and_of_an_update_loses_nothing() {
+    let mut stage = Stage::start();
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let _agent = stage.simulated("line-1", "2s");
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLING");
+    stage.server().kill();
+    // The device finishes on its own, and tells when it can.
+    wait_for("the device installs without a server", || {
+        (stage.agent_status("line-1")["deployments"][0]["state"] == "INSTALLED").then_some(())
+    });
+    stage.start_server();
+    stage.wait_state("line-1", "hello", "INSTALLED");
+
+    stage.json(&["deployment", "update", "hello", "--set", "greeting=changed"]);
+    stage.server().kill();
+    stage.start_server();
+    wait_for("the update arrives after the restart", || {
+        stage.history("line-1", "hello").contains(&"UPDATING".to_owned()).then_some(())
+    });
+    stage.wait_state("line-1", "hello", "INSTALLED");
+}
+
+#[test]
+fn a_restart_of_both_ends_restarts_nothing_that_is_as_desired() {
+    let mut stage = Stage::start();
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let mut agent = stage.simulated("line-1", "10ms");
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLED");
+    let before = stage.history("line-1", "hello");
+    assert!(agent.terminate().success());
+    assert!(stage.server().terminate().success());
+    stage.start_server();
+    let _agent = stage.simulated("line-1", "10ms");
+    wait_for("the device is back", || stage.agent_status("line-1")["lastContact"].is_string().then_some(()));
+    assert_eq!(stage.history("line-1", "hello"), before);
+}
+
+#[test]
+fn a_retired_device_is_out_at_once_and_keeps_running_what_it_runs() {
+    let stage = Stage::start();
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let _agent = stage.simulated("line-1", "10ms");
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLED");
+    stage.json(&["device", "retire", "line-1", "--yes"]);
+    let trouble = wait_for("the device notices", || {
+        stage.agent_status("line-1")["trouble"].as_str().map(str::to_owned)
+    });
+    assert!(trouble.contains("Not Authorized"), "{trouble}");
+    assert_eq!(stage.agent_status("line-1")["deployments"][0]["state"], "INSTALLED");
+}
+
+#[test]
+fn a_device_without_a_network_tells_a_technician_what_it_knows() {
+    let mut stage = Stage::start();
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let mut agent = stage.simulated("line-1", "10ms");
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLED");
+    stage.server().kill();
+    agent.kill();
+    let output = Command::new(program("margrave-agent"))
+        .args(["status", "--data"])
+        .arg(stage.path("line-1"))
+        .output()
+        .expect("our own program starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("INSTALLED") && said.contains("hello") && said.contains("not running"), "{said}");
+}
+
+#[test]
+fn a_token_works_once_and_a_wrong_pin_never() {
+    let stage = Stage::start();
+    let token = stage.json(&["device", "token", "--name", "line-1"]);
+    let text = |key: &str| token[key].as_str().expect("a text").to_owned();
+    let join = |data: &str, token: &str, pin: &str| {
+        let mut command = Command::new(program("margrave-agent"));
+        command.args(["join", &text("url"), "--token", token, "--pin", pin, "--data"]).arg(stage.path(data));
+        command.output().expect("our own program starts")
+    };
+    let wrong_pin = join("a", &text("token"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+    assert_eq!(wrong_pin.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong_pin.stderr).contains("pin"), "{wrong_pin:?}");
+    assert!(join("a", &text("token"), &text("pin")).status.success());
+    let again = join("b", &text("token"), &text("pin"));
+    assert_eq!(again.status.code(), Some(2));
+    assert!(!stage.path("b").join("identity.json").exists());
+    let same_place = join("a", &text("token"), &text("pin"));
+    assert!(String::from_utf8_lossy(&same_place.stderr).contains("already"), "{same_place:?}");
+}
+
+#[test]
+fn two_agents_or_servers_on_one_directory_are_refused_with_a_reason() {
+    let stage = Stage::start();
+    stage.join("line-1");
+    let _agent = stage.simulated("line-1", "10ms");
+    wait_for("the agent runs", || (stage.agent_status("line-1")["running"] == true).then_some(()));
+    let second = Command::new(program("margrave-agent"))
+        .args(["run", "--runtime", "simulated", "--data"])
+        .arg(stage.path("line-1"))
+        .output()
+        .expect("our own program starts");
+    assert_eq!(second.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("another agent"), "{second:?}");
+    let second = Command::new(program("margrave"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--device-listen", "127.0.0.1:0", "--data"])
+        .arg(stage.path("server"))
+        .output()
+        .expect("our own program starts");
+    assert_eq!(second.status.code(), Some(2));
+}
+
+#[test]
+fn certificates_are_renewed_while_everything_runs_and_after_they_expired() {
+    let stage = Stage::start_with(&["--svid-lifetime", "6s"]);
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let mut agent = stage.simulated("line-1", "10ms");
+    let expires =
+        || stage.agent_status("line-1")["certificateExpires"].as_str().map(str::to_owned).expect("a time");
+    let first = expires();
+    wait_for("the certificate is renewed", || (expires() != first).then_some(()));
+    agent.kill();
+    let last = expires();
+    let now = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+        since.as_secs()
+    };
+    // Well beyond its end: the device was away for too long.
+    let until = now() + 8;
+    wait_for("the certificate has expired", || (now() > until).then_some(()));
+    let _agent = stage.simulated("line-1", "10ms");
+    wait_for("the certificate is renewed after its end", || (expires() != last).then_some(()));
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLED");
+}

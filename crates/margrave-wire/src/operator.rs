@@ -220,6 +220,9 @@ pub struct Deployment {
     pub revision: u64,
     pub changed_at: String,
     pub changed_by: String,
+    /// It was removed, and is shown until every device has said that it is gone.
+    #[serde(default)]
+    pub removing: bool,
     pub assignments: Vec<Assignment>,
     /// Targets that do not fit, and why; they were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

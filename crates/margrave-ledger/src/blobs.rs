@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use margrave_core::digest::{Digest, Document};
@@ -33,7 +34,8 @@ impl Blobs {
         }
         let temporary = self.directory.join(format!("{}.part", document.digest().hex()));
         let write = || -> std::io::Result<()> {
-            let mut file = File::create(&temporary)?;
+            let mut file =
+                File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
             file.write_all(document.bytes())?;
             file.sync_all()?;
             std::fs::rename(&temporary, &path)

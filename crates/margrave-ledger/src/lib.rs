@@ -57,8 +57,12 @@ fn sync_directory(path: &Path) -> Result<(), LedgerError> {
     synced.map_err(LedgerError::io("made durable", path))
 }
 
+/// Documents hold parameter values: nobody but the agent's own user has to read them.
 fn create_directory(path: &Path) -> Result<(), LedgerError> {
+    use std::os::unix::fs::PermissionsExt;
     std::fs::create_dir_all(path).map_err(LedgerError::io("created", path))?;
+    let own = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(path, own).map_err(LedgerError::io("kept to its owner", path))?;
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         sync_directory(parent)?;
     }

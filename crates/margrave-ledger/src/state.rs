@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use margrave_core::digest::Digest;
@@ -114,7 +115,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 }
 
 fn write_slot(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     file.seek(SeekFrom::Start(0))?;
     file.write_all(content)?;
     file.set_len(content.len() as u64)?;

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,9 +117,9 @@ pub async fn join(data: &Path, url: &str, token: &str, pin: &str) -> Result<Iden
         Ok(identity) => return Err(IdentityError::AlreadyJoined(path, identity.client_id)),
         Err(error) => return Err(error),
     }
-    let key = PrivateKey::generate().map_err(key_error)?;
-    let csr = Csr::make(&key).map_err(key_error)?;
     let client = web_client(url, pin)?;
+    let key = join_key(data)?;
+    let csr = Csr::make(&key).map_err(key_error)?;
     let request = JoinRequest { token: token.to_owned(), csr: csr.to_pem() };
     let joined: JoinResponse = exchange(&client, url, JOIN_PATH, &request).await?;
     let identity = Identity {
@@ -135,7 +135,60 @@ pub async fn join(data: &Path, url: &str, token: &str, pin: &str) -> Result<Iden
     // What cannot be used must not be kept.
     identity.live()?;
     identity.save(data)?;
+    let spent = join_key_in(data);
+    std::fs::remove_file(&spent).map_err(IdentityError::file("removed", &spent))?;
+    if let Some(authority) = joined.web_authority {
+        let path = registry_authority(data);
+        std::fs::write(&path, authority).map_err(IdentityError::file("written", &path))?;
+    }
     Ok(identity)
+}
+
+/// The key to join with, on disk before it is shown to anybody: when the answer is lost, the server takes
+/// the same token again from the same key, and from no other.
+fn join_key(data: &Path) -> Result<PrivateKey, IdentityError> {
+    let path = join_key_in(data);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            return PrivateKey::from_pem(&text)
+                .map_err(|error| IdentityError::Damaged(path, Box::new(error)));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(IdentityError::file("read", &path)(error)),
+    }
+    let key = PrivateKey::generate().map_err(key_error)?;
+    write_secret(data, &path, key.to_pem().as_bytes())?;
+    Ok(key)
+}
+
+fn join_key_in(data: &Path) -> PathBuf {
+    data.join("join-key.pem")
+}
+
+/// Replaces a file as a whole, readable by its owner only.
+fn write_secret(data: &Path, path: &Path, content: &[u8]) -> Result<(), IdentityError> {
+    let temporary = path.with_extension("part");
+    let write = || -> std::io::Result<()> {
+        create_private(data)?;
+        match std::fs::remove_file(&temporary) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        File::open(data)?.sync_all()
+    };
+    write().map_err(IdentityError::file("written", path))
+}
+
+/// A data directory that only its owner can look into; one that somebody made beforehand stays as it is.
+pub(crate) fn create_private(data: &Path) -> std::io::Result<()> {
+    if data.is_dir() {
+        return Ok(());
+    }
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data)
 }
 
 impl Identity {
@@ -156,19 +209,8 @@ impl Identity {
     }
 
     fn save(&self, data: &Path) -> Result<(), IdentityError> {
-        let path = file_in(data);
-        let temporary = data.join("identity.json.part");
         let text = serde_json::to_vec_pretty(self).expect("an identity is plain data");
-        let write = || -> std::io::Result<()> {
-            std::fs::create_dir_all(data)?;
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            std::fs::rename(&temporary, &path)?;
-            File::open(data)?.sync_all()
-        };
-        write().map_err(IdentityError::file("written", &path))
+        write_secret(data, &file_in(data), &text)
     }
 
     /// What TLS needs, replaceable while connections are open.
@@ -243,6 +285,11 @@ impl Identity {
         live.replace(bundle).map_err(answer)?;
         Ok(true)
     }
+}
+
+/// Where the authority of the server's registry is kept, for an engine on this device to trust.
+pub fn registry_authority(data: &Path) -> PathBuf {
+    data.join("registry-authority.pem")
 }
 
 fn file_in(data: &Path) -> PathBuf {

@@ -58,7 +58,19 @@ pub(crate) async fn keep(
                     let pause = pause.min(left.max(RETRY_MIN.min(Duration::from_secs(2))));
                     renew_at = now.after(pause.mul_f64(0.75 + clock::roll() / 2.0));
                     let lived = svid.current().elapsed(now);
-                    tracing::warn!(%error, expired = lived >= 1.0, "identity could not be renewed; trying again");
+                    let expires_in = svid.current().not_after().since(now).as_secs();
+                    match lived {
+                        // What runs keeps running; only the server no longer hears of it (ID-187).
+                        1.0.. => {
+                            tracing::error!(%error, "the certificate has expired and could not be renewed; trying again")
+                        }
+                        0.8.. => {
+                            tracing::error!(%error, expires_in, "the certificate expires soon and could not be renewed; trying again")
+                        }
+                        _ => {
+                            tracing::warn!(%error, expires_in, "the certificate could not be renewed yet; trying again")
+                        }
+                    }
                 }
             }
         }

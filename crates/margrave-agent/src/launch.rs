@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use margrave_core::device::Settings;
+use margrave_core::device::{Device, Settings};
 use margrave_core::id::{DeviceId, InvalidId};
 use margrave_core::package::ProfileKind;
 use margrave_core::report::Failure;
 use margrave_http::{Client, Limits, Origin, Trust};
 use margrave_identity::tls::device_client_config;
+use margrave_ledger::{LedgerError, StateFile};
 use margrave_oci::client::{Client as RegistryClient, Endpoint, Hosts, Tls};
 use margrave_oci::reference::Host;
 
@@ -17,11 +18,11 @@ use crate::identity::{Identity, IdentityError};
 use crate::machine::{Machine, Offer, Overrides, OverridesError};
 use crate::registry_login::RegistryLogin;
 use crate::run::AgentConfig;
-use crate::runtime::Runtime;
 use crate::runtime::components::Components;
 use crate::runtime::compose::{ComposeRuntime, ComposeSettings, ImageRegistry};
 use crate::runtime::engine::Places;
 use crate::runtime::simulated::{SimulatedRuntime, Simulation};
+use crate::runtime::{Runtime, Telemetry};
 
 /// The version that a device reports and `--version` prints.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -34,6 +35,8 @@ pub enum RuntimeChoice {
         engine: Option<String>,
         /// Written on every container, so that agents sharing an engine keep apart; the device's name when left out.
         label: Option<DeviceId>,
+        /// The collector that applications are told of, if the device has one.
+        telemetry: Option<Telemetry>,
     },
     Simulated(Simulation),
 }
@@ -57,6 +60,8 @@ pub enum LaunchError {
     Name(#[from] InvalidId),
     #[error("{0}")]
     Runtime(#[source] Failure),
+    #[error("the device's memory cannot be opened")]
+    Ledger(#[from] LedgerError),
     #[error("the simulated runtime's file could not be opened")]
     Simulation(#[source] std::io::Error),
     #[error(transparent)]
@@ -83,36 +88,49 @@ impl Launch {
                 let opened = SimulatedRuntime::open(simulation, data.join("simulated.json"));
                 Arc::new(opened.map_err(LaunchError::Simulation)?)
             }
-            RuntimeChoice::Compose { engine, label } => {
+            RuntimeChoice::Compose { engine, label, telemetry } => {
                 // The server's registry is also behind the device interface, where this device's own identity
                 // opens it: components need no password.
                 let tls = device_client_config(svid.clone(), bundle.clone());
-                let runtime = compose_runtime(&data, &device, &identity, tls, engine, label)?;
-                match runtime.find().await {
-                    Ok(found) => tracing::info!(engine = found.engine, compose = found.compose, "runtime"),
-                    Err(failure) => tracing::warn!(
-                        reason = failure.message,
-                        "no runtime yet; looking again when it is needed"
-                    ),
-                }
-                Arc::new(runtime)
+                let places = Places {
+                    named: engine.or(Places::from_environment().named),
+                    ..Places::from_environment()
+                };
+                let mut settings = ComposeSettings {
+                    data: data.clone(),
+                    agent: label.unwrap_or_else(|| device.clone()),
+                    places,
+                    telemetry,
+                    registry: None,
+                };
+                Arc::new(compose_runtime(&mut settings, &identity, tls)?)
             }
         };
+        // A device that boots faster than its engine must not say that it hosts nothing when it always did.
+        let hosts = runtime.answers().await || has_history(&data)?;
         let overrides = match capabilities
             .or_else(|| Some(data.join("capabilities.json")).filter(|path| path.exists()))
         {
             Some(path) => Overrides::read(&path)?,
             None => Overrides::default(),
         };
-        let offer = Offer {
-            kinds: vec![ProfileKind::Compose],
-            // The standard wants every hosting device to have a collector (DM-102); who has none says so in capabilities.json.
+        let machine = Machine::discover("/".as_ref(), &data);
+        let offer = |kinds| Offer {
+            kinds,
+            // The standard wants a collector on every device that hosts, and no other answer (DM-102).
             otel_collector: true,
             simulated,
             agent_version: VERSION.to_owned(),
         };
-        let machine = Machine::discover("/".as_ref(), &data);
-        let capabilities = machine.capabilities(&device, &offer, &overrides)?;
+        let able = machine.capabilities(&device, &offer(vec![ProfileKind::Compose]), &overrides)?;
+        let (capabilities, capabilities_later) = if hosts {
+            (able, None)
+        } else {
+            tracing::warn!(
+                "no container engine with Compose v2 answers; this device hosts nothing until one does"
+            );
+            (machine.capabilities(&device, &offer(vec![]), &overrides)?, Some(able))
+        };
         let mut settings = Settings::new(device);
         if let Some(poll_every) = poll_every {
             settings.poll_every = poll_every;
@@ -120,17 +138,20 @@ impl Launch {
         if let Some(poll_wait) = poll_wait {
             settings.poll_wait = poll_wait;
         }
-        Ok(AgentConfig { data, identity, svid, bundle, runtime, capabilities, settings })
+        Ok(AgentConfig { data, identity, svid, bundle, runtime, capabilities, capabilities_later, settings })
     }
 }
 
+/// Whether this device ever had something to run.
+fn has_history(data: &std::path::Path) -> Result<bool, LaunchError> {
+    let (_, device, _) = StateFile::<Device>::open(&data.join("ledger"))?;
+    Ok(device.is_some_and(|device| !device.assignments().is_empty()))
+}
+
 fn compose_runtime(
-    data: &std::path::Path,
-    device: &DeviceId,
+    settings: &mut ComposeSettings,
     identity: &Identity,
     tls: Arc<rustls::ClientConfig>,
-    engine: Option<String>,
-    label: Option<DeviceId>,
 ) -> Result<ComposeRuntime, LaunchError> {
     let address = |error: &dyn std::fmt::Display| LaunchError::Address(error.to_string());
     let origin = Origin::parse(&identity.device_url).map_err(|error| address(&error))?;
@@ -140,21 +161,11 @@ fn compose_runtime(
         hosts = hosts.with(Host::parse(name).map_err(|error| address(&error))?, own.clone());
     }
     let client = Client::new(Trust::Tls(tls), origin, Limits::default()).map_err(|error| address(&error))?;
-    let registry = identity
+    settings.registry = identity
         .registry
         .clone()
         .map(|address| ImageRegistry { address, login: Some(Arc::new(RegistryLogin::new(client))) });
-    let components = Components::new(RegistryClient::new(hosts), data).map_err(LaunchError::Runtime)?;
-    let mut places = Places::from_environment();
-    if engine.is_some() {
-        places.named = engine;
-    }
-    let settings = ComposeSettings {
-        data: data.to_owned(),
-        agent: label.unwrap_or_else(|| device.clone()),
-        places,
-        telemetry: None,
-        registry,
-    };
-    ComposeRuntime::new(settings, components).map_err(LaunchError::Runtime)
+    let components =
+        Components::new(RegistryClient::new(hosts), &settings.data).map_err(LaunchError::Runtime)?;
+    ComposeRuntime::new(settings.clone(), components).map_err(LaunchError::Runtime)
 }

@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
+use margrave_agent::runtime::Telemetry;
 use margrave_agent::runtime::simulated::Simulation;
 use margrave_agent::{identity, status};
 use tokio::sync::watch;
@@ -17,6 +19,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The device of a Margrave fleet: pulls what it should run, checks every byte, runs it, and says what happened.
 #[derive(Parser)]
 #[command(name = "margrave-agent", version = VERSION, max_term_width = 100)]
+#[command(after_help = "\
+Example, on a device that shall join:
+  margrave-agent join https://plant.example:8443 --token mgj_… --pin fu/kiX4t…=
+  margrave-agent run
+
+`margrave device token` prints the first line with everything filled in.")]
 struct Cli {
     /// Where the device keeps its identity, its memory and what it fetched.
     #[arg(
@@ -27,7 +35,7 @@ struct Cli {
         value_name = "DIR"
     )]
     data: PathBuf,
-    /// Print one JSON object instead of text.
+    /// Print JSON instead of text; for `run`, a JSON object per line of its log.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -79,12 +87,15 @@ struct Run {
     /// Time between two polls, for servers that do not hold them open, such as 30s.
     #[arg(long, value_name = "TIME")]
     poll: Option<Seconds>,
-    /// How long a server may hold a poll open, such as 55s; 0s turns that off.
+    /// How long a server may hold a poll open, such as 50s (all that a Margrave server allows); 0s turns that off.
     #[arg(long, value_name = "TIME")]
     wait: Option<Seconds>,
-    /// For `--runtime simulated`: how long a simulated start takes.
-    #[arg(long, value_name = "TIME", hide = true)]
-    simulated_start: Option<Seconds>,
+    /// OTLP over HTTP address of the device's OpenTelemetry collector, as containers reach it; told to every container.
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+    /// For `--runtime simulated`: a JSON file with latencies and failures (docs/devices.md).
+    #[arg(long, value_name = "FILE")]
+    simulation: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -119,7 +130,7 @@ impl FromStr for Seconds {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log();
+    log(cli.json);
     // One thread is enough for one device, and keeps it small.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
@@ -148,11 +159,19 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
                     "This device is now {}. Start it:\n  margrave-agent run --data {shown}",
                     identity.client_id
                 ));
+                if let Some(registry) = identity.registry.filter(|registry| !is_loopback(registry)) {
+                    // Docker trusts plain HTTP on its own machine, and nothing else without being told.
+                    let authority = identity::registry_authority(&data);
+                    say(&format!(
+                        "For images from the server's own registry, let Docker trust it:\n  install -D -m 644 {} /etc/docker/certs.d/{registry}/ca.crt",
+                        authority.display()
+                    ));
+                }
             }
             Ok(ExitCode::SUCCESS)
         }
         Command::Run(run) => {
-            let config = run.launch(data).prepare().await?;
+            let config = run.launch(data)?.prepare().await?;
             let (stop, stopping) = watch::channel(false);
             tokio::spawn(async move {
                 stop_requested().await;
@@ -174,20 +193,39 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
+fn is_loopback(registry: &str) -> bool {
+    margrave_http::Origin::parse(&format!("https://{registry}")).is_ok_and(|origin| origin.is_loopback())
+}
+
 impl Run {
-    fn launch(self, data: PathBuf) -> Launch {
-        let Run { runtime, engine, capabilities, poll, wait, simulated_start } = self;
+    fn launch(self, data: PathBuf) -> anyhow::Result<Launch> {
+        let Run { runtime, engine, capabilities, poll, wait, otlp, simulation } = self;
         let runtime = match runtime {
-            RuntimeName::Compose => RuntimeChoice::Compose { engine, label: None },
-            RuntimeName::Simulated => {
-                let mut simulation = Simulation::new(1);
-                if let Some(Seconds(start)) = simulated_start {
-                    simulation.start.least = start;
-                }
-                RuntimeChoice::Simulated(simulation)
+            RuntimeName::Compose => {
+                let telemetry = otlp.map(|http_endpoint| Telemetry {
+                    http_endpoint,
+                    grpc_endpoint: None,
+                    protocol: None,
+                });
+                RuntimeChoice::Compose { engine, label: None, telemetry }
             }
+            RuntimeName::Simulated => RuntimeChoice::Simulated(match simulation {
+                Some(path) => {
+                    let text =
+                        std::fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+                    serde_json::from_slice(&text)
+                        .with_context(|| format!("{} is not a simulation", path.display()))?
+                }
+                None => Simulation::default(),
+            }),
         };
-        Launch { data, runtime, capabilities, poll_every: poll.map(|p| p.0), poll_wait: wait.map(|w| w.0) }
+        Ok(Launch {
+            data,
+            runtime,
+            capabilities,
+            poll_every: poll.map(|p| p.0),
+            poll_wait: wait.map(|w| w.0),
+        })
     }
 }
 
@@ -207,12 +245,13 @@ async fn stop_requested() {
     }
 }
 
-fn log() {
+fn log(json: bool) {
     let wanted = std::env::var("MARGRAVE_LOG").unwrap_or_else(|_| "info".to_owned());
     let targets =
         Targets::from_str(&wanted).unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
-    tracing_subscriber::registry().with(layer).with(targets).init();
+    let subscriber = tracing_subscriber::registry().with(targets);
+    if json { subscriber.with(layer.json()).init() } else { subscriber.with(layer).init() }
 }
 
 #[allow(clippy::print_stdout, reason = "the command's answer")]

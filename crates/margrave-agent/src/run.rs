@@ -18,11 +18,11 @@ use margrave_identity::live::{LiveBundle, LiveSvid};
 use margrave_identity::tls::device_client_config;
 use margrave_ledger::{Blobs, LedgerError, Recovery, StateFile};
 use margrave_wire::g2;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::clock;
-use crate::identity::Identity;
+use crate::identity::{Identity, create_private};
 use crate::keeper;
 use crate::runtime::Runtime;
 use crate::status::{self, Live};
@@ -38,6 +38,8 @@ pub struct AgentConfig {
     pub bundle: Arc<LiveBundle>,
     pub runtime: Arc<dyn Runtime>,
     pub capabilities: Capabilities,
+    /// What to report instead once the runtime answers, when it does not yet.
+    pub capabilities_later: Option<Capabilities>,
     pub settings: Settings,
 }
 
@@ -53,12 +55,15 @@ pub enum RunError {
     Address(String),
 }
 
+/// How often to look for an engine that is not there: often enough for a technician who has just installed it.
+const LOOK_FOR_RUNTIME_EVERY: Duration = Duration::from_secs(15);
 /// Never sleep longer than this: clocks jump, and a device must notice.
 const NAP_MAX: Duration = Duration::from_secs(60);
 
 /// Runs until `shutdown` becomes true. What runs on the device keeps running.
 pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), RunError> {
-    let AgentConfig { data, identity, svid, bundle, runtime, capabilities, settings } = config;
+    let AgentConfig { data, identity, svid, bundle, runtime, capabilities, capabilities_later, settings } =
+        config;
     let _lock = lock(&data)?;
     let mut agent = Agent::open(&data, &identity, runtime, capabilities, settings)?;
     let origin = Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
@@ -72,6 +77,11 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
     let identity = Arc::new(Mutex::new(identity));
     background.spawn(keeper::keep(data.clone(), identity, svid, bundle, upstream.clone()));
     background.spawn(status::serve(data.clone(), live.clone()));
+
+    let (stir, mut stirred) = mpsc::channel(1);
+    background.spawn(watch_runtime(agent.runtime.clone(), stir));
+    let mut capabilities_later = capabilities_later;
+    let mut appeared = Box::pin(appearance(agent.runtime.clone()));
 
     tracing::info!(device = %agent.settings.device, "running");
     let mut doing: JoinSet<(u64, Event)> = JoinSet::new();
@@ -124,6 +134,13 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
                     }
                 }
             },
+            Some(()) = stirred.recv() => agent.absorb(Event::Stirred),
+            () = &mut appeared, if capabilities_later.is_some() => {
+                if let Some(capabilities) = capabilities_later.take() {
+                    tracing::info!("a container engine answers; telling the server");
+                    agent.become_able(capabilities);
+                }
+            }
             () = tokio::time::sleep(nap) => {}
             _ = shutdown.wait_for(|stop| *stop) => break,
         }
@@ -135,8 +152,35 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
     Ok(())
 }
 
+/// Says so whenever something happens to a container of ours, at most once a second.
+async fn watch_runtime(runtime: Arc<dyn Runtime>, stir: mpsc::Sender<()>) {
+    loop {
+        let pause = match runtime.changed().await {
+            Ok(()) => {
+                if stir.send(()).await.is_err() {
+                    return;
+                }
+                Duration::from_secs(1)
+            }
+            // The regular look goes on without news.
+            Err(failure) => {
+                tracing::debug!(%failure, "no news from the engine");
+                LOOK_FOR_RUNTIME_EVERY
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Ends once the runtime answers.
+async fn appearance(runtime: Arc<dyn Runtime>) {
+    while !runtime.answers().await {
+        tokio::time::sleep(LOOK_FOR_RUNTIME_EVERY).await;
+    }
+}
+
 fn lock(data: &std::path::Path) -> Result<File, RunError> {
-    std::fs::create_dir_all(data).map_err(|error| RunError::Lock(data.to_owned(), error))?;
+    create_private(data).map_err(|error| RunError::Lock(data.to_owned(), error))?;
     let path = data.join("lock");
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| RunError::Lock(path.clone(), error))?;
@@ -189,9 +233,8 @@ impl Agent {
             }
         }
         let blobs = Blobs::open(&data.join("documents"))?;
-        let body = g2::capabilities::write(&capabilities);
-        let capabilities_are = Digest::of(&body);
-        let own = Arc::new(Own { device: settings.device.clone(), capabilities, body });
+        let own = Arc::new(Own::new(settings.device.clone(), capabilities));
+        let capabilities_are = Digest::of(&own.body);
         let mut agent = Agent {
             device: device.unwrap_or_else(Device::blank),
             settings,
@@ -213,6 +256,14 @@ impl Agent {
         agent.absorb(Event::Read(readings));
         agent.absorb(Event::CapabilitiesAre(capabilities_are));
         Ok(agent)
+    }
+
+    /// The device can do more than it said; the server hears of it, and documents are read anew with it.
+    fn become_able(&mut self, capabilities: Capabilities) {
+        let own = Own::new(self.settings.device.clone(), capabilities);
+        let are = Digest::of(&own.body);
+        self.own = Arc::new(own);
+        self.absorb(Event::CapabilitiesAre(are));
     }
 
     fn absorb(&mut self, event: Event) {
@@ -282,6 +333,11 @@ impl Agent {
 }
 
 impl Own {
+    fn new(device: DeviceId, capabilities: Capabilities) -> Self {
+        let body = g2::capabilities::write(&capabilities);
+        Own { device, capabilities, body }
+    }
+
     /// What a document says to this device: a workload that can run here, or why it cannot.
     fn read(&self, id: Option<AssignmentId>, document: &Document) -> Reading {
         let invalid = |message: String| Failure::new(FailureCode::DocumentInvalid, message);

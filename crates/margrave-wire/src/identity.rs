@@ -255,6 +255,9 @@ pub struct JoinResponse {
     /// The server's built-in registry, if it has one, as `host:port`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
+    /// The authority behind the server's page and registry, PEM: for a container engine that has to trust it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub web_authority: Option<String>,
 }
 
 /// A device asks for its next SVID, proving that it holds the key of the previous one.
@@ -433,6 +436,7 @@ mod tests {
             trust_bundle_uri: None,
             device_url: "https://s:8444".to_owned(),
             registry: None,
+            web_authority: None,
         };
         let text = serde_json::to_string(&response).unwrap();
         assert_eq!(

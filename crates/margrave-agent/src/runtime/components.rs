@@ -129,7 +129,8 @@ impl Components {
                 let young = || -> io::Result<bool> {
                     Ok(entry.metadata()?.modified()?.elapsed().is_ok_and(|age| age < PARTIAL_AGE_MAX))
                 };
-                if !needed.contains(&name) && !(name.ends_with(".partial") && young()?) {
+                let keep = needed.contains(&name) || (name.ends_with(".partial") && young()?);
+                if !keep {
                     fs::remove_file(entry.path())?;
                 }
             }

@@ -23,36 +23,28 @@ use tokio::sync::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::components::Components;
-use super::container::{Container, LABEL_PROJECT, Status};
-use crate::registry_login::RegistryLogin;
-
+use super::container::{Container, LABEL_PROJECT};
 use super::engine::{Engine, Places, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
-use super::health::{self, Progress};
+use super::health;
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
+use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, Run, RunError, plugin_directories};
 use super::project::{
     Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage, write_durably,
 };
 use super::{Pending, Runtime, start_time_max};
-
-/// How often to look while something starts: at first often, because most things are up within a second.
-const LOOK_FIRST: Duration = Duration::from_millis(100);
-const LOOK_LATER: Duration = Duration::from_millis(500);
-const LOOK_OFTEN_FOR: Duration = Duration::from_secs(5);
-
-/// A container without a health check counts as up when it has run for this long: programs that cannot find
-/// their configuration end within milliseconds, and PK-101 wants that seen.
-const STEADY_AFTER: Duration = Duration::from_secs(1);
-/// The same for one that the engine has already had to restart; Docker uses the same measure for its backoff.
-const STEADY_AFTER_RESTART: Duration = Duration::from_secs(10);
+use crate::registry_login::RegistryLogin;
 
 /// Reading a compose file asks nobody; a minute is for a device that is swapping.
 const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
 /// Containers get ten seconds each to stop, some ask for more; after this the engine is told to be firm.
 const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
 const GONE_TIME_MAX: Duration = Duration::from_secs(60);
+/// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does;
+/// Docker knows each container's own grace period.
+const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
 /// How long to wait for a Compose process that an earlier agent left behind.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -93,20 +85,6 @@ pub struct ComposeRuntime {
     compose: Mutex<Option<Compose>>,
     /// Held by whoever has an archive that no project claims yet, so that it is not swept away.
     fetching: RwLock<()>,
-}
-
-/// An order with everything it needs on the device.
-struct Prepared {
-    project: ProjectName,
-    directory: ProjectDirectory,
-    lock: ProjectLock,
-    archive: Digest,
-    /// The directory with `compose.yaml`.
-    files: PathBuf,
-    model: Model,
-    variables: BTreeMap<OsString, OsString>,
-    compose: Compose,
-    engine: Engine,
 }
 
 impl ComposeRuntime {
@@ -334,9 +312,19 @@ impl ComposeRuntime {
             return Ok(());
         }
         let prepared = self.prepare(order).await?;
+        let cut_off = prepared.directory.record().is_some_and(|record| record.stage == Stage::Begun);
         let mut record = self.begin(order, &prepared)?;
         let deadline = Instant::now() + start_time_max(order);
-        self.up(&prepared, &record, deadline).await?;
+        let mut up = self.up(&prepared, &record, deadline).await;
+        // A Compose that was killed while it replaced a container leaves two of them. The next one tidies up,
+        // and may trip over its own tidying: it renames the one while it still removes the other.
+        if let Err(failure) = &up
+            && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
+        {
+            tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
+            up = self.up(&prepared, &record, deadline).await;
+        }
+        up?;
         let containers = prepared.containers().await?;
         for (name, service) in &mut record.services {
             service.hash = containers.iter().find(|c| &c.service == name).and_then(|c| c.config_hash.clone());
@@ -412,7 +400,9 @@ impl ComposeRuntime {
     async fn up(&self, prepared: &Prepared, record: &Record, deadline: Instant) -> Result<(), Failure> {
         let before = prepared.containers().await?;
         let time_max = deadline.saturating_duration_since(Instant::now());
-        let up = self.run(prepared, &["up", "--detach", "--remove-orphans", "--no-build"], true, time_max);
+        let grace: &[&str] = if prepared.engine.is_podman() { &PODMAN_GRACE } else { &[] };
+        let arguments = [&["up", "--detach", "--remove-orphans", "--no-build"], grace].concat();
+        let up = self.run(prepared, &arguments, true, time_max);
         let failing = first_failure(prepared, &before);
         let result = tokio::select! {
             result = up => result,
@@ -500,7 +490,9 @@ impl ComposeRuntime {
         let down = async {
             let compose = self.compose(engine).await?;
             let variables = self.surroundings(engine)?.variables();
-            let arguments = ["--project-name", project.as_str(), "down", "--remove-orphans"];
+            let grace: &[&str] = if engine.is_podman() { &PODMAN_GRACE } else { &[] };
+            let arguments =
+                [&["--project-name", project.as_str(), "down", "--remove-orphans"], grace].concat();
             let input = lock.as_input().map_err(|error| disk("The lock could not be shared", error))?;
             let run = Run {
                 arguments: arguments.iter().map(OsString::from).collect(),
@@ -616,83 +608,6 @@ impl ComposeRuntime {
     }
 }
 
-impl Prepared {
-    async fn containers(&self) -> Result<Vec<Container>, Failure> {
-        Ok(self.engine.containers(&[(LABEL_PROJECT, self.project.as_str())]).await?)
-    }
-
-    fn write(&self, record: &Record) -> Result<(), Failure> {
-        self.directory
-            .write_record(record)
-            .map_err(|error| disk("What was started could not be noted", error))
-    }
-}
-
-/// Looks again and again until everything is up and stays so, or something has failed, or time is up.
-async fn wait_until_up(
-    prepared: &Prepared,
-    record: &Record,
-    deadline: Instant,
-) -> Result<Vec<Container>, Failure> {
-    let began = Instant::now();
-    let mut steady: Option<(Instant, Vec<(String, String)>)> = None;
-    loop {
-        let containers = prepared.containers().await?;
-        let late = Instant::now() >= deadline;
-        match health::progress(&record.services, &containers) {
-            Progress::Failed(failure) => return Err(failure),
-            Progress::Coming(failure) if late => return Err(failure),
-            Progress::Coming(_) => steady = None,
-            Progress::Up { checked: true } => return Ok(containers),
-            Progress::Up { checked: false } => {
-                let runs: Vec<_> = containers.iter().map(|c| (c.id.clone(), c.started_at.clone())).collect();
-                let restarted = containers.iter().find(|container| container.restart_count > 0);
-                let enough = if restarted.is_some() { STEADY_AFTER_RESTART } else { STEADY_AFTER };
-                let since = match steady.take() {
-                    Some((since, same)) if same == runs => since,
-                    _ => Instant::now(),
-                };
-                if since.elapsed() >= enough || (late && restarted.is_none()) {
-                    return Ok(containers);
-                }
-                if let (true, Some(container)) = (late, restarted) {
-                    let message = format!("Service {} keeps restarting.", container.service);
-                    return Err(Failure::new(FailureCode::StartFailed, message));
-                }
-                steady = Some((since, runs));
-            }
-        }
-        tokio::time::sleep(if began.elapsed() < LOOK_OFTEN_FOR { LOOK_FIRST } else { LOOK_LATER }).await;
-    }
-}
-
-/// Comes back when a container that was not there before, or runs anew, has failed for good.
-async fn first_failure(prepared: &Prepared, before: &[Container]) -> Failure {
-    loop {
-        tokio::time::sleep(LOOK_LATER).await;
-        // Compose runs into the same trouble with the engine, and it is told then.
-        let Ok(containers) = prepared.containers().await else { continue };
-        for container in new_ones(containers, before) {
-            // Compose sees what it cannot start and what does not get healthy by itself.
-            if let health::Condition::Failed(failure) = health::condition(&container)
-                && container.status == Status::Exited
-            {
-                return failure;
-            }
-        }
-    }
-}
-
-/// Containers that are not as they were before. One that could not start is always among them: it looks
-/// the same after every attempt.
-fn new_ones(mut now: Vec<Container>, before: &[Container]) -> Vec<Container> {
-    let same = |a: &Container, b: &Container| {
-        a.id == b.id && a.started_at == b.started_at && a.health == b.health && a.error.is_empty()
-    };
-    now.retain(|container| !before.iter().any(|earlier| same(earlier, container)));
-    now
-}
-
 /// Removes what is left of a project, and looks until it is gone.
 async fn clear(engine: &Engine, project: &ProjectName) -> Result<(), Failure> {
     let deadline = Instant::now() + GONE_TIME_MAX;
@@ -775,5 +690,19 @@ impl Runtime for ComposeRuntime {
 
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>> {
         Box::pin(async move { self.forget_if_unreachable(self.look().await).await })
+    }
+
+    fn changed(&self) -> Pending<'_, Result<(), Failure>> {
+        Box::pin(ComposeRuntime::changed(self))
+    }
+
+    fn answers(&self) -> Pending<'_, bool> {
+        Box::pin(async {
+            match self.find().await {
+                Ok(_) => true,
+                // An engine that is being restarted is still an engine.
+                Err(failure) => failure.code == FailureCode::RuntimeUnreachable,
+            }
+        })
     }
 }

@@ -134,7 +134,7 @@ pub struct Engine {
     address: Address,
     api: ApiVersion,
     version: String,
-    name: String,
+    podman: bool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -228,8 +228,7 @@ impl Engine {
         }
         let api = newest.min(API_NEWEST.max(oldest));
         let podman = said.components.iter().any(|component| component.name.starts_with("Podman"));
-        let name = if podman { "Podman" } else { "Docker" }.to_owned();
-        Ok(Engine { client, address, api, version: said.version, name })
+        Ok(Engine { client, address, api, version: said.version, podman })
     }
 
     pub fn address(&self) -> &Address {
@@ -238,7 +237,11 @@ impl Engine {
 
     /// What to call it in a log: its name and version.
     pub fn description(&self) -> String {
-        format!("{} {}", self.name, self.version)
+        format!("{} {}", if self.podman { "Podman" } else { "Docker" }, self.version)
+    }
+
+    pub fn is_podman(&self) -> bool {
+        self.podman
     }
 
     /// Whether it still answers.
@@ -281,11 +284,18 @@ impl Engine {
     /// when it has forgotten: it was restarted since, or much has happened.
     pub async fn ended_by_itself(&self, container: &Container) -> Result<bool, EngineError> {
         let Ok(finished) = container.finished_at.parse::<jiff::Timestamp>() else { return Ok(false) };
-        let happened = ["start", "die", "kill", "stop"];
-        let filters = json!({"container": [container.id], "event": happened, "type": ["container"]});
         // A stop sends its signal, waits for the grace period, and the end follows: seconds to minutes.
-        let (since, until) = (finished.as_second() - 600, finished.as_second() + 2);
-        let path = format!("/events?since={since}&until={until}&filters={}", encoded(&filters.to_string()));
+        let since = finished.as_second() - 600;
+        let path = if self.podman {
+            // Podman shows nothing that is before an `until` in the past, and does not know all our words.
+            let filters = json!({"container": [container.id]});
+            format!("/events?stream=false&since={since}&filters={}", encoded(&filters.to_string()))
+        } else {
+            let happened = ["start", "die", "kill", "stop"];
+            let filters = json!({"container": [container.id], "event": happened, "type": ["container"]});
+            let until = finished.as_second() + 2;
+            format!("/events?since={since}&until={until}&filters={}", encoded(&filters.to_string()))
+        };
         let mut lines = self.lines(Request::get(self.path(&path)), ANSWER_QUIET_MAX).await?;
         let (mut died, mut told_to) = (false, false);
         while let Some(line) = lines.next().await? {

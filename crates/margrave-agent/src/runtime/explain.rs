@@ -24,11 +24,16 @@ pub(super) fn up(project: &str, containers: &[Container], errors: &str) -> Failu
     if let Some(failure) = failed {
         return failure;
     }
-    match failing_service(project, errors) {
-        Some(service) => Failure::new(
-            FailureCode::CreateFailed,
-            format!("Service {service} could not be created: {words}."),
-        ),
+    if let Some(service) = with_progress(project, errors, "Error") {
+        let message = format!("Service {service} could not be created: {words}.");
+        return Failure::new(FailureCode::CreateFailed, message);
+    }
+    // Some engines do not keep why a container could not start; Compose was at it when it gave up.
+    let starting = with_progress(project, errors, "Starting");
+    match starting.filter(|service| with_progress(project, errors, "Started") != Some(service)) {
+        Some(service) => {
+            Failure::new(FailureCode::StartFailed, format!("Service {service} could not start: {words}."))
+        }
         None => {
             Failure::new(FailureCode::CreateFailed, format!("The containers could not be created: {words}."))
         }
@@ -69,13 +74,13 @@ pub(super) fn sentence_of(error: &dyn std::error::Error) -> String {
     format!("{}.", sentence(&chain(error)))
 }
 
-/// Compose's progress has a line `Container <project>-<service>-<number>  Error …` for what failed.
-fn failing_service<'a>(project: &str, errors: &'a str) -> Option<&'a str> {
-    errors.lines().find_map(|line| {
+/// The last service of which Compose's progress says `Container <project>-<service>-<number>  <word> …`.
+fn with_progress<'a>(project: &str, errors: &'a str, word: &str) -> Option<&'a str> {
+    errors.lines().rev().find_map(|line| {
         let rest = line.trim().strip_prefix("Container ")?.strip_prefix(project)?.strip_prefix('-')?;
         let (name, rest) = rest.split_once(char::is_whitespace)?;
         let (service, _number) = name.rsplit_once('-')?;
-        rest.trim_start().starts_with("Error").then_some(service)
+        rest.trim_start().starts_with(word).then_some(service)
     })
 }
 
@@ -101,6 +106,12 @@ mod tests {
         check_up(
             " Network mg-1-web_default  Creating\nError response from daemon: could not find an available pool.\n",
             "create-failed: The containers could not be created: could not find an available pool.",
+        );
+        check_up(
+            " Container mg-1-web-db-1  Starting\n Container mg-1-web-db-1  Started\n \
+             Container mg-1-web-web-1  Starting\n\
+             Error response from daemon: cannot listen on the TCP port: address already in use\n",
+            "start-failed: Service web could not start: cannot listen on the TCP port: address already in use.",
         );
         check_up("", "create-failed: The containers could not be created: Compose did not say why.");
         check_up(

@@ -14,6 +14,10 @@ use super::project::{Ending, Record, Service};
 /// Health checks may print pages; the last words are what counts.
 const OUTPUT_SHOWN_MAX: usize = 300;
 
+/// What has failed this often and was brought back each time is not going to start: waiting for the rest of
+/// its timeout would only keep an operator in the dark. The engine goes on trying, and so does the device.
+const RESTARTS_MAX: u64 = 3;
+
 /// How one container is.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Condition {
@@ -70,10 +74,13 @@ pub(super) fn condition(container: &Container) -> Condition {
             format!("Service {service} could not start: {}.", container.error.trim_end_matches('.')),
         )),
         Status::Created => Condition::Starting(format!("service {service} has not been started")),
-        Status::Restarting => Condition::Restarting(Failure::new(
-            FailureCode::StartFailed,
-            format!("Service {service} keeps restarting; it last {}.", exit()),
-        )),
+        Status::Restarting => brought_back(
+            container,
+            Failure::new(
+                FailureCode::StartFailed,
+                format!("Service {service} keeps restarting; it last {}.", exit()),
+            ),
+        ),
         Status::Exited if !container.error.is_empty() => Condition::Failed(Failure::new(
             FailureCode::StartFailed,
             format!("Service {service} could not start: {}.", container.error.trim_end_matches('.')),
@@ -87,7 +94,7 @@ pub(super) fn condition(container: &Container) -> Condition {
                     Condition::Failed(failure())
                 }
                 // An engine may show a container as exited for a moment before it restarts it.
-                _ => Condition::Restarting(failure()),
+                _ => brought_back(container, failure()),
             }
         }
         Status::Paused => {
@@ -97,6 +104,15 @@ pub(super) fn condition(container: &Container) -> Condition {
             FailureCode::StartFailed,
             format!("The container of {service} is being removed or could not be removed."),
         )),
+    }
+}
+
+/// A container that the engine restarts: for a while that may help.
+fn brought_back(container: &Container, failure: Failure) -> Condition {
+    if container.exit_code != 0 && container.restart_count >= RESTARTS_MAX {
+        Condition::Failed(failure)
+    } else {
+        Condition::Restarting(failure)
     }
 }
 
@@ -322,15 +338,28 @@ mod tests {
     }
 
     #[test]
-    fn pk_101_what_the_engine_brings_back_has_until_the_timeout() {
-        let web = Container { exit_code: 3, ..container("web", Status::Restarting) };
+    fn pk_101_what_the_engine_brings_back_has_three_tries() {
+        let web = Container { exit_code: 3, restart_count: 2, ..container("web", Status::Restarting) };
         check_start(
-            &[container("db", Status::Created), web],
+            &[container("db", Status::Created), web.clone()],
             "coming; start-failed: Service web keeps restarting; it last exited with code 3.",
         );
         check_start(
             &[exited("web", 3, RestartPolicy::Always)],
             "coming; start-failed: Service web exited with code 3.",
+        );
+        check_start(
+            &[Container { restart_count: 3, ..web.clone() }],
+            "start-failed: Service web keeps restarting; it last exited with code 3.",
+        );
+        check_start(
+            &[Container { restart_count: 3, ..exited("web", 3, RestartPolicy::Always) }],
+            "start-failed: Service web exited with code 3.",
+        );
+        // Ending well is not failing, however often.
+        check_start(
+            &[Container { restart_count: 9, exit_code: 0, ..web }],
+            "coming; start-failed: Service web keeps restarting; it last exited with code 0.",
         );
         let given_up = exited("web", 3, RestartPolicy::OnFailure { tries_max: Some(2) });
         check_start(

@@ -12,6 +12,7 @@ mod environment;
 mod explain;
 mod health;
 mod model;
+mod prepared;
 mod program;
 mod project;
 pub mod simulated;
@@ -50,6 +51,12 @@ pub trait Runtime: Send + Sync {
 
     /// Everything of ours that is there now, also what no document asks for any more.
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>>;
+
+    /// Waits until something happens to what is ours, so that whoever looks then sees it at once.
+    fn changed(&self) -> Pending<'_, Result<(), Failure>>;
+
+    /// Whether there is anything here that could carry out an order.
+    fn answers(&self) -> Pending<'_, bool>;
 }
 
 /// From the beginning of starting to being up. Fetching does not count: it is as slow as the network is.

@@ -22,21 +22,30 @@ use tokio::time::Instant;
 use super::project::write_durably;
 use super::{Pending, Runtime, environment, start_time_max};
 
-/// How the simulated device behaves.
-#[derive(Debug, Clone, PartialEq)]
+/// How the simulated device behaves; what a description leaves out is quick and without faults.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Simulation {
     pub seed: u64,
     pub pull: Latency,
     pub start: Latency,
     pub stop: Latency,
     pub faults: Vec<Fault>,
+    pub drills: Vec<Drill>,
 }
 
 /// A duration between `least` and `least + spread`, by the dice of the seed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Latency {
+    #[serde(rename = "leastMillis", deserialize_with = "millis", default)]
     pub least: Duration,
+    #[serde(rename = "spreadMillis", deserialize_with = "millis", default)]
     pub spread: Duration,
+}
+
+fn millis<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    u64::deserialize(deserializer).map(Duration::from_millis)
 }
 
 impl Latency {
@@ -48,17 +57,32 @@ impl Latency {
 }
 
 /// Something that goes wrong on purpose.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Fault {
     /// `None` for every component.
+    #[serde(default)]
     pub component: Option<ComponentName>,
     pub act: Act,
     pub effect: Effect,
     /// How often; `None` for always.
+    #[serde(default)]
     pub times: Option<u32>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A component that goes wrong when it starts with a certain value: how a package that can fail on purpose
+/// behaves where nothing really runs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drill {
+    /// Where the value goes, such as `GATE_DRILL`.
+    pub pointer: String,
+    pub value: String,
+    pub effect: Effect,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Act {
     Prefetch,
     Apply,
@@ -66,7 +90,8 @@ pub enum Act {
     Observe,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Effect {
     /// Fails with this code after the usual time.
     Fail(FailureCode),
@@ -74,6 +99,12 @@ pub enum Effect {
     NeverHealthy,
     /// Does not come back before the component's timeout. For other acts than applying, not at all.
     Hang,
+}
+
+impl Default for Simulation {
+    fn default() -> Self {
+        Simulation::new(1)
+    }
 }
 
 impl Simulation {
@@ -85,12 +116,14 @@ impl Simulation {
             start: Latency::millis(300, 900),
             stop: Latency::millis(200, 400),
             faults: vec![],
+            drills: vec![],
         }
     }
 
     /// Everything at once, for tests that care about order and not about time.
     pub fn instant(seed: u64) -> Self {
-        Simulation { seed, pull: Latency::NONE, start: Latency::NONE, stop: Latency::NONE, faults: vec![] }
+        let none = Latency::NONE;
+        Simulation { pull: none, start: none, stop: none, ..Simulation::new(seed) }
     }
 }
 
@@ -245,6 +278,14 @@ impl SimulatedRuntime {
         None
     }
 
+    fn drill(&self, order: &Order) -> Option<Effect> {
+        let meant = |drill: &&Drill| {
+            let values = &mut order.values.iter();
+            values.any(|(pointer, value)| *pointer == drill.pointer && value.to_string() == drill.value)
+        };
+        self.simulation.drills.iter().find(meant).map(|drill| drill.effect)
+    }
+
     async fn prefetch_order(&self, order: &Order) -> Result<(), Failure> {
         check(order)?;
         let fingerprint = order.fingerprint();
@@ -278,7 +319,7 @@ impl SimulatedRuntime {
             return Ok(());
         }
         self.prefetch_order(order).await?;
-        let effect = self.fault(Some(component), Act::Apply);
+        let effect = self.drill(order).or_else(|| self.fault(Some(component), Act::Apply));
         if let Some(Effect::Fail(code)) = effect
             && code != FailureCode::Unhealthy
         {
@@ -417,6 +458,15 @@ impl Runtime for SimulatedRuntime {
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>> {
         Box::pin(self.look())
     }
+
+    /// Nothing happens here that the agent did not do itself, apart from what tests do on purpose.
+    fn changed(&self) -> Pending<'_, Result<(), Failure>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn answers(&self) -> Pending<'_, bool> {
+        Box::pin(std::future::ready(true))
+    }
 }
 
 /// What the real runtime would refuse before it touches anything is refused here too.
@@ -448,4 +498,27 @@ fn dice(seed: u64, count: u64) -> f64 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^= x >> 31;
     (x >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_simulation_is_described_in_json_and_a_slip_in_it_is_named() {
+        let text = r#"{ "seed": 7, "pull": {"leastMillis": 500, "spreadMillis": 2000},
+            "faults": [ { "component": "web", "act": "apply", "effect": {"fail": "start-failed"}, "times": 2 },
+                        { "act": "apply", "effect": "never-healthy" } ] }"#;
+        let simulation: Simulation = serde_json::from_str(text).unwrap();
+        assert_eq!((simulation.seed, simulation.pull), (7, Latency::millis(500, 2000)));
+        assert_eq!(simulation.start, Simulation::default().start);
+        assert_eq!(simulation.faults[0].effect, Effect::Fail(FailureCode::StartFailed));
+        assert_eq!((simulation.faults[1].effect, simulation.faults[1].times), (Effect::NeverHealthy, None));
+        for (bad, named) in
+            [(r#"{"sed": 1}"#, "sed"), (r#"{"faults":[{"act":"fly","effect":"hang"}]}"#, "fly")]
+        {
+            let error = serde_json::from_str::<Simulation>(bad).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use margrave_agent::runtime::Runtime;
 use margrave_agent::runtime::simulated::{
-    Act, Disturbance, Effect, Fault, Latency, SimulatedRuntime, Simulation,
+    Act, Disturbance, Drill, Effect, Fault, Latency, SimulatedRuntime, Simulation,
 };
 use margrave_core::device::{Health, Observation, Order};
 use margrave_core::id::{AssignmentId, ComponentName};
@@ -183,4 +183,20 @@ async fn the_same_seed_takes_the_same_time() {
     };
     let (first, again) = tokio::join!(timed(3), timed(3));
     assert!(first.abs_diff(again) < Duration::from_millis(20), "{first:?} {again:?}");
+}
+
+#[tokio::test]
+async fn a_drill_fails_with_its_value_and_with_no_other() {
+    let drill = |value: &str, effect| Drill { pointer: "DRILL".into(), value: value.into(), effect };
+    let drills =
+        vec![drill("start", Effect::Fail(FailureCode::StartFailed)), drill("health", Effect::NeverHealthy)];
+    let runtime = SimulatedRuntime::new(Simulation { drills, ..Simulation::instant(1) });
+    let with = |value: &str| Order { values: vec![("DRILL".into(), text(value))], ..order("web") };
+    for (value, code) in [("start", FailureCode::StartFailed), ("health", FailureCode::Unhealthy)] {
+        assert_eq!(runtime.apply(&with(value)).await.unwrap_err().code, code);
+    }
+    for value in ["none", "health "] {
+        runtime.apply(&with(value)).await.unwrap();
+        assert!(seen(&runtime).await.iter().all(|component| component.health == Health::Healthy));
+    }
 }

@@ -90,6 +90,8 @@ pub enum Event {
         sequence: u64,
         result: Result<(), Trouble>,
     },
+    /// Something happened to a container: look soon, not at the next regular time.
+    Stirred,
     Observed(Result<Vec<Observation>, Failure>),
     Prefetched {
         assignment: AssignmentId,

@@ -135,6 +135,7 @@ impl Device {
             Event::Polled(result) => self.polled(settings, now, roll, result),
             Event::Fetched(result) => self.fetched(settings, now, roll, result),
             Event::Sent { sequence, result } => self.sent(settings, now, roll, sequence, result),
+            Event::Stirred => self.stirred(now),
             Event::Observed(result) => self.observed(settings, now, result),
             Event::Prefetched { assignment, component, result } => {
                 self.prefetched(settings, now, roll, assignment, component, result)

@@ -380,6 +380,20 @@ fn a_component_that_vanished_is_seen_repaired_and_reported() {
 }
 
 #[test]
+fn something_that_stirred_is_looked_at_within_a_second() {
+    let mut world = World::new(5);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    let regular = world.device.wake(&world.settings, world.now).unwrap();
+    assert!(regular.since(world.now) > Duration::from_secs(1));
+    world.absorb(Event::Stirred);
+    let soon = world.device.wake(&world.settings, world.now).unwrap();
+    assert!(soon.since(world.now) <= Duration::from_secs(1));
+    world.now = soon;
+    assert_eq!(world.device.next(&world.settings, world.now), Some(Action::Observe));
+}
+
+#[test]
 fn a_component_that_an_update_drops_is_removed_also_after_a_crash() {
     let mut world = World::new(9);
     world.publish(vec![workload(1, &["db", "web"], "a")]);

@@ -31,6 +31,8 @@ pub(super) struct Upstream {
 
     trouble: Option<String>,
     last_contact: Option<Moment>,
+    /// Whether the server answered a poll since the start or the last trouble.
+    heard: bool,
 }
 
 /// When an exchange may be tried next, and how often it went wrong in a row.
@@ -99,7 +101,9 @@ impl Device {
                 return Some(Action::Fetch(FetchPlan::Documents(lost)));
             }
             let held = self.accepted.as_ref().map(|accepted| accepted.body);
-            return Some(Action::Poll { held, wait: settings.poll_wait });
+            // Until the server has been heard, a quick answer says more than a long wait.
+            let wait = if up.heard { settings.poll_wait } else { Duration::ZERO };
+            return Some(Action::Poll { held, wait });
         }
         None
     }
@@ -163,9 +167,11 @@ impl Device {
             }
         };
         self.heard(now);
+        // The first poll did not offer to wait; the second may find a server that does.
+        let offered = std::mem::replace(&mut self.upstream.heard, true) || settings.poll_wait.is_zero();
         let pause = |held_open: bool| {
             // A server that holds polls open paces them itself; a little jitter keeps a fleet from marching in step.
-            let pause = if held_open { Duration::from_millis(200) } else { settings.poll_every };
+            let pause = if held_open || !offered { Duration::from_millis(200) } else { settings.poll_every };
             now.after(pause.mul_f64(0.75 + roll.clamp(0.0, 1.0) / 2.0))
         };
         match outcome {
@@ -263,6 +269,7 @@ impl Device {
 
     fn troubled(&mut self, trouble: Trouble) {
         self.upstream.trouble = Some(trouble.message);
+        self.upstream.heard = false;
     }
 
     /// When the server was last heard, and what went wrong since.

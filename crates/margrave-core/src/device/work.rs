@@ -27,6 +27,9 @@ pub(super) struct Work {
 /// How soon to look again while something is starting or looks wrong.
 const OBSERVE_SOON: Duration = Duration::from_secs(2);
 
+/// How long to wait for more after something stirred.
+const STIRRED_PAUSE: Duration = Duration::from_millis(500);
+
 /// What an assignment's next step is, if it has one now.
 enum Step {
     Do(Box<Action>),
@@ -230,6 +233,14 @@ impl Device {
         assignment.take_up(wanted, version, &components);
         assignment.attempt += 1;
         self.transition(settings, id, next, now);
+    }
+
+    /// Containers come in crowds: one look after the first few moments sees all of them.
+    pub(super) fn stirred(&mut self, now: Moment) {
+        let soon = now.after(STIRRED_PAUSE);
+        if self.work.observe_next > soon {
+            self.work.observe_next = soon;
+        }
     }
 
     pub(super) fn observed(

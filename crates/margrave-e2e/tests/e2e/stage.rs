@@ -44,6 +44,20 @@ pub(crate) fn free_port() -> u16 {
         .port()
 }
 
+/// Where a program of this machine is; `None` after saying aloud that the test is skipped, which CI forbids.
+pub(crate) fn installed(name: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).map(|path| path.join(name)).find(|path| path.is_file());
+    if found.is_none() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{name} is missing, and CI skips nothing");
+        #[allow(clippy::print_stderr, reason = "a skipped test says so")]
+        {
+            eprintln!("skipped: {name} is not on this machine");
+        }
+    }
+    found
+}
+
 /// A process that dies with the test.
 pub(crate) struct Running {
     name: String,
@@ -52,7 +66,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    fn start(name: &str, directory: &Path, command: &mut Command) -> Self {
+    /// Starts it; what it says goes to `name`.log in `directory`.
+    pub(crate) fn start(name: &str, directory: &Path, command: &mut Command) -> Self {
         let log = directory.join(format!("{name}.log"));
         let open = || {
             File::options().create(true).append(true).open(&log).expect("the stage's directory is writable")
@@ -61,8 +76,8 @@ impl Running {
         Running { name: name.to_owned(), child: child.expect("our own program starts"), log }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// As when the power goes.
@@ -73,11 +88,15 @@ impl Running {
 
     /// As when somebody stops the service.
     pub(crate) fn terminate(&mut self) -> std::process::ExitStatus {
-        let status =
-            Command::new("kill").arg(self.child.id().to_string()).status().expect("kill is everywhere");
-        assert!(status.success());
+        self.end_with("TERM")
+    }
+
+    /// Sends a signal and waits for the end.
+    pub(crate) fn end_with(&mut self, signal: &str) -> std::process::ExitStatus {
+        let status = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
+        assert!(status.expect("kill is everywhere").success());
         let name = self.name.clone();
-        wait_for(&format!("{name} ends after SIGTERM"), || self.child.try_wait().expect("our own child"))
+        wait_for(&format!("{name} ends after SIG{signal}"), || self.child.try_wait().expect("our own child"))
     }
 
     pub(crate) fn log(&self) -> String {
@@ -87,7 +106,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
+        if self.is_running() {
             self.kill();
         }
         if std::thread::panicking() {
@@ -117,14 +136,15 @@ impl Stage {
         Self::start_with(&[])
     }
 
-    /// A server with further arguments, on ports of its own.
+    /// A server with further arguments, on ports of its own; `{local}` stands for the plain one.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let local = free_port();
         let mut stage = Stage {
             directory: tempfile::tempdir().expect("a temporary directory"),
             web: free_port(),
             device: free_port(),
-            local: free_port(),
-            extra: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            local,
+            extra: arguments.iter().map(|argument| argument.replace("{local}", &local.to_string())).collect(),
             server: None,
         };
         stage.start_server();
@@ -208,7 +228,16 @@ impl Stage {
 
     /// A device whose runtime only pretends, but remembers what it pretends across restarts.
     pub(crate) fn simulated(&self, name: &str, start: &str) -> Running {
-        self.run_agent(name, &["--runtime", "simulated", "--simulated-start", start])
+        let millis: u64 = start.trim_end_matches("ms").parse().unwrap_or_else(|_| {
+            1000 * start.trim_end_matches('s').parse::<u64>().expect("a time such as 300ms or 2s")
+        });
+        let file = self.path(&format!("{name}.simulation.json"));
+        let text = format!(r#"{{"start": {{"leastMillis": {millis}}}, "pull": {{"leastMillis": 50}}}}"#);
+        std::fs::write(&file, text).expect("the stage's directory is writable");
+        self.run_agent(
+            name,
+            &["--runtime", "simulated", "--simulation", file.to_str().expect("a plain path")],
+        )
     }
 
     pub(crate) fn agent_status(&self, name: &str) -> Value {

@@ -4,9 +4,12 @@
 //! join costs a one-time token, a renewal the key of the previous SVID. Everything is checked before anything
 //! is spent, so that a typing error never uses up a token. The certificates are made in `margrave-identity`,
 //! the tokens live in the fleet.
+//!
+//! Nothing is counted by address: a whole plant may stand behind one. A right token or proof is always heard; only
+//! the answer to a wrong token is slow.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +23,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HOST, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use margrave_core::chain::sentence;
 use margrave_core::digest::Digest;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
@@ -32,7 +36,9 @@ use margrave_wire::identity::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
+use super::BODY_TIME_MAX;
 use super::problem::Problem;
 use crate::config::authority;
 use crate::fleet::{self, Clock, Fleet, Standing};
@@ -40,7 +46,6 @@ use crate::identity::Identity as Keys;
 
 /// A token and a request of some hundred bytes, or a chain of a few certificates.
 const BODY_BYTES_MAX: usize = 32 * 1024;
-const BODY_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// What the identity endpoints need.
 #[derive(Clone)]
@@ -88,27 +93,31 @@ async fn join(
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Result<Response, Problem> {
-    identity.guesses.admit(address.ip(), identity.clock.now())?;
     let headers = request.headers().clone();
     let JoinRequest { token, csr } = body(request).await?;
     let csr = read_csr(&csr)?;
     let client = match identity.joined.client_of(&token, &csr, identity.clock.now()) {
         Some(client) => client,
         None => {
-            let client = identity.fleet.redeem_join_token(&token).await.map_err(|error| {
-                if matches!(
-                    error,
-                    fleet::Error::TokenUnknown | fleet::Error::TokenUsed | fleet::Error::TokenExpired
-                ) {
-                    identity.guesses.wrong(address.ip(), identity.clock.now());
+            let client = match identity.fleet.redeem_join_token(&token).await {
+                Ok(client) => client,
+                Err(
+                    error @ (fleet::Error::TokenUnknown
+                    | fleet::Error::TokenUsed
+                    | fleet::Error::TokenExpired),
+                ) => {
+                    identity.guesses.wrong().await?;
                     tracing::warn!(%address, %error, "a join was refused");
+                    return Err(error.into());
                 }
-                Problem::from(error)
-            })?;
+                Err(error) => return Err(error.into()),
+            };
             identity.joined.remember(&token, &csr, client.clone(), identity.clock.now());
             client
         }
     };
+    // It may have been retired since it first asked with this token.
+    identity.check_accepted(&client)?;
     let certificates = identity.issue(&client, &csr).await?;
     tracing::info!(%client, %address, "a device joined");
     Ok(secret_json(&JoinResponse {
@@ -118,6 +127,7 @@ async fn join(
         trust_bundle_uri: Some(identity.bundle_uri(&headers)),
         device_url: format!("https://{}", authority(&identity.host_of(&headers), identity.device_port)),
         registry: Some(identity.registry_address.clone()),
+        web_authority: Some(identity.keys.web_authority.certificate_pem()),
     }))
 }
 
@@ -127,7 +137,6 @@ async fn renew(
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Result<Response, Problem> {
-    identity.guesses.admit(address.ip(), identity.clock.now())?;
     let RenewRequest { csr, previous, proof } = body(request).await?;
     let csr = read_csr(&csr)?;
     let previous = chain_from_pem(&previous.concat()).map_err(|error| unprocessable("/previous", &error))?;
@@ -136,14 +145,11 @@ async fn renew(
     let checked =
         check_proof(&previous, &csr, &proof, identity.clock.now(), &keys.name, &keys.bundle.current());
     let peer = checked.map_err(|error| {
-        identity.guesses.wrong(address.ip(), identity.clock.now());
         tracing::warn!(%address, error = &error as &dyn std::error::Error, "a renewal was refused");
         Problem::not_allowed(format!("{error}; join again with a new token"))
     })?;
     let client = peer.name.client;
-    if identity.fleet.standing(&client) != Some(Standing::Accepted) {
-        return Err(Problem::not_allowed(format!("client {client} is not accepted by this server any more")));
-    }
+    identity.check_accepted(&client)?;
     let serial = peer.serial.to_string();
     let known = identity.fleet.svid_serials(&client).await?;
     if !known.contains(&serial) {
@@ -163,6 +169,13 @@ async fn renew(
 }
 
 impl Identity {
+    fn check_accepted(&self, client: &ClientId) -> Result<(), Problem> {
+        if self.fleet.standing(client) == Some(Standing::Accepted) {
+            return Ok(());
+        }
+        Err(Problem::not_allowed(format!("client {client} is not accepted by this server any more")))
+    }
+
     async fn issue(&self, client: &ClientId, csr: &Csr) -> Result<Vec<String>, Problem> {
         let keys = &self.keys;
         let issued = keys
@@ -217,15 +230,7 @@ fn read_csr(text: &str) -> Result<Csr, Problem> {
 }
 
 fn unprocessable(place: &str, error: &dyn std::error::Error) -> Problem {
-    let mut message = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        message = format!("{message}: {cause}");
-        source = cause.source();
-    }
-    Problem::from(fleet::Error::Invalid(vec![margrave_core::violation::Violation::new(
-        place, "ID-175", message,
-    )]))
+    Problem::from(fleet::Error::invalid(place, "ID-175", sentence(error)))
 }
 
 /// Reads a bounded body in bounded time.
@@ -234,7 +239,8 @@ async fn body<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Problem>
     let bytes = match tokio::time::timeout(BODY_TIME_MAX, read).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Problem::too_large(BODY_BYTES_MAX)),
-        Ok(Err(_)) | Err(_) => return Err(Problem::malformed("the body did not arrive; send it again")),
+        Ok(Err(_)) => return Err(Problem::malformed("the body did not arrive whole; send it again")),
+        Err(_) => return Err(Problem::too_slow()),
     };
     serde_json::from_slice(&bytes)
         .map_err(|error| Problem::malformed(format!("the body is not as expected: {error}")))
@@ -268,56 +274,33 @@ fn secret_json(value: &impl Serialize) -> Response {
     (headers, body).into_response()
 }
 
-/// Wrong tokens and proofs that an address may send at once, and how fast the allowance comes back. Right
-/// ones cost nothing: a plant may bring up all of its devices through one address.
-const GUESSES_MAX: u32 = 20;
-const GUESS_EVERY: Duration = Duration::from_secs(10);
-/// Addresses remembered; beyond that the ones with the fewest wrong guesses are forgotten.
-const ADDRESSES_MAX: usize = 4_096;
+/// How long the answer to a wrong token takes.
+const GUESS_TIME: Duration = Duration::from_secs(1);
+/// Wrong tokens that wait for their answer together; more are turned away at once. So the whole world tries at
+/// most this many a second, and a token has 256 random bits.
+const GUESSES_MAX: usize = 32;
 
 /// Slows down whoever tries tokens. They cannot be guessed anyway; this keeps the trying from costing us.
-#[derive(Default)]
 pub(crate) struct Guesses {
-    /// For each address the moment at which its allowance is whole again.
-    whole_at: Mutex<HashMap<IpAddr, Moment>>,
+    turns: Semaphore,
+    each: Duration,
+}
+
+impl Default for Guesses {
+    fn default() -> Self {
+        Guesses { turns: Semaphore::new(GUESSES_MAX), each: GUESS_TIME }
+    }
 }
 
 impl Guesses {
-    fn admit(&self, address: IpAddr, now: Moment) -> Result<(), Problem> {
-        let whole_at = self.whole_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let owed = whole_at.get(&neighbourhood(address)).map_or(Duration::ZERO, |whole| whole.since(now));
-        let after_this = owed + GUESS_EVERY;
-        let limit = GUESS_EVERY * GUESSES_MAX;
-        if after_this <= limit {
-            return Ok(());
-        }
-        let wait = (after_this - limit).as_secs().saturating_add(1).try_into().unwrap_or(u32::MAX);
-        Err(Problem::too_many_requests(
-            "too many wrong tokens came from this address; wait and try again",
-            wait,
-        ))
-    }
-
-    fn wrong(&self, address: IpAddr, now: Moment) {
-        let mut whole_at = self.whole_at.lock().unwrap_or_else(PoisonError::into_inner);
-        whole_at.retain(|_, whole| *whole > now);
-        if whole_at.len() >= ADDRESSES_MAX {
-            let least = whole_at.iter().min_by_key(|(_, whole)| **whole).map(|(address, _)| *address);
-            least.map(|address| whole_at.remove(&address));
-        }
-        let whole = whole_at.entry(neighbourhood(address)).or_insert(now);
-        *whole = (*whole).max(now).after(GUESS_EVERY);
-    }
-}
-
-/// One subscriber owns a whole /64 of IPv6.
-fn neighbourhood(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::V6([a, b, c, d, 0, 0, 0, 0].into())
-        }
-        v4 => v4,
+    /// Returns when a wrong token may be told so.
+    async fn wrong(&self) -> Result<(), Problem> {
+        let Ok(_turn) = self.turns.try_acquire() else {
+            let detail = "too many wrong tokens are being tried at this moment; wait and try again";
+            return Err(Problem::too_many_requests(detail, 5));
+        };
+        tokio::time::sleep(self.each).await;
+        Ok(())
     }
 }
 
@@ -358,37 +341,28 @@ fn join_digest(token: &str, csr: &Csr) -> Digest {
 mod tests {
     use super::*;
 
-    #[test]
-    fn wrong_tokens_are_slowed_down_and_forgiven() {
-        let guesses = Guesses::default();
-        let (one, other) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
-        let mut now = Moment(1_000_000);
+    #[tokio::test]
+    async fn wrong_tokens_are_answered_slowly_and_only_so_many_at_once() {
+        let guesses = Arc::new(Guesses { each: Duration::from_secs(600), ..Guesses::default() });
+        let mut waiting = tokio::task::JoinSet::new();
         for _ in 0..GUESSES_MAX {
-            assert!(guesses.admit(one, now).is_ok());
-            guesses.wrong(one, now);
+            let guesses = Arc::clone(&guesses);
+            waiting.spawn(async move { guesses.wrong().await });
         }
-        let refused = guesses.admit(one, now).unwrap_err().into_response();
+        let all_wait = async {
+            while guesses.turns.available_permits() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), all_wait).await.unwrap();
+        let refused = guesses.wrong().await.unwrap_err().into_response();
         assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
         assert!(refused.headers().contains_key(http::header::RETRY_AFTER));
-        assert!(guesses.admit(other, now).is_ok());
-        now = now.after(GUESS_EVERY + Duration::from_secs(1));
-        assert!(guesses.admit(one, now).is_ok());
-    }
-
-    #[test]
-    fn addresses_are_counted_by_subscriber_and_not_without_end() {
-        let one: IpAddr = "2001:db8:1:2::1".parse().unwrap();
-        assert_eq!(neighbourhood(one), neighbourhood("2001:db8:1:2:ffff::9".parse().unwrap()));
-        assert_ne!(neighbourhood(one), neighbourhood("2001:db8:1:3::1".parse().unwrap()));
-        assert_eq!(
-            neighbourhood("::ffff:192.0.2.1".parse().unwrap()),
-            "192.0.2.1".parse::<IpAddr>().unwrap()
-        );
-        let guesses = Guesses::default();
-        for n in 0..ADDRESSES_MAX as u32 + 100 {
-            guesses.wrong(IpAddr::V4(n.into()), Moment(1_000 + u64::from(n)));
-        }
-        assert!(guesses.whole_at.lock().unwrap().len() <= ADDRESSES_MAX);
+        // Whoever gives up makes room.
+        waiting.shutdown().await;
+        assert_eq!(guesses.turns.available_permits(), GUESSES_MAX);
+        let quick = Guesses { each: Duration::from_millis(1), ..Guesses::default() };
+        assert!(quick.wrong().await.is_ok());
     }
 
     #[test]

@@ -1,0 +1,162 @@
+//! An order that is ready to be carried out, and waiting until what it starts is up.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use margrave_core::digest::Digest;
+use margrave_core::report::{Failure, FailureCode};
+use tokio::time::Instant;
+
+use super::compose::disk;
+use super::container::{Container, LABEL_PROJECT, Status};
+use super::engine::Engine;
+use super::health::{self, Progress};
+use super::model::Model;
+use super::program::Compose;
+use super::project::{ProjectDirectory, ProjectLock, ProjectName, Record};
+
+/// How often to look while something starts: at first often, because most things are up within a second.
+pub(super) const LOOK_FIRST: Duration = Duration::from_millis(100);
+const LOOK_LATER: Duration = Duration::from_millis(500);
+const LOOK_OFTEN_FOR: Duration = Duration::from_secs(5);
+
+/// A container without a health check counts as up when it has run for this long: programs that cannot find
+/// their configuration end within milliseconds, and PK-101 wants that seen.
+const STEADY_AFTER: Duration = Duration::from_secs(1);
+/// The same for one that the engine has already had to restart; Docker uses the same measure for its backoff.
+const STEADY_AFTER_RESTART: Duration = Duration::from_secs(10);
+
+/// An order with everything it needs on the device.
+pub(super) struct Prepared {
+    pub(super) project: ProjectName,
+    pub(super) directory: ProjectDirectory,
+    pub(super) lock: ProjectLock,
+    pub(super) archive: Digest,
+    /// The directory with `compose.yaml`.
+    pub(super) files: PathBuf,
+    pub(super) model: Model,
+    pub(super) variables: BTreeMap<OsString, OsString>,
+    pub(super) compose: Compose,
+    pub(super) engine: Engine,
+}
+
+impl Prepared {
+    pub(super) async fn containers(&self) -> Result<Vec<Container>, Failure> {
+        Ok(self.engine.containers(&[(LABEL_PROJECT, self.project.as_str())]).await?)
+    }
+
+    pub(super) fn write(&self, record: &Record) -> Result<(), Failure> {
+        self.directory
+            .write_record(record)
+            .map_err(|error| disk("What was started could not be noted", error))
+    }
+}
+
+/// Looks again and again until everything is up and stays so, or something has failed, or time is up.
+pub(super) async fn wait_until_up(
+    prepared: &Prepared,
+    record: &Record,
+    deadline: Instant,
+) -> Result<Vec<Container>, Failure> {
+    let began = Instant::now();
+    let mut steady: Option<(Instant, Vec<(String, String)>)> = None;
+    loop {
+        let containers = prepared.containers().await?;
+        let late = Instant::now() >= deadline;
+        match health::progress(&record.services, &containers) {
+            Progress::Failed(failure) => return Err(failure),
+            Progress::Coming(failure) if late => return Err(failure),
+            Progress::Coming(_) => steady = None,
+            Progress::Up { checked: true } => return Ok(containers),
+            Progress::Up { checked: false } => {
+                let runs: Vec<_> = containers.iter().map(|c| (c.id.clone(), c.started_at.clone())).collect();
+                let restarted = containers.iter().find(|container| container.restart_count > 0);
+                let enough = if restarted.is_some() { STEADY_AFTER_RESTART } else { STEADY_AFTER };
+                let since = match steady.take() {
+                    Some((since, same)) if same == runs => since,
+                    _ => Instant::now(),
+                };
+                if since.elapsed() >= enough || (late && restarted.is_none()) {
+                    return Ok(containers);
+                }
+                if let (true, Some(container)) = (late, restarted) {
+                    let message = format!("Service {} keeps restarting.", container.service);
+                    return Err(Failure::new(FailureCode::StartFailed, message));
+                }
+                steady = Some((since, runs));
+            }
+        }
+        tokio::time::sleep(if began.elapsed() < LOOK_OFTEN_FOR { LOOK_FIRST } else { LOOK_LATER }).await;
+    }
+}
+
+/// Comes back when a container that was not there before, or runs anew, has failed for good.
+pub(super) async fn first_failure(prepared: &Prepared, before: &[Container]) -> Failure {
+    loop {
+        tokio::time::sleep(LOOK_LATER).await;
+        // Compose runs into the same trouble with the engine, and it is told then.
+        let Ok(containers) = prepared.containers().await else { continue };
+        for container in new_ones(containers, before) {
+            // Compose sees what it cannot start and what does not get healthy by itself.
+            if let health::Condition::Failed(failure) = health::condition(&container)
+                && matches!(container.status, Status::Exited | Status::Restarting)
+            {
+                return failure;
+            }
+        }
+    }
+}
+
+/// Containers that are not as they were before. One that could not start is always among them: it looks
+/// the same after every attempt. One that ran before and has ended is never: Compose stopped it, to replace it.
+pub(super) fn new_ones(mut now: Vec<Container>, before: &[Container]) -> Vec<Container> {
+    let same = |earlier: &Container, container: &Container| {
+        (&earlier.id, &earlier.started_at) == (&container.id, &container.started_at)
+            && (earlier.health == container.health || container.status == Status::Exited)
+            && container.error.is_empty()
+    };
+    now.retain(|container| !before.iter().any(|earlier| same(earlier, container)));
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::container::{HealthState, RestartPolicy};
+
+    #[test]
+    fn what_compose_stops_to_replace_it_has_not_failed() {
+        let health = |status: &str| Some(HealthState { status: status.into(), last_output: None });
+        let old = Container {
+            id: "old".into(),
+            project: "p".into(),
+            service: "web".into(),
+            assignment: None,
+            component: None,
+            config_hash: None,
+            status: Status::Running,
+            exit_code: 0,
+            error: String::new(),
+            out_of_memory: false,
+            started_at: "1".into(),
+            finished_at: String::new(),
+            health: health("healthy"),
+            restart_count: 0,
+            restart_policy: RestartPolicy::No,
+        };
+        let check = |now: Container, new: bool| {
+            let found = new_ones(vec![now.clone()], std::slice::from_ref(&old));
+            assert_eq!(found.len() == 1, new, "{now:?}");
+        };
+        check(old.clone(), false);
+        let stopped =
+            Container { status: Status::Exited, exit_code: 137, health: health("unhealthy"), ..old.clone() };
+        check(stopped.clone(), false);
+        check(Container { started_at: "2".into(), ..stopped.clone() }, true);
+        check(Container { id: "new".into(), ..stopped.clone() }, true);
+        check(Container { error: "port is taken".into(), ..stopped }, true);
+        check(Container { health: health("unhealthy"), ..old.clone() }, true);
+    }
+}

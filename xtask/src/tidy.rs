@@ -93,6 +93,17 @@ fn every_failure_code_has_a_section_that_says_what_to_do() {
 fn every_file_that_the_architecture_names_exists() {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let crates = root().join("crates");
+    let paths: Vec<PathBuf> = files(&[".rs", ".toml", ".md"]).into_iter().map(|(path, _)| path).collect();
+    // Every odd piece between backticks is code; those that end like files must be the end of one.
+    let named = text.split('`').skip(1).step_by(2).filter(|piece| !piece.contains(['\n', ' ']));
+    for name in
+        named.filter(|piece| piece.ends_with(".rs") || piece.ends_with(".toml") || piece.ends_with(".md"))
+    {
+        assert!(
+            paths.iter().any(|path| path.ends_with(name)),
+            "ARCHITECTURE.md names {name}, which is nowhere"
+        );
+    }
     let listed = std::fs::read_dir(&crates).expect("the crates can be listed");
     for entry in listed {
         let name = entry.expect("the crates can be listed").file_name();

@@ -8,6 +8,7 @@
 //! manifest), and with [`device`] for the device's (manifest → verified → plan → outcome → report).
 
 pub mod capabilities;
+pub mod chain;
 pub mod constraints;
 pub mod deployment;
 pub mod device;
@@ -17,6 +18,7 @@ pub mod identity;
 pub mod lifecycle;
 pub mod manifest;
 pub mod moment;
+pub mod observed;
 pub mod package;
 pub mod parameters;
 pub mod publish;

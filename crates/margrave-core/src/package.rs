@@ -155,6 +155,11 @@ impl Package {
         self.profiles.iter().find(|profile| &profile.id == id)
     }
 
+    /// The profiles that a device may take: the named one, or any, in the package's order.
+    pub fn candidates<'a>(&'a self, named: Option<&'a ProfileId>) -> impl Iterator<Item = &'a Profile> {
+        self.profiles.iter().filter(move |profile| named.is_none_or(|id| profile.id == *id))
+    }
+
     /// What is wrong between the parts; empty for a package that can be deployed.
     pub fn check(&self) -> Vec<Violation> {
         check_parts(&self.profiles, &self.parameters, &self.sections, &self.schemas)

@@ -479,8 +479,20 @@ fn reaching(targets: &[Target], profile: &Profile) -> Vec<Target> {
         .collect()
 }
 
+/// What an installation with these answers has: where nothing was answered, the default that the package had at
+/// the time. A newer version may have another default, and that must not change what cannot be changed (DM-059).
+pub fn in_force(package: &Package, answers: &Answers) -> Answers {
+    let mut values = answers.clone();
+    for (name, parameter) in &package.parameters {
+        if let (false, Some(default)) = (values.contains_key(name), &parameter.default) {
+            values.insert(name.clone(), default.clone());
+        }
+    }
+    values
+}
+
 /// The values that `profile` gets: defaults overridden by answers, all checked (DM-162…DM-166), in the order
-/// of their names. `previous` are the answers that an installation already uses, if there is one.
+/// of their names. `previous` are the values that an installation already uses ([`in_force`]), if there is one.
 ///
 /// # Errors
 /// Everything that is wrong with the answers, each at `/parameters/<name>`.
@@ -521,7 +533,7 @@ pub fn resolve(
             }
         }
         if let (Some(true), Some(previous)) = (setting.map(|setting| setting.immutable), previous) {
-            let held = previous.get(name).or(parameter.default.as_ref());
+            let held = previous.get(name);
             let kept = match (held, value) {
                 (Some(held), Some(value)) => held.same_as(value),
                 (Some(held), None) => held.is_empty(),

@@ -1,6 +1,46 @@
-//! Documents → manifest, with versions that only grow.
+//! Package → profile for a device, and documents → manifest, with versions that only grow.
 
+use crate::capabilities::Capabilities;
+use crate::constraints::fits;
+use crate::id::ProfileId;
 use crate::manifest::{Blob, Entry, InvalidManifest, Manifest};
+use crate::package::{Package, Profile};
+
+/// The profile that a device takes, and what `prepare` made for it: the named one, or the first that fits and can
+/// be prepared. One that the device `held` before comes first, so that it does not move without need.
+///
+/// # Errors
+/// Every reason why no profile will do, each with its profile where there is a choice.
+pub fn choose_profile<'p, T, R: ToString>(
+    package: &'p Package,
+    named: Option<&'p ProfileId>,
+    held: Option<&ProfileId>,
+    capabilities: &Capabilities,
+    prepare: impl Fn(&'p Profile) -> Result<T, Vec<R>>,
+) -> Result<(&'p Profile, T), Vec<String>> {
+    let mut candidates: Vec<&Profile> = package.candidates(named).collect();
+    // Stable: the others stay in the package's order.
+    candidates.sort_by_key(|profile| Some(&profile.id) != held);
+    let alone = candidates.len() == 1;
+    let mut reasons = Vec::new();
+    for profile in candidates {
+        let said = |reason: String| if alone { reason } else { format!("profile {}: {reason}", profile.id) };
+        match fits(profile, capabilities) {
+            Err(misfits) => reasons.extend(misfits.into_iter().map(|misfit| said(misfit.message))),
+            Ok(()) => match prepare(profile) {
+                Ok(prepared) => return Ok((profile, prepared)),
+                Err(broken) => reasons.extend(broken.iter().map(|reason| said(reason.to_string()))),
+            },
+        }
+    }
+    if reasons.is_empty() {
+        reasons.push(match named {
+            Some(id) => format!("the package has no profile {id}"),
+            None => "the package has no profile at all".to_owned(),
+        });
+    }
+    Err(reasons)
+}
 
 /// The manifest that must follow `current` so that the client runs exactly `entries`; `None` when it
 /// already does. `bundle` is asked for only when there is something to put into it.
@@ -61,6 +101,102 @@ mod tests {
             next_manifest(Some(&last), vec![entry(1, 1)], bundle),
             Err(PublishError::VersionsExhausted)
         );
+    }
+
+    mod choosing {
+        use super::*;
+        use crate::capabilities::Hosting;
+        use crate::package::{Catalog, Extensions, ProfileKind};
+
+        fn compose_device() -> Capabilities {
+            Capabilities {
+                device: "edge-1".parse().unwrap(),
+                vendor: "Acme".into(),
+                model_number: "M".into(),
+                serial_number: "4".into(),
+                hosting: Some(Hosting {
+                    cpus: vec![],
+                    memory_bytes: None,
+                    storage_bytes: None,
+                    deployment_types: vec![ProfileKind::Compose],
+                }),
+                properties: Default::default(),
+                labels: Default::default(),
+                simulated: false,
+                agent_version: None,
+            }
+        }
+
+        fn package(profiles: &[(&str, ProfileKind)]) -> Package {
+            let profile = |(id, kind): &(&str, ProfileKind)| Profile {
+                id: id.parse().unwrap(),
+                kind: *kind,
+                description: None,
+                components: vec![],
+                constraints: None,
+                extensions: Extensions::new(),
+            };
+            Package {
+                id: "app".parse().unwrap(),
+                version: "1.0".parse().unwrap(),
+                name: "App".into(),
+                description: None,
+                catalog: Catalog::default(),
+                profiles: profiles.iter().map(profile).collect(),
+                parameters: Default::default(),
+                sections: vec![],
+                schemas: Default::default(),
+            }
+        }
+
+        /// A device that runs Compose chooses; `unready` is a profile that cannot be prepared.
+        fn check(named: Option<&str>, held: Option<&str>, unready: &str, expected: Result<&str, &[&str]>) {
+            let package = package(&[
+                ("helm", ProfileKind::Helm),
+                ("small", ProfileKind::Compose),
+                ("large", ProfileKind::Compose),
+            ]);
+            let id = |text: Option<&str>| text.map(|text| text.parse::<ProfileId>().unwrap());
+            let (named, held) = (id(named), id(held));
+            let prepare = |profile: &Profile| match profile.id.as_str() == unready {
+                true => Err(vec!["needs a value"]),
+                false => Ok(()),
+            };
+            let chosen = choose_profile(&package, named.as_ref(), held.as_ref(), &compose_device(), prepare);
+            match (chosen, expected) {
+                (Ok((profile, ())), Ok(expected)) => assert_eq!(profile.id.as_str(), expected),
+                (Err(reasons), Err(expected)) => {
+                    for part in expected {
+                        assert!(reasons.iter().any(|reason| reason.starts_with(part)), "{reasons:?}");
+                    }
+                }
+                (chosen, expected) => panic!("{chosen:?} instead of {expected:?}"),
+            }
+        }
+
+        #[test]
+        fn dm_161_the_named_or_held_or_first_fitting_profile_is_taken() {
+            check(None, None, "", Ok("small"));
+            check(None, Some("large"), "", Ok("large"));
+            check(None, Some("helm"), "", Ok("small"));
+            check(None, Some("gone"), "", Ok("small"));
+            check(Some("large"), Some("small"), "", Ok("large"));
+            check(None, None, "small", Ok("large"));
+        }
+
+        #[test]
+        fn every_reason_is_told_with_its_profile_where_there_is_a_choice() {
+            check(Some("small"), None, "small", Err(&["needs a value"]));
+            check(Some("none"), None, "", Err(&["the package has no profile none"]));
+            check(Some("helm"), None, "", Err(&["needs a device that runs helm"]));
+            let helm = package(&[("a", ProfileKind::Helm), ("b", ProfileKind::Helm)]);
+            let refused = choose_profile(&helm, None, None, &compose_device(), |_| Ok::<_, Vec<String>>(()));
+            let reasons = refused.unwrap_err();
+            assert!(
+                reasons[0].starts_with("profile a: ") && reasons[1].starts_with("profile b: "),
+                "{reasons:?}"
+            );
+        }
     }
 
     proptest! {

@@ -6,6 +6,7 @@ use margrave_core::id::{
 };
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
+use margrave_core::observed::{Aim, Observed, Outlook, Verdict};
 use margrave_core::report::Report;
 use rusqlite::{OptionalExtension as _, Row};
 
@@ -36,86 +37,35 @@ pub struct AssignmentRecord {
     pub observed: Option<Observed>,
 }
 
-/// The newest that a device said about an assignment.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Observed {
-    pub state: State,
-    pub report: Report,
-    pub received_at: Moment,
-    /// Since when it is in this state, by the server's clock.
-    pub since: Moment,
-    /// Whether it was ever running in this life; a later install is then an update.
-    pub was_installed: bool,
-}
-
-/// How an assignment weighs on its device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    Converged,
-    Pending,
-    Failed,
-}
-
-impl Verdict {
-    pub(crate) fn from_column(value: i64) -> Self {
-        match value {
-            0 => Verdict::Converged,
-            1 => Verdict::Pending,
-            _ => Verdict::Failed,
-        }
-    }
-
-    fn column(self) -> i64 {
-        match self {
-            Verdict::Converged => 0,
-            Verdict::Pending => 1,
-            Verdict::Failed => 2,
-        }
+pub(crate) fn verdict_from_column(value: i64) -> Verdict {
+    match value {
+        0 => Verdict::Converged,
+        1 => Verdict::Pending,
+        _ => Verdict::Failed,
     }
 }
 
-/// What an operator is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outlook {
-    pub state: State,
-    /// Whether `state` speaks of what is wanted now, or still of something older (MI-G2-109).
-    pub current: bool,
-    pub verdict: Verdict,
+fn verdict_column(verdict: Verdict) -> i64 {
+    match verdict {
+        Verdict::Converged => 0,
+        Verdict::Pending => 1,
+        Verdict::Failed => 2,
+    }
 }
 
 impl AssignmentRecord {
+    pub(crate) fn aim(&self) -> Aim {
+        Aim {
+            wanted: self.wanted,
+            archived: self.archived,
+            document: self.document,
+            wanted_since: self.wanted_since,
+            changed_version: self.changed_version,
+        }
+    }
+
     pub fn outlook(&self) -> Outlook {
-        if self.archived {
-            return Outlook { state: State::Deleted, current: true, verdict: Verdict::Converged };
-        }
-        let Some(observed) = &self.observed else {
-            let state = if self.wanted { State::Pending } else { State::Deleting };
-            return Outlook { state, current: false, verdict: Verdict::Pending };
-        };
-        let adopted = observed.report.adopted_version >= self.changed_version;
-        if !self.wanted {
-            return match observed.state {
-                State::Failed if adopted => {
-                    Outlook { state: State::Failed, current: true, verdict: Verdict::Failed }
-                }
-                _ => Outlook { state: State::Deleting, current: adopted, verdict: Verdict::Pending },
-            };
-        }
-        // It came back while it was going: first it is gone, then it begins anew.
-        let state = if observed.state == State::Deleted { State::Pending } else { observed.state };
-        let other_document = || {
-            let spoken_of = observed.report.detail.as_ref().and_then(|detail| detail.document);
-            spoken_of.is_some_and(|document| document != self.document)
-        };
-        let current = adopted && !other_document() && observed.state != State::Deleted;
-        let verdict = match state {
-            State::Installed if current => Verdict::Converged,
-            // Back on the last good document: it runs, and yet what is wanted failed.
-            State::Installed if adopted && observed.report.fault.is_some() => Verdict::Failed,
-            State::Failed if adopted => Verdict::Failed,
-            _ => Verdict::Pending,
-        };
-        Outlook { state, current, verdict }
+        self.aim().outlook(self.observed.as_ref())
     }
 }
 
@@ -126,6 +76,18 @@ pub enum Scope {
     Devices(Vec<DeviceRef>),
     All,
 }
+
+/// How many assignments of a deployment are in one state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssignmentCount {
+    pub deployment: DeploymentId,
+    pub state: State,
+    pub verdict: Verdict,
+    pub count: u64,
+}
+
+/// Forgotten in one transaction; with two hundred reports each, others wait some tens of milliseconds.
+const FORGOTTEN_TOGETHER_MAX: usize = 100;
 
 /// One report in an assignment's history.
 #[derive(Debug, Clone, PartialEq)]
@@ -165,6 +127,28 @@ pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<AssignmentRecord> {
         changed_at: row.moment("changed_at")?,
         observed,
     })
+}
+
+fn forget_archived(sql: &Sql<'_>, ended_before: Moment, kept_max: u32) -> Result<usize, Error> {
+    // What was last heard of one that is gone is that it is gone. The index assignment_archived says the same.
+    const ENDED: &str = "max(changed_at, coalesce(received_at, 0))";
+    let count: i64 = sql
+        .statement("SELECT count(*) FROM assignment WHERE archived = 1")?
+        .query_row([], |row| row.get(0))?;
+    let surplus = (count - i64::from(kept_max)).max(0);
+    let found: Vec<[u8; 16]> = sql
+        .statement(&format!(
+            "SELECT id FROM (SELECT id, {ENDED} AS ended, row_number() OVER (ORDER BY {ENDED}) AS place
+                 FROM assignment WHERE archived = 1 ORDER BY {ENDED} LIMIT {FORGOTTEN_TOGETHER_MAX})
+             WHERE ended < ?1 OR place <= ?2"
+        ))?
+        .query_map((column::moment(ended_before), surplus), |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for id in &found {
+        sql.statement("DELETE FROM transition WHERE assignment = ?1")?.execute([id])?;
+        sql.statement("DELETE FROM assignment WHERE id = ?1")?.execute([id])?;
+    }
+    Ok(found.len())
 }
 
 pub(crate) fn one(sql: &Sql<'_>, id: AssignmentId) -> rusqlite::Result<Option<AssignmentRecord>> {
@@ -214,7 +198,7 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Erro
         ":observed_at": observed.map(|observed| column::moment(observed.since)),
         ":was_installed": observed.is_some_and(|observed| observed.was_installed),
         ":state": outlook.state.as_str(),
-        ":verdict": outlook.verdict.column(),
+        ":verdict": verdict_column(outlook.verdict),
     })?;
     Ok(())
 }
@@ -257,6 +241,39 @@ impl Store {
             Ok(found)
         })
         .await
+    }
+
+    /// The assignments of every deployment, counted by state; never archived ones.
+    pub async fn assignment_counts(&self) -> Result<Vec<AssignmentCount>, Error> {
+        self.read(|sql| {
+            let mut statement = sql.statement(
+                "SELECT deployment, state, verdict, count(*) FROM assignment WHERE archived = 0
+                 GROUP BY deployment, state, verdict",
+            )?;
+            let rows = statement.query_map([], |row| {
+                Ok(AssignmentCount {
+                    deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
+                    state: column::word(row, "state", State::parse)?,
+                    verdict: verdict_from_column(row.get("verdict")?),
+                    count: row.unsigned("count(*)")?,
+                })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Forgets assignments that ended before this, with their history, and the oldest of those that are more than
+    /// `kept_max`; returns how many. In small steps, so that devices do not wait.
+    pub async fn sweep_archived(&self, ended_before: Moment, kept_max: u32) -> Result<usize, Error> {
+        let mut swept = 0;
+        loop {
+            let step = self.write(move |tx| forget_archived(tx.sql, ended_before, kept_max)).await?;
+            swept += step;
+            if step < FORGOTTEN_TOGETHER_MAX {
+                return Ok(swept);
+            }
+        }
     }
 
     /// What a device said about a deployment of this name, in all its lives, oldest first.

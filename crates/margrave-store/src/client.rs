@@ -91,9 +91,10 @@ impl Store {
             }
             tx.sql
                 .statement(
-                    "UPDATE assignment SET wanted = 0, archived = 1 WHERE client = ?1 AND archived = 0",
+                    "UPDATE assignment SET wanted = 0, archived = 1, changed_at = ?2
+                     WHERE client = ?1 AND archived = 0",
                 )?
-                .execute([client.as_str()])?;
+                .execute((client.as_str(), column::moment(at)))?;
             crate::publication::forget_removed(tx.sql)?;
             tx.sql.statement("DELETE FROM misfit WHERE client = ?1")?.execute([client.as_str()])?;
             tx.sql

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use margrave_core::deployment::Targets;
-use margrave_core::id::DeviceRef;
+use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::moment::Moment;
 use rusqlite::{OptionalExtension as _, Row, named_params};
 
+use crate::assignment::verdict_from_column;
 use crate::client::set_labels;
 use crate::column::{self, Columns as _};
 use crate::event::NewEvent;
@@ -79,7 +80,8 @@ impl DeviceRecord {
 }
 
 const CONDITION: &str = "CASE WHEN standing = 'retired' THEN 'retired'
-    WHEN coalesce(last_contact, joined_at) < :silent_before THEN 'silent'
+    WHEN coalesce(last_contact, joined_at) < :silent_before
+        AND client NOT IN (SELECT value FROM json_each(:heard)) THEN 'silent'
     WHEN verdict = 2 THEN 'failed'
     WHEN verdict = 1 OR capabilities IS NULL THEN 'pending'
     ELSE 'converged' END";
@@ -92,6 +94,15 @@ const DEVICES: &str = "SELECT device.client, device.device, standing, joined_at,
     FROM device JOIN client ON client.id = device.client JOIN manifest ON manifest.client = device.client
     LEFT JOIN contact ON contact.client = device.client";
 
+/// Who counts as silent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Silence {
+    /// Clients that were not heard of since.
+    pub before: Moment,
+    /// Except these: they were, and it is not written down yet.
+    pub heard: Vec<ClientId>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceFilter {
     /// Part of the name, in any case.
@@ -99,8 +110,7 @@ pub struct DeviceFilter {
     /// A label that must be there; with a value, it must be that.
     pub label: Option<(String, Option<String>)>,
     pub condition: Option<Condition>,
-    /// Devices that were not heard of since are silent.
-    pub silent_before: Moment,
+    pub silence: Silence,
     pub after: Option<DeviceRef>,
     pub limit: u32,
 }
@@ -127,7 +137,7 @@ fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
         capabilities: row.get("capabilities")?,
         simulated: row.get("simulated")?,
         labels,
-        verdict: Verdict::from_column(row.get("verdict")?),
+        verdict: verdict_from_column(row.get("verdict")?),
         unsettled: row.unsigned("unsettled")?,
         device,
     })
@@ -154,7 +164,7 @@ impl Store {
     /// One page of devices, in the order of client and name.
     pub async fn devices(&self, filter: DeviceFilter) -> Result<Vec<DeviceRecord>, Error> {
         self.read(move |sql| {
-            let DeviceFilter { search, label, condition, silent_before, after, limit } = &filter;
+            let DeviceFilter { search, label, condition, silence, after, limit } = &filter;
             let (key, value) = match label {
                 Some((key, value)) => (Some(key.as_str()), value.as_deref()),
                 None => (None, None),
@@ -176,7 +186,8 @@ impl Store {
                     ":key": key,
                     ":value": value,
                     ":condition": condition.map(Condition::as_str),
-                    ":silent_before": column::moment(*silent_before),
+                    ":silent_before": column::moment(silence.before),
+                    ":heard": column::json(&silence.heard),
                     ":limit": limit,
                 },
                 |row| read(sql, row),
@@ -276,14 +287,16 @@ impl Store {
     }
 
     /// The whole fleet in numbers.
-    pub async fn fleet_counts(&self, silent_before: Moment) -> Result<FleetCounts, Error> {
+    pub async fn fleet_counts(&self, silence: Silence) -> Result<FleetCounts, Error> {
         self.read(move |sql| {
             let mut counts = FleetCounts::default();
             let mut statement = sql.statement(&format!(
                 "SELECT {CONDITION} AS condition, count(*) FROM ({DEVICES}) GROUP BY 1"
             ))?;
-            let mut rows =
-                statement.query(named_params! { ":silent_before": column::moment(silent_before) })?;
+            let mut rows = statement.query(named_params! {
+                ":silent_before": column::moment(silence.before),
+                ":heard": column::json(&silence.heard),
+            })?;
             while let Some(row) = rows.next()? {
                 counts.devices.insert(row.get(0)?, row.unsigned("count(*)")?);
             }

@@ -22,23 +22,26 @@ mod operator;
 mod package;
 mod publication;
 mod report;
+mod revision;
 mod sql;
 mod store;
 mod token;
 mod writer;
 
-pub use assignment::{AssignmentRecord, Observed, Outlook, Scope, TransitionRecord, Verdict};
+pub use assignment::{AssignmentCount, AssignmentRecord, Scope, TransitionRecord};
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
-pub use device::{Condition, DeviceFilter, DeviceRecord, FleetCounts};
+pub use device::{Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};
 pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
+pub use margrave_core::observed::{Observed, Outlook, Verdict};
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{
     AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Intent, MisfitRecord, NewManifest,
     Publication, PublishError, WantedAssignment,
 };
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
+pub use revision::RevisionRecord;
 pub use store::{Options, Store};
 pub use token::{JoinError, NewJoinToken, Redeemed};
 

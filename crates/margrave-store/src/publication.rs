@@ -19,6 +19,7 @@ use crate::assignment::{self, AssignmentRecord};
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
+use crate::revision;
 use crate::sql::Sql;
 use crate::writer::Tx;
 use crate::{Error, Standing, Store};
@@ -98,6 +99,8 @@ pub struct MisfitRecord {
     pub device: DeviceRef,
     /// Empty when it fits.
     pub reasons: Vec<String>,
+    /// The device has not said yet what it is; it comes in by itself if it fits.
+    pub temporary: bool,
 }
 
 /// A client as a decision needs it.
@@ -226,31 +229,38 @@ impl Store {
 }
 
 fn read_deployment(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeploymentRecord> {
-    let id = DeploymentId::from_uuid(row.uuid("id")?);
-    let profile: Option<String> = row.get("profile")?;
-    let stored: StoredTargets = row.json("targets")?;
+    let deployment = deployment(row)?;
+    let id = deployment.id;
     let misfits = sql
-        .statement("SELECT client, device, reasons FROM misfit WHERE deployment = ?1")?
+        .statement("SELECT client, device, reasons, temporary FROM misfit WHERE deployment = ?1")?
         .query_map([id.uuid().as_bytes()], |row| {
             let device = DeviceRef::new(row.parsed("client")?, row.parsed("device")?);
-            Ok(MisfitRecord { deployment: id, device, reasons: row.json("reasons")? })
+            let reasons = row.json("reasons")?;
+            Ok(MisfitRecord { deployment: id, device, reasons, temporary: row.get("temporary")? })
         })?
         .collect::<Result<_, _>>()?;
     Ok(DeploymentRecord {
-        deployment: Deployment {
-            id,
-            name: row.parsed("name")?,
-            package: row.parsed("package")?,
-            version: row.parsed("version")?,
-            profile: profile.map(|_| row.parsed("profile")).transpose()?,
-            answers: row.json("answers")?,
-            targets: Targets { devices: stored.devices.into_iter().collect(), labels: stored.labels },
-            revision: row.unsigned("revision")?,
-        },
+        deployment,
         changed_at: row.moment("changed_at")?,
         changed_by: row.get("changed_by")?,
         removed: row.get("removed")?,
         misfits,
+    })
+}
+
+/// What is wanted, from a row of `deployment` or of its revisions.
+pub(crate) fn deployment(row: &Row<'_>) -> rusqlite::Result<Deployment> {
+    let profile: Option<String> = row.get("profile")?;
+    let targets: StoredTargets = row.json("targets")?;
+    Ok(Deployment {
+        id: DeploymentId::from_uuid(row.uuid("id")?),
+        name: row.parsed("name")?,
+        package: row.parsed("package")?,
+        version: row.parsed("version")?,
+        profile: profile.map(|_| row.parsed("profile")).transpose()?,
+        answers: row.json("answers")?,
+        targets: Targets { devices: targets.devices.into_iter().collect(), labels: targets.labels },
+        revision: row.unsigned("revision")?,
     })
 }
 
@@ -320,13 +330,19 @@ fn publish(tx: &Tx<'_, '_>, publication: &Publication) -> Result<(), PublishErro
         }
         None => {}
     }
+    match intent {
+        Some(Intent::Put { deployment, .. }) => revision::keep(tx.sql, deployment.id)?,
+        Some(Intent::Remove { id, .. }) => revision::keep(tx.sql, *id)?,
+        None => {}
+    }
     for client in clients {
         publish_client(tx.sql, client, *at)?;
     }
     if matches!(intent, Some(Intent::Remove { .. })) {
         forget_removed(tx.sql)?;
+        revision::forget_oldest(tx.sql)?;
     }
-    for MisfitRecord { deployment, device, reasons } in misfits {
+    for MisfitRecord { deployment, device, reasons, temporary } in misfits {
         let deployment = deployment.uuid();
         let key = (deployment.as_bytes(), device.client.as_str(), device.device.as_str());
         if reasons.is_empty() {
@@ -336,11 +352,11 @@ fn publish(tx: &Tx<'_, '_>, publication: &Publication) -> Result<(), PublishErro
         } else {
             tx.sql
                 .statement(
-                    "INSERT INTO misfit (deployment, client, device, reasons) SELECT ?1, ?2, ?3, ?4
+                    "INSERT INTO misfit (deployment, client, device, reasons, temporary) SELECT ?1, ?2, ?3, ?4, ?5
                      WHERE EXISTS (SELECT 1 FROM deployment WHERE id = ?1)
-                     ON CONFLICT (deployment, client, device) DO UPDATE SET reasons = ?4",
+                     ON CONFLICT (deployment, client, device) DO UPDATE SET reasons = ?4, temporary = ?5",
                 )?
-                .execute((key.0, key.1, key.2, column::json(reasons)))?;
+                .execute((key.0, key.1, key.2, column::json(reasons), temporary))?;
         }
     }
     for (device, seen) in settled {

@@ -1,16 +1,16 @@
 //! Reports: durable before they are answered, in the order in which the device lived them.
 //!
-//! A report can come twice, late, or after the deployment is gone. What decides is what it says, not when
-//! it came: a lower adopted version, or at the same version a lower number of the agent's own counting,
-//! never moves the picture back. It is kept in the history all the same.
+//! A report can come twice, late, or after the deployment is gone. Whether it changes the picture is decided in
+//! `margrave-core` (`observed.rs`); it is kept in the history all the same.
 
 use margrave_core::id::ClientId;
-use margrave_core::lifecycle::{Reported, State};
+use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
+use margrave_core::observed::{Observed, reported_state};
 use margrave_core::report::Report;
 use rusqlite::OptionalExtension as _;
 
-use crate::assignment::{self, AssignmentRecord, Observed};
+use crate::assignment::{self, AssignmentRecord};
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
@@ -103,14 +103,15 @@ fn record(
     if repeated(tx.sql, &record, report)? {
         return Ok(Ok(recorded));
     }
-    let state = state_of(&record, report);
-    let late = is_late(&record, report);
+    let state = reported_state(record.observed.as_ref(), report);
+    let late = record.aim().is_late(record.observed.as_ref(), report);
     append(tx.sql, report, state, now, late)?;
     if late {
         return Ok(Ok(recorded));
     }
     let before = record.outlook();
-    observe(&mut record, report, state, now);
+    record.observed = Some(Observed::next(record.observed.take(), report, now));
+    record.archived = record.aim().ends_with(state);
     assignment::write(tx.sql, &record)?;
     if record.archived {
         forget_removed(tx.sql)?;
@@ -164,64 +165,6 @@ fn repeated(sql: &Sql<'_>, record: &AssignmentRecord, report: &Report) -> Result
         .statement("SELECT 1 FROM transition WHERE assignment = ?1 AND sequence = ?2 AND report = ?3")?
         .exists((report.assignment.uuid().as_bytes(), sequence, column::json(report)))?;
     Ok(found)
-}
-
-/// The state in our own words: our agent says it, for others it follows from what was before.
-fn state_of(record: &AssignmentRecord, report: &Report) -> State {
-    if let Some(detail) = &report.detail {
-        return detail.state;
-    }
-    match report.state {
-        Reported::Pending => State::Pending,
-        Reported::Installing if record.observed.as_ref().is_some_and(|observed| observed.was_installed) => {
-            State::Updating
-        }
-        Reported::Installing => State::Installing,
-        Reported::Installed => State::Installed,
-        Reported::Failed => State::Failed,
-        Reported::Removing => State::Deleting,
-        Reported::Removed => State::Deleted,
-    }
-}
-
-/// Whether the report speaks of a time before what is known.
-fn is_late(record: &AssignmentRecord, report: &Report) -> bool {
-    // Of a life before this one: it went, and came back since.
-    if matches!(report.state, Reported::Removing | Reported::Removed)
-        && report.adopted_version < record.wanted_since
-    {
-        return true;
-    }
-    let Some(observed) = &record.observed else {
-        // Nothing observed in this life: what an archived one says now cannot wake it.
-        return record.archived;
-    };
-    if report.adopted_version != observed.report.adopted_version {
-        return report.adopted_version < observed.report.adopted_version;
-    }
-    match (&report.detail, &observed.report.detail) {
-        // A device that lost its memory counts from the beginning again; its clock tells.
-        (Some(new), Some(old)) => new.sequence <= old.sequence && new.at <= old.at,
-        _ => false,
-    }
-}
-
-fn observe(record: &mut AssignmentRecord, report: &Report, state: State, now: Moment) {
-    let before = record.observed.take();
-    let since = match &before {
-        Some(before) if before.state == state => before.since,
-        _ => now,
-    };
-    let was_installed = match state {
-        State::Installed => true,
-        State::Deleted => false,
-        _ => before.is_some_and(|before| before.was_installed),
-    };
-    record.observed =
-        Some(Observed { state, report: report.clone(), received_at: now, since, was_installed });
-    if state == State::Deleted && !record.wanted {
-        record.archived = true;
-    }
 }
 
 fn append(sql: &Sql<'_>, report: &Report, state: State, now: Moment, late: bool) -> Result<(), Error> {

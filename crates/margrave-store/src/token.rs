@@ -156,6 +156,15 @@ impl Store {
         .await
     }
 
+    /// Whether a token of this hash was ever made and is still remembered, used or not. Costs no write, so that
+    /// guessing costs nobody else one.
+    pub async fn knows_join_token(&self, hash: Digest) -> Result<bool, Error> {
+        self.read(move |sql| {
+            Ok(sql.statement("SELECT 1 FROM join_token WHERE hash = ?1")?.exists([hash.as_bytes()])?)
+        })
+        .await
+    }
+
     /// Until when someone may still join under this name with a token that was made for it.
     pub async fn join_awaited(&self, client: &ClientId, now: Moment) -> Result<Option<Moment>, Error> {
         let client = client.clone();

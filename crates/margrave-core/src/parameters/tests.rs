@@ -280,7 +280,7 @@ fn dm_163_dm_164_everything_wrong_is_told_at_once() {
 
 #[test]
 fn dm_059_an_immutable_value_stays_what_it_was() {
-    let first = answers(&[("site", text("S-1"))]);
+    let first = in_force(&package(), &answers(&[("site", text("S-1"))]));
     refused(&[("site", text("S-2"))], Some(&first), &[("/parameters/site", "DM-059")]);
     refused(&[], Some(&first), &[("/parameters/site", "DM-059")]);
     refused(&[("site", text("S-1")), ("poll", Integer(60))], Some(&first), &[("/parameters/poll", "DM-059")]);
@@ -293,6 +293,19 @@ fn dm_059_an_immutable_value_stays_what_it_was() {
     assert!(resolve(&outright, &first).is_ok() && resolve(&first, &outright).is_ok());
     // What was never set is set for the first time.
     assert!(resolve(&first, &Answers::new()).is_ok());
+}
+
+#[test]
+fn dm_059_a_newer_default_does_not_change_what_an_installation_has() {
+    let given = answers(&[("site", text("S-1"))]);
+    let before = in_force(&package(), &given);
+    let mut newer = package();
+    newer.parameters.get_mut(&name("poll")).unwrap().default = Some(Integer(60));
+    let resolve = |given: &Answers| resolve(&newer, &newer.profiles[0], given, Some(&before));
+    let broken = resolve(&given).unwrap_err();
+    assert_eq!((broken[0].rule, broken[0].place.as_str()), ("DM-059", "/parameters/poll"));
+    assert!(broken[0].message.contains("keep \"30\""), "{}", broken[0].message);
+    assert!(resolve(&answers(&[("site", text("S-1")), ("poll", Integer(30))])).is_ok());
 }
 
 #[test]

@@ -133,12 +133,32 @@ CREATE TABLE deployment (
 CREATE UNIQUE INDEX deployment_name ON deployment (name) WHERE removed = 0;
 CREATE INDEX deployment_package ON deployment (package, version);
 
+-- What each deployment was at each revision, so that it can be reverted to; also of those that are gone. By name,
+-- because a name that is taken again goes on counting where it ended.
+CREATE TABLE deployment_revision (
+    name       TEXT NOT NULL,
+    revision   INTEGER NOT NULL CHECK (revision >= 1),
+    deployment BLOB NOT NULL,
+    -- This revision is the removal; the rest says what was removed.
+    removed    INTEGER NOT NULL,
+    package    TEXT NOT NULL,
+    version    TEXT NOT NULL,
+    profile    TEXT,
+    answers    TEXT NOT NULL,
+    targets    TEXT NOT NULL,
+    changed_at INTEGER NOT NULL,
+    changed_by TEXT NOT NULL,
+    PRIMARY KEY (name, revision)
+) STRICT;
+
 -- Targets that were left out, and why.
 CREATE TABLE misfit (
     deployment BLOB NOT NULL REFERENCES deployment (id) ON DELETE CASCADE,
     client     TEXT NOT NULL,
     device     TEXT NOT NULL,
     reasons    TEXT NOT NULL,
+    -- 1 while it may still fit: nobody knows yet what the device is.
+    temporary  INTEGER NOT NULL CHECK (temporary IN (0, 1)),
     PRIMARY KEY (deployment, client, device)
 ) STRICT, WITHOUT ROWID;
 
@@ -175,6 +195,7 @@ CREATE INDEX assignment_device ON assignment (client, device) WHERE archived = 0
 CREATE INDEX assignment_deployment ON assignment (deployment) WHERE archived = 0;
 CREATE INDEX assignment_name ON assignment (deployment_name, client, device);
 CREATE INDEX assignment_state ON assignment (state) WHERE archived = 0;
+CREATE INDEX assignment_archived ON assignment (max(changed_at, coalesce(received_at, 0))) WHERE archived = 1;
 
 -- Every report that was new, also those that came too late to change anything.
 CREATE TABLE transition (

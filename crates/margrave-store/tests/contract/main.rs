@@ -5,6 +5,7 @@
 mod fixture;
 mod publishing;
 mod reporting;
+mod revisions;
 mod sqlite;
 
 use std::collections::BTreeMap;
@@ -254,8 +255,12 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
     );
     assert_eq!(find(DeviceFilter { after: Some(device("press-1")), ..all.clone() }).await, [""; 0]);
     assert_eq!(find(DeviceFilter { search: Some("PRESS".into()), ..all.clone() }).await, ["press-1"]);
-    let by =
-        |condition, silent_before| DeviceFilter { condition: Some(condition), silent_before, ..all.clone() };
+    let since = |before| Silence { before, heard: vec![] };
+    let by = |condition, before| DeviceFilter {
+        condition: Some(condition),
+        silence: since(before),
+        ..all.clone()
+    };
     assert_eq!(find(by(Condition::Retired, later(50))).await, ["press-1"]);
     assert_eq!(find(by(Condition::Silent, later(50))).await, ["line-2", "line-3"]);
     assert_eq!(find(by(Condition::Converged, later(50))).await, ["line-1"]);
@@ -270,9 +275,19 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
     assert_eq!(find(label(None)).await, ["line-3"]);
     assert_eq!(find(label(Some("sued"))).await, [""; 0]);
 
-    let counts = world.store.fleet_counts(later(50)).await.unwrap();
-    let devices: Vec<_> = counts.devices.iter().map(|(name, count)| (name.as_str(), *count)).collect();
-    assert_eq!(devices, [("converged", 1), ("retired", 1), ("silent", 2)]);
+    let counts = async |silence| {
+        let counts = world.store.fleet_counts(silence).await.unwrap();
+        counts.devices.into_iter().collect::<Vec<(String, u64)>>()
+    };
+    let named = |pairs: &[(&str, u64)]| -> Vec<(String, u64)> {
+        pairs.iter().map(|(name, count)| (name.to_string(), *count)).collect()
+    };
+    assert_eq!(counts(since(later(50))).await, named(&[("converged", 1), ("retired", 1), ("silent", 2)]));
+    // One of the silent ones has been heard, and a retired one stays retired.
+    let heard = Silence { before: later(50), heard: vec![client("line-2"), client("press-1")] };
+    assert_eq!(counts(heard.clone()).await, named(&[("converged", 2), ("retired", 1), ("silent", 1)]));
+    let silent = DeviceFilter { condition: Some(Condition::Silent), silence: heard, ..all.clone() };
+    assert_eq!(find(silent).await, ["line-3"]);
 }
 
 #[tokio::test]
@@ -297,7 +312,7 @@ async fn the_condition_in_sql_and_in_rust_are_the_same() {
     for condition in Condition::ALL {
         let filter = DeviceFilter {
             condition: Some(condition),
-            silent_before: later(50),
+            silence: Silence { before: later(50), heard: vec![] },
             limit: 10,
             ..Default::default()
         };
@@ -364,6 +379,24 @@ async fn operators_and_sessions_are_known_by_hash_while_they_last() {
     world.store.begin_session(session, "operator ann", NOW, later(10)).await.unwrap();
     world.store.end_session(session).await.unwrap();
     assert_eq!(world.store.session(session, NOW).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_replaced_operator_token_voids_earlier_ones_and_their_sessions() {
+    let world = World::new();
+    for (token, name) in [(&b"first"[..], "admin"), (b"second", "admin"), (b"other", "ann")] {
+        world.store.create_operator_token(Digest::of(token), name, NOW).await.unwrap();
+    }
+    let (session, other) = (Digest::of(b"session"), Digest::of(b"other session"));
+    world.store.begin_session(session, "operator admin", NOW, later(10)).await.unwrap();
+    world.store.begin_session(other, "operator ann", NOW, later(10)).await.unwrap();
+    world.store.replace_operator_token(Digest::of(b"new"), "admin", "operator admin", NOW).await.unwrap();
+    let whose = async |token: &[u8]| world.store.operator_by_token(Digest::of(token)).await.unwrap();
+    assert_eq!((whose(b"first").await, whose(b"second").await), (None, None));
+    assert_eq!(whose(b"new").await.as_deref(), Some("admin"));
+    assert_eq!(whose(b"other").await.as_deref(), Some("ann"));
+    assert_eq!(world.store.session(session, NOW).await.unwrap(), None);
+    assert!(world.store.session(other, NOW).await.unwrap().is_some());
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ async fn a_deployment_comes_back_as_it_was_put() {
         deployment: wanted.id,
         device: device("line-2"),
         reasons: vec!["needs 4 cores".into()],
+        temporary: true,
     };
     let publication = Publication {
         at: NOW,

@@ -142,6 +142,56 @@ async fn what_is_no_longer_wanted_goes_through_deleting_to_the_archive() {
 }
 
 #[tokio::test]
+async fn what_ended_is_forgotten_by_age_and_when_there_is_too_much() {
+    let world = World::new();
+    world.join("line-1").await;
+    let names: Vec<String> = (0..250).map(|n| format!("app-{n}")).collect();
+    let documents: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), name.as_bytes())).collect();
+    world.run("line-1", &documents).await;
+    // All but the last end, one after the other.
+    world.run("line-1", &documents[249..]).await;
+    for (n, name) in (0u64..).zip(&names[..249]) {
+        let id = AssignmentId::derive(deployment_id(name), &device("line-1"));
+        let gone = report(id, 3, Reported::Removed);
+        world.store.record_report(&client("line-1"), gone, later(n)).await.unwrap();
+    }
+    let history = async |name: &str| {
+        let name = DeploymentName::parse(name).unwrap();
+        world.store.transitions(&name, &device("line-1")).await.unwrap().len()
+    };
+    assert_eq!(world.store.sweep_archived(NOW, 1000).await.unwrap(), 0);
+    assert_eq!(world.store.sweep_archived(later(120), 1000).await.unwrap(), 120);
+    assert_eq!((history("app-119").await, history("app-120").await), (0, 1));
+    assert_eq!(world.store.sweep_archived(NOW, 10).await.unwrap(), 119);
+    assert_eq!((history("app-238").await, history("app-239").await), (0, 1));
+    assert_eq!(world.store.sweep_archived(later(1_000_000), 1000).await.unwrap(), 10);
+    // What is wanted is never among them, and what is wanted again begins anew.
+    assert_eq!(world.assignments("line-1").await.len(), 1);
+    world.run("line-1", &documents[248..]).await;
+    assert_eq!(world.assignments("line-1").await.len(), 2);
+}
+
+#[tokio::test]
+async fn assignments_are_counted_by_deployment_and_state() {
+    let (world, id) = world_with_hello().await;
+    world.join("line-2").await;
+    world.run("line-2", &[("hello", b"two"), ("other", b"three")]).await;
+    world.say(report(id, 2, Reported::Installed)).await;
+    let mut counts = world.store.assignment_counts().await.unwrap();
+    counts.sort_by_key(|count| (count.deployment != deployment_id("hello"), count.verdict));
+    let counted =
+        |name, state, verdict| AssignmentCount { deployment: deployment_id(name), state, verdict, count: 1 };
+    assert_eq!(
+        counts,
+        [
+            counted("hello", State::Installed, Verdict::Converged),
+            counted("hello", State::Pending, Verdict::Pending),
+            counted("other", State::Pending, Verdict::Pending),
+        ]
+    );
+}
+
+#[tokio::test]
 async fn what_could_not_be_removed_is_failed() {
     let (world, id) = world_with_hello().await;
     world.say(report(id, 2, Reported::Installed)).await;

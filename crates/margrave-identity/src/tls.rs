@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub use device::{device_client_config, device_server_config};
 use rustls::crypto::CryptoProvider;
-pub use web::{PinRefusal, TrustFileError, anchored_client_config, pinned_client_config, web_server_config};
+pub use web::{PinRefusal, pinned_client_config, web_server_config};
 
 const HTTP_1_1: &[u8] = b"http/1.1";
 static TLS_1_3: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];

@@ -24,6 +24,13 @@ impl Hasher {
     }
 }
 
+/// The digest of everything a reader has, without holding more than a piece of it.
+pub fn digest_of(reader: impl Read) -> io::Result<Digest> {
+    let mut hashing = Hashing::new(reader);
+    io::copy(&mut hashing, &mut io::sink())?;
+    Ok(hashing.digest())
+}
+
 /// A reader that knows the digest of all that was read through it.
 pub(crate) struct Hashing<R> {
     inner: R,

@@ -16,4 +16,5 @@ pub mod package;
 pub mod reference;
 mod tarball;
 
+pub use hashing::digest_of;
 pub use tarball::InvalidTar;

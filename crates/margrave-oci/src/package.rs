@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use margrave_core::digest::Digest;
+use margrave_core::package::Catalog;
 
 use crate::client::{Client, ClientError};
 use crate::manifest::{ANNOTATION_TITLE, Descriptor, EMPTY_CONFIG, IMAGE_MANIFEST, ImageManifest};
@@ -54,6 +55,17 @@ impl ResourceKind {
             ResourceKind::LicenseFile => "licenseFile",
             ResourceKind::ReleaseNotes => "releaseNotes",
         }
+    }
+
+    /// The files that a description names, by what they are for.
+    pub fn named_in(catalog: &Catalog) -> Vec<(ResourceKind, &str)> {
+        let path = |kind| match kind {
+            ResourceKind::Icon => &catalog.icon,
+            ResourceKind::DescriptionFile => &catalog.description_file,
+            ResourceKind::LicenseFile => &catalog.license_file,
+            ResourceKind::ReleaseNotes => &catalog.release_notes,
+        };
+        KINDS.into_iter().filter_map(|kind| Some((kind, path(kind).as_deref()?))).collect()
     }
 
     /// `application/vnd.margo.app.icon.v1+png` (PK-025).

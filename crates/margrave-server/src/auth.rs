@@ -12,21 +12,19 @@ use aws_lc_rs::rand;
 use axum::extract::{FromRef, FromRequestParts};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
+use margrave_registry::Credentials;
 
 use crate::fleet::{self, Actor, Clock, Fleet};
 use crate::http::{App, Arrival};
 
 /// The page's session cookie. Cookies are shared between the ports of a host, so the name is ours.
 pub const SESSION_COOKIE: &str = "margrave_session";
-
-/// How long the browser keeps the cookie; the fleet decides how long the session lives.
-const SESSION_COOKIE_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Longer than any token of ours; nothing longer is hashed and looked up.
 const TOKEN_LENGTH_MAX: usize = 512;
@@ -111,8 +109,7 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<Option<String>> {
         let token = if scheme.eq_ignore_ascii_case("bearer") {
             credentials.to_owned()
         } else if scheme.eq_ignore_ascii_case("basic") {
-            let pair = String::from_utf8(STANDARD.decode(credentials).ok()?).ok()?;
-            pair.split_once(':')?.1.to_owned()
+            Credentials::of(headers)?.password
         } else {
             return None;
         };
@@ -123,12 +120,7 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<Option<String>> {
 
 /// The user name of a `Basic` header.
 pub(crate) fn basic_user(headers: &HeaderMap) -> Option<String> {
-    let (scheme, credentials) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    if !scheme.eq_ignore_ascii_case("basic") {
-        return None;
-    }
-    let pair = String::from_utf8(STANDARD.decode(credentials.trim()).ok()?).ok()?;
-    Some(pair.split_once(':')?.0.to_owned())
+    Credentials::of(headers).map(|credentials| credentials.user)
 }
 
 /// The session id in the request's cookies.
@@ -144,7 +136,7 @@ pub fn session(headers: &HeaderMap) -> Option<String> {
 /// The `Set-Cookie` value that begins a session. Scripts cannot read it, other sites cannot make a browser
 /// send it with a form, and over HTTPS it never travels in the clear.
 pub fn session_cookie(session: &str, arrival: Arrival) -> HeaderValue {
-    cookie(session, SESSION_COOKIE_AGE, arrival)
+    cookie(session, fleet::SESSION_LIFETIME, arrival)
 }
 
 /// The `Set-Cookie` value that ends a session in the browser.

@@ -44,6 +44,10 @@ const HEADER_COUNT_MAX: usize = 64;
 const HEADER_BYTES_MAX: usize = 32 * 1024;
 /// A peer that takes nothing for this long is gone, whatever its socket says.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
+/// How long, and for how much, a closed connection is still listened to. What a peer is sending while we have
+/// answered already (a body that is too large) would otherwise make the kernel throw away our answer.
+const LINGER_TIME_MAX: Duration = Duration::from_millis(500);
+const LINGER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// After its time has come, a connection may finish the request it is in; the longest is a held poll.
 const LAST_REQUEST_MAX: Duration = Duration::from_secs(90);
 /// A client needs one connection, and two while it renews. What lies beyond is left over from a bad network, so
@@ -400,16 +404,23 @@ impl Drop for Presence {
     }
 }
 
-/// A stream whose peer has to keep taking what we send.
+/// A stream whose peer has to keep taking what we send, and which does not close on its peer's last words.
 struct Paced<S> {
     inner: S,
     stall_max: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
+    linger: Option<Linger>,
+}
+
+/// Our side is closed; what still comes is thrown away.
+struct Linger {
+    until: Pin<Box<Sleep>>,
+    bytes_left: usize,
 }
 
 impl<S> Paced<S> {
     fn new(inner: S, stall_max: Duration) -> Self {
-        Paced { inner, stall_max, stalled: None }
+        Paced { inner, stall_max, stalled: None, linger: None }
     }
 
     fn pace<T>(&mut self, context: &mut Context<'_>, progress: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -434,7 +445,30 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncRead + Unpin> Paced<S> {
+    /// Ready once the peer has closed as well, or has had its time. Nothing that happens here is an error: all
+    /// that had to be said was said.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let linger = self.linger.get_or_insert_with(|| Linger {
+            until: Box::pin(sleep(LINGER_TIME_MAX)),
+            bytes_left: LINGER_BYTES_MAX,
+        });
+        let mut scratch = [0; 4096];
+        loop {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.inner).poll_read(context, &mut buffer) {
+                Poll::Pending => return linger.until.as_mut().poll(context),
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(())) => match linger.bytes_left.checked_sub(buffer.filled().len()) {
+                    Some(left) if !buffer.filled().is_empty() => linger.bytes_left = left,
+                    _ => return Poll::Ready(()),
+                },
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -450,8 +484,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let progress = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.pace(context, progress)
+        if self.linger.is_none() {
+            let progress = Pin::new(&mut self.inner).poll_shutdown(context);
+            ready!(self.pace(context, progress))?;
+        }
+        self.poll_linger(context).map(Ok)
     }
 
     fn poll_write_vectored(
@@ -625,6 +662,20 @@ mod tests {
         assert!(displaced[0] && displaced[1]);
         drop(all);
         assert!(crowd.clients.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_heard_by_a_peer_that_is_still_sending() {
+        let running = running(Limits { quiet_time: DEADLINE, ..SHORT }).await;
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        let head = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // More than the kernel takes in at once, for a handler that never looks at it.
+        let body = vec![b'x'; 2_000_000];
+        timeout(DEADLINE, stream.write_all(&body)).await.expect("somebody takes it").unwrap();
+        let mut answer = String::new();
+        timeout(DEADLINE, stream.read_to_string(&mut answer)).await.expect("the server closes").unwrap();
+        assert!(answer.ends_with("hello"), "{answer}");
     }
 
     #[tokio::test]

@@ -3,10 +3,10 @@
 //! Puts the parts together in the order in which they depend on each other, and takes them apart in reverse.
 //! It prints nothing; whoever starts it says what there is to say.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,8 +145,12 @@ impl Server {
         });
 
         make_directory(&store_directory)?;
+        tighten(&store_directory)?;
         let store = Store::open(&store_directory)?;
-        let registry = Arc::new(Registry::open(data.join("registry"))?);
+        let registry_directory = data.join("registry");
+        make_directory(&registry_directory)?;
+        tighten(&registry_directory)?;
+        let registry = Arc::new(Registry::open(registry_directory)?);
         let options = FleetOptions {
             server_url: url.clone(),
             pin: pin.clone(),
@@ -293,6 +297,12 @@ fn device_door(identity: &Arc<Identity>, clock: &Clock) -> Door {
 fn take(data: &Path) -> Result<File, StartError> {
     make_directory(data)?;
     let path = data.join("lock");
+    if path.exists() || is_empty(data)? {
+        tighten(data)?;
+    } else {
+        // Somebody's home, perhaps: what is theirs stays as they set it. What is secret has its own directories.
+        tracing::warn!(path = %data.display(), "the data directory has files of others; its permissions are left as they are");
+    }
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
@@ -309,6 +319,20 @@ fn take(data: &Path) -> Result<File, StartError> {
 
 fn make_directory(path: &Path) -> Result<(), StartError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(data_error(path, "made"))
+}
+
+fn is_empty(path: &Path) -> Result<bool, StartError> {
+    Ok(fs::read_dir(path).map_err(data_error(path, "read"))?.next().is_none())
+}
+
+/// Closes a directory to everybody but us; one that was made by hand, or by an older umask, is often open.
+fn tighten(path: &Path) -> Result<(), StartError> {
+    let mode = fs::metadata(path).map_err(data_error(path, "read"))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        fs::set_permissions(path, Permissions::from_mode(0o700))
+            .map_err(data_error(path, "closed to others"))?;
+    }
+    Ok(())
 }
 
 fn data_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
@@ -342,8 +366,9 @@ async fn settle_context(data: &Path, fleet: &Fleet, url: String, pin: &str) -> R
     let known: Option<Context> = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let token = match known {
         Some(known) if fleet.operator_by_token(&known.token).await?.is_some() => known.token,
-        // Never there, lost, spoilt or withdrawn: whoever can write here owns the server anyway.
-        _ => fleet.create_operator_token(ADMIN).await?,
+        // Never there, lost, spoilt or withdrawn: whoever can write here owns the server anyway. Whoever found the
+        // lost one does not, so it is void from now on.
+        _ => fleet.replace_operator_token(ADMIN).await?,
     };
     let context = Context { url, pin: Some(pin.to_owned()), token };
     let bytes = serde_json::to_vec_pretty(&context).expect("three texts always serialise");

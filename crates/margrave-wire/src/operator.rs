@@ -223,10 +223,27 @@ pub struct Deployment {
     /// It was removed, and is shown until every device has said that it is gone.
     #[serde(default)]
     pub removing: bool,
+    /// Each device that it is on; a list of deployments leaves them out and only counts.
+    #[serde(default)]
     pub assignments: Vec<Assignment>,
+    #[serde(default)]
+    pub counts: AssignmentCounts,
     /// Targets that do not fit, and why; they were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub misfits: Vec<Misfit>,
+}
+
+/// On how many devices a deployment is, and how it does there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignmentCounts {
+    pub total: u64,
+    /// As wanted.
+    pub converged: u64,
+    pub pending: u64,
+    pub failed: u64,
+    /// By state, such as `INSTALLED`; states that no device is in are left out.
+    pub states: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -244,6 +261,9 @@ pub struct Targets {
 pub struct Misfit {
     pub device: String,
     pub reasons: Vec<String>,
+    /// It has not said yet what it is, and comes in by itself if it fits.
+    #[serde(default)]
+    pub temporary: bool,
 }
 
 /// Wanted: this package on those devices. A `PUT` to the deployment's name creates or changes it.
@@ -263,6 +283,36 @@ pub struct PutDeployment {
     /// The revision that the writer saw; a change in between is answered 409. Left out, the last writer wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+}
+
+/// What a deployment was, from one change to the next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Revision {
+    pub revision: u64,
+    pub changed_at: String,
+    pub changed_by: String,
+    /// What it changed, in a phrase each; empty when the revision before is not kept any more.
+    pub changes: Vec<String>,
+    /// It is what is wanted now.
+    pub current: bool,
+    /// The deployment was removed; the rest says what was wanted until then.
+    pub removed: bool,
+    pub package: String,
+    pub version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    #[schema(value_type = Object)]
+    pub parameters: BTreeMap<String, serde_json::Value>,
+    pub targets: Targets,
+}
+
+/// Wanted: what a deployment was at an earlier revision. It becomes a new revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RevertDeployment {
+    /// The one to go back to.
+    pub revision: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -159,9 +159,11 @@ async fn state_manifest(
     };
     let mut live = current()?;
     let wait = preconditions::wait(headers).map(|wait| wait.min(WAIT_MAX));
+    let mut waited = false;
     if let Some(wait) = wait.filter(|wait| !wait.is_zero())
         && preconditions::holds(headers, &live.digest)
     {
+        waited = true;
         api.manifest_changed(client, live.digest, wait).await;
         // Much can happen in a minute; policy counts at the moment of the answer.
         match api.standing(client) {
@@ -178,7 +180,8 @@ async fn state_manifest(
     headers.insert(ETAG, etag(&live.digest));
     headers.insert(CACHE_CONTROL, CACHE_PRIVATE);
     headers.insert(VARY, HeaderValue::from_static("Accept"));
-    if wait.is_some() {
+    // Only where it made a difference (RFC 7240, section 3): an answer that was ready at once waited for nothing.
+    if waited {
         headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static("wait"));
     }
     Ok(response)

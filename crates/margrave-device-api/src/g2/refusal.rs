@@ -70,7 +70,7 @@ impl Refusal {
             Refusal::NoCaller => Problem::blank(401, "no client certificate came with this request"),
             Refusal::NotAccepted(Standing::Retired) => Problem::new(
                 NotAuthorized,
-                "an operator retired this client; it is accepted again only after joining anew",
+                "an operator retired this client; it stays out until an operator accepts it again",
             ),
             Refusal::NotAccepted(_) => Problem::new(
                 NotAuthorized,

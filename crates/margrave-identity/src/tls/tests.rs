@@ -357,18 +357,6 @@ fn id_161_validity_applies_to_pinned_servers_too() {
 }
 
 #[test]
-fn id_160_configured_anchors_check_chain_and_name() {
-    let (authority, leaf) = web();
-    let client = anchored_client_config(&authority.certificate_pem()).unwrap();
-    shake(client.clone(), web_server_config(leaf.clone()), "localhost").unwrap();
-    assert!(shake(client, web_server_config(leaf.clone()), "other.example").is_err());
-    let stranger =
-        anchored_client_config(&WebAuthority::create(system_now()).unwrap().certificate_pem()).unwrap();
-    assert!(shake(stranger, web_server_config(leaf), "localhost").is_err());
-    assert!(matches!(anchored_client_config(""), Err(TrustFileError::Empty)));
-}
-
-#[test]
 fn the_web_certificate_is_replaced_while_the_listener_runs() {
     let (authority, leaf) = web();
     let (client, server) = (pinned_client_config(vec![authority.pin()]), web_server_config(leaf.clone()));

@@ -1,5 +1,5 @@
-//! HTTPS of the web listener: the server is authenticated by a pin or by configured anchors (ID-160), the
-//! caller by what it says above TLS.
+//! HTTPS of the web listener: the server is authenticated by a pin (ID-160), the caller by what it says
+//! above TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +7,8 @@ use std::time::Duration;
 use margrave_core::moment::Moment;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, ServerName as TlsName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme};
 
 use super::{HTTP_1_1, TLS_1_3, no_tls12, other, provider};
 use crate::certificate::{CHAIN_LENGTH_MAX, Statements};
@@ -42,37 +39,6 @@ pub fn pinned_client_config(pins: Vec<Pin>) -> Arc<ClientConfig> {
         .with_no_client_auth();
     config.alpn_protocols = vec![HTTP_1_1.to_vec()];
     Arc::new(config)
-}
-
-/// Why a file of anchors cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TrustFileError {
-    #[error("the file of trusted authorities is not PEM")]
-    NotPem(#[source] pem::Error),
-    #[error("a certificate in the file of trusted authorities cannot be used")]
-    Unusable(#[source] rustls::Error),
-    #[error(
-        "the file of trusted authorities holds no certificate; it begins with \"-----BEGIN CERTIFICATE-----\""
-    )]
-    Empty,
-}
-
-/// Connections to a server whose chain ends in one of these anchors, with the DNS name checked (ID-160).
-pub fn anchored_client_config(anchors_pem: &str) -> Result<Arc<ClientConfig>, TrustFileError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(anchors_pem.as_bytes()) {
-        roots.add(certificate.map_err(TrustFileError::NotPem)?).map_err(TrustFileError::Unusable)?;
-    }
-    if roots.is_empty() {
-        return Err(TrustFileError::Empty);
-    }
-    let mut config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(TLS_1_3)
-        .expect("the provider has TLS 1.3 cipher suites")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![HTTP_1_1.to_vec()];
-    Ok(Arc::new(config))
 }
 
 /// Why a server is not the pinned one.

@@ -2,13 +2,17 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
+use margrave_core::chain::sentence;
 use margrave_core::digest::Digest;
 use margrave_core::id::{ComponentName, PackageId, PackageVersion};
 use margrave_core::package::{Component, Package, Profile, ProfileKind};
 use margrave_core::violation::Violation;
+use margrave_oci::archive::{self, ArchiveError};
+use margrave_oci::client::ClientError;
 use margrave_oci::compose;
 use margrave_oci::manifest::Descriptor;
 use margrave_oci::package::{DESCRIPTION_BYTES_MAX, PackageManifest, RESOURCE_BYTES_MAX, ResourceKind};
@@ -23,6 +27,8 @@ use super::{Actor, Error, Fleet, Resource};
 
 /// More components than any application has; each costs a question to a registry.
 const COMPONENTS_MAX: usize = 200;
+/// All archives of one package together. Each is fetched and read to its end, which somebody waits for.
+const ARCHIVES_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// A package as it can be deployed.
 pub(super) struct Entry {
@@ -214,17 +220,8 @@ impl Fleet {
         package: &Package,
         what: &str,
     ) -> Result<Vec<ResourceRecord>, Error> {
-        let catalog = &package.catalog;
-        let named = [
-            (ResourceKind::Icon, &catalog.icon),
-            (ResourceKind::DescriptionFile, &catalog.description_file),
-            (ResourceKind::LicenseFile, &catalog.license_file),
-            (ResourceKind::ReleaseNotes, &catalog.release_notes),
-        ];
         let mut resources: Vec<ResourceRecord> = Vec::new();
-        for (kind, path) in named {
-            let Some(path) = path else { continue };
-            let path = path.strip_prefix("./").unwrap_or(path);
+        for (kind, path) in ResourceKind::named_in(&package.catalog) {
             if resources.iter().any(|resource| resource.path == path) {
                 continue;
             }
@@ -250,7 +247,11 @@ impl Fleet {
             return Err(Error::invalid("/deploymentProfiles", "DM-022", message));
         }
         let mut pins = BTreeMap::new();
+        let mut archives_left = ARCHIVES_BYTES_MAX;
         for (profile, component) in components {
+            if pins.contains_key(&pin_key(component)) {
+                continue;
+            }
             let what = format!("component {} of profile {}", component.name, profile.id);
             let invalid = |rule, message: String| {
                 Error::invalid("/deploymentProfiles", rule, format!("{what}: {message}"))
@@ -262,26 +263,72 @@ impl Fleet {
                 .map_err(|error| invalid("DM-031", error.to_string()))?;
             let (digest, manifest) = self.manifest_of(&reference, &what).await?;
             if profile.kind == ProfileKind::Compose {
-                compose::layer_of(&reference.to_string(), &manifest)
+                let layer = compose::layer_of(&reference.to_string(), &manifest)
                     .map_err(|error| invalid("PK-078", error.to_string()))?;
+                archives_left = archives_left.checked_sub(layer.size).ok_or_else(|| {
+                    let message = format!(
+                        "the archives of one package have at most {ARCHIVES_BYTES_MAX} bytes together"
+                    );
+                    invalid("PK-087", message)
+                })?;
+                self.check_archive(&repository, &layer, &what).await?;
             }
             pins.insert(pin_key(component), digest);
         }
         Ok(pins)
     }
 
+    /// Looks at every entry of a component's archive, as each device will before it unpacks it (PK-095): what
+    /// no device may unpack is not offered to any.
+    async fn check_archive(
+        &self,
+        repository: &Repository,
+        layer: &Descriptor,
+        what: &str,
+    ) -> Result<(), Error> {
+        let (path, scratch) = if repository.host.is_own_registry() {
+            (self.own_blob(repository, layer, what).await?, None)
+        } else {
+            // On disk and not in memory: an archive may be large, and several may be added at once.
+            let scratch = tempfile::tempdir().map_err(|error| Error::Storage(Box::new(error)))?;
+            let path = scratch.path().join("archive");
+            let pulled = self.upstream.blob_to_file(repository, layer, &path).await;
+            pulled.map_err(|error| from_registry(what, error))?;
+            (path, Some(scratch))
+        };
+        let digest = layer.digest;
+        let check = move || {
+            let open = std::fs::File::open(&path);
+            let mut file = open.map_err(|source| ArchiveError::Io { doing: "open the archive", source })?;
+            let checked = archive::check(&mut file, digest);
+            drop(scratch);
+            checked
+        };
+        let checked = tokio::task::spawn_blocking(check).await;
+        match checked.map_err(|error| Error::Storage(Box::new(error)))? {
+            Ok(_) => Ok(()),
+            Err(ArchiveError::Io { source, .. }) => Err(Error::Storage(Box::new(source))),
+            Err(ArchiveError::Digest { .. }) => Err(broken(what, layer, "is damaged")),
+            Err(error) => {
+                let message = format!("{what}: {}", sentence(&error));
+                Err(Error::invalid("/deploymentProfiles", "PK-095", message))
+            }
+        }
+    }
+
     /// A manifest and its digest, from our own registry or another.
     async fn manifest_of(&self, reference: &Reference, what: &str) -> Result<(Digest, Bytes), Error> {
         if !reference.repository.host.is_own_registry() {
-            let found = self.upstream.manifest(reference).await.map_err(|error| upstream(what, error))?;
+            let found =
+                self.upstream.manifest(reference).await.map_err(|error| from_registry(what, error))?;
             return Ok((found.digest, found.bytes));
         }
         match self.registry.manifest(&reference.repository.name, &reference.version).await {
             Ok(Some(found)) => Ok((found.digest, found.bytes)),
-            Ok(None) | Err(RegistryError::ManifestUnknown) => Err(Error::Upstream {
-                message: format!("{what}: {reference} is not in this server's registry; push it first"),
-                source: None,
-            }),
+            Ok(None) | Err(RegistryError::ManifestUnknown) => {
+                let message = format!("{what}: {reference} is not in this server's registry; push it first");
+                Err(Error::invalid("/reference", "PK-040", message))
+            }
             Err(error) => Err(upstream(what, error)),
         }
     }
@@ -299,36 +346,52 @@ impl Fleet {
             return Err(Error::invalid("/reference", "PK-023", message));
         }
         if !repository.host.is_own_registry() {
-            return self.upstream.blob(repository, layer, max).await.map_err(|error| upstream(what, error));
+            let pulled = self.upstream.blob(repository, layer, max).await;
+            return pulled.map_err(|error| from_registry(what, error));
         }
-        let broken = |how: &str| Error::Upstream {
-            message: format!(
-                "{what}: the file {} {how} in this server's registry; push it again",
-                layer.digest.short()
-            ),
-            source: None,
-        };
-        let found = self
-            .registry
-            .blob(&repository.name, &layer.digest)
-            .await
-            .map_err(|error| upstream(what, error))?;
-        let found = found.ok_or_else(|| broken("is not"))?;
+        let path = self.own_blob(repository, layer, what).await?;
         let read = async {
             let mut bytes = Vec::new();
-            tokio::fs::File::open(&found.path).await?.take(max + 1).read_to_end(&mut bytes).await?;
+            tokio::fs::File::open(&path).await?.take(max + 1).read_to_end(&mut bytes).await?;
             Ok::<_, std::io::Error>(bytes)
         };
         let bytes = read.await.map_err(|error| upstream(what, error))?;
         if Digest::of(&bytes) != layer.digest {
-            return Err(broken("is damaged"));
+            return Err(broken(what, layer, "is damaged"));
         }
         Ok(Bytes::from(bytes))
+    }
+
+    /// Where a blob of our own registry lies; its bytes are not looked at yet.
+    async fn own_blob(
+        &self,
+        repository: &Repository,
+        layer: &Descriptor,
+        what: &str,
+    ) -> Result<PathBuf, Error> {
+        let found = self.registry.blob(&repository.name, &layer.digest).await;
+        let found = found.map_err(|error| upstream(what, error))?;
+        found.map(|blob| blob.path).ok_or_else(|| broken(what, layer, "is not"))
+    }
+}
+
+fn broken(what: &str, layer: &Descriptor, how: &str) -> Error {
+    let message = format!("{what}: the file {} {how} in its registry; push it again", layer.digest.short());
+    Error::Upstream { message, source: None }
+}
+
+/// What another registry said. That it does not have something, or too much of it, is the reference's fault
+/// and not the registry's.
+fn from_registry(what: &str, error: ClientError) -> Error {
+    match error {
+        ClientError::NotFound(_) => Error::invalid("/reference", "PK-040", format!("{what}: {error}")),
+        ClientError::TooLarge { .. } => Error::invalid("/reference", "PK-087", format!("{what}: {error}")),
+        error => upstream(what, error),
     }
 }
 
 fn upstream(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::Upstream { message: format!("{what}: {error}"), source: Some(Box::new(error)) }
+    Error::Upstream { message: format!("{what} could not be fetched"), source: Some(Box::new(error)) }
 }
 
 fn package_error(error: PackageError, id: &PackageId, version: &PackageVersion) -> Error {

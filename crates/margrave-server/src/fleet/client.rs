@@ -1,7 +1,7 @@
 //! The live picture of clients: what every device request is answered from, without touching the disk.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ struct Live {
     state: watch::Sender<State>,
     /// Milliseconds; 0 when never.
     contact: AtomicU64,
-    contact_unsaved: AtomicBool,
+    /// The contact that is in the store.
+    contact_saved: AtomicU64,
     /// The newest manifest version that the client asked for and was given (or told that it has it).
     fetched: AtomicU64,
 }
@@ -67,7 +68,7 @@ impl Clients {
         let live = Live {
             state: watch::Sender::new(State { standing, manifest }),
             contact: AtomicU64::new(contact.map_or(0, |at| at.0)),
-            contact_unsaved: AtomicBool::new(false),
+            contact_saved: AtomicU64::new(contact.map_or(0, |at| at.0)),
             fetched: AtomicU64::new(0),
         };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
@@ -105,14 +106,29 @@ impl Clients {
 
     fn unsaved_contacts(&self) -> Vec<(ClientId, Moment)> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let unsaved = known.iter().filter(|(_, live)| live.contact_unsaved.swap(false, Ordering::Relaxed));
-        unsaved.map(|(client, live)| (client.clone(), Moment(live.contact.load(Ordering::Relaxed)))).collect()
+        let unsaved = known.iter().filter_map(|(client, live)| {
+            let at = live.contact.load(Ordering::Relaxed);
+            (at > live.contact_saved.load(Ordering::Relaxed)).then(|| (client.clone(), Moment(at)))
+        });
+        unsaved.collect()
     }
 
-    fn contacts_unsaved_again(&self, contacts: &[(ClientId, Moment)]) {
-        for live in contacts.iter().filter_map(|(client, _)| self.of(client)) {
-            live.contact_unsaved.store(true, Ordering::Relaxed);
+    fn contacts_are_saved(&self, contacts: &[(ClientId, Moment)]) {
+        for (client, at) in contacts {
+            if let Some(live) = self.of(client) {
+                live.contact_saved.fetch_max(at.0, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Clients that the store takes for silent and that are not: those who came back within the last moments.
+    pub(super) fn heard_since(&self, silent_before: Moment) -> Vec<ClientId> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let heard = known.iter().filter(|(_, live)| {
+            live.contact.load(Ordering::Relaxed) >= silent_before.0
+                && live.contact_saved.load(Ordering::Relaxed) < silent_before.0
+        });
+        heard.map(|(client, _)| client.clone()).collect()
     }
 }
 
@@ -157,17 +173,14 @@ impl Fleet {
     pub fn touched(&self, client: &ClientId) {
         if let Some(live) = self.live.of(client) {
             live.contact.fetch_max(self.now().0, Ordering::Relaxed);
-            live.contact_unsaved.store(true, Ordering::Relaxed);
         }
     }
 
     /// Writes contacts to the store, and finishes what was left undone; called on a timer and before stopping.
     pub async fn flush_contacts(&self) -> Result<(), Error> {
         let contacts = self.live.unsaved_contacts();
-        if let Err(error) = self.store.touch_contacts(contacts.clone()).await {
-            self.live.contacts_unsaved_again(&contacts);
-            return Err(error.into());
-        }
+        self.store.touch_contacts(contacts.clone()).await?;
+        self.live.contacts_are_saved(&contacts);
         self.settle().await
     }
 }

@@ -34,10 +34,13 @@ impl Fleet {
     /// Lets a retired client in again and gives it what it should run.
     pub async fn accept(&self, actor: &Actor, device: &DeviceRef) -> Result<operator::Device, Error> {
         self.known(device).await?;
+        speaks_for_itself(device, "accept", "accepted")?;
         if !self.store.accept_client(&device.client, self.now(), &actor.name).await? {
             return Err(Error::not_found(format!("device {device}")));
         }
-        self.settle_or_log().await;
+        // Before it may speak again: its old manifest lists what may be meant for nobody any more. Where this
+        // fails, the client stays out for now, and accepting it once more goes on from here.
+        self.settle().await?;
         self.live.set_standing(&device.client, Standing::Accepted);
         self.device(device).await
     }
@@ -45,6 +48,7 @@ impl Fleet {
     /// Puts a client out at once: when this answers, its next request is refused.
     pub async fn retire(&self, actor: &Actor, device: &DeviceRef) -> Result<operator::Device, Error> {
         self.known(device).await?;
+        speaks_for_itself(device, "retire", "retired")?;
         let before = self.standing(&device.client);
         // Out first, written down second: between the two it is refused already.
         self.live.set_standing(&device.client, Standing::Retired);
@@ -76,6 +80,18 @@ impl Fleet {
             None => Err(Error::not_found(format!("device {device}"))),
         }
     }
+}
+
+/// Standing belongs to clients. A child has none of its own, and nobody means a whole gateway by its name.
+fn speaks_for_itself(device: &DeviceRef, verb: &str, done: &str) -> Result<(), Error> {
+    if !device.device.is_child() {
+        return Ok(());
+    }
+    let gateway = DeviceRef::new(device.client.clone(), device.device.gateway());
+    Err(Error::conflict(format!(
+        "{device} speaks through its gateway and cannot be {done} alone; {verb} the gateway {gateway}, with all \
+         its children"
+    )))
 }
 
 fn capabilities_error(error: CapabilitiesError) -> Error {

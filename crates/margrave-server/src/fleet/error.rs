@@ -40,6 +40,10 @@ pub enum Error {
     },
     #[error("the server could not write to or read from its database")]
     Storage(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(
+        "the system gives no random numbers, without which no secret is safe; mend the machine, then try again"
+    )]
+    NoRandomness,
     #[error("the server has more to write than it can at the moment; try again shortly")]
     Overloaded,
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use margrave_core::constraints::fits;
 use margrave_core::deployment::Targets;
 use margrave_core::id::{DeviceRef, PackageId, PackageVersion, ProfileId};
 use margrave_core::package::Profile;
+use margrave_core::publish::choose_profile;
 use margrave_store::DeviceRecord;
 use margrave_wire::{g2, operator};
 
@@ -33,17 +33,20 @@ impl Fleet {
             let device = record.device.to_string();
             match fitting(&entry, profile, &record) {
                 Ok(profile) => preview.fits.push(PreviewFit { device, profile: profile.id.to_string() }),
-                Err(reasons) => preview.misfits.push(operator::Misfit { device, reasons }),
+                Err(reasons) => {
+                    let temporary = record.capabilities.is_none();
+                    preview.misfits.push(operator::Misfit { device, reasons, temporary });
+                }
             }
         }
         Ok(preview)
     }
 }
 
-/// The first profile that fits, or every reason why none does.
+/// The profile that fits, or every reason why none does.
 fn fitting<'a>(
     entry: &'a Entry,
-    wanted: Option<&ProfileId>,
+    wanted: Option<&'a ProfileId>,
     record: &DeviceRecord,
 ) -> Result<&'a Profile, Vec<String>> {
     let Some(body) = &record.capabilities else {
@@ -51,14 +54,7 @@ fn fitting<'a>(
     };
     let capabilities = g2::capabilities::read(body)
         .map_err(|error| vec![format!("its capabilities cannot be read: {error}")])?;
-    let candidates =
-        entry.package.profiles.iter().filter(|profile| wanted.is_none_or(|id| profile.id == *id));
-    let mut reasons = Vec::new();
-    for profile in candidates {
-        match fits(profile, &capabilities) {
-            Ok(()) => return Ok(profile),
-            Err(misfits) => reasons.extend(misfits.into_iter().map(|misfit| misfit.message)),
-        }
-    }
-    Err(reasons)
+    // Nobody has answered anything yet, so nothing about answers can be wrong.
+    let unanswered = |_: &Profile| Ok::<(), Vec<String>>(());
+    choose_profile(&entry.package, wanted, None, &capabilities, unanswered).map(|(profile, ())| profile)
 }

@@ -10,8 +10,8 @@ use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::id::{
     DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ParameterName, ProfileId,
 };
-use margrave_core::package::{Package, Profile};
-use margrave_core::parameters::{Answers, ParameterValue, ScalarType, Schema, resolve};
+use margrave_core::package::Package;
+use margrave_core::parameters::{Answers, ParameterValue, ScalarType, Schema, in_force, resolve};
 use margrave_core::violation::{Violation, join};
 use margrave_store::{
     DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, PublishError, Scope, Standing,
@@ -29,7 +29,8 @@ pub(super) enum Change {
     AddPackage(Box<Pulled>),
     RemovePackage { id: PackageId, version: PackageVersion },
     PutDeployment { name: DeploymentName, want: operator::PutDeployment },
-    RemoveDeployment { name: DeploymentName },
+    RemoveDeployment { name: DeploymentName, seen: Option<u64> },
+    RevertDeployment { name: DeploymentName, to: u64, seen: Option<u64> },
     Label { device: DeviceRef, labels: BTreeMap<String, Option<String>> },
 }
 
@@ -42,8 +43,12 @@ impl Fleet {
         match change {
             Change::AddPackage(pulled) => self.keep_package(*pulled).await,
             Change::RemovePackage { id, version } => self.drop_package(actor, &id, &version).await,
-            Change::PutDeployment { name, want } => self.put(actor, &name, &want).await,
-            Change::RemoveDeployment { name } => self.remove(actor, &name).await,
+            Change::PutDeployment { name, want } => self.put(actor, &name, &want, None).await,
+            Change::RevertDeployment { name, to, seen } => {
+                let want = self.wish_of(&name, to, seen).await?;
+                self.put(actor, &name, &want, Some(to)).await
+            }
+            Change::RemoveDeployment { name, seen } => self.remove(actor, &name, seen).await,
             Change::Label { device, labels } => {
                 all_kept(label_changes(&labels))?;
                 if !self.store.set_labels(&device, labels, self.now(), &actor.name).await? {
@@ -64,9 +69,15 @@ impl Fleet {
         self.deployment(name).await
     }
 
-    /// Takes a deployment away from all its devices. They are shown until each said that it is gone.
-    pub async fn remove_deployment(&self, actor: &Actor, name: &DeploymentName) -> Result<(), Error> {
-        self.change(actor, Change::RemoveDeployment { name: name.clone() }).await
+    /// Takes a deployment away from all its devices. They are shown until each said that it is gone. `seen` is the
+    /// revision that the writer saw; a change in between is then a conflict.
+    pub async fn remove_deployment(
+        &self,
+        actor: &Actor,
+        name: &DeploymentName,
+        seen: Option<u64>,
+    ) -> Result<(), Error> {
+        self.change(actor, Change::RemoveDeployment { name: name.clone(), seen }).await
     }
 
     /// Which devices a deployment would reach; nothing is written.
@@ -86,6 +97,7 @@ impl Fleet {
                 }),
                 Err(unplaced) => misfits.push(operator::Misfit {
                     device: device.device.to_string(),
+                    temporary: unplaced.is_temporary(),
                     reasons: unplaced.reasons(),
                 }),
             }
@@ -98,6 +110,7 @@ impl Fleet {
         actor: &Actor,
         name: &DeploymentName,
         want: &operator::PutDeployment,
+        back_to: Option<u64>,
     ) -> Result<(), Error> {
         let _deciding = self.deciding.lock().await;
         for attempt in 1.. {
@@ -119,15 +132,18 @@ impl Fleet {
                 .map(|misfit| operator::Misfit {
                     device: misfit.device.to_string(),
                     reasons: misfit.reasons.clone(),
+                    temporary: false,
                 })
                 .collect();
             if !refused.is_empty() {
                 return Err(Error::Misfit(refused));
             }
             let at = self.now();
-            let (kind, verb) = match &held {
-                None => ("deployment.created", "was created"),
-                Some(_) => ("deployment.changed", "was changed"),
+            let kind = if held.is_none() { "deployment.created" } else { "deployment.changed" };
+            let verb = match (back_to, &held) {
+                (Some(to), _) => format!("went back to revision {to}"),
+                (None, None) => "was created".to_owned(),
+                (None, Some(_)) => "was changed".to_owned(),
             };
             let Deployment { package, version, revision, .. } = deployment;
             let text = format!(
@@ -159,11 +175,13 @@ impl Fleet {
         unreachable!("the last attempt returns")
     }
 
-    async fn remove(&self, actor: &Actor, name: &DeploymentName) -> Result<(), Error> {
+    async fn remove(&self, actor: &Actor, name: &DeploymentName, seen: Option<u64>) -> Result<(), Error> {
         let _deciding = self.deciding.lock().await;
         for attempt in 1.. {
             let held = self.wanted_deployment(name).await?;
-            let held = held.ok_or_else(|| Error::not_found(format!("deployment {name}")))?.deployment;
+            let held = held.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+            check_seen(name, Some(&held), seen)?;
+            let held = held.deployment;
             let assignments = self.store.assignments(Scope::Deployment(held.id)).await?;
             let clients = self.decide_removal(assignments).await?;
             let at = self.now();
@@ -192,21 +210,7 @@ impl Fleet {
     /// Checks a wish against the catalog, the fleet and what is there already.
     async fn draft(&self, name: &DeploymentName, want: &operator::PutDeployment) -> Result<Draft, Error> {
         let held = self.wanted_deployment(name).await?;
-        if let Some(seen) = want.revision {
-            let current = held.as_ref().map_or(0, |held| held.deployment.revision);
-            if current != seen {
-                return Err(Error::conflict(match &held {
-                    Some(held) => format!(
-                        "{name} was changed in between by {} and is at revision {current}, you saw {seen}; look at it \
-                         again and repeat your change",
-                        held.changed_by
-                    ),
-                    None => format!(
-                        "{name} does not exist (any more), you saw revision {seen}; leave the revision out to create it"
-                    ),
-                }));
-            }
-        }
+        check_seen(name, held.as_ref(), want.revision)?;
         let entry = self.wanted_package(want).await?;
         let mut broken = Vec::new();
         let profile = read_profile(&entry.package, want.profile.as_deref(), &mut broken);
@@ -214,6 +218,11 @@ impl Fleet {
         let (targets, devices) = self.read_targets(&want.targets, &mut broken).await?;
         all_kept(broken)?;
         let named = targets.devices.clone();
+        // A name that is used again goes on counting: who saw an earlier life of it must not overwrite this one.
+        let before = match &held {
+            Some(held) => held.deployment.revision,
+            None => self.store.revision_newest(name).await?.unwrap_or(0),
+        };
         let deployment = Deployment {
             id: held
                 .as_ref()
@@ -224,12 +233,28 @@ impl Fleet {
             profile,
             answers,
             targets,
-            revision: held.as_ref().map_or(1, |held| held.deployment.revision.saturating_add(1)),
+            revision: before.saturating_add(1),
         };
-        // Immutable ones count from the first publication on (DM-059); another package asks other questions.
-        let previous = held.as_ref().filter(|held| held.deployment.package == deployment.package);
-        check_answers(&entry, &deployment, previous.map(|held| &held.deployment.answers))?;
-        Ok(Draft { held, wish: Wish { deployment, entry }, devices, named })
+        let previous = match &held {
+            Some(held) => self.values_in_force(&held.deployment, &entry).await?,
+            None => None,
+        };
+        check_answers(&entry, &deployment, previous.as_ref())?;
+        Ok(Draft { held, wish: Wish { deployment, entry, previous }, devices, named })
+    }
+
+    /// What installations of a deployment have, as far as a change to `entry` has to keep it: immutable values
+    /// count from the first publication on (DM-059), and another package asks other questions.
+    async fn values_in_force(&self, held: &Deployment, entry: &Entry) -> Result<Option<Answers>, Error> {
+        if held.package != entry.record.id {
+            return Ok(None);
+        }
+        // A package that is used cannot be removed, so it is there; without it the answers alone must do.
+        let before = self.entry(&held.package, &held.version).await?;
+        Ok(Some(match before {
+            Some(before) => in_force(&before.package, &held.answers),
+            None => held.answers.clone(),
+        }))
     }
 
     async fn wanted_package(&self, want: &operator::PutDeployment) -> Result<Arc<Entry>, Error> {
@@ -318,6 +343,27 @@ struct Draft {
     named: BTreeSet<DeviceRef>,
 }
 
+/// Whether what is there is what the writer saw; nothing there is revision 0.
+fn check_seen(
+    name: &DeploymentName,
+    held: Option<&DeploymentRecord>,
+    seen: Option<u64>,
+) -> Result<(), Error> {
+    let current = held.map_or(0, |held| held.deployment.revision);
+    match (seen, held) {
+        (None, _) => Ok(()),
+        (Some(seen), _) if seen == current => Ok(()),
+        (Some(seen), Some(held)) => Err(Error::conflict(format!(
+            "{name} was changed in between by {} and is at revision {current}, you saw {seen}; look at it again and \
+             repeat your change",
+            held.changed_by
+        ))),
+        (Some(seen), None) => Err(Error::conflict(format!(
+            "{name} does not exist (any more), you saw revision {seen}; leave the revision out to create it"
+        ))),
+    }
+}
+
 fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
@@ -398,12 +444,8 @@ fn typed(schema: Option<&Schema>, value: &Value) -> Result<ParameterValue, Strin
 /// The answers must do for the profile that is asked for; where each device takes its own, for at least one.
 fn check_answers(entry: &Entry, deployment: &Deployment, previous: Option<&Answers>) -> Result<(), Error> {
     let package = &entry.package;
-    let candidates: Vec<&Profile> = match &deployment.profile {
-        Some(id) => package.profile(id).into_iter().collect(),
-        None => package.profiles.iter().collect(),
-    };
     let mut first = None;
-    for profile in candidates {
+    for profile in package.candidates(deployment.profile.as_ref()) {
         match resolve(package, profile, &deployment.answers, previous) {
             Ok(_) => return Ok(()),
             Err(broken) => first = first.or(Some(broken)),

@@ -15,6 +15,7 @@ mod fit;
 mod intent;
 mod publish;
 mod report;
+mod revision;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -29,12 +30,13 @@ use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
 use margrave_oci::client::{Client, Hosts};
 use margrave_registry::Registry;
-use margrave_store::Store;
+use margrave_store::{Silence, Store};
 use margrave_wire::operator;
 use tokio::sync::{Mutex, broadcast};
 
 pub use error::Error;
 pub use margrave_store::{Put, Standing};
+pub(crate) use token::SESSION_LIFETIME;
 
 /// Who did something: `operator admin`, `device line-1` or `server`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +127,11 @@ pub struct Resource {
 /// How many events a slow subscriber may be behind before it has to read the log instead.
 const EVENTS_BEHIND_MAX: usize = 1024;
 
+/// How long it can be seen what a device said about something that it does not have any more: a quarter year.
+const HISTORY_KEPT_MS: u64 = 90 * 24 * 3600 * 1000;
+/// Of those at most this many: ten thousand devices that lost ten applications each.
+const HISTORY_MAX: u32 = 100_000;
+
 pub struct Fleet {
     store: Store,
     registry: Arc<Registry>,
@@ -178,10 +185,19 @@ impl Fleet {
         Moment(self.now().0.saturating_sub(after))
     }
 
+    /// Who counts as silent, by what is in memory and not only by what is written down: looking writes nothing.
+    fn silence(&self) -> Silence {
+        let before = self.silent_before();
+        Silence { before, heard: self.live.heard_since(before) }
+    }
+
     /// Forgets what nobody can use any more; called on a timer.
     pub async fn sweep(&self) -> Result<(), Error> {
-        let swept = self.store.sweep_expired(self.now()).await?;
-        tracing::debug!(swept, "expired tokens and sessions were forgotten");
+        let now = self.now();
+        let swept = self.store.sweep_expired(now).await?;
+        let history_from = Moment(now.0.saturating_sub(HISTORY_KEPT_MS));
+        let ended = self.store.sweep_archived(history_from, HISTORY_MAX).await?;
+        tracing::debug!(swept, ended, "expired tokens and sessions, and old history, were forgotten");
         Ok(())
     }
 }

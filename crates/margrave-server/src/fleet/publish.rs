@@ -8,14 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use margrave_core::constraints::fits;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceRef, ProfileId};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
-use margrave_core::parameters::resolve;
-use margrave_core::publish::next_manifest;
+use margrave_core::parameters::{Answers, resolve};
+use margrave_core::publish::{choose_profile, next_manifest};
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
@@ -37,6 +36,9 @@ const SETTLED_TOGETHER_MAX: u32 = 500;
 pub(super) struct Wish {
     pub(super) deployment: Deployment,
     pub(super) entry: Arc<Entry>,
+    /// The values that installations have already, where the deployment is about to change: what is immutable
+    /// stays what it was on every device, whichever profile it runs (DM-059).
+    pub(super) previous: Option<Answers>,
 }
 
 /// One document for one device.
@@ -53,6 +55,10 @@ pub(super) enum Unplaced {
 }
 
 impl Unplaced {
+    pub(super) fn is_temporary(&self) -> bool {
+        matches!(self, Unplaced::NotReported)
+    }
+
     pub(super) fn reasons(self) -> Vec<String> {
         match self {
             Unplaced::NotReported => {
@@ -84,57 +90,31 @@ impl Wish {
         let capabilities = g2::capabilities::read(body)
             .map_err(|error| Unplaced::Misfit(vec![format!("its capabilities cannot be read: {error}")]))?;
         let package = &self.entry.package;
-        let mut candidates: Vec<&Profile> = match &self.deployment.profile {
-            Some(id) => package.profile(id).into_iter().collect(),
-            None => package.profiles.iter().collect(),
-        };
-        // Stable: the held one comes first, the others stay in the package's order.
-        candidates.sort_by_key(|profile| Some(&profile.id) != held);
-        let alone = candidates.len() == 1;
-        let mut reasons = Vec::new();
-        for profile in candidates {
-            let named =
-                |reason: String| if alone { reason } else { format!("profile {}: {reason}", profile.id) };
-            if let Err(misfits) = fits(profile, &capabilities) {
-                reasons.extend(misfits.into_iter().map(|misfit| named(misfit.message)));
-                continue;
-            }
-            match resolve(package, profile, &self.deployment.answers, None) {
-                Ok(parameters) => {
-                    let deployment = &self.deployment;
-                    let id = AssignmentId::derive(deployment.id, &device.device);
-                    let pins = self.entry.pins(profile);
-                    let mut workload = Workload::compose(
-                        &deployment.name,
-                        id,
-                        &device.device,
-                        package,
-                        profile,
-                        parameters,
-                        pins,
-                    );
-                    for component in &mut workload.components {
-                        component.repository = reachable(&component.repository, registry_address);
-                    }
-                    let bytes = g2::document::write(&workload);
-                    let wanted = WantedAssignment {
-                        id,
-                        device: device.device.clone(),
-                        deployment: deployment.id,
-                        name: deployment.name.clone(),
-                        package: deployment.package.clone(),
-                        version: deployment.version.clone(),
-                        profile: profile.id.clone(),
-                        document: Digest::of(&bytes),
-                    };
-                    return Ok(Placed { wanted, bytes });
-                }
-                Err(broken) => {
-                    reasons.extend(broken.into_iter().map(|violation| named(violation.to_string())))
-                }
-            }
+        let deployment = &self.deployment;
+        let values =
+            |profile: &Profile| resolve(package, profile, &deployment.answers, self.previous.as_ref());
+        let (profile, parameters) =
+            choose_profile(package, deployment.profile.as_ref(), held, &capabilities, values)
+                .map_err(Unplaced::Misfit)?;
+        let id = AssignmentId::derive(deployment.id, &device.device);
+        let pins = self.entry.pins(profile);
+        let mut workload =
+            Workload::compose(&deployment.name, id, &device.device, package, profile, parameters, pins);
+        for component in &mut workload.components {
+            component.repository = reachable(&component.repository, registry_address);
         }
-        Err(Unplaced::Misfit(reasons))
+        let bytes = g2::document::write(&workload);
+        let wanted = WantedAssignment {
+            id,
+            device: device.device.clone(),
+            deployment: deployment.id,
+            name: deployment.name.clone(),
+            package: deployment.package.clone(),
+            version: deployment.version.clone(),
+            profile: profile.id.clone(),
+            document: Digest::of(&bytes),
+        };
+        Ok(Placed { wanted, bytes })
     }
 }
 
@@ -201,6 +181,7 @@ impl Fleet {
                     misfits.push(MisfitRecord {
                         deployment: wish.deployment.id,
                         device: device.device.clone(),
+                        temporary: unplaced.is_temporary(),
                         reasons: unplaced.reasons(),
                     });
                 }
@@ -237,12 +218,15 @@ impl Fleet {
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         for device in devices {
+            // Also without any wish: what its manifest still lists may be meant for nobody any more.
+            changes.entry(device.device.client.clone()).or_default();
             for wish in &wishes {
                 let deployment = &wish.deployment;
                 let id = AssignmentId::derive(deployment.id, &device.device);
                 let held = pictures.held(&device.device, id).filter(|held| held.wanted);
                 let targeted = deployment.targets.matches(&device.device, &device.labels);
                 let mut reasons = Vec::new();
+                let mut temporary = false;
                 let kept = held.is_some() && targeted && device.capabilities.is_some();
                 if !kept {
                     let placed = targeted
@@ -254,6 +238,7 @@ impl Fleet {
                         Ok(None) => changes.dropped.extend(held.map(|held| held.id)),
                         Err(unplaced) => {
                             changes.dropped.extend(held.map(|held| held.id));
+                            temporary = unplaced.is_temporary();
                             reasons = unplaced.reasons();
                         }
                     }
@@ -262,6 +247,7 @@ impl Fleet {
                     deployment: deployment.id,
                     device: device.device.clone(),
                     reasons,
+                    temporary,
                 });
             }
         }
@@ -274,7 +260,7 @@ impl Fleet {
         for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
             let deployment = record.deployment;
             match self.entry(&deployment.package, &deployment.version).await {
-                Ok(Some(entry)) => wishes.push(Wish { deployment, entry }),
+                Ok(Some(entry)) => wishes.push(Wish { deployment, entry, previous: None }),
                 Ok(None) => {
                     tracing::error!(deployment = %deployment.name, "the package of a deployment is not in the catalog")
                 }
@@ -295,7 +281,7 @@ impl Fleet {
         let mut publications = Vec::new();
         for (client, changes) in changes {
             let Some(picture) = pictures.0.get(&client) else { continue };
-            if changes.wanted.is_empty() && changes.dropped.is_empty() {
+            if changes.wanted.is_empty() && changes.dropped.is_empty() && !lists_unwanted(picture) {
                 continue;
             }
             publications.push(self.publication(picture, changes).await?);
@@ -312,9 +298,10 @@ impl Fleet {
         let Changes { wanted, dropped } = changes;
         let mut entries: BTreeMap<AssignmentId, ManifestEntry> =
             picture.manifest.entries().iter().map(|entry| (entry.id, *entry)).collect();
-        for id in &dropped {
-            entries.remove(id);
-        }
+        // What stays is what is wanted now, not what happens to be listed: while a client was retired, deployments
+        // went or changed without its manifest.
+        let kept = |id: &AssignmentId| !dropped.contains(id) && is_wanted(picture, *id);
+        entries.retain(|id, _| kept(id));
         for placed in &wanted {
             let document =
                 Blob { digest: placed.wanted.document, size: u64::try_from(placed.bytes.len()).ok() };
@@ -467,6 +454,15 @@ impl Fleet {
 fn floor(picture: &ClientPicture) -> Result<Manifest, Error> {
     Manifest::new(picture.version_floor, picture.manifest.bundle(), picture.manifest.entries().to_vec())
         .map_err(|error| Error::conflict(error.to_string()))
+}
+
+fn is_wanted(picture: &ClientPicture, id: AssignmentId) -> bool {
+    picture.assignments.iter().any(|held| held.id == id && held.wanted)
+}
+
+/// Whether the manifest has something that nobody wants there any more.
+fn lists_unwanted(picture: &ClientPicture) -> bool {
+    picture.manifest.entries().iter().any(|entry| !is_wanted(picture, entry.id))
 }
 
 /// Whether the device has to be told.

@@ -21,8 +21,8 @@ use super::{Actor, Error, Fleet};
 
 const VALID_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 const VALID_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A wall display in a control room is signed in once a week.
-const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+/// A wall display in a control room is signed in once a week. The browser keeps the cookie for as long.
+pub(crate) const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 const NAME_LENGTH_MAX: usize = 64;
 /// Far longer than any token of ours; longer ones are not even hashed.
 const TOKEN_LENGTH_MAX: usize = 200;
@@ -31,12 +31,8 @@ const LABELS_MAX: usize = 64;
 /// A secret with a prefix that says what it is, so that a leaked one is recognised.
 fn secret(prefix: &str) -> Result<String, Error> {
     let mut bytes = [0u8; 32];
-    rand::fill(&mut bytes).map_err(|_| no_randomness())?;
+    rand::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
     Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes)))
-}
-
-fn no_randomness() -> Error {
-    Error::Storage("the system gives no random numbers".into())
 }
 
 fn hash(token: &str) -> Option<Digest> {
@@ -47,7 +43,7 @@ fn hash(token: &str) -> Option<Digest> {
 fn made_up_name() -> Result<ClientId, Error> {
     const LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz23456789x";
     let mut bytes = [0u8; 6];
-    rand::fill(&mut bytes).map_err(|_| no_randomness())?;
+    rand::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
     let tail: String = bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect();
     Ok(ClientId::parse(&format!("device-{tail}")).expect("letters and digits make a client id"))
 }
@@ -133,6 +129,10 @@ impl Fleet {
     /// Takes a join token; it is void afterwards. The client it was made for exists from then on.
     pub async fn redeem_join_token(&self, token: &str) -> Result<ClientId, Error> {
         let hash = hash(token).ok_or(Error::TokenUnknown)?;
+        // Whoever guesses gets no further than a look-up: no lock, no write, nobody else waits.
+        if !self.store.knows_join_token(hash).await? {
+            return Err(Error::TokenUnknown);
+        }
         let first = Manifest::new(1, None, vec![]).expect("an empty manifest of version 1 is valid");
         let body = g2::manifest::write(&first);
         let redeemed = {
@@ -170,21 +170,23 @@ impl Fleet {
     pub async fn operator_by_token(&self, token: &str) -> Result<Option<Actor>, Error> {
         let Some(hash) = hash(token) else { return Ok(None) };
         let name = self.store.operator_by_token(hash).await?;
-        Ok(name.map(|name| Actor { name: format!("operator {name}") }))
+        Ok(name.map(|name| operator_actor(&name)))
     }
 
     /// Makes a token for an operator; it is shown this once.
     pub async fn create_operator_token(&self, name: &str) -> Result<String, Error> {
-        let fits = (1..=NAME_LENGTH_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
-        if !fits {
-            return Err(Error::invalid(
-                "/name",
-                "token",
-                "an operator's name is 1 to 64 bytes without control characters",
-            ));
-        }
+        check_operator(name)?;
         let token = secret("mgo_")?;
         self.store.create_operator_token(Digest::of(token.as_bytes()), name, self.now()).await?;
+        Ok(token)
+    }
+
+    /// Makes a token for an operator; earlier ones of that name, and the sessions they began, are void with it.
+    pub async fn replace_operator_token(&self, name: &str) -> Result<String, Error> {
+        check_operator(name)?;
+        let token = secret("mgo_")?;
+        let (hash, actor) = (Digest::of(token.as_bytes()), operator_actor(name));
+        self.store.replace_operator_token(hash, name, &actor.name, self.now()).await?;
         Ok(token)
     }
 
@@ -223,6 +225,18 @@ fn join_error(error: JoinError) -> Error {
         )),
         JoinError::Store(error) => error.into(),
     }
+}
+
+fn operator_actor(name: &str) -> Actor {
+    Actor { name: format!("operator {name}") }
+}
+
+fn check_operator(name: &str) -> Result<(), Error> {
+    if (1..=NAME_LENGTH_MAX).contains(&name.len()) && !name.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let message = "an operator's name is 1 to 64 bytes without control characters";
+    Err(Error::invalid("/name", "token", message))
 }
 
 /// Labels as a change: `None` removes.

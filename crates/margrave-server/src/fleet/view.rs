@@ -2,11 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use margrave_core::deployment::Targets;
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
-use margrave_core::lifecycle::STATES;
+use margrave_core::lifecycle::{STATES, State};
+use margrave_core::parameters::Answers;
 use margrave_core::report::{Fault, Report};
-use margrave_store::{AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope};
+use margrave_store::{
+    AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope,
+    Verdict,
+};
 use margrave_wire::operator;
+use serde_json::Value;
 
 use super::catalog::Entry;
 use super::event::time;
@@ -18,8 +24,7 @@ const PAGE_MAX: usize = 1000;
 impl Fleet {
     /// The fleet at a glance.
     pub async fn status(&self) -> Result<operator::FleetStatus, Error> {
-        self.flush_contacts().await?;
-        let counts = self.store.fleet_counts(self.silent_before()).await?;
+        let counts = self.store.fleet_counts(self.silence()).await?;
         let devices = |condition: Condition| counts.devices.get(condition.as_str()).copied().unwrap_or(0);
         let total = counts.devices.values().sum::<u64>() - devices(Condition::Retired);
         let state = |state: &str| (state.to_owned(), counts.assignments.get(state).copied().unwrap_or(0));
@@ -57,12 +62,11 @@ impl Fleet {
             ),
         };
         let limit = limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-        self.flush_contacts().await?;
         let filter = DeviceFilter {
             search: search.filter(|text| !text.is_empty()),
             label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
             condition,
-            silent_before: self.silent_before(),
+            silence: self.silence(),
             after,
             // One more than asked for tells whether there is another page.
             limit: u32::try_from(limit + 1).unwrap_or(u32::MAX),
@@ -211,33 +215,25 @@ impl Fleet {
         Ok(shown_package(&entry, users.map(|record| record.deployment.name.to_string()).collect()))
     }
 
-    /// All deployments that are wanted, and those that are still going.
+    /// All deployments that are wanted, and those that are still going; their assignments are counted only, so
+    /// that the cost follows the deployments and not the fleet.
     pub async fn deployments(&self) -> Result<Vec<operator::Deployment>, Error> {
-        let records = self.store.deployments().await?;
-        let mut assignments: HashMap<_, Vec<AssignmentRecord>> = HashMap::new();
-        for assignment in self.store.assignments(Scope::All).await? {
-            assignments.entry(assignment.deployment).or_default().push(assignment);
+        let mut counts: HashMap<_, operator::AssignmentCounts> = HashMap::new();
+        for AssignmentCount { deployment, state, verdict, count } in self.store.assignment_counts().await? {
+            add(counts.entry(deployment).or_default(), state, verdict, count);
         }
-        let mut shown = Vec::with_capacity(records.len());
-        for record in records {
-            let of_deployment = assignments.remove(&record.deployment.id).unwrap_or_default();
-            shown.push(self.shown_deployment(record, of_deployment).await?);
-        }
-        Ok(shown)
+        let records = self.store.deployments().await?.into_iter();
+        let shown = records.map(|record| {
+            let counts = counts.remove(&record.deployment.id).unwrap_or_default();
+            shown_deployment(record, Vec::new(), counts)
+        });
+        Ok(shown.collect())
     }
 
     pub async fn deployment(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let assignments = self.store.assignments(Scope::Deployment(record.deployment.id)).await?;
-        self.shown_deployment(record, assignments).await
-    }
-
-    async fn shown_deployment(
-        &self,
-        record: DeploymentRecord,
-        assignments: Vec<AssignmentRecord>,
-    ) -> Result<operator::Deployment, Error> {
         let names = assignments.iter().map(|assignment| assignment.device.clone()).collect();
         let devices = self.store.devices_named(names).await?;
         let devices: HashMap<DeviceRef, DeviceRecord> =
@@ -246,36 +242,63 @@ impl Fleet {
             let device = devices.get(&assignment.device)?;
             Some(self.shown_assignment(device, assignment))
         };
-        let DeploymentRecord { deployment, changed_at, changed_by, misfits, removed } = record;
-        // What is removed is meant for nobody any more; who still has it is in the assignments.
-        let targets = if removed { Default::default() } else { deployment.targets };
-        let value = |value| serde_json::to_value(value).unwrap_or_default();
-        Ok(operator::Deployment {
-            id: deployment.id.to_string(),
-            name: deployment.name.to_string(),
-            package: deployment.package.to_string(),
-            version: deployment.version.to_string(),
-            profile: deployment.profile.map(|profile| profile.to_string()),
-            parameters: deployment
-                .answers
-                .into_iter()
-                .map(|(name, answer)| (name.to_string(), value(answer)))
-                .collect(),
-            targets: operator::Targets {
-                devices: targets.devices.iter().map(DeviceRef::to_string).collect(),
-                labels: targets.labels,
-            },
-            revision: deployment.revision,
-            removing: removed,
-            changed_at: time(changed_at),
-            changed_by,
-            assignments: assignments.iter().filter_map(shown).collect(),
-            misfits: misfits
-                .into_iter()
-                .map(|misfit| operator::Misfit { device: misfit.device.to_string(), reasons: misfit.reasons })
-                .collect(),
-        })
+        let mut counts = operator::AssignmentCounts::default();
+        for outlook in assignments.iter().map(AssignmentRecord::outlook) {
+            add(&mut counts, outlook.state, outlook.verdict, 1);
+        }
+        Ok(shown_deployment(record, assignments.iter().filter_map(shown).collect(), counts))
     }
+}
+
+fn add(counts: &mut operator::AssignmentCounts, state: State, verdict: Verdict, count: u64) {
+    counts.total += count;
+    *match verdict {
+        Verdict::Converged => &mut counts.converged,
+        Verdict::Pending => &mut counts.pending,
+        Verdict::Failed => &mut counts.failed,
+    } += count;
+    *counts.states.entry(state.to_string()).or_default() += count;
+}
+
+fn shown_deployment(
+    record: DeploymentRecord,
+    assignments: Vec<operator::Assignment>,
+    counts: operator::AssignmentCounts,
+) -> operator::Deployment {
+    let DeploymentRecord { deployment, changed_at, changed_by, misfits, removed } = record;
+    // What is removed is meant for nobody any more; who still has it is in the assignments.
+    let targets = if removed { Default::default() } else { deployment.targets };
+    let misfits = misfits.into_iter().map(|misfit| operator::Misfit {
+        device: misfit.device.to_string(),
+        reasons: misfit.reasons,
+        temporary: misfit.temporary,
+    });
+    operator::Deployment {
+        id: deployment.id.to_string(),
+        name: deployment.name.to_string(),
+        package: deployment.package.to_string(),
+        version: deployment.version.to_string(),
+        profile: deployment.profile.map(|profile| profile.to_string()),
+        parameters: shown_answers(deployment.answers),
+        targets: shown_targets(targets),
+        revision: deployment.revision,
+        removing: removed,
+        changed_at: time(changed_at),
+        changed_by,
+        assignments,
+        counts,
+        misfits: misfits.collect(),
+    }
+}
+
+pub(super) fn shown_answers(answers: Answers) -> BTreeMap<String, Value> {
+    let value = |value| serde_json::to_value(value).unwrap_or_default();
+    answers.into_iter().map(|(name, answer)| (name.to_string(), value(answer))).collect()
+}
+
+pub(super) fn shown_targets(targets: Targets) -> operator::Targets {
+    let devices = targets.devices.iter().map(DeviceRef::to_string).collect();
+    operator::Targets { devices, labels: targets.labels }
 }
 
 pub(super) fn shown_fault(fault: &Fault) -> operator::ErrorDetail {

@@ -12,12 +12,17 @@ pub mod registry;
 pub mod web;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use tokio::sync::watch;
 
 use crate::auth::SignInCodes;
 use crate::fleet::Fleet;
+
+/// A body of a few kilobytes arrives in this time over any line that can be worked with; who takes longer only
+/// wants to hold the connection.
+pub(crate) const BODY_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// What handlers share: the state of the operator and page routers.
 #[derive(Clone)]
@@ -47,10 +52,6 @@ impl Stopping {
     pub fn new() -> (watch::Sender<bool>, Stopping) {
         let (sender, receiver) = watch::channel(false);
         (sender, Stopping(receiver))
-    }
-
-    pub fn is_set(&self) -> bool {
-        *self.0.borrow()
     }
 
     /// Ends when the server is going down; also when nobody is left who could say so.

@@ -7,11 +7,12 @@
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
+use margrave_core::chain::sentence;
 use margrave_wire::operator;
 
 use crate::fleet::Error;
 
-pub const MEDIA_TYPE: &str = "application/problem+json";
+pub use margrave_wire::problem::MEDIA_TYPE;
 
 /// An answer that says no, and why.
 #[derive(Debug, Clone)]
@@ -49,6 +50,12 @@ impl Problem {
     pub fn too_large(limit: usize) -> Self {
         let detail = format!("the body is larger than {limit} bytes; send less");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large", detail)
+    }
+
+    /// The body did not arrive in time.
+    pub fn too_slow() -> Self {
+        let detail = "the body did not arrive in time; send it again, over a better line";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body did not arrive", detail)
     }
 
     pub fn not_json() -> Self {
@@ -161,7 +168,7 @@ impl From<Error> for Problem {
                 Problem::new(StatusCode::FORBIDDEN, "token-expired", "Token refused", detail)
             }
             Error::Upstream { ref source, .. } => {
-                let cause = source.as_ref().map(|source| causes(source.as_ref()));
+                let cause = source.as_ref().map(|source| sentence(source.as_ref()));
                 tracing::warn!(%detail, cause, "a registry did not give what was needed");
                 let detail = match cause {
                     Some(cause) => format!("{detail}: {cause}"),
@@ -170,9 +177,13 @@ impl From<Error> for Problem {
                 Problem::new(StatusCode::BAD_GATEWAY, "upstream", "A registry did not help", detail)
             }
             Error::Storage(ref source) => {
-                tracing::error!(cause = causes(source.as_ref()), "{detail}");
+                tracing::error!(cause = sentence(source.as_ref()), "{detail}");
                 let hint = "the server could not use its database; its log says why, and nothing was changed";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "storage", "The database failed", hint)
+            }
+            Error::NoRandomness => {
+                tracing::error!("{detail}");
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-randomness", "No random numbers", detail)
             }
             Error::Overloaded => {
                 let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Busy", detail);
@@ -181,18 +192,6 @@ impl From<Error> for Problem {
             }
         }
     }
-}
-
-/// An error and everything beneath it, in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 impl IntoResponse for Problem {

@@ -116,18 +116,37 @@ async fn nothing_wrong_in_a_request_uses_up_a_token() {
 }
 
 #[tokio::test]
-async fn whoever_tries_tokens_is_slowed_down() {
+async fn whoever_tries_tokens_is_slowed_down_and_nobody_else_at_the_same_address() {
     let plant = Plant::new().await;
-    let key = PrivateKey::generate().unwrap();
-    for n in 0..20 {
-        plant.ask_to_join(&format!("guess {n}"), &key).await.is_problem(403);
-    }
-    let reply = plant.ask_to_join("guess", &key).await;
-    reply.is_problem(429);
-    assert!(reply.header("retry-after").parse::<u64>().unwrap() >= 1);
-    plant.set_ahead(60);
+    let renewing = plant.join("press.41").await;
     let token = plant.token("press.42").await;
+    let key = PrivateKey::generate().unwrap();
+    let guesses = async {
+        let guess = |n: u32| {
+            let (plant, key) = (&plant, &key);
+            async move { plant.ask_to_join(&format!("guess {n}"), key).await }
+        };
+        let replies = futures_util::future::join_all((0..60).map(guess)).await;
+        replies.iter().map(|reply| reply.status.as_u16()).collect::<Vec<_>>()
+    };
+    // In the middle of it, from the same address.
+    let honest = async {
+        plant.ask_to_join(&token, &key).await.is(200);
+        renewing.renew(&plant).await.is(200);
+    };
+    let (statuses, ()) = tokio::join!(guesses, honest);
+    assert!(statuses.iter().all(|status| matches!(status, 403 | 429)), "{statuses:?}");
+    assert!(statuses.contains(&403), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_was_retired_since_it_joined_gets_no_svid_by_asking_again() {
+    let plant = Plant::new().await;
+    let token = plant.token("press.42").await;
+    let key = PrivateKey::generate().unwrap();
     plant.ask_to_join(&token, &key).await.is(200);
+    plant.server.fleet().retire(&operator(), &"press.42".parse().unwrap()).await.unwrap();
+    plant.ask_to_join(&token, &key).await.is_problem(403);
 }
 
 #[tokio::test]

@@ -76,6 +76,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /deployments",
             "GET /deployments/{deployment}",
             "GET /deployments/{deployment}/devices/{device}/transitions",
+            "GET /deployments/{deployment}/revisions",
             "GET /devices",
             "GET /devices/{device}",
             "GET /events",
@@ -85,6 +86,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /why",
             "PATCH /devices/{device}/labels",
             "POST /deployments/{deployment}/preview",
+            "POST /deployments/{deployment}/revert",
             "POST /devices/{device}/accept",
             "POST /devices/{device}/retire",
             "POST /join-tokens",
@@ -275,6 +277,43 @@ async fn a_writer_who_saw_an_older_revision_is_refused() {
     program.send("DELETE", path, &[("if-match", &tag)], String::new()).await.is_problem(412);
     program.send("DELETE", "/packages/gate/1.0.0", &[], String::new()).await.is_problem(409);
     program.send("DELETE", path, &[], String::new()).await.is(204);
+}
+
+#[tokio::test]
+async fn an_earlier_revision_is_seen_and_wanted_again() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    stock::device(&plant, "press-1", 4).await;
+    let mut program = Program::new(&plant).await;
+    let path = "/deployments/gate-north";
+    program.get(&format!("{path}/revisions")).await.is_problem(404);
+    let mut want = to(&["press-1"]);
+    for rate in [7, 8] {
+        want.parameters.insert("rate".to_owned(), json!(rate));
+        assert!(program.put(path, &[], &want).await.status.is_success());
+    }
+    let revisions: Vec<operator::Revision> = program.get(&format!("{path}/revisions")).await.is(200).json();
+    let [second, first] = &revisions[..] else { panic!("{revisions:?}") };
+    assert_eq!((second.revision, second.current, first.current), (2, true, false));
+    assert_eq!(second.changes, ["rate 7 → 8"]);
+    assert_eq!((first.parameters["rate"].clone(), first.changed_by.as_str()), (json!(7), "operator admin"));
+
+    let revert = format!("{path}/revert");
+    let to_first = json!({ "revision": 1 }).to_string();
+    let detail =
+        program.send("POST", &revert, &[("if-match", "\"1\"")], to_first.clone()).await.is_problem(412);
+    assert!(detail.contains("revision 2"), "{detail}");
+    let reply = program.send("POST", &revert, &[("if-match", "\"2\"")], to_first.clone()).await;
+    assert_eq!(reply.is(200).header("etag"), "\"3\"");
+    assert_eq!(reply.json::<operator::Deployment>().parameters["rate"], json!(7));
+    for (body, status) in [("{\"revision\": 9}", 404), ("{}", 400), ("{\"revision\": 1, \"more\": 1}", 400)] {
+        program.send("POST", &revert, &[], body.to_owned()).await.is_problem(status);
+    }
+
+    program.send("DELETE", path, &[], String::new()).await.is(204);
+    program.send("POST", &revert, &[("if-match", "*")], to_first.clone()).await.is_problem(412);
+    let back = program.send("POST", &revert, &[("if-none-match", "*")], to_first).await;
+    assert_eq!(back.is(200).json::<operator::Deployment>().revision, 5);
 }
 
 #[tokio::test]

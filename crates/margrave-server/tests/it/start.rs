@@ -47,8 +47,47 @@ async fn the_administrators_context_is_kept_private_and_mended() {
     std::fs::write(&path, "spoilt").unwrap();
     let plant = plant.restart().await;
     assert_ne!(plant.server.context().token, written.token);
+    // Whoever has the lost one has nothing any more.
+    plant
+        .local()
+        .await
+        .send("GET", &status, &[("authorization", &bearer)], "")
+        .await
+        .unwrap()
+        .is_problem(401);
     let bearer = format!("Bearer {}", plant.server.context().token);
     plant.local().await.send("GET", &status, &[("authorization", &bearer)], "").await.unwrap().is(200);
+}
+
+#[tokio::test]
+async fn the_servers_directories_are_closed_to_others_and_are_closed_again() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let plant = Plant::new().await;
+    let data = plant.data.path().to_owned();
+    let directories = [data.clone(), data.join("store"), data.join("registry")];
+    let mode = |path: &std::path::PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for directory in &directories {
+        assert_eq!(mode(directory), 0o700, "{}", directory.display());
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let plant = plant.restart().await;
+    for directory in &directories {
+        assert_eq!(mode(directory), 0o700, "{}", directory.display());
+    }
+    drop(plant);
+}
+
+#[tokio::test]
+async fn a_directory_that_others_use_is_left_as_it_is() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let data = tempfile::tempdir().unwrap();
+    std::fs::write(data.path().join("letter.txt"), "Dear").unwrap();
+    std::fs::set_permissions(data.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = Server::start(config(data.path())).await.unwrap();
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(data.path().to_owned()), 0o755);
+    assert_eq!(mode(data.path().join("store")), 0o700);
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -251,8 +251,13 @@ async fn a_form_from_elsewhere_changes_nothing() {
     let csrf = browser.csrf().await;
     let mut other = Browser::signed_in(&plant).await;
     let foreign = other.csrf().await;
-    let actions =
-        ["/deployments/north/remove", "/devices/press-1/retire", "/packages/gate/1.0.0/remove", "/sign-out"];
+    let actions = [
+        "/deployments/north/remove",
+        "/deployments/north/revert",
+        "/devices/press-1/retire",
+        "/packages/gate/1.0.0/remove",
+        "/sign-out",
+    ];
     for action in actions {
         for mark in ["", "wrong", &foreign, &csrf[1..]] {
             let reply = browser.send_form(action, &[("csrf", mark)], &[]).await;
@@ -375,6 +380,43 @@ async fn a_change_on_top_of_somebody_elses_is_shown_and_refused() {
 }
 
 #[tokio::test]
+async fn a_deployments_page_leads_back_to_what_it_was() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let fleet = plant.server.fleet();
+    let north = "north".parse().unwrap();
+    let mut want = PutDeployment {
+        package: "gate".to_owned(),
+        version: None,
+        profile: None,
+        parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(9))].into(),
+        targets: Targets { devices: vec!["press-1".to_owned()], labels: Default::default() },
+        revision: None,
+    };
+    fleet.put_deployment(&operator(), &north, want.clone()).await.unwrap();
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/deployments/north").await;
+    is_clean(&page);
+    assert!(page.contains("rate 7 → 9") && page.contains("name=\"to\" value=\"1\""), "{page}");
+    assert!(!page.contains("name=\"to\" value=\"2\""), "nobody goes back to where they are: {page}");
+
+    // Somebody changes it while the page is open: the button of that page must not undo that.
+    want.parameters.insert("rate".to_owned(), json!(11));
+    fleet.put_deployment(&operator(), &north, want).await.unwrap();
+    let old = [("to", "1"), ("seen", "2")];
+    let told = text(browser.post("/deployments/north/revert", &old).await.is(409));
+    assert!(told.contains("changed in between"), "{told}");
+    for bad in [&[("to", "x"), ("seen", "3")][..], &[("to", "1")]] {
+        browser.post("/deployments/north/revert", bad).await.is(400);
+    }
+    let fresh = [("to", "1"), ("seen", "3")];
+    let reply = browser.post("/deployments/north/revert", &fresh).await;
+    assert_eq!(location(reply.is(303)), "/deployments/north");
+    let now = fleet.deployment(&north).await.unwrap();
+    assert_eq!((now.revision, now.parameters["rate"].clone()), (4, json!(7)));
+}
+
+#[tokio::test]
 async fn devices_are_added_labelled_and_retired_from_their_pages() {
     let plant = Plant::new().await;
     stock::device(&plant, "press-1", 4).await;
@@ -429,6 +471,9 @@ async fn what_is_missing_says_what_to_do_next() {
     assert!(browser.page("/devices").await.contains("No device has joined yet"));
     assert!(browser.page("/packages").await.contains("The catalog is empty"));
     assert!(browser.page("/deployments").await.contains("Nothing is deployed"));
+    // Where a page that follows a removal ends up; what is no name is not repeated.
+    assert!(browser.page("/deployments?gone=north").await.contains("is gone from every device"));
+    assert!(!browser.page("/deployments?gone=%3Cb%3E").await.contains("is gone"));
     let page = text(browser.post("/packages", &[("reference", "not a reference")]).await.is(422));
     assert!(page.contains("value=\"not a reference\"") && page.contains("class=\"wrong\""), "{page}");
 }

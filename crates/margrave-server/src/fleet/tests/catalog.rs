@@ -83,7 +83,8 @@ async fn what_is_no_package_is_refused() {
         assert!(error.to_string().contains(expected), "{reference}: {error}");
     }
     let missing = world.add("oci://margrave/packages/none:1.0.0").await.unwrap_err();
-    assert!(matches!(missing, Error::Upstream { .. }), "{missing}");
+    assert!(matches!(missing, Error::Invalid(_)), "{missing}");
+    assert!(missing.to_string().contains("push it first"), "{missing}");
 }
 
 #[tokio::test]
@@ -91,7 +92,7 @@ async fn pk_078_a_component_that_is_missing_or_no_compose_archive_is_named() {
     let world = World::empty().await;
     world.push("1.0.0", &description("1.0.0")).await;
     let missing = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap_err();
-    assert!(matches!(missing, Error::Upstream { .. }), "{missing}");
+    assert!(matches!(missing, Error::Invalid(_)), "{missing}");
     assert!(missing.to_string().contains("component web of profile small"), "{missing}");
     world.push_components().await;
     let wrong = ImageManifest::artifact("application/vnd.docker.compose.project", vec![]);
@@ -100,6 +101,21 @@ async fn pk_078_a_component_that_is_missing_or_no_compose_archive_is_named() {
     assert!(matches!(&error, Error::Invalid(broken) if broken[0].rule == "PK-078"), "{error}");
     assert!(error.to_string().contains("component web"), "{error}");
     assert!(world.fleet.packages().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn pk_095_an_archive_that_no_device_may_unpack_is_refused_when_it_is_added() {
+    let world = World::empty().await;
+    world.push_components().await;
+    world.push_web(b"this is no gzip").await;
+    world.push("1.0.0", &description("1.0.0")).await;
+    let error = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap_err();
+    assert!(matches!(&error, Error::Invalid(broken) if broken[0].rule == "PK-095"), "{error}");
+    let told = error.to_string();
+    assert!(told.contains("component web of profile small") && told.contains("gzip"), "{told}");
+    assert!(world.fleet.packages().await.unwrap().is_empty());
+    world.push_components().await;
+    world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
 }
 
 #[tokio::test]
@@ -122,7 +138,7 @@ async fn a_package_in_use_stays_and_an_unused_one_goes() {
     let error = world.fleet.remove_package(&ann(), &id, &version).await.unwrap_err();
     assert!(matches!(&error, Error::InUse { by, .. } if by == &["greeter"]), "{error}");
     assert_eq!(world.fleet.package(&id, &version).await.unwrap().deployments, ["greeter"]);
-    world.fleet.remove_deployment(&ann(), &name("greeter")).await.unwrap();
+    world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap();
     world.fleet.remove_package(&ann(), &id, &version).await.unwrap();
     assert!(world.fleet.packages().await.unwrap().is_empty());
     let gone = world.put("greeter", on(&["line-1"])).await.unwrap_err();

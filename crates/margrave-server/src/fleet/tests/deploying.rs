@@ -141,6 +141,67 @@ async fn dm_059_an_immutable_answer_stays() {
 }
 
 #[tokio::test]
+async fn dm_059_a_newer_default_changes_no_immutable_value_on_any_profile() {
+    let world = World::empty().await;
+    world.push_components().await;
+    // Only the cluster profile reads it, and the line only runs the small one.
+    let with_site = |version: &str, site: &str| {
+        let site = format!("  site:\n    value: {site}\n    targets:");
+        description(version).replace("  site:\n    targets:", &site)
+    };
+    world.push("1.0.0", &with_site("1.0.0", "nord")).await;
+    world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    world.device("line-1", &[]).await;
+    world.join("cluster", &[]).await;
+    world.says("cluster", "64Gi", &["helm"]).await;
+    world.put("greeter", on(&["line-1", "cluster"])).await.unwrap();
+    world.push("2.0.0", &with_site("2.0.0", "sued")).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    let error = world.put("greeter", on(&["line-1", "cluster"])).await.unwrap_err();
+    assert!(matches!(&error, Error::Invalid(broken) if broken[0].rule == "DM-059"), "{error}");
+    assert!(error.to_string().contains("nord"), "{error}");
+    let mut kept = on(&["line-1", "cluster"]);
+    kept.parameters.insert("site".into(), json!("nord"));
+    assert_eq!(world.put("greeter", kept).await.unwrap().version, "2.0.0");
+}
+
+#[tokio::test]
+async fn a_removal_that_saw_an_older_revision_is_refused() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    let mut change = on(&["line-1"]);
+    change.parameters.insert("greeting".into(), json!("hi"));
+    world.put("greeter", change).await.unwrap();
+    let error = world.fleet.remove_deployment(&ann(), &name("greeter"), Some(1)).await.unwrap_err();
+    assert!(matches!(error, Error::Conflict { .. }), "{error}");
+    assert_eq!(world.workloads("line-1").await.len(), 1);
+    world.fleet.remove_deployment(&ann(), &name("greeter"), Some(2)).await.unwrap();
+    assert!(world.workloads("line-1").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_list_of_deployments_counts_and_one_of_them_shows_each() {
+    let world = World::new().await;
+    for name in ["line-1", "line-2", "line-3"] {
+        world.device(name, &[]).await;
+    }
+    world.put("greeter", on(&["line-1", "line-2", "line-3"])).await.unwrap();
+    world.report("greeter", "line-1", State::Installed).await;
+    world.report("greeter", "line-2", State::Failed).await;
+    let one = world.fleet.deployment(&name("greeter")).await.unwrap();
+    let list = world.fleet.deployments().await.unwrap();
+    assert_eq!((one.assignments.len(), list[0].assignments.len()), (3, 0));
+    assert_eq!(one.counts, list[0].counts);
+    let operator::AssignmentCounts { total, converged, pending, failed, states } = one.counts;
+    assert_eq!((total, converged, pending, failed), (3, 1, 1, 1));
+    assert_eq!(
+        states,
+        [("FAILED", 1), ("INSTALLED", 1), ("PENDING", 1)].map(|(s, n)| (s.to_owned(), n)).into()
+    );
+}
+
+#[tokio::test]
 async fn the_newest_version_is_taken_and_a_device_keeps_its_id_across_versions() {
     let world = World::new().await;
     world.device("line-1", &[]).await;
@@ -271,19 +332,19 @@ async fn a_removed_deployment_is_seen_going_and_then_gone() {
     world.device("line-1", &[]).await;
     world.put("greeter", on(&["line-1"])).await.unwrap();
     world.report("greeter", "line-1", State::Installed).await;
-    world.fleet.remove_deployment(&ann(), &name("greeter")).await.unwrap();
+    world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap();
     assert!(world.workloads("line-1").await.is_empty());
     let going = world.fleet.deployment(&name("greeter")).await.unwrap();
     assert!(going.removing && going.targets.devices.is_empty());
     assert_eq!(going.assignments[0].state, "DELETING");
-    let twice = world.fleet.remove_deployment(&ann(), &name("greeter")).await.unwrap_err();
+    let twice = world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap_err();
     assert!(matches!(twice, Error::NotFound { .. }), "{twice}");
 
     // The name is free at once, for a new deployment with ids of its own.
     let anew = world.put("greeter", on(&["line-1"])).await.unwrap();
-    assert!(!anew.removing && anew.revision == 1);
+    assert!(!anew.removing && anew.revision == 3, "a name goes on counting");
     assert_ne!(anew.id, going.id);
-    world.fleet.remove_deployment(&ann(), &name("greeter")).await.unwrap();
+    world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap();
 
     let device_shown = world.fleet.device(&device("line-1")).await.unwrap();
     for assignment in device_shown.assignments {

@@ -91,6 +91,71 @@ async fn a_retired_client_is_out_at_once_and_whoever_waits_is_woken() {
     assert!(matches!(unknown, Error::NotFound { .. }), "{unknown}");
 }
 
+/// Everything that the client's manifest lists, by deployment.
+async fn listed(world: &World, on: &str) -> Vec<String> {
+    let names = world.workloads(on).await.into_iter().map(|workload| workload.name);
+    names.collect()
+}
+
+#[tokio::test]
+async fn what_was_removed_while_a_client_was_retired_does_not_come_back_with_it() {
+    let world = World::new().await;
+    for name in ["line-1", "line-2"] {
+        world.device(name, &[]).await;
+    }
+    world.put("greeter", on(&["line-1", "line-2"])).await.unwrap();
+    world.fleet.retire(&ann(), &device("line-1")).await.unwrap();
+    world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap();
+    let accepted = world.fleet.accept(&ann(), &device("line-1")).await.unwrap();
+    assert!(accepted.assignments.is_empty());
+    assert_eq!(listed(&world, "line-1").await, [""; 0]);
+    assert_eq!(world.version("line-1"), 3, "a manifest without it, above the one that had it");
+    // It is out for good, also for what comes next.
+    world.put("other", on(&["line-1"])).await.unwrap();
+    assert_eq!(listed(&world, "line-1").await, ["other"]);
+}
+
+#[tokio::test]
+async fn what_changed_while_a_client_was_retired_is_what_it_gets() {
+    let world = World::new().await;
+    for name in ["line-1", "line-2"] {
+        world.device(name, &[]).await;
+    }
+    world.put("moved", on(&["line-1", "line-2"])).await.unwrap();
+    world.put("changed", labelled("site", "nord")).await.unwrap();
+    let nord = operator::SetLabels { labels: [("site".into(), Some("nord".into()))].into() };
+    world.fleet.label(&ann(), &device("line-1"), nord).await.unwrap();
+    assert_eq!(listed(&world, "line-1").await.len(), 2);
+    world.fleet.retire(&ann(), &device("line-1")).await.unwrap();
+    // Meant for others now, and with another greeting.
+    world.put("moved", on(&["line-2"])).await.unwrap();
+    let mut changed = labelled("site", "nord");
+    changed.parameters.insert("greeting".into(), json!("hi"));
+    world.put("changed", changed).await.unwrap();
+    world.fleet.accept(&ann(), &device("line-1")).await.unwrap();
+    assert_eq!(listed(&world, "line-1").await, ["changed"]);
+    let workload = world.workloads("line-1").await.remove(0);
+    let mut values = workload.values_for(&workload.components[0].name);
+    assert!(values.any(|(pointer, value)| pointer == "GREETING" && value.to_string() == "hi"));
+}
+
+#[tokio::test]
+async fn a_child_is_not_retired_and_its_gateway_not_by_mistake() {
+    let world = World::new().await;
+    world.device("gw", &[]).await;
+    let body = capabilities("gw/a", "4Gi", &["compose"]);
+    let parsed = g2::capabilities::read(&body).unwrap();
+    world.fleet.put_capabilities(&client("gw"), parsed, body).await.unwrap();
+    let refused = world.fleet.retire(&ann(), &device("gw/a")).await.unwrap_err();
+    assert!(matches!(refused, Error::Conflict { .. }), "{refused}");
+    assert!(refused.to_string().contains("retire the gateway gw,"), "{refused}");
+    assert_eq!(world.fleet.standing(&client("gw")), Some(Standing::Accepted));
+    world.fleet.retire(&ann(), &device("gw")).await.unwrap();
+    let refused = world.fleet.accept(&ann(), &device("gw/a")).await.unwrap_err();
+    assert!(refused.to_string().contains("accept the gateway gw,"), "{refused}");
+    assert_eq!(world.fleet.standing(&client("gw")), Some(Standing::Retired));
+}
+
 #[tokio::test]
 async fn operators_and_sessions_are_known_while_they_last() {
     let world = World::empty().await;

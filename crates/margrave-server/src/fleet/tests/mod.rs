@@ -3,6 +3,7 @@
 mod catalog;
 mod deploying;
 mod identity;
+mod reverting;
 mod seeing;
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
 use margrave_core::report::{Detail, Fault, Report};
 use margrave_core::workload::Workload;
-use margrave_oci::compose::{COMPOSE_LAYER_TYPE, COMPOSE_TYPE};
+use margrave_oci::compose::{COMPOSE_LAYER_TYPE, COMPOSE_TYPE, ComposeArchive};
 use margrave_oci::manifest::{Descriptor, EMPTY_CONFIG, IMAGE_MANIFEST, ImageManifest};
 use margrave_oci::package::PackageFiles;
 use margrave_registry::{Registry, RepositoryName, Tag, TagOrDigest};
@@ -177,12 +178,20 @@ impl World {
     }
 
     pub(super) async fn push_components(&self) {
-        let layer = Descriptor::of(COMPOSE_LAYER_TYPE, b"archive");
-        let web = ImageManifest::artifact(COMPOSE_TYPE, vec![layer]);
-        self.push_manifest("components/web", "1.0.0", &web, &[b"archive"]).await;
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("compose.yaml"), "services: {}\n").unwrap();
+        let archive = ComposeArchive::build(folder.path(), "web").unwrap();
+        self.push_web(archive.bytes()).await;
         let layer = Descriptor::of("application/vnd.cncf.helm.chart.content.v1.tar+gzip", b"chart");
         let chart = ImageManifest::artifact("application/vnd.cncf.helm.config.v1+json", vec![layer]);
         self.push_manifest("components/chart", "1.0.0", &chart, &[b"chart"]).await;
+    }
+
+    /// The component `web` with these bytes for its archive.
+    pub(super) async fn push_web(&self, archive: &[u8]) {
+        let layer = Descriptor::of(COMPOSE_LAYER_TYPE, archive);
+        let web = ImageManifest::artifact(COMPOSE_TYPE, vec![layer]);
+        self.push_manifest("components/web", "1.0.0", &web, &[archive]).await;
     }
 
     pub(super) async fn push(&self, tag: &str, description: &str) {

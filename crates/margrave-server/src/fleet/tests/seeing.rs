@@ -197,7 +197,7 @@ async fn everything_that_happens_is_an_event_in_order() {
     world.report("greeter", "line-1", State::Installing).await;
     world.report("greeter", "line-1", State::Installing).await;
     world.report("greeter", "line-1", State::Installed).await;
-    world.fleet.remove_deployment(&ann(), &name("greeter")).await.unwrap();
+    world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap();
     world.fleet.retire(&ann(), &device("line-1")).await.unwrap();
     let expected = [
         "device.token",
@@ -221,4 +221,25 @@ async fn everything_that_happens_is_an_event_in_order() {
     assert_eq!(world.fleet.events(seen[0].sequence - 1, 100).await.unwrap(), seen);
     assert_eq!(world.fleet.recent_events(1).await.unwrap(), seen[7..]);
     assert_eq!(world.fleet.device_events(&device("line-1"), 2).await.unwrap()[0], seen[7]);
+}
+
+#[tokio::test]
+async fn a_look_sees_who_came_back_and_writes_nothing() {
+    let world = one_greeter().await;
+    world.fleet.flush_contacts().await.unwrap();
+    world.pass(121);
+    assert_eq!(world.fleet.status().await.unwrap().devices.silent, 1);
+    world.fleet.touched(&client("line-1"));
+    let status = world.fleet.status().await.unwrap();
+    assert_eq!((status.devices.silent, status.devices.pending), (0, 1));
+    let listed = async |condition: &str| {
+        let query = DeviceQuery { condition: Some(condition.into()), ..Default::default() };
+        world.fleet.devices(query).await.unwrap().items.len()
+    };
+    assert_eq!((listed("silent").await, listed("pending").await), (0, 1));
+    let stored = world.fleet.store.device(&device("line-1")).await.unwrap().unwrap();
+    assert_eq!(stored.last_contact, Some(Moment(START)), "only the timer writes contacts");
+    world.fleet.flush_contacts().await.unwrap();
+    let stored = world.fleet.store.device(&device("line-1")).await.unwrap().unwrap();
+    assert_eq!(stored.last_contact, Some(Moment(START + 121_000)));
 }

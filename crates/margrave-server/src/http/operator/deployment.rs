@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use margrave_core::id::DeploymentName;
 use margrave_wire::operator;
 
 use super::Api;
@@ -13,6 +14,7 @@ use crate::auth::Operator;
 use crate::fleet::Error;
 use crate::http::problem::Problem;
 
+/// Every deployment, with its devices counted; ask for one to see each.
 #[utoipa::path(get, path = "/deployments", tag = "deployments", operation_id = "listDeployments",
     responses((status = 200, body = Vec<operator::Deployment>)))]
 pub(super) async fn list(
@@ -46,12 +48,7 @@ pub(super) async fn put(
     Body(mut want): Body<operator::PutDeployment>,
 ) -> Result<Response, Problem> {
     let name = ids.deployment()?;
-    let before = match api.fleet().deployment(&name).await {
-        // One that is on its way out can be wanted anew.
-        Ok(deployment) => Some(deployment.revision).filter(|_| !deployment.removing),
-        Err(Error::NotFound { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let before = standing(&api, &name).await?;
     let condition = Condition::read(&headers)?;
     condition.check(before)?;
     // The fleet compares again, inside its transaction; what was read above only makes the answer clear.
@@ -81,8 +78,51 @@ pub(super) async fn remove(
     if condition != Condition::None {
         condition.check(Some(api.fleet().deployment(&name).await?.revision))?;
     }
-    api.fleet().remove_deployment(&actor, &name).await?;
-    Ok(StatusCode::NO_CONTENT)
+    // The fleet compares again, inside its transaction; what was read above only makes the answer clear.
+    match api.fleet().remove_deployment(&actor, &name, condition.revision()).await {
+        Err(Error::Conflict { message }) if condition.revision().is_some() => {
+            Err(Problem::precondition(message))
+        }
+        answer => Ok(answer.map(|()| StatusCode::NO_CONTENT)?),
+    }
+}
+
+/// What a deployment was, newest first, also after it has gone. The newest hundred revisions are kept.
+#[utoipa::path(get, path = "/deployments/{deployment}/revisions", tag = "deployments", operation_id = "listRevisions",
+    params(("deployment" = String, Path)),
+    responses((status = 200, body = Vec<operator::Revision>), (status = 404, body = operator::Problem)))]
+pub(super) async fn revisions(
+    _: Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<Json<Vec<operator::Revision>>, Problem> {
+    Ok(Json(api.fleet().revisions(&ids.deployment()?).await?))
+}
+
+/// Goes back to an earlier revision, which becomes a new one; also brings back what was removed. `If-Match` with a
+/// revision refuses to overwrite somebody else's change.
+#[utoipa::path(post, path = "/deployments/{deployment}/revert", tag = "deployments", operation_id = "revertDeployment",
+    params(("deployment" = String, Path), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)),
+    request_body = operator::RevertDeployment,
+    responses((status = 200, body = operator::Deployment), (status = 404, body = operator::Problem),
+        (status = 409, body = operator::Problem), (status = 412, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn revert(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+    headers: HeaderMap,
+    Body(want): Body<operator::RevertDeployment>,
+) -> Result<Response, Problem> {
+    let name = ids.deployment()?;
+    let condition = Condition::read(&headers)?;
+    condition.check(standing(&api, &name).await?)?;
+    match api.fleet().revert(&actor, &name, want.revision, condition.revision()).await {
+        Err(Error::Conflict { message }) if condition.revision().is_some() => {
+            Err(Problem::precondition(message))
+        }
+        answer => Ok(tagged(StatusCode::OK, answer?)),
+    }
 }
 
 /// Which devices a deployment would reach, without writing anything.
@@ -115,6 +155,16 @@ pub(super) async fn transitions(
     ids: Ids,
 ) -> Result<Json<Vec<operator::Transition>>, Problem> {
     Ok(Json(api.fleet().transitions(&ids.deployment()?, &ids.device()?).await?))
+}
+
+/// The revision that is wanted, if any.
+async fn standing(api: &Api, name: &DeploymentName) -> Result<Option<u64>, Problem> {
+    match api.fleet().deployment(name).await {
+        // One that is on its way out can be wanted anew.
+        Ok(deployment) => Ok(Some(deployment.revision).filter(|_| !deployment.removing)),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn tagged(status: StatusCode, deployment: operator::Deployment) -> Response {

@@ -67,11 +67,6 @@ pub fn router(app: App) -> Router {
         .with_state(Api { app, feed })
 }
 
-/// The OpenAPI document of this interface.
-pub fn document() -> OpenApi {
-    routes().into_openapi()
-}
-
 fn routes() -> OpenApiRouter<Api> {
     let api = OpenApiRouter::new()
         .routes(routes!(status))
@@ -87,6 +82,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(deployment::list))
         .routes(routes!(deployment::show, deployment::put, deployment::remove))
         .routes(routes!(deployment::preview))
+        .routes(routes!(deployment::revisions))
+        .routes(routes!(deployment::revert))
         .routes(routes!(deployment::transitions))
         .routes(routes!(event::events))
         .fallback(no_such_path)

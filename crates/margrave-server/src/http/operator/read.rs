@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::str::FromStr;
+use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use margrave_core::id::{DeploymentName, DeviceRef, InvalidId, PackageId, PackageVersion};
 use serde::de::DeserializeOwned;
 
+use crate::http::BODY_TIME_MAX;
 use crate::http::problem::Problem;
 
 /// The largest request is a deployment with its answers and targets; this is hundreds of each.
@@ -27,7 +29,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         if !is_json(&request) {
             return Err(Problem::not_json().at(&path));
         }
-        let bytes = read(request).await.map_err(|problem| problem.at(&path))?;
+        let bytes = read(request, BODY_TIME_MAX).await.map_err(|problem| problem.at(&path))?;
+        // serde takes a list for an object without names, and an empty one for nothing but defaults.
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            return Err(
+                Problem::malformed("the body does not fit: it must be an object, not a list").at(&path)
+            );
+        }
         serde_json::from_slice(&bytes).map(Body).map_err(|error| {
             let kind =
                 if error.is_data() { "the body does not fit" } else { "the body is not well-formed JSON" };
@@ -42,11 +50,13 @@ fn is_json(request: &Request) -> bool {
     essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-async fn read(request: Request) -> Result<Bytes, Problem> {
-    match Limited::new(request.into_body(), BODY_MAX).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Problem::too_large(BODY_MAX)),
-        Err(error) => Err(Problem::malformed(format!("the body did not arrive whole: {error}"))),
+async fn read(request: Request, within: Duration) -> Result<Bytes, Problem> {
+    let reading = Limited::new(request.into_body(), BODY_MAX).collect();
+    match tokio::time::timeout(within, reading).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::too_large(BODY_MAX)),
+        Ok(Err(error)) => Err(Problem::malformed(format!("the body did not arrive whole: {error}"))),
+        Err(_) => Err(Problem::too_slow()),
     }
 }
 
@@ -103,5 +113,19 @@ impl Ids {
     fn parse<T: FromStr<Err = InvalidId>>(&self, field: &str) -> Result<T, Problem> {
         let text = self.texts.get(field).map(String::as_str).unwrap_or_default();
         text.parse().map_err(|error| Problem::bad_identifier(field, &error).at(&self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body as RequestBody;
+    use http_body_util::Full;
+
+    #[tokio::test]
+    async fn a_body_that_does_not_end_is_408() {
+        let endless = Full::new(Bytes::from_static(b"{")).with_trailers(std::future::pending());
+        let refused = read(Request::new(RequestBody::new(endless)), Duration::from_millis(20)).await;
+        assert_eq!(refused.unwrap_err().status(), http::StatusCode::REQUEST_TIMEOUT);
     }
 }

@@ -9,47 +9,48 @@ use margrave_core::lifecycle::STATES;
 use margrave_wire::operator;
 
 use super::Web;
+use super::assignment::{AssignmentLine, settled};
 use super::badge::Badge;
 use super::command::{Command, plain};
-use super::device::{ComponentLine, ConfirmPage};
+use super::confirm::ConfirmPage;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
+use super::revision::RevisionLine;
 use super::session::{Submitted, Visitor};
 use super::stamp::Stamp;
 use crate::fleet::Error;
 
 /// Devices shown on a deployment's page; the rest is counted.
 const DEVICES_MAX: usize = 200;
+/// Revisions shown there; the command line shows all that are kept.
+const REVISIONS_MAX: usize = 20;
 
 /// How many assignments are in which state, as a bar and in words.
 #[derive(Template)]
 #[template(path = "tally.html")]
 pub(super) struct Tally {
-    total: usize,
+    total: u64,
     shares: Vec<Share>,
 }
 
 struct Share {
     badge: Badge,
-    count: usize,
+    count: u64,
     /// Of a bar that is 1000 wide.
-    from: usize,
-    width: usize,
+    from: u64,
+    width: u64,
 }
 
 impl HtmlSafe for Tally {}
 
 impl Tally {
-    pub(super) fn of(assignments: &[operator::Assignment]) -> Self {
-        let total = assignments.len();
+    pub(super) fn of(counts: &operator::AssignmentCounts) -> Self {
+        let total = counts.total;
         let mut done = 0;
         let mut shares = Vec::new();
         for state in STATES {
-            let count = assignments.iter().filter(|assignment| assignment.state == state.as_str()).count();
-            if count == 0 {
-                continue;
-            }
+            let Some(&count) = counts.states.get(state.as_str()) else { continue };
             let from = done * 1000 / total;
             done += count;
             shares.push(Share {
@@ -104,7 +105,7 @@ pub(super) async fn list(
         path: link::deployment(&deployment.name),
         package: format!("{} {}", deployment.package, deployment.version),
         package_path: link::package(&deployment.package, &deployment.version),
-        tally: Tally::of(&deployment.assignments),
+        tally: Tally::of(&deployment.counts),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
         misfits: deployment.misfits.len(),
@@ -132,6 +133,10 @@ struct DeploymentPage {
     by: String,
     rows: Vec<AssignmentRow>,
     rows_more: usize,
+    revisions: Vec<RevisionLine>,
+    revisions_more: usize,
+    /// The revision that this page shows; nothing wanted is 0.
+    seen: u64,
     parameters: Vec<(String, String)>,
     labels: Vec<String>,
     command: Command,
@@ -139,39 +144,20 @@ struct DeploymentPage {
 }
 
 struct AssignmentRow {
-    key: String,
+    line: AssignmentLine,
     device: String,
     path: String,
-    badge: Badge,
-    current: bool,
-    reason: Option<String>,
-    error: Option<operator::ErrorDetail>,
-    /// A component says what is wrong, closer to the cause.
-    explained: bool,
-    attempt: u32,
-    next_try: Option<Stamp>,
-    changed: Option<Stamp>,
-    components: Vec<ComponentLine>,
     why: Option<String>,
 }
 
 impl AssignmentRow {
     fn of(assignment: &operator::Assignment) -> Self {
-        let settled = assignment.current && assignment.state == "INSTALLED";
         AssignmentRow {
-            key: format!("assignment-{}", assignment.id),
+            line: AssignmentLine::of(assignment),
             device: assignment.device.clone(),
             path: link::device(&assignment.device),
-            badge: Badge::state(&assignment.state),
-            current: assignment.current,
-            reason: assignment.reason.clone(),
-            error: assignment.error.clone(),
-            explained: assignment.components.iter().any(|component| component.error.is_some()),
-            attempt: assignment.attempt,
-            next_try: assignment.next_try.as_deref().map(Stamp::ago),
-            changed: assignment.changed_at.as_deref().map(Stamp::ago),
-            components: assignment.components.iter().map(ComponentLine::of).collect(),
-            why: (!settled).then(|| link::why(&format!("{}/{}", assignment.device, assignment.deployment))),
+            why: (!settled(assignment))
+                .then(|| link::why(&format!("{}/{}", assignment.device, assignment.deployment))),
         }
     }
 }
@@ -185,6 +171,7 @@ pub(super) async fn show(
     let frame = Frame::new(&web, &visitor, Section::Deployments, name.to_string()).await?;
     let frame = frame.watching("deployment", name.as_str()).leading_to(format!("/deployments?gone={name}"));
     let deployment = web.fleet().deployment(&name).await?;
+    let revisions = web.fleet().revisions(&name).await?;
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     // What needs eyes comes first; within a state, by name.
     assignments.sort_by_key(|assignment| (urgency(&assignment.state), assignment.device.clone()));
@@ -192,11 +179,14 @@ pub(super) async fn show(
         frame,
         path: link::deployment(&deployment.name),
         package_path: link::package(&deployment.package, &deployment.version),
-        tally: Tally::of(&deployment.assignments),
+        tally: Tally::of(&deployment.counts),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
         rows: assignments.iter().take(DEVICES_MAX).map(|assignment| AssignmentRow::of(assignment)).collect(),
         rows_more: assignments.len().saturating_sub(DEVICES_MAX),
+        revisions: revisions.iter().take(REVISIONS_MAX).map(RevisionLine::of).collect(),
+        revisions_more: revisions.len().saturating_sub(REVISIONS_MAX),
+        seen: if deployment.removing { 0 } else { deployment.revision },
         parameters: deployment.parameters.iter().map(|(name, value)| (name.clone(), plain(value))).collect(),
         labels: deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         command: Command::deploy(&deployment),
@@ -231,19 +221,27 @@ pub(super) async fn remove_ask(
             "Data that it kept in volumes stays on the devices unless the package says otherwise.".to_owned(),
         ],
         verb: "Remove",
-        action: format!("{back}/remove"),
+        // Who confirms an old page must not remove what came after it.
+        action: format!("{back}/remove?seen={}", deployment.revision),
         back,
         command: Command::new(["margrave", "deployment", "remove", &deployment.name]),
     })
 }
 
+/// The revision that the question was asked about.
+#[derive(serde::Deserialize)]
+pub(super) struct Seen {
+    seen: Option<u64>,
+}
+
 pub(super) async fn remove(
     State(web): State<Web>,
     Path(name): Path<String>,
+    Query(Seen { seen }): Query<Seen>,
     submitted: Submitted,
 ) -> Result<Response, PageError> {
     let name = parse(&name)?;
-    web.fleet().remove_deployment(&submitted.visitor.actor, &name).await?;
+    web.fleet().remove_deployment(&submitted.visitor.actor, &name, seen).await?;
     // As long as devices still have it, there is something to watch.
     let path = match web.fleet().deployment(&name).await {
         Ok(deployment) => link::deployment(&deployment.name),
@@ -265,30 +263,13 @@ pub(super) fn parse(name: &str) -> Result<DeploymentName, PageError> {
 mod tests {
     use super::*;
 
-    fn assignment(state: &str) -> operator::Assignment {
-        operator::Assignment {
-            id: "a".into(),
-            deployment: "web".into(),
-            device: "d".into(),
-            package: "p".into(),
-            version: "1".into(),
-            state: state.into(),
-            current: true,
-            reason: None,
-            error: None,
-            components: vec![],
-            attempt: 0,
-            next_try: None,
-            changed_at: None,
-        }
-    }
-
     #[test]
     fn a_tally_fills_its_bar_exactly() {
-        let states = ["INSTALLED", "INSTALLED", "FAILED", "PENDING", "INSTALLING", "INSTALLED", "INSTALLED"];
-        let tally = Tally::of(&states.map(assignment));
-        assert_eq!(tally.shares.iter().map(|share| share.width).sum::<usize>(), 1000);
-        assert_eq!(tally.shares.iter().map(|share| share.count).sum::<usize>(), tally.total);
-        assert!(Tally::of(&[]).shares.is_empty());
+        let states = [("INSTALLED", 4), ("FAILED", 1), ("PENDING", 1), ("INSTALLING", 1)];
+        let states = states.map(|(state, count)| (state.to_owned(), count)).into();
+        let tally = Tally::of(&operator::AssignmentCounts { total: 7, states, ..Default::default() });
+        assert_eq!(tally.shares.iter().map(|share| share.width).sum::<u64>(), 1000);
+        assert_eq!(tally.shares.iter().map(|share| share.count).sum::<u64>(), tally.total);
+        assert!(Tally::of(&Default::default()).shares.is_empty());
     }
 }

@@ -11,8 +11,10 @@ use margrave_wire::operator;
 use serde_json::Value;
 
 use super::Web;
+use super::assignment::{AssignmentLine, settled};
 use super::badge::Badge;
 use super::command::{Command, plain};
+use super::confirm::ConfirmPage;
 use super::error::{PageError, sentence};
 use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
@@ -153,6 +155,8 @@ struct DevicePage {
     timeline: Vec<Activity>,
     command: Command,
     retired: bool,
+    /// It speaks through its gateway, and only that can be retired.
+    child: bool,
 }
 
 /// One line of what a device is, in words.
@@ -163,38 +167,12 @@ struct Fact {
 
 /// An assignment with its components, as it stands on a device's page.
 struct AssignmentCard {
-    key: String,
+    line: AssignmentLine,
     deployment: String,
     path: String,
     package: String,
     package_path: String,
-    badge: Badge,
-    current: bool,
-    reason: Option<String>,
-    error: Option<operator::ErrorDetail>,
-    /// A component says what is wrong, closer to the cause.
-    explained: bool,
-    attempt: u32,
-    next_try: Option<Stamp>,
-    changed: Option<Stamp>,
-    components: Vec<ComponentLine>,
     why: Option<Chain>,
-}
-
-pub(super) struct ComponentLine {
-    pub(super) name: String,
-    pub(super) badge: Badge,
-    pub(super) error: Option<operator::ErrorDetail>,
-}
-
-impl ComponentLine {
-    pub(super) fn of(component: &operator::ComponentStatus) -> Self {
-        ComponentLine {
-            name: component.name.clone(),
-            badge: Badge::component(&component.state),
-            error: component.error.clone(),
-        }
-    }
 }
 
 pub(super) async fn show(
@@ -229,13 +207,13 @@ pub(super) async fn show(
         timeline: events.iter().map(Activity::of).collect(),
         command: Command::new(["margrave", "device", "show", &name]),
         retired: device.standing == "retired",
+        child: id.device.is_child(),
         device,
     })
 }
 
 async fn assignment_card(web: &Web, assignment: &operator::Assignment) -> Result<AssignmentCard, PageError> {
-    let settled = assignment.current && assignment.state == "INSTALLED";
-    let why = if settled {
+    let why = if settled(assignment) {
         None
     } else {
         match web.fleet().why(&format!("{}/{}", assignment.device, assignment.deployment)).await {
@@ -246,20 +224,11 @@ async fn assignment_card(web: &Web, assignment: &operator::Assignment) -> Result
         }
     };
     Ok(AssignmentCard {
-        key: format!("assignment-{}", assignment.id),
+        line: AssignmentLine::of(assignment),
         deployment: assignment.deployment.clone(),
         path: link::deployment(&assignment.deployment),
         package: format!("{} {}", assignment.package, assignment.version),
         package_path: link::package(&assignment.package, &assignment.version),
-        badge: Badge::state(&assignment.state),
-        current: assignment.current,
-        reason: assignment.reason.clone(),
-        error: assignment.error.clone(),
-        explained: assignment.components.iter().any(|component| component.error.is_some()),
-        attempt: assignment.attempt,
-        next_try: assignment.next_try.as_deref().map(Stamp::ago),
-        changed: assignment.changed_at.as_deref().map(Stamp::ago),
-        components: assignment.components.iter().map(ComponentLine::of).collect(),
         why,
     })
 }
@@ -438,19 +407,6 @@ pub(super) async fn label(
     };
     web.fleet().label(&visitor.actor, &id, operator::SetLabels { labels: [change].into() }).await?;
     Ok(Redirect::to(&link::device(&id.to_string())).into_response())
-}
-
-#[derive(Template)]
-#[template(path = "confirm.html")]
-pub(super) struct ConfirmPage {
-    pub(super) frame: Frame,
-    pub(super) question: String,
-    /// What will happen, a sentence each.
-    pub(super) effects: Vec<String>,
-    pub(super) verb: &'static str,
-    pub(super) action: String,
-    pub(super) back: String,
-    pub(super) command: Command,
 }
 
 pub(super) async fn retire_ask(

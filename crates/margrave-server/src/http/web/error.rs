@@ -24,6 +24,8 @@ pub(super) enum PageError {
     /// A form or address that cannot be read.
     Malformed(String),
     TooLarge,
+    /// The form did not arrive in time.
+    TooSlow,
     /// The fleet said no.
     Fleet(Problem),
     /// A template could not be rendered.
@@ -95,6 +97,12 @@ impl IntoResponse for PageError {
                 "That was too much at once",
                 format!("A form may have {} KiB.", super::FORM_MAX / 1024),
                 "Go back and choose devices by label instead of one by one.",
+            ),
+            PageError::TooSlow => (
+                StatusCode::REQUEST_TIMEOUT,
+                "That did not arrive",
+                "The form was not here in time; nothing was changed.".to_owned(),
+                "Go back and send it again, over a better line.",
             ),
             PageError::Fleet(problem) => {
                 let status = problem.status();

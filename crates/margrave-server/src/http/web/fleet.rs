@@ -115,7 +115,8 @@ impl Activity {
             key: format!("event-{}", event.sequence),
             icon: Icon::new(icon),
             tone,
-            text: event.text.clone(),
+            // Which certificate it was is for the log; here it only takes space.
+            text: event.text.split(", serial ").next().unwrap_or_default().to_owned(),
             at: Stamp::at(&event.at),
             by: event.actor.strip_prefix("operator ").map(ToOwned::to_owned),
             path,

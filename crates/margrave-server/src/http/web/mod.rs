@@ -7,8 +7,10 @@
 //! Start with `fleet.rs`; `frame.rs` is what all pages share, `session.rs` who may see them.
 
 mod assets;
+mod assignment;
 mod badge;
 mod command;
+mod confirm;
 mod deploy;
 mod deployment;
 mod device;
@@ -20,6 +22,7 @@ mod link;
 mod live;
 mod package;
 mod question;
+mod revision;
 mod session;
 mod stamp;
 mod why;
@@ -95,6 +98,7 @@ pub fn router(app: App) -> Router {
         .route("/deployments/{deployment}", get(deployment::show))
         .route("/deployments/{deployment}/edit", get(deploy::edit).post(deploy::change))
         .route("/deployments/{deployment}/remove", get(deployment::remove_ask).post(deployment::remove))
+        .route("/deployments/{deployment}/revert", post(revision::revert))
         .route("/why", get(why::page))
         .route("/events/stream", get(live::stream))
         .route("/sign-in", get(session::sign_in_page).post(session::sign_in))

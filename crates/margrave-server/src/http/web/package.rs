@@ -10,8 +10,8 @@ use margrave_wire::operator;
 
 use super::Web;
 use super::command::{Command, plain};
+use super::confirm::ConfirmPage;
 use super::deployment::who;
-use super::device::ConfirmPage;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::icon::{self, Logo};
@@ -182,7 +182,17 @@ pub(super) async fn show(
 
 fn kind(setting: &operator::PackageSetting) -> String {
     if setting.options.is_empty() {
-        return setting.data_type.clone();
+        let words = match setting.data_type.as_str() {
+            "string" => "text",
+            "integer" => "whole number",
+            "double" => "number",
+            "boolean" => "yes or no",
+            "array[string]" => "texts",
+            "array[integer]" => "whole numbers",
+            "array[double]" => "numbers",
+            other => other,
+        };
+        return words.to_owned();
     }
     let word = if setting.multiselect { "any of" } else { "one of" };
     format!("{word} {}", setting.options.join(", "))

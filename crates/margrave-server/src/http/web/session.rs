@@ -4,6 +4,8 @@
 //! site cannot read; together with the browser's own word about where a request comes from, and the cookie's
 //! SameSite, that is three locks, each enough alone.
 
+use std::time::Duration;
+
 use askama::Template;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::Form;
@@ -21,7 +23,7 @@ use super::frame::{Bare, render};
 use super::link;
 use crate::auth::{self, is_cross_site};
 use crate::fleet::Actor;
-use crate::http::Arrival;
+use crate::http::{Arrival, BODY_TIME_MAX};
 
 /// A signed-in operator.
 pub(super) struct Visitor {
@@ -70,7 +72,7 @@ impl FromRequest<Web> for Submitted {
     async fn from_request(request: Request, web: &Web) -> Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
         let visitor = Visitor::from_request_parts(&mut parts, web).await?;
-        let fields = Fields::read(Request::from_parts(parts, body), web).await?;
+        let fields = Fields::read(Request::from_parts(parts, body), BODY_TIME_MAX).await?;
         let mark = visitor.csrf();
         if verify_slices_are_equal(fields.one("csrf").as_bytes(), mark.as_bytes()).is_err() {
             return Err(PageError::Forged);
@@ -83,11 +85,13 @@ impl FromRequest<Web> for Submitted {
 pub(super) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    async fn read(request: Request, web: &Web) -> Result<Self, PageError> {
+    async fn read(request: Request, within: Duration) -> Result<Self, PageError> {
         if is_cross_site(request.headers()) {
             return Err(PageError::Forged);
         }
-        match Form::<Vec<(String, String)>>::from_request(request, web).await {
+        let reading = Form::<Vec<(String, String)>>::from_request(request, &());
+        let read = tokio::time::timeout(within, reading).await.map_err(|_| PageError::TooSlow)?;
+        match read {
             Ok(Form(pairs)) => Ok(Fields(pairs)),
             Err(FormRejection::BytesRejection(rejection))
                 if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE =>
@@ -136,7 +140,7 @@ pub(super) async fn sign_in(
     Extension(arrival): Extension<Arrival>,
     request: Request,
 ) -> Result<Response, PageError> {
-    let fields = Fields::read(request, &web).await?;
+    let fields = Fields::read(request, BODY_TIME_MAX).await?;
     let next = link::local(fields.raw("next"));
     match web.fleet().operator_by_token(fields.one("token")).await? {
         Some(actor) => begin(&web, &actor, arrival, &next).await,
@@ -178,4 +182,22 @@ pub(super) async fn sign_out(
 ) -> Result<Response, PageError> {
     web.fleet().end_session(&submitted.visitor.session).await?;
     Ok(([(SET_COOKIE, auth::session_cookie_end(arrival))], Redirect::to("/sign-in")).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use http_body_util::{BodyExt as _, Full};
+
+    #[tokio::test]
+    async fn a_form_that_does_not_end_is_408() {
+        let endless = Full::new(Bytes::from_static(b"token=")).with_trailers(std::future::pending());
+        let mut request = Request::new(axum::body::Body::new(endless));
+        *request.method_mut() = http::Method::POST;
+        let form = http::HeaderValue::from_static("application/x-www-form-urlencoded");
+        request.headers_mut().insert(http::header::CONTENT_TYPE, form);
+        let refused = Fields::read(request, Duration::from_millis(20)).await;
+        assert!(matches!(refused, Err(PageError::TooSlow)));
+    }
 }

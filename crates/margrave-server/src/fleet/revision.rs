@@ -1,0 +1,179 @@
+//! What deployments were, and the way back.
+//!
+//! Looking back reads what the store kept with every change. Going back is a change like any other: it takes
+//! the one way in (`intent.rs`), gets a revision of its own and is refused by the same rules. Where revisions
+//! are kept is nobody else's business, so that a repository can hold them later.
+
+use margrave_core::deployment::{Deployment, Targets};
+use margrave_core::id::{DeploymentName, DeviceRef, ProfileId};
+use margrave_core::parameters::ParameterValue;
+use margrave_store::RevisionRecord;
+use margrave_wire::operator;
+use serde_json::Value;
+
+use super::event::time;
+use super::intent::Change;
+use super::view::{shown_answers, shown_targets};
+use super::{Actor, Error, Fleet};
+
+/// Of a list of devices in one line; the rest is counted.
+const NAMES_MAX: usize = 5;
+/// Of an answer in one line, in characters.
+const VALUE_MAX: usize = 60;
+
+impl Fleet {
+    /// Every revision that is kept of the deployments of this name, newest first, also after they have gone.
+    pub async fn revisions(&self, name: &DeploymentName) -> Result<Vec<operator::Revision>, Error> {
+        let records = self.store.revisions(name).await?;
+        if records.is_empty() {
+            return Err(Error::not_found(format!("deployment {name}")));
+        }
+        let older = records.iter().skip(1).map(Some).chain([None]);
+        let shown = records.iter().zip(older).enumerate();
+        Ok(shown.map(|(age, (record, before))| shown_revision(record, before, age == 0)).collect())
+    }
+
+    /// Wants again what was wanted at an earlier revision, as a new revision. `seen` is the revision that the
+    /// writer saw; a change in between is then a conflict.
+    pub async fn revert(
+        &self,
+        actor: &Actor,
+        name: &DeploymentName,
+        to: u64,
+        seen: Option<u64>,
+    ) -> Result<operator::Deployment, Error> {
+        self.change(actor, Change::RevertDeployment { name: name.clone(), to, seen }).await?;
+        self.deployment(name).await
+    }
+
+    /// The wish that a revision was, to be wished anew.
+    pub(super) async fn wish_of(
+        &self,
+        name: &DeploymentName,
+        revision: u64,
+        seen: Option<u64>,
+    ) -> Result<operator::PutDeployment, Error> {
+        let record = self.store.revision(name, revision).await?;
+        let record = record.ok_or_else(|| Error::not_found(format!("revision {revision} of {name}")))?;
+        if record.removed {
+            return Err(Error::conflict(format!(
+                "with revision {revision} {name} was removed, so there is nothing to go back to; choose an earlier one"
+            )));
+        }
+        let Deployment { package, version, profile, answers, targets, .. } = record.deployment;
+        Ok(operator::PutDeployment {
+            package: package.to_string(),
+            version: Some(version.to_string()),
+            profile: profile.map(|profile| profile.to_string()),
+            parameters: shown_answers(answers),
+            targets: shown_targets(targets),
+            revision: seen,
+        })
+    }
+}
+
+fn shown_revision(
+    record: &RevisionRecord,
+    before: Option<&RevisionRecord>,
+    newest: bool,
+) -> operator::Revision {
+    let RevisionRecord { deployment, removed, changed_at, changed_by } = record.clone();
+    operator::Revision {
+        revision: deployment.revision,
+        current: newest && !removed,
+        removed,
+        changes: changes(record, before),
+        package: deployment.package.to_string(),
+        version: deployment.version.to_string(),
+        profile: deployment.profile.map(|profile| profile.to_string()),
+        parameters: shown_answers(deployment.answers),
+        targets: shown_targets(deployment.targets),
+        changed_at: time(changed_at),
+        changed_by,
+    }
+}
+
+/// What a revision changed, a phrase each; nothing when the one before is not kept any more.
+fn changes(record: &RevisionRecord, before: Option<&RevisionRecord>) -> Vec<String> {
+    let now = &record.deployment;
+    if record.removed {
+        return vec!["removed".to_owned()];
+    }
+    let Some(before) = before else {
+        return if now.revision == 1 { vec!["created".to_owned()] } else { Vec::new() };
+    };
+    let mut changes = Vec::new();
+    if before.removed {
+        changes.push("created again".to_owned());
+    }
+    let before = &before.deployment;
+    if before.package != now.package {
+        changes.push(format!("package {} → {}", before.package, now.package));
+    }
+    if before.version != now.version {
+        changes.push(format!("version {} → {}", before.version, now.version));
+    }
+    if before.profile != now.profile {
+        let profile = |profile: &Option<ProfileId>| {
+            profile.as_ref().map_or_else(|| "the first that fits".to_owned(), ProfileId::to_string)
+        };
+        changes.push(format!("profile {} → {}", profile(&before.profile), profile(&now.profile)));
+    }
+    for (name, answer) in &now.answers {
+        match before.answers.get(name) {
+            Some(same) if same == answer => {}
+            Some(other) => changes.push(format!("{name} {} → {}", told(other), told(answer))),
+            None => changes.push(format!("{name} → {}", told(answer))),
+        }
+    }
+    for (name, answer) in &before.answers {
+        if !now.answers.contains_key(name) {
+            changes.push(format!("{name} {} → the package's own value", told(answer)));
+        }
+    }
+    let (old, new) = (&before.targets, &now.targets);
+    for (verb, devices) in [
+        ("also on", new.devices.difference(&old.devices)),
+        ("no longer on", old.devices.difference(&new.devices)),
+    ] {
+        let devices: Vec<&DeviceRef> = devices.collect();
+        if !devices.is_empty() {
+            changes.push(format!("{verb} {}", listed(&devices)));
+        }
+    }
+    if old.labels != new.labels {
+        let labels = |targets: &Targets| match targets.labels.is_empty() {
+            true => "none".to_owned(),
+            false => targets
+                .labels
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(" "),
+        };
+        changes.push(format!("labels {} → {}", labels(old), labels(new)));
+    }
+    changes
+}
+
+fn listed(devices: &[&DeviceRef]) -> String {
+    let names: Vec<String> = devices.iter().take(NAMES_MAX).map(ToString::to_string).collect();
+    match devices.len().saturating_sub(NAMES_MAX) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+/// A value in one line, as an operator would type it.
+fn told(value: &ParameterValue) -> String {
+    let text = match serde_json::to_value(value).unwrap_or_default() {
+        Value::String(text) if text.is_empty() || text.trim() != text => format!("{text:?}"),
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match text.char_indices().nth(VALUE_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

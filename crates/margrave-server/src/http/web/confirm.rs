@@ -1,0 +1,19 @@
+//! The question before something that hurts.
+
+use askama::Template;
+
+use super::command::Command;
+use super::frame::{Frame, Section};
+
+#[derive(Template)]
+#[template(path = "confirm.html")]
+pub(super) struct ConfirmPage {
+    pub(super) frame: Frame,
+    pub(super) question: String,
+    /// What will happen, a sentence each.
+    pub(super) effects: Vec<String>,
+    pub(super) verb: &'static str,
+    pub(super) action: String,
+    pub(super) back: String,
+    pub(super) command: Command,
+}

@@ -46,20 +46,20 @@ impl Upstream {
     }
 
     pub(crate) async fn send_capabilities(&self, body: &[u8]) -> Result<Digest, Trouble> {
-        let path = format!("/api/v1/capabilities/{}", self.device);
-        let request = Request::put(path).bytes("application/json", body.to_vec());
+        let request =
+            Request::put(g2::capabilities_path(&self.device)).bytes("application/json", body.to_vec());
         self.exchange(request).await?;
         Ok(Digest::of(body))
     }
 
     pub(crate) async fn send_report(&self, report: &Report) -> Result<(), Trouble> {
-        let path = format!("/api/v1/deployments/{}/status", report.assignment);
-        let request = Request::post(path).bytes("application/json", g2::status::write(report));
+        let request = Request::post(g2::status_path(report.assignment))
+            .bytes("application/json", g2::status::write(report));
         self.exchange(request).await.map(drop)
     }
 
     pub(crate) async fn poll(&self, held: Option<Digest>, wait: Duration) -> Result<Polled, Trouble> {
-        let mut request = Request::get("/api/v1/deployments")
+        let mut request = Request::get(g2::MANIFEST_PATH)
             .header(header::ACCEPT, g2::manifest::MEDIA_TYPE)
             .body_max(g2::manifest::SIZE_MAX as u64)
             .timeout(wait + POLL_SLACK);
@@ -146,13 +146,7 @@ impl Upstream {
 }
 
 fn unreachable(error: margrave_http::Error) -> Trouble {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(source) = cause {
-        message = format!("{message}: {source}");
-        cause = source.source();
-    }
-    Trouble::passing(message)
+    Trouble::passing(margrave_core::chain::sentence(&error))
 }
 
 /// Any success will do; everything else is trouble, and says whether asking again can help (MI-G2-193).

@@ -40,13 +40,26 @@ pub(crate) enum Command {
     Deploy(Deploy),
     /// Look at deployments and change them
     #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave deployment list
+  margrave deployment update andon-board --set message=\"Shift 2\" --wait
+  margrave deployment revert andon-board --wait")]
     Deployment(Noun<Deployment>),
     /// Look at the fleet's devices and change what is known about them
     #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave device list --condition failed
+  margrave device token --name press-3 --label site=nord")]
     Device(Noun<Device>),
     /// Look after the catalog of packages
-    #[command(arg_required_else_help = true)]
-    Package(Noun<Package>),
+    #[command(subcommand, arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave package check ./andon-board
+  margrave package add ./andon-board")]
+    Package(Package),
     /// Show what happened, oldest first
     Events(Events),
     /// What the containers of the sample packages run
@@ -75,7 +88,8 @@ pub(crate) struct Connection {
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
     /// Operator's token [env: MARGRAVE_TOKEN]
-    #[arg(long, global = true, value_name = "TOKEN")]
+    // Not `--token`, which on `device token` would look like the token that is being made.
+    #[arg(long = "operator-token", alias = "token", global = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
     /// Pin of the server's own authority, as `serve` prints it [env: MARGRAVE_PIN]
     #[arg(long, global = true, value_name = "PIN")]
@@ -222,7 +236,7 @@ pub(crate) struct Deploy {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Waiting {
-    /// Show progress until it is installed everywhere; exit code 1 if it failed
+    /// Show progress until every device is done; exit code 1 if one failed
     #[arg(long)]
     pub(crate) wait: bool,
     /// How long to wait at most
@@ -237,28 +251,53 @@ pub(crate) enum Deployment {
     List,
     /// Show one deployment, its answers and where it stands
     #[command(after_help = "Example:\n  margrave deployment show andon-board")]
-    Show { name: String },
+    Show {
+        /// The deployment
+        name: String,
+    },
     /// Change a deployment; what is not named stays as it is
     Update(DeploymentUpdate),
+    /// Go back to what a deployment was before; also brings back one that was removed
+    #[command(after_help = "\
+Examples:
+  margrave deployment revert andon-board --wait
+  margrave deployment revert andon-board --to 3
+
+`margrave deployment history NAME` shows the revisions. Going back is a new revision, so that it can be undone too.")]
+    Revert {
+        /// The deployment
+        name: String,
+        /// The revision to go back to; the one before the current one unless given
+        #[arg(long, value_name = "REVISION", value_parser = clap::value_parser!(u64).range(1..))]
+        to: Option<u64>,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
     /// Remove a deployment from all its devices
     #[command(after_help = "\
 Examples:
   margrave deployment remove andon-board
   margrave deployment remove andon-board --yes --wait")]
     Remove {
+        /// The deployment
         name: String,
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
-        #[command(flatten)]
-        waiting: Waiting,
+        /// Show progress until it is gone from every device; exit code 1 if it is still on one
+        #[arg(long)]
+        wait: bool,
+        /// How long to wait at most
+        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+        timeout: Duration,
     },
-    /// Show what a deployment went through on its devices
+    /// Show what a deployment was and what it went through on its devices
     #[command(after_help = "\
 Examples:
   margrave deployment history andon-board
   margrave deployment history andon-board --device press-1")]
     History {
+        /// The deployment
         name: String,
         /// Only on this device
         #[arg(long)]
@@ -272,6 +311,7 @@ Examples:
   margrave deployment update andon-board --set message=\"Shift 2\" --wait
   margrave deployment update gate --version 1.1.0 --to pack-1 --to pack-2")]
 pub(crate) struct DeploymentUpdate {
+    /// The deployment
     pub(crate) name: String,
     /// Change an answer; repeat it with the same name for a list
     #[arg(long = "set", value_name = "PARAMETER=VALUE", value_parser = pair)]
@@ -312,7 +352,10 @@ Examples:
     },
     /// Show one device: what it is, what it runs, and why not
     #[command(after_help = "Example:\n  margrave device show press-1")]
-    Show { device: String },
+    Show {
+        /// The device
+        device: String,
+    },
     /// Make a one-time token with which a device joins
     #[command(after_help = "\
 Examples:
@@ -331,13 +374,17 @@ Examples:
     },
     /// Accept a device, also one that was retired
     #[command(after_help = "Example:\n  margrave device accept press-3")]
-    Accept { device: String },
+    Accept {
+        /// The device
+        device: String,
+    },
     /// Retire a device: it is out at once, and nothing is deployed to it any more
     #[command(after_help = "\
 Examples:
   margrave device retire press-3
   margrave device retire press-3 --yes")]
     Retire {
+        /// The device
         device: String,
         /// Do not ask
         #[arg(long, short)]
@@ -349,12 +396,15 @@ Examples:
   margrave device label press-3 line=press shift=2
   margrave device label press-3 shift-")]
     Label {
+        /// The device
         device: String,
+        /// Labels to set, or to remove
         #[arg(value_name = "KEY=VALUE|KEY-", required = true, value_parser = label_change)]
         changes: Vec<LabelChange>,
     },
 }
 
+/// Each verb has its own connection, because one of them has none.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Package {
     /// Add a package from a directory, or from a registry that the server can reach
@@ -366,20 +416,29 @@ Examples:
 A directory holds margo.yaml and its resources. A folder components/NAME with a compose.yaml is packed and
 pushed to the server's own registry, if the component's repository there begins with oci://margrave/.")]
     Add {
+        /// A package's directory, or an OCI reference
         #[arg(value_name = "DIR|REFERENCE")]
         source: String,
+        #[command(flatten)]
+        connection: Connection,
     },
     /// List the catalog
     #[command(after_help = "Example:\n  margrave package list")]
-    List,
+    List {
+        #[command(flatten)]
+        connection: Connection,
+    },
     /// Show a package: its profiles, components and questions
     #[command(after_help = "\
 Examples:
   margrave package show andon-board
   margrave package show andon-board@1.0.0")]
     Show {
+        /// The package; its newest version unless one is named
         #[arg(value_name = "ID[@VERSION]", value_parser = package_at)]
         package: PackageAt,
+        #[command(flatten)]
+        connection: Connection,
     },
     /// Tell what is wrong with a package, without a server
     #[command(after_help = "\
@@ -387,14 +446,18 @@ Examples:
   margrave package check ./andon-board
   margrave package check margo.yaml")]
     Check {
+        /// A package's directory, or a description alone
         #[arg(value_name = "DIR|FILE")]
         path: PathBuf,
     },
     /// Remove a version from the catalog; refused while a deployment uses it
     #[command(after_help = "Example:\n  margrave package remove andon-board@1.0.0")]
     Remove {
+        /// The version to remove
         #[arg(value_name = "ID@VERSION", value_parser = package_at)]
         package: PackageAt,
+        #[command(flatten)]
+        connection: Connection,
     },
 }
 
@@ -572,7 +635,7 @@ mod tests {
     fn the_commands_are_those_of_the_design() {
         let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
         let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
-            deployment remove|deployment history|device list|device show|device token|device accept|device retire|\
+            deployment revert|deployment remove|deployment history|device list|device show|device token|device accept|device retire|\
             device label|package add|package list|package show|package check|package remove|events";
         let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
         assert_eq!(names, wanted);
@@ -609,8 +672,47 @@ mod tests {
     fn every_command_that_talks_to_a_server_takes_a_context() {
         for (path, command) in all_leaves() {
             let has = command.get_arguments().any(|arg| arg.get_id() == "context");
-            let alone = ["margrave demo", "margrave serve"].contains(&path.as_str());
+            let alone =
+                ["margrave demo", "margrave serve", "margrave package check"].contains(&path.as_str());
             assert_eq!(has, !alone, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_argument_says_what_it_is() {
+        for (path, command) in all_leaves() {
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{path} {}", argument.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn groups_show_examples_too() {
+        let mut root = Cli::command();
+        root.build();
+        for group in root.get_subcommands().filter(|sub| sub.has_subcommands() && !sub.is_hide_set()) {
+            let name = group.get_name();
+            if name == "help" {
+                continue;
+            }
+            let help = group.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("  margrave {name} ")), "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn the_operators_token_is_not_taken_for_a_join_token() {
+        let help = |words: &[&str]| Cli::try_parse_from(words).unwrap_err().to_string();
+        let shown = help(&["margrave", "device", "token", "--help"]);
+        assert!(shown.contains("--operator-token") && !shown.contains(" --token"), "{shown}");
+        assert!(!help(&["margrave", "package", "check", "--help"]).contains("--context"));
+        // What scripts of before say is still understood.
+        for flag in ["--operator-token", "--token"] {
+            let cli =
+                Cli::try_parse_from(["margrave", "status", "--server", "https://x:1", flag, "t"]).unwrap();
+            let Command::Status(status) = cli.command else { panic!() };
+            assert_eq!(status.connection.token.as_deref(), Some("t"));
         }
     }
 

@@ -11,7 +11,7 @@ use margrave_identity::pin::Pin;
 use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
     AddPackage, Context, CreateJoinToken, Deployment, Device, Event, FleetStatus, JoinToken, PREFIX, Package,
-    Page, Problem, PutDeployment, SetLabels, Transition, Why,
+    Page, Problem, PutDeployment, RevertDeployment, Revision, SetLabels, Transition, Why,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
@@ -48,6 +48,20 @@ pub(crate) struct Client {
 pub(crate) enum Expected {
     New,
     Revision(u64),
+}
+
+impl Expected {
+    fn on(self, request: Request) -> Request {
+        match self {
+            Expected::New => request.header(header::IF_NONE_MATCH, "*"),
+            Expected::Revision(revision) => request.header(header::IF_MATCH, format!("\"{revision}\"")),
+        }
+    }
+}
+
+fn lost(name: &str) -> Trouble {
+    Trouble::refused(format!("somebody else changed {name} at the same moment, so nothing was written"))
+        .hint(format!("look at it with `margrave deployment show {name}`, then repeat your change"))
 }
 
 impl Client {
@@ -162,11 +176,7 @@ impl Client {
         expected: Expected,
     ) -> Result<Deployment> {
         let request = Request::put(at(&format!("/deployments/{}", segment(name)))).json(want);
-        let request = match expected {
-            Expected::New => request.header(header::IF_NONE_MATCH, "*"),
-            Expected::Revision(revision) => request.header(header::IF_MATCH, format!("\"{revision}\"")),
-        };
-        let response = self.send(request).await?;
+        let response = self.send(expected.on(request)).await?;
         let lost = matches!(response.status, StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT);
         match expected {
             Expected::New if lost => {
@@ -174,10 +184,7 @@ impl Client {
                     "change it with `margrave deployment update {name}`, or give this one another --name"
                 )))
             }
-            Expected::Revision(_) if lost => Err(Trouble::refused(format!(
-                "somebody else changed {name} at the same moment, so nothing was written"
-            ))
-            .hint(format!("look at it with `margrave deployment show {name}`, then repeat your change"))),
+            Expected::Revision(_) if lost => Err(self::lost(name)),
             _ => self.read(response),
         }
     }
@@ -186,13 +193,38 @@ impl Client {
         self.done(Request::delete(at(&format!("/deployments/{}", segment(name))))).await
     }
 
+    /// What a deployment was, newest first; also of one that is gone.
+    pub(crate) async fn revisions(&self, name: &str) -> Result<Vec<Revision>> {
+        self.get(&format!("/deployments/{}/revisions", segment(name))).await
+    }
+
+    /// Goes back to an earlier revision, unless somebody changed the deployment meanwhile.
+    pub(crate) async fn revert_deployment(
+        &self,
+        name: &str,
+        to: u64,
+        expected: Expected,
+    ) -> Result<Deployment> {
+        let path = at(&format!("/deployments/{}/revert", segment(name)));
+        let request = Request::post(path).json(&RevertDeployment { revision: to });
+        let response = self.send(expected.on(request)).await?;
+        if response.status == StatusCode::PRECONDITION_FAILED {
+            return Err(lost(name));
+        }
+        self.read(response)
+    }
+
     pub(crate) async fn transitions(&self, deployment: &str, device: &str) -> Result<Vec<Transition>> {
         self.get(&format!("/deployments/{}/devices/{}/transitions", segment(deployment), segment(device)))
             .await
     }
 
     async fn events(&self, after: u64, limit: u32) -> Result<Vec<Event>> {
-        let request = Request::get(at(&format!("/events?after={after}&limit={limit}")));
+        self.events_at(&format!("after={after}&limit={limit}")).await
+    }
+
+    async fn events_at(&self, query: &str) -> Result<Vec<Event>> {
+        let request = Request::get(at(&format!("/events?{query}")));
         self.ask(request.header(header::ACCEPT, "application/json")).await
     }
 
@@ -202,28 +234,10 @@ impl Client {
     }
 
     /// The newest events, oldest first.
-    ///
-    /// The interface lists forwards only, so the end is searched for: numbers only grow, and a number is
-    /// behind the end when nothing follows it. That takes some twenty small questions for a million events.
     pub(crate) async fn latest_events(&self, number: u32) -> Result<Vec<Event>> {
-        let (mut before, mut behind) = (0, 1024);
-        loop {
-            if self.events(behind, 1).await?.is_empty() {
-                break;
-            }
-            before = behind;
-            behind = behind.saturating_mul(2);
-        }
-        while before + 1 < behind {
-            let middle = before + (behind - before) / 2;
-            match self.events(middle, 1).await?.is_empty() {
-                true => behind = middle,
-                false => before = middle,
-            }
-        }
         match number {
             0 => Ok(Vec::new()),
-            number => self.events(behind.saturating_sub(u64::from(number)), number.min(1000)).await,
+            number => self.events_at(&format!("last={}", number.min(1000))).await,
         }
     }
 
@@ -382,7 +396,7 @@ fn refusal(response: &Response) -> Trouble {
     }
     match status {
         StatusCode::UNAUTHORIZED => {
-            Trouble::broke(text).hint("give a valid token with --token, or `margrave login` anew")
+            Trouble::broke(text).hint("give a valid token with --operator-token, or `margrave login` anew")
         }
         StatusCode::FORBIDDEN => Trouble::broke(text),
         status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
@@ -456,8 +470,11 @@ mod tests {
             rule: "DM-051".into(),
             message: "must be\x1b[2J one".into(),
         }];
-        problem.misfits =
-            vec![Misfit { device: "press-1".into(), reasons: vec!["no helm".into(), "too small".into()] }];
+        problem.misfits = vec![Misfit {
+            device: "press-1".into(),
+            reasons: vec!["no helm".into(), "too small".into()],
+            temporary: false,
+        }];
         let text = answer(422, Some(&problem)).message().to_owned();
         assert!(
             text.contains("/parameters/x: must be [2J one (DM-051)")

@@ -39,7 +39,7 @@ fn find_in(connection: &Connection, environment: impl Fn(&str) -> Option<String>
             pin,
             token: token.ok_or_else(|| {
                 Trouble::broke("a server is given, but no token")
-                    .hint("add --token TOKEN or set MARGRAVE_TOKEN")
+                    .hint("add --operator-token TOKEN or set MARGRAVE_TOKEN")
             })?,
         },
         (None, Some(file)) => overlay(read(&file)?, token, pin),

@@ -91,17 +91,7 @@ impl From<io::Error> for Trouble {
 
 /// The message followed by its causes. A cause whose words are already there is not said twice.
 pub(crate) fn chain(message: String, cause: &(dyn Error + 'static)) -> String {
-    let mut text = message;
-    let mut next = Some(cause);
-    while let Some(cause) = next {
-        let said = cause.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        next = cause.source();
-    }
-    text
+    margrave_core::chain::because(message, Some(cause))
 }
 
 /// The process's exit code for a command's end.

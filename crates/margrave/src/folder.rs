@@ -130,34 +130,21 @@ pub(crate) fn read(path: &Path) -> Result<std::result::Result<Folder, Vec<Findin
     };
     let Some(root) = root else { return Ok(Ok(Folder { package, files: None, components: Vec::new() })) };
     let mut findings = Vec::new();
-    let named = resources(&package);
+    let named = ResourceKind::named_in(&package.catalog);
     check_resources(root, &named, &description, &mut findings).map_err(unreadable)?;
     let components = read_components(root, &package, &description, &mut findings).map_err(unreadable)?;
     if !findings.is_empty() {
         return Ok(Err(findings));
     }
-    let named: Vec<(ResourceKind, &str)> = named.iter().map(|(kind, path)| (*kind, path.as_str())).collect();
     match PackageFiles::read_dir(root, &named) {
         Ok(files) => Ok(Ok(Folder { package, files: Some(files), components })),
         Err(error) => Ok(Err(vec![Finding::in_file("resources", "PK-023", told(&error))])),
     }
 }
 
-/// The files that the description names, by what they are for.
-fn resources(package: &Package) -> Vec<(ResourceKind, String)> {
-    let catalog = &package.catalog;
-    let named = [
-        (ResourceKind::Icon, &catalog.icon),
-        (ResourceKind::DescriptionFile, &catalog.description_file),
-        (ResourceKind::LicenseFile, &catalog.license_file),
-        (ResourceKind::ReleaseNotes, &catalog.release_notes),
-    ];
-    named.into_iter().filter_map(|(kind, path)| Some((kind, path.clone()?))).collect()
-}
-
 fn check_resources(
     root: &Path,
-    named: &[(ResourceKind, String)],
+    named: &[(ResourceKind, &str)],
     description: &[u8],
     findings: &mut Vec<Finding>,
 ) -> io::Result<()> {

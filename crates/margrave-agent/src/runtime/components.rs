@@ -16,19 +16,11 @@ use margrave_core::digest::Digest;
 use margrave_core::report::{Failure, FailureCode};
 use margrave_oci::archive::{self, ArchiveError};
 use margrave_oci::client::{Client, ClientError};
-use margrave_oci::manifest::{Descriptor, ImageManifest};
+use margrave_oci::compose::layer_of;
 use margrave_oci::reference::{Repository, TagOrDigest};
 
 use super::compose::disk;
 use super::explain::sentence_of;
-
-/// What a manifest of a Compose component says it is (PK-071), and its one layer (PK-072).
-const ARTIFACT_TYPE: &str = "application/vnd.org.margo.component.compose+json";
-const LAYER_TYPE: &str = "application/vnd.org.margo.component.compose.tar+gzip";
-
-/// A Compose component is some text files. What unpacks to more than the archive check allows is refused
-/// there; this keeps a device from downloading for days before it finds out.
-const ARCHIVE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// A download that nobody continued for so long is for a document that nobody wants any more.
 const PARTIAL_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -60,17 +52,8 @@ impl Components {
             None => repository.at_revision(order.revision.as_str()).map_err(|error| invalid(&error))?,
         };
         let pulled = self.client.manifest(&reference).await.map_err(|error| pull_failure(&error))?;
-        let layer = compose_layer(&pulled.bytes).map_err(|why| {
-            Failure::new(
-                FailureCode::ArchiveInvalid,
-                format!("{reference} is not a Compose component: {why}."),
-            )
-        })?;
-        if layer.size > ARCHIVE_BYTES_MAX {
-            let message =
-                format!("The archive of {reference} is larger than {} MiB.", ARCHIVE_BYTES_MAX >> 20);
-            return Err(Failure::new(FailureCode::ArchiveInvalid, message));
-        }
+        let layer = layer_of(&reference.to_string(), &pulled.bytes)
+            .map_err(|error| Failure::new(error.failure(), sentence_of(&error)))?;
         let alone = self.download(layer.digest);
         let _alone = alone.lock().await;
         if !self.has(layer.digest).await? {
@@ -87,12 +70,13 @@ impl Components {
     pub(super) async fn has(&self, archive: Digest) -> Result<bool, Failure> {
         let path = self.path(archive);
         let look = move || -> io::Result<bool> {
-            let bytes = match fs::read(&path) {
-                Ok(bytes) => bytes,
+            let file = match File::open(&path) {
+                Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
                 Err(error) => return Err(error),
             };
-            if Digest::of(&bytes) == archive {
+            // Piece by piece: an archive may be larger than what this device has to spare.
+            if margrave_oci::digest_of(file)? == archive {
                 return Ok(true);
             }
             tracing::warn!(%archive, "an archive on disk is damaged and is removed");
@@ -157,26 +141,6 @@ impl Components {
     }
 }
 
-/// The one layer of a Compose component's manifest, or what is wrong with it (PK-078).
-fn compose_layer(manifest: &[u8]) -> Result<Descriptor, String> {
-    let manifest = ImageManifest::from_bytes(manifest)
-        .map_err(|error| format!("its manifest cannot be read: {error}"))?;
-    // Before artifactType existed, the type of the config said the same, and some tools still write it so.
-    let kind = manifest.artifact_type.as_deref().unwrap_or(&manifest.config.media_type);
-    if kind != ARTIFACT_TYPE {
-        return Err(format!("its type is {kind:?}, wanted is {ARTIFACT_TYPE:?} (PK-071)"));
-    }
-    let count = manifest.layers.len();
-    let mut layers = manifest.layers.into_iter();
-    match (layers.next(), count) {
-        (Some(layer), 1) if layer.media_type == LAYER_TYPE => Ok(layer),
-        (Some(layer), 1) => {
-            Err(format!("its layer is {:?}, wanted is {LAYER_TYPE:?} (PK-072)", layer.media_type))
-        }
-        _ => Err(format!("it has {count} layers, wanted is one (PK-072)")),
-    }
-}
-
 fn pull_failure(error: &ClientError) -> Failure {
     Failure::new(error.failure(), sentence_of(error))
 }
@@ -197,26 +161,6 @@ mod tests {
     use margrave_oci::client::Hosts;
 
     use super::*;
-
-    fn manifest(artifact_type: &str, layers: &[&str]) -> Vec<u8> {
-        let layers = layers.iter().map(|kind| Descriptor::of(kind, b"x")).collect();
-        ImageManifest::artifact(artifact_type, layers).to_bytes()
-    }
-
-    #[test]
-    fn pk_078_what_is_no_compose_component_is_refused_with_the_rule() {
-        assert!(compose_layer(&manifest(ARTIFACT_TYPE, &[LAYER_TYPE])).is_ok());
-        for (bytes, word) in [
-            (manifest("application/vnd.docker.compose.project", &[LAYER_TYPE]), "PK-071"),
-            (manifest(ARTIFACT_TYPE, &[]), "0 layers"),
-            (manifest(ARTIFACT_TYPE, &[LAYER_TYPE, LAYER_TYPE]), "2 layers"),
-            (manifest(ARTIFACT_TYPE, &["application/gzip"]), "application/gzip"),
-            (b"{}".to_vec(), "cannot be read"),
-        ] {
-            let why = compose_layer(&bytes).unwrap_err();
-            assert!(why.contains(word), "{why}");
-        }
-    }
 
     #[tokio::test]
     async fn pk_096_a_damaged_archive_is_not_here() {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use bytes::{Bytes, BytesMut};
+use margrave_core::chain::sentence as chain;
 use margrave_core::report::{Failure, FailureCode};
 use margrave_http::{Body, Client, HeaderName, Limits, Origin, Request, StatusCode, Trust};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -99,20 +100,6 @@ impl From<EngineError> for Failure {
         };
         Failure::new(code, format!("{}.{hint}", sentence(&chain(&error))))
     }
-}
-
-/// An error and its causes in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// With a capital letter and without the full stop.

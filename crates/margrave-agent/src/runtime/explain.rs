@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use margrave_core::chain::sentence as chain;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::container::Container;
-use super::engine::{chain, disk_full, sentence};
+use super::engine::{disk_full, sentence};
 use super::health::{self, Condition, Progress};
 use super::project::Service;
 

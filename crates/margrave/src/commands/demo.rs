@@ -82,8 +82,12 @@ fn greet(screen: &Screen, demo: &Demo) -> Result<()> {
     if let Some(why) = &demo.simulated {
         lines.push(format!("Note: the devices are SIMULATED, no containers are started: {}", why.trim()));
     }
+    let what = match demo.simulated {
+        Some(_) => format!("Demo: {}.", count(demo.plan.len() as u64, "simulated device")),
+        None => demo.text.clone(),
+    };
     lines.extend([
-        format!("{} Ready after {:.1} s.", demo.text, demo.took.as_secs_f32()),
+        format!("{what} Ready after {:.1} s.", demo.took.as_secs_f32()),
         String::new(),
         format!("  Open      {link}"),
         "            (signs you in, once; later use the token)".to_owned(),

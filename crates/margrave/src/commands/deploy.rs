@@ -49,11 +49,9 @@ pub(crate) async fn finish(
     waiting: &cli::Waiting,
 ) -> Result {
     for misfit in &deployment.misfits {
-        screen.words(format_args!(
-            "{} is left out: {}",
-            misfit.device,
-            printable(&misfit.reasons.join("; "))
-        ));
+        let out = if misfit.temporary { "waits" } else { "is left out" };
+        let reasons = printable(&misfit.reasons.join("; "));
+        screen.words(format_args!("{} {out}: {reasons}", misfit.device));
     }
     if waiting.wait {
         return settle::installed(screen, client, &deployment.name, waiting.timeout).await;
@@ -73,7 +71,9 @@ pub(crate) async fn finish(
         }
     }
     // Wanted by somebody, and not to be had anywhere: that is a no.
-    Ok(if deployment.assignments.is_empty() { Answer::No } else { Answer::Done })
+    let nowhere =
+        deployment.assignments.is_empty() && !deployment.misfits.iter().any(|misfit| misfit.temporary);
+    Ok(if nowhere { Answer::No } else { Answer::Done })
 }
 
 #[cfg(test)]

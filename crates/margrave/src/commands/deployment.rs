@@ -16,7 +16,8 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Deployment>) -> Result 
         cli::Deployment::List => list(screen, &client.deployments().await?),
         cli::Deployment::Show { name } => show(screen, &client.deployment(&name).await?),
         cli::Deployment::Update(update) => self::update(screen, &client, update).await,
-        cli::Deployment::Remove { name, yes, waiting } => {
+        cli::Deployment::Revert { name, to, waiting } => revert(screen, &client, &name, to, &waiting).await,
+        cli::Deployment::Remove { name, yes, wait, timeout } => {
             let deployment = client.deployment(&name).await?;
             let devices = count(deployment.assignments.len() as u64, "device");
             if !confirm(&format!("Remove {name} from {devices}?"), yes)? {
@@ -29,8 +30,8 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Deployment>) -> Result 
             } else {
                 screen.words(format_args!("{name} is no longer wanted; {devices} will remove it."));
             }
-            if waiting.wait {
-                return settle::removed(screen, &client, &deployment, waiting.timeout).await;
+            if wait {
+                return settle::removed(screen, &client, &deployment, timeout).await;
             }
             Ok(Answer::Done)
         }
@@ -57,11 +58,10 @@ fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
     ]);
     let now = Timestamp::now();
     for deployment in deployments {
-        let installed = deployment.assignments.iter().filter(|a| a.state == "INSTALLED" && a.current).count();
         table.row([
             deployment.name.as_str().into(),
             format!("{}@{}", deployment.package, deployment.version).into(),
-            format!("{installed}/{}", deployment.assignments.len()).into(),
+            format!("{}/{}", deployment.counts.converged, deployment.counts.total).into(),
             deployment.revision.to_string().into(),
             render::ago(&deployment.changed_at, now).into(),
             targets(&deployment.targets).into(),
@@ -157,6 +157,55 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     deploy::finish(screen, client, &deployment, &waiting).await
 }
 
+async fn revert(
+    screen: &Screen,
+    client: &Client,
+    name: &str,
+    to: Option<u64>,
+    waiting: &cli::Waiting,
+) -> Result {
+    let revisions = client.revisions(name).await?;
+    let to = chosen(name, &revisions, to)?;
+    let expected = match revisions.iter().find(|revision| revision.current) {
+        Some(current) => Expected::Revision(current.revision),
+        None => Expected::New,
+    };
+    let deployment = client.revert_deployment(name, to.revision, expected).await?;
+    if expected == Expected::Revision(deployment.revision) {
+        screen.words("That changes nothing; it is wanted like this already.");
+    } else {
+        let was = render::clock(&to.changed_at);
+        screen.words(format_args!("{name} is again what it was at revision {} of {was}.", to.revision));
+    }
+    deploy::finish(screen, client, &deployment, waiting).await
+}
+
+/// The revision that was asked for, or the newest that is neither wanted now nor a removal.
+fn chosen<'a>(
+    name: &str,
+    revisions: &'a [operator::Revision],
+    to: Option<u64>,
+) -> Result<&'a operator::Revision> {
+    let hint = format!("`margrave deployment history {name}` shows its revisions");
+    match to {
+        Some(number) => revisions.iter().find(|revision| revision.revision == number).ok_or_else(|| {
+            Trouble::refused(format!("{name} has no revision {number}, or it is not kept any more"))
+                .hint(hint)
+        }),
+        None => revisions.iter().find(|revision| !revision.current && !revision.removed).ok_or_else(|| {
+            Trouble::refused(format!("{name} was never anything else, so there is nothing to go back to"))
+                .hint(hint)
+        }),
+    }
+}
+
+#[derive(serde::Serialize)]
+struct History {
+    /// Newest first.
+    revisions: Vec<operator::Revision>,
+    devices: Vec<DeviceHistory>,
+}
+
 /// What one device went through.
 #[derive(serde::Serialize)]
 struct DeviceHistory {
@@ -165,9 +214,15 @@ struct DeviceHistory {
 }
 
 async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&str>) -> Result {
+    let revisions = client.revisions(name).await?;
     let devices: Vec<String> = match device {
         Some(device) => vec![device.to_owned()],
-        None => client.deployment(name).await?.assignments.into_iter().map(|a| a.device).collect(),
+        None => match client.deployment(name).await {
+            Ok(deployment) => deployment.assignments.into_iter().map(|a| a.device).collect(),
+            // It was removed and has gone from its last device; what it was is still known.
+            Err(trouble) if trouble.is_refusal() && revisions.iter().all(|r| !r.current) => Vec::new(),
+            Err(trouble) => return Err(trouble),
+        },
     };
     let mut histories = Vec::new();
     for device in devices {
@@ -175,9 +230,31 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
         histories.push(DeviceHistory { device, transitions });
     }
     if screen.json {
-        screen.object(&histories)?;
+        screen.object(&History { revisions, devices: histories })?;
         return Ok(Answer::Done);
     }
+    let mut table = Table::new(&[
+        Column::fixed("REVISION"),
+        Column::fixed("TIME"),
+        Column::fixed("BY").optional(),
+        Column::fixed("PACKAGE").optional(),
+        Column::flexible("WHAT CHANGED"),
+    ]);
+    // Oldest first, as what the devices went through.
+    for revision in revisions.iter().rev() {
+        table.row([
+            revision.revision.to_string().into(),
+            render::clock(&revision.changed_at).into(),
+            revision.changed_by.as_str().into(),
+            format!("{}@{}", revision.package, revision.version).into(),
+            revision.changes.join("; ").into(),
+        ]);
+    }
+    screen.table(&table)?;
+    if histories.iter().all(|history| history.transitions.is_empty()) {
+        return Ok(Answer::Done);
+    }
+    screen.data("")?;
     let mut table = Table::new(&[
         Column::fixed("TIME"),
         Column::fixed("DEVICE"),
@@ -202,4 +279,47 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
     }
     screen.table(&table)?;
     Ok(Answer::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revisions(words: &str) -> Vec<operator::Revision> {
+        let words: Vec<&str> = words.split(' ').collect();
+        let revision = |(age, word): (usize, &&str)| operator::Revision {
+            revision: (words.len() - age) as u64,
+            changed_at: String::new(),
+            changed_by: String::new(),
+            changes: Vec::new(),
+            current: *word == "current",
+            removed: *word == "removed",
+            package: "p".into(),
+            version: "1".into(),
+            profile: None,
+            parameters: Default::default(),
+            targets: Targets::default(),
+        };
+        words.iter().enumerate().map(revision).collect()
+    }
+
+    #[test]
+    fn going_back_means_to_what_was_wanted_before() {
+        for (newest_first, to, wanted) in [
+            ("current old old", None, Some(2)),
+            ("current old old", Some(1), Some(1)),
+            ("current old old", Some(3), Some(3)),
+            ("current removed old", None, Some(1)),
+            // It was removed: then the last that was wanted comes back.
+            ("removed old old", None, Some(2)),
+            ("current", None, None),
+            ("current old", Some(7), None),
+        ] {
+            let revisions = revisions(newest_first);
+            let found = chosen("web", &revisions, to).map(|revision| revision.revision).ok();
+            assert_eq!(found, wanted, "{newest_first} {to:?}");
+        }
+        let trouble = chosen("web", &revisions("current"), None).unwrap_err();
+        assert!(trouble.hinted().unwrap().contains("deployment history web"));
+    }
 }

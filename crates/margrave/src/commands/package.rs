@@ -10,7 +10,7 @@ use margrave_oci::manifest::ImageManifest;
 use margrave_oci::reference::{Host, OWN_REGISTRY, Reference, Repository, Tag, TagOrDigest};
 use margrave_wire::operator::{self, AddPackage, Context};
 
-use crate::cli::{self, Noun, PackageAt};
+use crate::cli::{self, PackageAt};
 use crate::client::{self, Client};
 use crate::exit::{Answer, Result, Trouble};
 use crate::folder::{self, Component, Finding, Folder};
@@ -19,25 +19,22 @@ use crate::render::{self, Column, Field, Screen, Table, count};
 /// The user name is not looked at; the token is the password.
 const REGISTRY_USER: &str = "margrave";
 
-pub(crate) async fn run(screen: &Screen, args: Noun<cli::Package>) -> Result {
-    // Needs no server, so it must not ask for one.
-    if let cli::Package::Check { path } = &args.verb {
-        return check(screen, path);
-    }
-    let client = Client::connect(&args.connection)?;
-    match args.verb {
-        cli::Package::Add { source } => add(screen, &client, &source).await,
-        cli::Package::List => list(screen, &client.packages().await?),
-        cli::Package::Show { package: PackageAt { id, version } } => {
-            show(screen, &client.package(&id, version.as_deref()).await?)
+pub(crate) async fn run(screen: &Screen, verb: cli::Package) -> Result {
+    match verb {
+        cli::Package::Add { source, connection } => {
+            add(screen, &Client::connect(&connection)?, &source).await
+        }
+        cli::Package::List { connection } => list(screen, &Client::connect(&connection)?.packages().await?),
+        cli::Package::Show { package: PackageAt { id, version }, connection } => {
+            show(screen, &Client::connect(&connection)?.package(&id, version.as_deref()).await?)
         }
         cli::Package::Check { path } => check(screen, &path),
-        cli::Package::Remove { package: PackageAt { id, version } } => {
+        cli::Package::Remove { package: PackageAt { id, version }, connection } => {
             let version = version.ok_or_else(|| {
                 Trouble::broke("only a version can be removed, not all of them at once")
                     .hint(format!("write {id}@VERSION; `margrave package list` shows the versions"))
             })?;
-            client.remove_package(&id, &version).await?;
+            Client::connect(&connection)?.remove_package(&id, &version).await?;
             if screen.json {
                 screen.object(&serde_json::json!({ "removed": format!("{id}@{version}") }))?;
             } else {

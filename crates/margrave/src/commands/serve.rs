@@ -9,6 +9,18 @@ use crate::exit::{Answer, Result, Trouble};
 use crate::logging;
 use crate::render::Screen;
 
+/// Every connected device is an open file, and the usual soft limit of a thousand is for other programs.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, ?current, "the limit of open files could not be raised");
+    }
+}
+
 pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
     logging::for_a_server()?;
     let Serve {
@@ -22,6 +34,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
         svid_lifetime,
         registry_address,
     } = args;
+    raise_file_limit();
     let mut config = Config::new(&data);
     config.listen = listen;
     config.device_listen = device_listen;

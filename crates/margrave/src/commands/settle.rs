@@ -23,6 +23,9 @@ enum Verdict {
 }
 
 fn verdict(deployment: &Deployment) -> Verdict {
+    if deployment.misfits.iter().any(|misfit| misfit.temporary) {
+        return Verdict::Moving;
+    }
     if deployment.assignments.is_empty() {
         return Verdict::Nowhere;
     }
@@ -238,6 +241,7 @@ mod tests {
             changed_by: String::new(),
             removing: false,
             assignments: states.iter().map(assignment).collect(),
+            counts: Default::default(),
             misfits: Vec::new(),
         }
     }

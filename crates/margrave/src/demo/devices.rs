@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::engine::Choice;
+use super::samples;
 use crate::exit::{Result, Trouble, chain};
 
 /// How long agents get to write down where they are.
@@ -146,7 +147,10 @@ async fn join(
 fn runtime(device: &Joined, data: &Path, choice: &Choice) -> RuntimeChoice {
     match choice {
         Choice::Containers(containers) => containers.runtime(agent_label(data, &device.device)),
-        Choice::Simulated(_) => RuntimeChoice::Simulated(Simulation::new(device.number as u64 + 1)),
+        Choice::Simulated(_) => {
+            let simulation = Simulation::new(device.number as u64 + 1);
+            RuntimeChoice::Simulated(Simulation { drills: samples::drills(), ..simulation })
+        }
     }
 }
 

@@ -64,7 +64,10 @@ async fn find(data: &Path) -> Result<Containers, Failure> {
         registry: None,
     };
     let components = Components::new(margrave_oci::client::Client::new(Hosts::new()), &probe)?;
-    let found = ComposeRuntime::new(settings, components)?.find().await?;
+    let found = ComposeRuntime::new(settings, components)?.find().await;
+    // It held nothing but what was needed to ask; a demo that is kept must not show it.
+    let _gone = std::fs::remove_dir_all(&probe);
+    let found = found?;
     Ok(Containers {
         engine,
         description: format!("{} with Compose {}", found.engine, found.compose),
@@ -95,7 +98,11 @@ impl Containers {
     pub(crate) fn runtime(&self, label: DeviceId) -> RuntimeChoice {
         self.agents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(label.to_string());
         // The very engine that was tried out, whatever the environment says by then.
-        RuntimeChoice::Compose { engine: Some(self.engine.address().to_string()), label: Some(label) }
+        RuntimeChoice::Compose {
+            engine: Some(self.engine.address().to_string()),
+            label: Some(label),
+            telemetry: None,
+        }
     }
 
     /// Removes containers, networks and volumes of the demo's devices, and the samples' image. What could not

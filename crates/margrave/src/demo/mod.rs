@@ -64,10 +64,12 @@ impl Demo {
             true => Choice::Simulated("--simulated was given".to_owned()),
             false => engine::choose(data.path()).await,
         };
+        // Devices that joined in an earlier run know the server by the addresses of that run.
+        let before = Addresses::read(data.path())?;
         let ports = Ports {
-            listen: Port::new(wanted.listen, 8443),
-            device: Port::new(wanted.device_listen, 8444),
-            local: Port::new(wanted.local_listen, 8480),
+            listen: Port::new(wanted.listen.or(before.map(|before| before.web)), 8443),
+            device: Port::new(wanted.device_listen.or(before.map(|before| before.device)), 8444),
+            local: Port::new(wanted.local_listen.or(before.map(|before| before.local)), 8480),
         };
         let plan = devices::plan(wanted.devices);
         let started = Demo::start_with(&data, choice, ports, &plan).await;
@@ -79,6 +81,12 @@ impl Demo {
             }
         };
         let context_file = data.path().join("context.json");
+        if let Err(trouble) = Addresses::of(&server).and_then(|addresses| addresses.write(data.path())) {
+            screen.words(format_args!(
+                "{}; the next run with this directory may need the same ports",
+                trouble.message()
+            ));
+        }
         let (containers, simulated) = match choice {
             Choice::Containers(containers) => (Some(containers), None),
             Choice::Simulated(why) => (None, Some(why)),
@@ -125,13 +133,20 @@ impl Demo {
             Plant::start(&server, data.path(), plan, &choice),
             add_samples(&server, data.path()),
         );
-        let plant = plant?;
-        if let Err(trouble) = added {
-            plant.stop().await;
-            server.stop().await;
-            return Err(trouble);
+        let trouble = match (plant, added) {
+            (Ok(plant), Ok(())) => return Ok(Started { server, choice, moved, plant }),
+            (Ok(plant), Err(trouble)) => {
+                plant.stop().await;
+                trouble
+            }
+            (Err(trouble), _) => trouble,
+        };
+        // Nothing was deployed yet, but the engine has fetched the image. The trouble at hand is the one to tell.
+        if let Choice::Containers(containers) = &choice {
+            let _left = containers.clear(&[]).await;
         }
-        Ok(Started { server, choice, moved, plant })
+        server.stop().await;
+        Err(trouble)
     }
 
     /// Removes what the demo installed, stops devices and server, and removes its directory.
@@ -167,8 +182,50 @@ fn text(devices: usize, containers: Option<&Containers>, simulated: Option<&str>
         }
         (None, why) => {
             let why = why.unwrap_or("no container engine was looked for");
-            format!("Demo: {devices}, all simulated; nothing really runs ({}).", why.trim_end_matches('.'))
+            // The first sentence says why; the rest is for whoever wants to change it, and is on the terminal.
+            let why = why.split(". ").next().unwrap_or(why).trim_end_matches('.');
+            format!("Demo: {devices}, all simulated; nothing really runs ({why}).")
         }
+    }
+}
+
+/// Where the server of an earlier run listened, for the next one with the same directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Addresses {
+    web: SocketAddr,
+    device: SocketAddr,
+    local: SocketAddr,
+}
+
+impl Addresses {
+    fn file(data: &Path) -> PathBuf {
+        data.join("addresses.json")
+    }
+
+    fn of(server: &Server) -> Result<Addresses> {
+        let margrave_server::Addresses { web, device, local } = server.addresses();
+        let local = local.ok_or_else(|| Trouble::broke("the demo's local listener is missing"))?;
+        Ok(Addresses { web, device, local })
+    }
+
+    fn read(data: &Path) -> Result<Option<Addresses>> {
+        let file = Addresses::file(data);
+        let failed = |error: &(dyn std::error::Error + 'static)| {
+            Trouble::because(format!("{} cannot be read", file.display()), error)
+                .hint("remove it to begin with the usual ports, or give another --data directory")
+        };
+        match std::fs::read(&file) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| failed(&error)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    fn write(&self, data: &Path) -> Result<()> {
+        let file = Addresses::file(data);
+        let text = serde_json::to_vec(self).expect("three addresses always serialise");
+        std::fs::write(&file, text)
+            .map_err(|error| Trouble::because(format!("{} cannot be written", file.display()), &error))
     }
 }
 
@@ -297,5 +354,48 @@ impl Data {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
             screen.words(format_args!("{} could not be removed: {error}", self.path.display()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_continued_demo_listens_where_its_devices_know_it() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Addresses::read(dir.path()).unwrap(), None);
+        let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let addresses = Addresses { web: address(1), device: address(2), local: address(3) };
+        addresses.write(dir.path()).unwrap();
+        assert_eq!(Addresses::read(dir.path()).unwrap(), Some(addresses));
+        std::fs::write(Addresses::file(dir.path()), "{").unwrap();
+        assert!(Addresses::read(dir.path()).unwrap_err().hinted().is_some());
+    }
+
+    #[test]
+    fn only_the_usual_ports_give_way() {
+        assert!(!Port::new(None, 8443).fixed);
+        assert!(Port::new(Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9443))), 8443).fixed);
+    }
+
+    #[test]
+    fn what_is_simulated_is_called_so_and_why() {
+        let text = text(6, None, Some("no engine answers. Start one."));
+        assert_eq!(text, "Demo: 6 devices, all simulated; nothing really runs (no engine answers).");
+    }
+
+    #[test]
+    fn a_temporary_directory_goes_and_a_given_one_stays() {
+        let screen = Screen::new(false);
+        let data = Data::make(None).unwrap();
+        let path = data.path().to_owned();
+        assert!(path.is_dir());
+        data.remove(&screen);
+        assert!(!path.exists());
+
+        let dir = tempfile::tempdir().unwrap();
+        Data::make(Some(dir.path())).unwrap().remove(&screen);
+        assert!(dir.path().exists());
     }
 }

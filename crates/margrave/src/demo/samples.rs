@@ -4,6 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use margrave_agent::runtime::simulated::{Drill, Effect};
+use margrave_core::report::FailureCode;
+
 /// One package: its id, and its files relative to its folder.
 pub(crate) struct Sample {
     pub(crate) id: &'static str,
@@ -47,6 +50,13 @@ pub(crate) const SAMPLES: [Sample; 3] = [
         "components/quality-gate/compose.yaml",
     ),
 ];
+
+/// What the quality gate's drill does where it only seems to run; in a container it is `SAMPLE_FAIL`.
+pub(crate) fn drills() -> Vec<Drill> {
+    let drill =
+        |value: &str, effect| Drill { pointer: "GATE_DRILL".to_owned(), value: value.to_owned(), effect };
+    vec![drill("start", Effect::Fail(FailureCode::StartFailed)), drill("health", Effect::NeverHealthy)]
+}
 
 impl Sample {
     /// Writes the package as a folder below `parent`, where a person can look at it, change it and add it again.
@@ -139,6 +149,23 @@ mod tests {
         assert!(schemas.clone().any(|s| s.regex.is_some()) && schemas.clone().any(|s| s.allow_empty));
         assert!(questions.sections.iter().flat_map(|s| &s.settings).any(|setting| setting.immutable));
         assert!(questions.parameters.values().any(|parameter| parameter.default.is_none()));
+    }
+
+    #[test]
+    fn the_drills_are_those_that_the_gate_asks_for() {
+        let (_dir, folders) = written();
+        let package = folder::read(&folders[2]).unwrap().unwrap().package;
+        let pointers = package.parameters.values().flat_map(|parameter| &parameter.targets);
+        let pointers: BTreeSet<&str> = pointers.map(|target| target.pointer.as_str()).collect();
+        let schema = package.schemas.values().find(|schema| {
+            let options = schema.options.as_deref().unwrap_or_default();
+            options.iter().any(|option| option == "health")
+        });
+        let mut options = schema.unwrap().options.clone().unwrap();
+        options.retain(|option| option != "none");
+        let drills = drills();
+        assert!(drills.iter().all(|drill| pointers.contains(drill.pointer.as_str())), "{pointers:?}");
+        assert_eq!(drills.iter().map(|drill| drill.value.clone()).collect::<Vec<_>>(), options);
     }
 
     #[test]

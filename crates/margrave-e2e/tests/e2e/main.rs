@@ -2,5 +2,9 @@
 //!
 //! Start with `stage.rs`: a server and its devices in a directory of their own.
 
+mod browser;
+mod hostile;
+mod local_registry;
 mod processes;
 mod stage;
+mod vendor;

@@ -44,16 +44,21 @@ pub(crate) fn free_port() -> u16 {
         .port()
 }
 
-/// Where a program of this machine is; `None` after saying aloud that the test is skipped, which CI forbids.
+/// Says aloud that a test does not run here, and why; in CI nothing may be missing.
+pub(crate) fn skip(why: &str) {
+    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "in CI nothing may be missing: {why}");
+    #[allow(clippy::print_stderr, reason = "a skipped test says so")]
+    {
+        eprintln!("skipped: {why}");
+    }
+}
+
+/// Where a program of this machine is; `None` after saying aloud that the test is skipped.
 pub(crate) fn installed(name: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&paths).map(|path| path.join(name)).find(|path| path.is_file());
     if found.is_none() {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "{name} is missing, and CI skips nothing");
-        #[allow(clippy::print_stderr, reason = "a skipped test says so")]
-        {
-            eprintln!("skipped: {name} is not on this machine");
-        }
+        skip(&format!("{name} is not installed"));
     }
     found
 }

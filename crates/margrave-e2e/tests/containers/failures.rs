@@ -1,0 +1,183 @@
+//! What cannot work: told quickly and in words, cured by itself where it can be, and nobody else's trouble.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::engine::{said, skip};
+use crate::plant::{LABEL_AGENT, Plant, WEB};
+use crate::stage::wait_for;
+
+fn error_of(assignment: &Value) -> (String, String) {
+    let text = |key: &str| assignment["error"][key].as_str().unwrap_or_default().to_owned();
+    (text("code"), text("message"))
+}
+
+#[test]
+fn an_image_that_is_not_there_is_named_and_pushing_it_is_all_it_takes() {
+    let Some(plant) = Plant::start() else { return };
+    let _agent = plant.agent();
+    let late = WEB.replace("e2e/busybox:1", "e2e/late:7");
+    plant.add_package("late", "1.0.0", &[("main", &late)]);
+    plant.deploy("late");
+    let (code, message) = error_of(&plant.wait("late", "FAILED"));
+    assert_eq!(code, "pull-not-found", "{message}");
+    let image = format!("{}/e2e/late:7", plant.registry());
+    assert!(message.contains(&image), "{message}");
+    assert_eq!(plant.all_containers(), [""; 0], "nothing is begun that cannot be finished");
+    let why = plant.margrave(&["why", &format!("{}/late", plant.device)]);
+    assert!(said(&why).contains(&image), "{}", said(&why));
+
+    plant.push("e2e/late:7");
+    plant.wait("late", "INSTALLED");
+    plant.container("late", "main", "web");
+}
+
+/// Long before the component's timeout of a minute, and late enough for a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(45);
+
+#[test]
+fn pk_101_what_does_not_start_or_is_not_healthy_is_told_and_others_are_left_alone() {
+    let Some(plant) = Plant::start() else { return };
+    let _agent = plant.agent();
+    let service = |rest: &str| {
+        format!(
+            "services:\n  main:\n    image: ${{MARGRAVE_REGISTRY}}/e2e/busybox:1\n    stop_signal: SIGKILL\n    environment: {{GREETING: \"${{GREETING}}\"}}\n{rest}"
+        )
+    };
+    plant.add_package("steady", "1.0.0", &[("main", WEB)]);
+    plant.add_package("once", "1.0.0", &[("main", &service("    command: [sh, -c, \"exit 3\"]\n"))]);
+    let again = service("    command: [sh, -c, \"exit 3\"]\n    restart: unless-stopped\n");
+    plant.add_package("again", "1.0.0", &[("main", &again)]);
+    let sick = "    command: [sleep, \"1000\"]\n    healthcheck: {test: [CMD-SHELL, \"echo no route to plc; exit 1\"], interval: 1s, timeout: 10s, retries: 2}\n";
+    // The first version is well; the second has a component more, and that one never gets healthy.
+    plant.add_package("worse", "1.0.0", &[("main", WEB)]);
+    plant.add_package("worse", "1.1.0", &[("main", WEB), ("extra", &service(sick))]);
+
+    plant.deploy("steady");
+    plant.deploy("worse@1.0.0");
+    plant.wait("steady", "INSTALLED");
+    plant.wait("worse", "INSTALLED");
+    let steady = plant.run_of("steady", "main", "web");
+    let well = plant.run_of("worse", "main", "web");
+
+    let begun = Instant::now();
+    plant.deploy("once");
+    let (code, message) = error_of(&plant.wait("once", "FAILED"));
+    assert_eq!((code.as_str(), message.as_str()), ("start-failed", "Service main exited with code 3."));
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    plant.json(&["deployment", "remove", "once", "--yes"]);
+
+    let begun = Instant::now();
+    plant.deploy("again");
+    let (code, message) = error_of(&plant.wait("again", "FAILED"));
+    assert_eq!(code, "start-failed", "{message}");
+    assert!(message.contains("main") && message.contains("code 3"), "{message}");
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    plant.json(&["deployment", "remove", "again", "--yes"]);
+
+    plant.json(&["deployment", "update", "worse", "--version", "1.1.0"]);
+    let failed = plant.wait("worse", "FAILED");
+    let (code, message) = error_of(&failed);
+    assert_eq!(
+        (code.as_str(), message.as_str()),
+        ("unhealthy", "The health check of main fails: no route to plc.")
+    );
+    let component = |name: &str| {
+        let components = failed["components"].as_array().expect("a list");
+        components.iter().find(|c| c["name"] == name).expect("every component is told").clone()
+    };
+    assert_eq!(component("main")["state"], "installed");
+    assert_eq!(component("extra")["state"], "failed");
+    assert_eq!(component("extra")["error"]["code"], "unhealthy");
+
+    assert_eq!(plant.run_of("steady", "main", "web"), steady, "another deployment's trouble is not its own");
+    assert_eq!(plant.run_of("worse", "main", "web"), well, "what the update did not change runs on");
+    assert_eq!(plant.steps("steady"), ["PENDING", "INSTALLING", "INSTALLED"]);
+    for gone in ["once", "again"] {
+        wait_for("a failed deployment can be removed", || {
+            plant.assignment(&plant.device, gone).is_none().then_some(())
+        });
+    }
+    // Back to what was good: the failed component goes, the good one has never stopped.
+    plant.json(&["deployment", "update", "worse", "--version", "1.0.0"]);
+    plant.wait("worse", "INSTALLED");
+    assert_eq!(plant.run_of("worse", "main", "web"), well);
+    wait_for("the failed component is gone", || (plant.all_containers().len() == 2).then_some(()));
+}
+
+/// A small disk of its own for a device.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: &Path) -> Option<SmallDisk> {
+        std::fs::create_dir_all(path).expect("the stage's directory is writable");
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"]).arg(path).output();
+        let mount = mount.expect("mount is everywhere");
+        if !mount.status.success() {
+            skip(&format!("a small disk cannot be mounted here: {}", said(&mount)));
+            return None;
+        }
+        Some(SmallDisk(path.to_owned()))
+    }
+
+    /// Leaves no byte free.
+    fn fill(&self) {
+        let file = OpenOptions::new().create_new(true).write(true).open(self.0.join("filler"));
+        let mut file = file.expect("there is room yet");
+        for size in [1 << 16, 1] {
+            let piece = vec![0; size];
+            while file.write_all(&piece).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.0.join("filler")).expect("it was filled");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_nothing_is_begun_and_space_is_all_it_takes() {
+    let Some(plant) = Plant::start() else { return };
+    let device = format!("{}-full", plant.device);
+    let Some(disk) = SmallDisk::mount(&plant.path(&device)) else { return };
+    plant.join(&device);
+    plant.add_package("hello", "1.0.0", &[("main", WEB)]);
+    let agent = || plant.run_agent(&device, &["--engine", &plant.engine.host]);
+    let mut first = agent();
+    wait_for("the device has been told that there is nothing to do", || {
+        plant.agent_status(&device)["lastContact"].is_string().then_some(())
+    });
+    disk.fill();
+    plant.json(&["deploy", "hello", "--to", &device]);
+    let mine = || plant.engine.containers(&[(LABEL_AGENT, &device)]);
+    let tells = || {
+        let trouble = wait_for("the device tells its trouble", || {
+            plant.agent_status(&device)["trouble"].as_str().map(str::to_owned)
+        });
+        assert!(trouble.contains("disk is full"), "{trouble}");
+        assert_eq!(mine(), [""; 0], "what cannot be written down is not begun");
+    };
+    tells();
+    // Nor does a restart make it worse.
+    first.kill();
+    let _second = agent();
+    tells();
+
+    disk.free();
+    plant.wait_state(&device, "hello", "INSTALLED");
+    assert_eq!(mine().len(), 1);
+    plant.engine.clear(&device, &plant.registry());
+}

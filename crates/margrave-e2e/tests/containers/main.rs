@@ -1,0 +1,15 @@
+//! Real programs with real containers: a server, agents on a Docker engine, and the clients people use.
+//!
+//! `MARGRAVE_TEST_DOCKER_HOST` names the engine (see `CONTRIBUTING.md`). Without it these tests say that they
+//! are skipped; with `CI=true` they fail instead. Start with `plant.rs`.
+
+mod demo;
+mod engine;
+mod failures;
+mod interruptions;
+mod lifecycle;
+mod plant;
+mod registry;
+#[path = "../e2e/stage.rs"]
+#[allow(dead_code, reason = "shared with the process tests, which use the rest")]
+mod stage;

@@ -13,7 +13,8 @@ pub(crate) struct Refusal {
     status: StatusCode,
     code: &'static str,
     message: String,
-    detail: serde_json::Value,
+    /// Boxed, because answers that are a no travel through every handler.
+    detail: Box<serde_json::Value>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -23,7 +24,7 @@ impl Refusal {
             status,
             code,
             message: message.into(),
-            detail: serde_json::Value::Null,
+            detail: Box::default(),
             headers: Vec::new(),
         }
     }
@@ -78,13 +79,13 @@ impl From<RegistryError> for Refusal {
         let mut refusal = Refusal::new(status, code, error.to_string());
         match error {
             E::BlobUnknown(digest) | E::ManifestBlobUnknown(digest) => {
-                refusal.detail = json!({ "digest": digest })
+                *refusal.detail = json!({ "digest": digest })
             }
             E::BlobInUse { blob, manifest } => {
-                refusal.detail = json!({ "digest": blob, "manifest": manifest })
+                *refusal.detail = json!({ "digest": blob, "manifest": manifest })
             }
-            E::DigestInvalid { wanted, got } => refusal.detail = json!({ "wanted": wanted, "got": got }),
-            E::TooLarge { max } => refusal.detail = json!({ "max": max }),
+            E::DigestInvalid { wanted, got } => *refusal.detail = json!({ "wanted": wanted, "got": got }),
+            E::TooLarge { max } => *refusal.detail = json!({ "max": max }),
             E::TooManyUploads => {
                 refusal.headers.push((header::RETRY_AFTER, HeaderValue::from_static("5")));
             }

@@ -533,14 +533,14 @@ mod tests {
         assert_eq!(machine.serial_number, "unknown");
         assert_eq!(machine.memory_bytes, Some(4039936 * 1024));
         assert_eq!(machine.interfaces, ["canbus", "ethernet", "rs232", "wifi"]);
-        let peripherals: Vec<String> = machine.peripherals.iter().map(|p| p.value().to_string()).collect();
+        let peripherals: Vec<Value> = machine.peripherals.iter().map(|p| p.value()).collect();
         assert_eq!(
             peripherals,
             [
-                r#"{"model":"Basler","type":"camera"}"#,
-                r#"{"type":"display"}"#,
-                r#"{"manufacturer":"NVIDIA","type":"gpu"}"#,
-                r#"{"type":"speaker"}"#
+                json!({"type": "camera", "model": "Basler"}),
+                json!({"type": "display"}),
+                json!({"type": "gpu", "manufacturer": "NVIDIA"}),
+                json!({"type": "speaker"})
             ]
         );
     }
@@ -593,7 +593,7 @@ mod tests {
         assert_eq!(capabilities.hosting, None);
         assert_eq!(
             capabilities.properties.keys().collect::<Vec<_>>(),
-            ["id", "modelNumber", "serialNumber", "vendor"]
+            ["id", "vendor", "modelNumber", "serialNumber"]
         );
     }
 

@@ -698,6 +698,6 @@ mod tests {
     fn a_login_does_not_show_its_password() {
         let login = Login { username: "device".into(), password: "secret".into() };
         assert!(!format!("{login:?}").contains("secret"));
-        assert_eq!(URL_SAFE.decode(login.header()).unwrap(), br#"{"password":"secret","username":"device"}"#);
+        assert_eq!(URL_SAFE.decode(login.header()).unwrap(), br#"{"username":"device","password":"secret"}"#);
     }
 }

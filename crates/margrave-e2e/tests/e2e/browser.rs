@@ -112,6 +112,9 @@ fn an_operator_deploys_watches_changes_and_removes_without_touching_reload() {
     browser.photograph("sign-in");
     assert!(demo.process.terminate().success());
     assert!(demo.process.log().contains("Nothing of the demo is left."), "{}", demo.process.log());
+    let left = std::fs::read_dir(demo.directory.path()).expect("a directory can be read").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).filter(|name| name != "demo.log").collect();
+    assert!(left.is_empty(), "the demo left {left:?}");
 }
 
 /// `margrave demo`, as somebody without Docker starts it.
@@ -119,7 +122,7 @@ struct Demo {
     process: Running,
     page: String,
     sign_in: String,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Demo {
@@ -136,7 +139,7 @@ impl Demo {
         });
         let text = |key: &str| greeting[key].as_str().expect("a text").to_owned();
         assert_eq!(greeting["simulated"], true);
-        Demo { page: text("page"), sign_in: text("signIn"), process, _directory: directory }
+        Demo { page: text("page"), sign_in: text("signIn"), process, directory }
     }
 }
 

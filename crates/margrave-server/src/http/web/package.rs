@@ -187,9 +187,9 @@ fn kind(setting: &operator::PackageSetting) -> String {
             "integer" => "whole number",
             "double" => "number",
             "boolean" => "yes or no",
-            "array[string]" => "texts",
-            "array[integer]" => "whole numbers",
-            "array[double]" => "numbers",
+            "array[string]" => "list of texts",
+            "array[integer]" => "list of whole numbers",
+            "array[double]" => "list of numbers",
             other => other,
         };
         return words.to_owned();

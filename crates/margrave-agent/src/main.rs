@@ -1,5 +1,6 @@
 //! `margrave-agent`: a device's life on the command line.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -249,7 +250,9 @@ fn log(json: bool) {
     let wanted = std::env::var("MARGRAVE_LOG").unwrap_or_else(|_| "info".to_owned());
     let targets =
         Targets::from_str(&wanted).unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let layer =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
     let subscriber = tracing_subscriber::registry().with(targets);
     if json { subscriber.with(layer.json()).init() } else { subscriber.with(layer).init() }
 }

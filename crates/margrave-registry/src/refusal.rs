@@ -20,13 +20,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Refusal {
-            status,
-            code,
-            message: message.into(),
-            detail: Box::default(),
-            headers: Vec::new(),
-        }
+        Refusal { status, code, message: message.into(), detail: Box::default(), headers: Vec::new() }
     }
 
     pub(crate) fn bad(code: &'static str, message: impl Into<String>) -> Self {

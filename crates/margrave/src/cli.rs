@@ -205,6 +205,7 @@ pub(crate) struct Why {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("targets").args(["devices", "labels"]).required(true).multiple(true))]
 #[command(after_help = "\
 Examples:
   margrave deploy andon-board --to press-1 --wait
@@ -214,7 +215,7 @@ pub(crate) struct Deploy {
     #[arg(value_name = "PACKAGE[@VERSION]", value_parser = package_at)]
     pub(crate) package: PackageAt,
     /// A device to deploy to; repeat for several
-    #[arg(long = "to", value_name = "DEVICE", required_unless_present = "labels", num_args = 1.., value_delimiter = ',')]
+    #[arg(long = "to", value_name = "DEVICE", num_args = 1.., value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
     /// Deploy to the devices that have this label; with several, to those that have all
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]

@@ -507,7 +507,7 @@ impl ComposeRuntime {
             if finished.success { Ok(()) } else { Err(words()) }
         };
         if let Err(failure) = down.await {
-            tracing::warn!(%project, %failure, "Compose could not take it down; the engine is told to remove it");
+            tracing::info!(%project, %failure, "Compose could not take it down; the engine is told to remove it");
         }
     }
 

@@ -252,7 +252,9 @@ fn hint_of(code: FailureCode) -> &'static str {
             "Mend the compose file: a port, a mount or an option is refused by the engine."
         }
         FailureCode::StartFailed => "Look at the container's log on the device: it ended while it started.",
-        FailureCode::Unhealthy => "Look at the application's log: it runs, but its health check fails.",
+        FailureCode::Unhealthy => {
+            "Look at the application's log: a container of it is down, or its health check fails. The device tries again by itself."
+        }
         FailureCode::Timeout => "Give the component a longer timeout, or find out what it waits for.",
         FailureCode::DiskFull => "Free some space on the device's disk; it tries again by itself.",
         FailureCode::RemoveFailed => "Remove the containers on the device by hand; it tries again by itself.",

@@ -65,8 +65,14 @@ pub(crate) async fn finish(
             deployment.revision,
             count(deployment.assignments.len() as u64, "device")
         ));
-        screen.table(&device::assignments(&deployment.assignments, device::By::Device, Timestamp::now()))?;
-        if !deployment.assignments.is_empty() {
+        if deployment.assignments.is_empty() {
+            screen.words("It is kept all the same: a device that matches later gets it by itself.");
+        } else {
+            screen.table(&device::assignments(
+                &deployment.assignments,
+                device::By::Device,
+                Timestamp::now(),
+            ))?;
             screen.words("Watch it with `margrave status --watch`.");
         }
     }

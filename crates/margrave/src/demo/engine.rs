@@ -184,6 +184,17 @@ struct Leftovers {
     client: Client,
 }
 
+/// How often, and how far apart, to look for what comes late.
+const LATE_LOOKS_MAX: usize = 20;
+const LATE_PAUSE: std::time::Duration = std::time::Duration::from_millis(300);
+
+/// A container or a network.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Thing {
+    id: String,
+}
+
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Volumes {
@@ -198,7 +209,7 @@ struct Volume {
 
 impl Leftovers {
     async fn clear(&self, agents: &[String], image: Option<&String>) -> Vec<String> {
-        let mut left = Vec::new();
+        let mut left = self.clear_late(agents).await;
         for agent in agents {
             let volumes = match self.volumes(agent).await {
                 Ok(volumes) => volumes,
@@ -219,17 +230,60 @@ impl Leftovers {
         left
     }
 
+    /// Removes containers and networks that the engine was still making when Compose was stopped: it finishes
+    /// what it began. Done once two looks in a row find nothing.
+    async fn clear_late(&self, agents: &[String]) -> Vec<String> {
+        let mut left = Vec::new();
+        let mut clean = 0;
+        for _ in 0..LATE_LOOKS_MAX {
+            left.clear();
+            let mut found = false;
+            for agent in agents {
+                for (list, kind) in [("/containers/json?all=true&", "containers"), ("/networks?", "networks")]
+                {
+                    match self.labelled::<Vec<Thing>>(list, kind, agent).await {
+                        Ok(things) => {
+                            for Thing { id } in things {
+                                found = true;
+                                let path = format!("/{kind}/{}?force=true", encoded(&id));
+                                left.extend(
+                                    self.remove(&path, &format!("one of the {kind} of {agent}")).await.err(),
+                                );
+                            }
+                        }
+                        Err(why) => left.push(why),
+                    }
+                }
+            }
+            clean = if found { 0 } else { clean + 1 };
+            if clean == 2 {
+                break;
+            }
+            tokio::time::sleep(LATE_PAUSE).await;
+        }
+        left
+    }
+
     async fn volumes(&self, agent: &str) -> Result<Vec<String>, String> {
-        let failed = |why: String| format!("the volumes of {agent} could not be listed: {why}");
+        let listed: Volumes = self.labelled("/volumes?", "volumes", agent).await?;
+        Ok(listed.volumes.unwrap_or_default().into_iter().map(|volume| volume.name).collect())
+    }
+
+    /// What the engine lists with a device's label on it.
+    async fn labelled<T: serde::de::DeserializeOwned>(
+        &self,
+        list: &str,
+        kind: &str,
+        agent: &str,
+    ) -> Result<T, String> {
+        let failed = |why: String| format!("the {kind} of {agent} could not be listed: {why}");
         let filters = serde_json::json!({ "label": [format!("{LABEL_AGENT}={agent}")] }).to_string();
-        let response =
-            self.client.send(Request::get(format!("/volumes?filters={}", encoded(&filters)))).await;
+        let response = self.client.send(Request::get(format!("{list}filters={}", encoded(&filters)))).await;
         let response = response.map_err(|error| failed(chain(error.to_string(), &error)))?;
         if !response.status.is_success() {
             return Err(failed(response.status.to_string()));
         }
-        let listed: Volumes = response.json().map_err(|error| failed(error.to_string()))?;
-        Ok(listed.volumes.unwrap_or_default().into_iter().map(|volume| volume.name).collect())
+        response.json().map_err(|error| failed(error.to_string()))
     }
 
     async fn remove(&self, path: &str, what: &str) -> Result<(), String> {

@@ -83,7 +83,7 @@ impl IntoResponse for PageError {
                     StatusCode::FORBIDDEN,
                     "This link cannot be used any more",
                     "A sign-in link works once and for a quarter of an hour.".to_owned(),
-                    "Ask the server for a new one, or sign in with a token.",
+                    "Sign in with a token instead: the first one is in context.json of the server's data directory.",
                 )
             }
             PageError::Malformed(text) => (

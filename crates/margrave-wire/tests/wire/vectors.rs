@@ -155,7 +155,7 @@ fn mi_g2_110_a_wrong_report_is_told_which_field() {
         ("\"adoptedManifestVersion\":12", "\"x\":12", "DM-092"),
         ("\"adoptedManifestVersion\":12", "\"adoptedManifestVersion\":0", "DM-092"),
         ("\"adoptedManifestVersion\":12", "\"adoptedManifestVersion\":\"12\"", "DM-092"),
-        ("\"state\":\"failed\"}]", "\"state\":\"Failed\"}]", "DM-091"),
+        ("\"hmi\",\"state\":\"failed\"", "\"hmi\",\"state\":\"Failed\"", "DM-091"),
         ("\"name\":\"hmi\",", "", "DM-090"),
         ("0d5f6c1e-6a0a", "0d5f6c1e6a0a", "MI-G2-101"),
         ("\"components\":[{", "\"parts\":[{", "DM-090"),

@@ -18,11 +18,11 @@ const ROUNDS: usize = 5;
 const COMPOSE: &str = "services:
   web:
     image: ${MARGRAVE_REGISTRY}/figures/busybox:1
-    command: [\"httpd\", \"-f\", \"-p\", \"8080\"]
+    command: [\"sh\", \"-c\", \"echo up > /index.html; exec httpd -f -p 8080 -h /\"]
     environment:
       GREETING: ${GREETING:-none}
     healthcheck:
-      test: [\"CMD\", \"wget\", \"-q\", \"-O\", \"/dev/null\", \"http://127.0.0.1:8080/\"]
+      test: [\"CMD\", \"wget\", \"-q\", \"-O\", \"/dev/null\", \"http://127.0.0.1:8080/index.html\"]
       interval: 1s
       retries: 10
 ";
@@ -123,6 +123,7 @@ impl<'a> Server<'a> {
             Ok(up.then(|| begun.elapsed()))
         })?;
         let context = data.join("context.json");
+        wait_for("the server says how to reach it", || Ok(context.exists().then_some(())))?;
         Ok((Server { programs, process, context, local }, listening))
     }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use margrave_core::id::{TrustDomain, WfmId};
 
+use crate::http::PathPrefix;
+
 /// A week: devices renew at half of it, and one that was switched off for longer renews with its old key.
 /// Being put out is a matter of policy, asked on every request, and does not wait for any expiry.
 pub const SVID_LIFETIME_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -18,6 +20,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Mutual TLS: the device interface.
     pub device_listen: SocketAddr,
+    /// A path below which the device interface answers as well, such as `/v1alpha2/margo` (ID-223).
+    pub device_prefix: Option<PathPrefix>,
     /// Plain HTTP for this very machine: page, operator REST, and the registry for a local container engine.
     pub local_listen: Option<SocketAddr>,
     /// DNS names and addresses under which others reach this machine, the best one first; it stands in
@@ -41,6 +45,7 @@ impl Config {
             data: data.into(),
             listen: SocketAddr::new(any, 8443),
             device_listen: SocketAddr::new(any, 8444),
+            device_prefix: None,
             local_listen: None,
             names: names_default(),
             trust_domain: None,

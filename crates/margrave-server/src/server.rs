@@ -101,6 +101,7 @@ impl Server {
             data,
             listen,
             device_listen,
+            device_prefix,
             local_listen,
             names,
             trust_domain,
@@ -178,6 +179,7 @@ impl Server {
             host,
             web_port: web_address.port(),
             device_port: device_address.port(),
+            device_prefix: device_prefix.clone(),
             registry_address,
             guesses: Arc::new(Guesses::default()),
             joined: Arc::new(Joined::default()),
@@ -189,6 +191,10 @@ impl Server {
         listeners.spawn(listener::serve(web, door, router, Limits::WEB, stopping.clone()));
         let door = device_door(&identity, &clock);
         let router = http::device::router(Arc::clone(&fleet), mount.clone(), stopping.clone());
+        let router = match device_prefix {
+            Some(prefix) => prefix.mount(router),
+            None => router,
+        };
         listeners.spawn(listener::serve(device, door, router, Limits::DEVICE, stopping.clone()));
         if let Some((local, _)) = local {
             let router = http::local(&app, mount);

@@ -138,6 +138,9 @@ pub(crate) struct Serve {
     /// Address of the devices' interface (mutual TLS)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8444", value_parser = listen_anywhere)]
     pub(crate) device_listen: SocketAddr,
+    /// Path below which the devices' interface answers as well, such as /v1alpha2/margo
+    #[arg(long, value_name = "PATH")]
+    pub(crate) device_prefix: Option<margrave_server::http::PathPrefix>,
     /// Also plain HTTP at this loopback address, for a browser or engine on this very machine
     #[arg(long, value_name = "ADDRESS", value_parser = listen_loopback)]
     pub(crate) local_listen: Option<SocketAddr>,

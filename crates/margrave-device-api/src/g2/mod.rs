@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{OriginalUri, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
@@ -76,7 +76,9 @@ pub fn admit<'a>(api: &dyn DeviceApi, extensions: &'a Extensions) -> Result<&'a 
 }
 
 async fn respond(api: &dyn DeviceApi, request: Request) -> Response {
-    let path = request.uri().path().to_owned();
+    // As the caller wrote it, also where somebody in front of us takes a prefix off.
+    let original = request.extensions().get::<OriginalUri>().map(|OriginalUri(uri)| uri.path());
+    let path = original.unwrap_or_else(|| request.uri().path()).to_owned();
     let is_head = request.method() == Method::HEAD;
     let client = request.extensions().get::<Caller>().map(|Caller(client)| client.to_string());
     let span = tracing::info_span!("device", client, method = %request.method(), path);

@@ -38,8 +38,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::BODY_TIME_MAX;
 use super::problem::Problem;
+use super::{BODY_TIME_MAX, PathPrefix};
 use crate::config::authority;
 use crate::fleet::{self, Clock, Fleet, Standing};
 use crate::identity::Identity as Keys;
@@ -57,6 +57,7 @@ pub(crate) struct Identity {
     pub(crate) host: String,
     pub(crate) web_port: u16,
     pub(crate) device_port: u16,
+    pub(crate) device_prefix: Option<PathPrefix>,
     pub(crate) registry_address: String,
     pub(crate) guesses: Arc<Guesses>,
     pub(crate) joined: Arc<Joined>,
@@ -125,7 +126,7 @@ async fn join(
         certificates,
         trust_bundle: identity.keys.bundle.current().to_wire(),
         trust_bundle_uri: Some(identity.bundle_uri(&headers)),
-        device_url: format!("https://{}", authority(&identity.host_of(&headers), identity.device_port)),
+        device_url: identity.device_url(&headers),
         registry: Some(identity.registry_address.clone()),
         web_authority: Some(identity.keys.web_authority.certificate_pem()),
     }))
@@ -194,6 +195,11 @@ impl Identity {
     fn host_of(&self, headers: &HeaderMap) -> String {
         let given = headers.get(HOST).and_then(|value| value.to_str().ok()).and_then(host_part);
         given.unwrap_or(&self.host).to_owned()
+    }
+
+    fn device_url(&self, headers: &HeaderMap) -> String {
+        let prefix = self.device_prefix.as_ref().map(PathPrefix::to_string).unwrap_or_default();
+        format!("https://{}{prefix}", authority(&self.host_of(headers), self.device_port))
     }
 
     fn bundle_uri(&self, headers: &HeaderMap) -> String {

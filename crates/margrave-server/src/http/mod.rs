@@ -7,9 +7,12 @@ pub mod device;
 mod feed;
 pub mod identity;
 pub mod operator;
+mod prefix;
 pub mod problem;
 pub mod registry;
 pub mod web;
+
+pub use prefix::{InvalidPrefix, PathPrefix};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -93,8 +93,9 @@ pub(crate) fn rogue(chain: Option<(Vec<CertificateDer<'static>>, &PrivateKey)>) 
     })
 }
 
+/// A verifier for whom every server will do; it is the server that is tried.
 #[derive(Debug)]
-struct TakesAny;
+pub(crate) struct TakesAny;
 
 impl ServerCertVerifier for TakesAny {
     fn verify_server_cert(
@@ -127,6 +128,6 @@ impl ServerCertVerifier for TakesAny {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+        default_provider().signature_verification_algorithms.supported_schemes()
     }
 }

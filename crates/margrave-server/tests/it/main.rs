@@ -1,12 +1,16 @@
 //! The server from outside: real sockets, real TLS, a data directory of its own per test. One binary, a
 //! module per subject.
 
+mod conformance;
 mod device;
 mod forge;
 mod identity;
+mod interface;
+mod leaf;
 mod line;
 mod operator;
 mod plant;
+mod recognition;
 mod registry;
 mod start;
 mod stock;

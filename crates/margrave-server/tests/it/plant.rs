@@ -33,7 +33,7 @@ pub(crate) struct Plant {
     pub(crate) data: TempDir,
     pub(crate) server: Server,
     clock: Arc<AtomicI64>,
-    svid_lifetime: Duration,
+    config: Config,
 }
 
 pub(crate) fn config(data: &Path) -> Config {
@@ -64,10 +64,20 @@ impl Plant {
 
     /// A server whose clock is `ahead` seconds ahead of the machine's.
     pub(crate) async fn with(svid_lifetime: Duration, ahead: i64) -> Plant {
+        Plant::at(ahead, |config| Config { svid_lifetime, ..config }).await
+    }
+
+    /// A server with another configuration than usual.
+    pub(crate) async fn of(change: impl FnOnce(Config) -> Config) -> Plant {
+        Plant::at(0, |config| change(Config { svid_lifetime: Duration::from_secs(3600), ..config })).await
+    }
+
+    async fn at(ahead: i64, change: impl FnOnce(Config) -> Config) -> Plant {
         let data = tempfile::tempdir().unwrap();
         let clock = Arc::new(AtomicI64::new(ahead));
-        let server = start(data.path(), svid_lifetime, &clock).await.unwrap();
-        Plant { data, server, clock, svid_lifetime }
+        let config = change(config(data.path()));
+        let server = start(config.clone(), &clock).await.unwrap();
+        Plant { data, server, clock, config }
     }
 
     pub(crate) fn set_ahead(&self, seconds: i64) {
@@ -76,10 +86,10 @@ impl Plant {
 
     /// Stops the server and starts another one on the same directory.
     pub(crate) async fn restart(self) -> Plant {
-        let Plant { data, server, clock, svid_lifetime } = self;
+        let Plant { data, server, clock, config } = self;
         server.stop().await;
-        let server = start(data.path(), svid_lifetime, &clock).await.unwrap();
-        Plant { data, server, clock, svid_lifetime }
+        let server = start(config.clone(), &clock).await.unwrap();
+        Plant { data, server, clock, config }
     }
 
     pub(crate) fn pinned(&self) -> Arc<ClientConfig> {
@@ -130,10 +140,10 @@ impl Plant {
     }
 }
 
-async fn start(data: &Path, svid_lifetime: Duration, clock: &Arc<AtomicI64>) -> Result<Server, StartError> {
+async fn start(config: Config, clock: &Arc<AtomicI64>) -> Result<Server, StartError> {
     let clock = Arc::clone(clock);
     let ahead = move || Moment(now().0.checked_add_signed(clock.load(Ordering::Relaxed) * 1000).unwrap());
-    Server::start_at(Config { svid_lifetime, ..config(data) }, Clock::new(ahead)).await
+    Server::start_at(config, Clock::new(ahead)).await
 }
 
 /// A device after joining.

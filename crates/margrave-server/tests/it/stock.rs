@@ -118,13 +118,18 @@ pub(crate) async fn device(plant: &Plant, name: &str, cores: u32) {
 }
 
 pub(crate) async fn capabilities(plant: &Plant, client: &ClientId, device: &str, cores: u32) {
+    let body = Bytes::from(capabilities_body(device, cores));
+    let parsed = g2::capabilities::read(&body).unwrap();
+    plant.server.fleet().put_capabilities(client, parsed, body).await.unwrap();
+}
+
+/// What a device of this name says that it is.
+pub(crate) fn capabilities_body(device: &str, cores: u32) -> String {
     let body = serde_json::json!({"properties": {
         "id": device, "vendor": format!("Maker {HOSTILE}"), "modelNumber": "M1", "serialNumber": "S1",
         "cpus": [{"cores": cores, "architecture": "amd64"}], "memory": "8 Gi", "storage": "60 Gi",
         "peripherals": [], "interfaces": [{"type": "ethernet"}], "otelCollector": true,
         "supportedRuntimes": ["oci"], "supportedDeploymentTypes": ["compose"],
     }});
-    let body = Bytes::from(serde_json::to_vec(&body).unwrap());
-    let parsed = g2::capabilities::read(&body).unwrap();
-    plant.server.fleet().put_capabilities(client, parsed, body).await.unwrap();
+    body.to_string()
 }

@@ -27,6 +27,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
         data,
         listen,
         device_listen,
+        device_prefix,
         local_listen,
         names,
         trust_domain,
@@ -38,6 +39,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
     let mut config = Config::new(&data);
     config.listen = listen;
     config.device_listen = device_listen;
+    config.device_prefix = device_prefix;
     config.local_listen = local_listen;
     // What is given comes first, because the first name stands in every address that is handed out.
     config.names.splice(0..0, names);

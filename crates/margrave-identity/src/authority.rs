@@ -95,6 +95,11 @@ impl Authority {
         self.ca.key_pem()
     }
 
+    /// How every serial begins that this authority gives out, in hexadecimal.
+    pub fn serial_prefix(&self) -> String {
+        self.ca.mark().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     pub fn not_after(&self) -> Moment {
         self.ca.statements().not_after
     }
@@ -167,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn id_030_to_id_036_an_issued_client_has_exactly_the_profile() {
+    fn id_030_032_034_035_036_043_an_issued_client_has_exactly_the_profile() {
         let authority = authority();
         for algorithm in
             [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519]
@@ -222,6 +227,9 @@ mod tests {
                 .serial
         };
         assert_ne!(serial(), serial());
+        // But whose they are can be told.
+        assert!(serial().to_string().starts_with(&authority.serial_prefix()));
+        assert_ne!(super::tests::authority().serial_prefix(), authority.serial_prefix());
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::key::{KeyFault, PrivateKey, PrivateKeyError};
 const CA_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
 /// A device whose clock is a little behind must be able to use its certificate at once (ID-066).
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
+/// Enough that two authorities of one server do not share it.
+const MARK_BYTES: usize = 4;
 /// The first moment after the year 9000: dates beyond the year 9999 cannot be written in a certificate.
 const MOMENT_MAX: Moment = Moment(221_845_392_000_000);
 
@@ -87,7 +89,7 @@ impl Ca {
         params.subject_alt_names = names;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.serial_number = Some(serial().map_err(AuthorityError::Issue)?);
+        params.serial_number = Some(serial(mark(key.public().spki())).map_err(AuthorityError::Issue)?);
         set_validity(&mut params, now, CA_LIFETIME, MOMENT_MAX);
         let certificate =
             params.self_signed(&key).map_err(|error| AuthorityError::Issue(IssueError::Sign(error)))?;
@@ -126,10 +128,15 @@ impl Ca {
         if self.statements.is_expired(now) {
             return Err(IssueError::AuthorityExpired);
         }
-        params.serial_number = Some(serial()?);
+        params.serial_number = Some(serial(self.mark())?);
         params.use_authority_key_identifier_extension = true;
         set_validity(&mut params, now, lifetime, self.statements.not_after);
         params.signed_by(subject, &self.issuer).map(Into::into).map_err(IssueError::Sign)
+    }
+
+    /// How every serial begins that this authority gives out.
+    pub(crate) fn mark(&self) -> [u8; MARK_BYTES] {
+        mark(self.key.public().spki())
     }
 
     pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
@@ -158,10 +165,20 @@ fn set_validity(params: &mut CertificateParams, now: Moment, lifetime: Duration,
     params.not_after = time(now.after(lifetime).min(end));
 }
 
-/// 128 bits, of which the first two are fixed so that the number is positive and always as long.
-fn serial() -> Result<SerialNumber, IssueError> {
+/// 128 bits: the authority's mark, so that it can be told from a serial who gave it out, and 96 random ones.
+fn serial(mark: [u8; MARK_BYTES]) -> Result<SerialNumber, IssueError> {
     let mut bytes = [0u8; 16];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|_| IssueError::Random)?;
-    bytes[0] = bytes[0] & 0x3f | 0x40;
+    bytes[..MARK_BYTES].copy_from_slice(&mark);
     Ok(SerialNumber::from_slice(&bytes))
+}
+
+/// The beginning of a digest of the key. Its first two bits are fixed, so that a serial is positive and always as
+/// long.
+fn mark(spki: &[u8]) -> [u8; MARK_BYTES] {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, spki);
+    let mut mark = [0; MARK_BYTES];
+    mark.copy_from_slice(&digest.as_ref()[..MARK_BYTES]);
+    mark[0] = mark[0] & 0x3f | 0x40;
+    mark
 }

@@ -20,27 +20,24 @@ use margrave_core::id::{TrustDomain, WfmId};
 use margrave_core::identity::{ClientName, ServerName};
 use margrave_core::moment::Moment;
 use margrave_identity::authority::{Authority, AuthorityError, IssueError};
-use margrave_identity::bundle::Bundle;
 use margrave_identity::live::{LiveBundle, LiveSvid, LiveWebLeaf};
 use margrave_identity::verify::{Peer, Refusal, verify_peer};
 use margrave_identity::web::WebAuthority;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
+use crate::authority::{
+    Authorities, CERTIFICATE as AUTHORITY_CERTIFICATE, KEY as AUTHORITY_KEY, RotationError,
+};
+
 const DIRECTORY: &str = "identity";
 const UNFINISHED: &str = "identity.unfinished";
 const NAMES: &str = "names.json";
-const AUTHORITY_CERTIFICATE: &str = "authority.crt";
-const AUTHORITY_KEY: &str = "authority.key";
 const WEB_CERTIFICATE: &str = "web-authority.crt";
 const WEB_KEY: &str = "web-authority.key";
 const REGISTRY_KEY: &str = "registry-tokens.key";
 const REGISTRY_KEY_BYTES: usize = 32;
 
-/// How often devices look for a changed trust bundle. Nothing changes it but an operator who plans ahead.
-const BUNDLE_REFRESH: Duration = Duration::from_secs(60 * 60);
-/// While there is one authority there is one bundle.
-const BUNDLE_SEQUENCE: u64 = 1;
 /// Browsers take up to 398 days; ninety are renewed by us long before anybody sees a warning.
 const WEB_LIFETIME: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
@@ -84,10 +81,11 @@ struct Names {
 /// What the server is to others, and what it issues.
 pub(crate) struct Identity {
     pub(crate) name: ServerName,
-    pub(crate) authority: Authority,
+    pub(crate) authorities: Authorities,
+    /// The anchors in force, for verifying and for publishing.
+    pub(crate) bundle: Arc<LiveBundle>,
     pub(crate) web_authority: WebAuthority,
     pub(crate) svid: Arc<LiveSvid>,
-    pub(crate) bundle: Arc<LiveBundle>,
     pub(crate) web_leaf: Arc<LiveWebLeaf>,
     pub(crate) registry_key: hmac::Key,
     pub(crate) svid_lifetime: Duration,
@@ -124,9 +122,7 @@ impl Identity {
         agree("trust domain", &names.trust_domain, wanted.trust_domain)?;
         agree("server id", &names.wfm, wanted.wfm)?;
 
-        let (certificate, key) = (read_text(&at(AUTHORITY_CERTIFICATE))?, read_text(&at(AUTHORITY_KEY))?);
-        let authority = Authority::load(names.trust_domain.clone(), &certificate, &key, now)
-            .map_err(|source| IdentityError::Authority { path: at(AUTHORITY_CERTIFICATE), source })?;
+        let authorities = Authorities::load(directory, names.trust_domain.clone(), now)?;
         let (certificate, key) = (read_text(&at(WEB_CERTIFICATE))?, read_text(&at(WEB_KEY))?);
         let web_authority = WebAuthority::load(&certificate, &key)
             .map_err(|source| IdentityError::Authority { path: at(WEB_CERTIFICATE), source })?;
@@ -136,25 +132,21 @@ impl Identity {
             return Err(IdentityError::Damaged { path: at(REGISTRY_KEY), why });
         }
 
-        let svid =
-            authority.issue_server(&names.wfm, now, wanted.svid_lifetime).map_err(IdentityError::Issue)?;
+        let svid = authorities
+            .issuing()
+            .issue_server(&names.wfm, now, wanted.svid_lifetime)
+            .map_err(IdentityError::Issue)?;
         let web_leaf =
             web_authority.issue(wanted.web_names, now, WEB_LIFETIME).map_err(IdentityError::Issue)?;
-        let bundle = Bundle::of_anchor(
-            names.trust_domain.clone(),
-            authority.anchor(),
-            BUNDLE_SEQUENCE,
-            BUNDLE_REFRESH,
-        );
         Ok(Identity {
             name: ServerName { trust_domain: names.trust_domain, wfm: names.wfm },
             svid: LiveSvid::new(svid),
-            bundle: LiveBundle::new(bundle),
             web_leaf: LiveWebLeaf::new(web_leaf),
             registry_key: hmac::Key::new(hmac::HMAC_SHA256, &registry_key),
             svid_lifetime: wanted.svid_lifetime,
             web_names: wanted.web_names.to_vec(),
-            authority,
+            bundle: Arc::clone(authorities.bundle()),
+            authorities,
             web_authority,
         })
     }
@@ -168,11 +160,30 @@ impl Identity {
         verify_peer(chain, now, &self.name, &self.bundle.current())
     }
 
-    /// Issues what is past half of its life anew; new handshakes get it at once (ID-180).
-    pub(crate) fn renew(&self, now: Moment) -> Result<(), IssueError> {
+    /// Makes the next authority known, and lets it issue at once where that was asked for.
+    pub(crate) fn announce(&self, now: Moment, switch_at: Moment) -> Result<(), RotationError> {
+        self.authorities.announce(now, switch_at)?;
+        self.renew(now)
+    }
+
+    /// Lets the next authority issue when its time has come, and issues anew what is past half of its life or of
+    /// another authority; new handshakes get it at once (ID-180).
+    pub(crate) fn renew(&self, now: Moment) -> Result<(), RotationError> {
+        let advanced = self.authorities.advance(now);
+        if matches!(advanced, Ok(true)) {
+            tracing::info!("another authority issues certificates from now on");
+        }
+        // Also where a step could not be written: a server without a valid SVID serves nobody.
+        self.renew_own(now).map_err(|error| RotationError::Keys(IdentityError::Issue(error)))?;
+        advanced.map(drop)
+    }
+
+    fn renew_own(&self, now: Moment) -> Result<(), IssueError> {
         let half_gone = |not_after: Moment, lifetime: Duration| not_after.since(now) < lifetime / 2;
-        if half_gone(self.svid.current().not_after(), self.svid_lifetime) {
-            let svid = self.authority.issue_server(&self.name.wfm, now, self.svid_lifetime)?;
+        let (current, issuing) = (self.svid.current(), self.authorities.issuing());
+        let is_of_issuing = current.serial().to_string().starts_with(&issuing.serial_prefix());
+        if half_gone(current.not_after(), self.svid_lifetime) || !is_of_issuing {
+            let svid = issuing.issue_server(&self.name.wfm, now, self.svid_lifetime)?;
             tracing::info!(serial = %svid.serial(), not_after = svid.not_after().0, "the server renewed its SVID");
             self.svid.replace(svid).map_err(|error| IssueError::Svid(Box::new(error)))?;
         }
@@ -248,7 +259,7 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     })
 }
 
-fn read_text(path: &Path) -> Result<String, IdentityError> {
+pub(crate) fn read_text(path: &Path) -> Result<String, IdentityError> {
     String::from_utf8(read(path)?)
         .map_err(|_| IdentityError::Damaged { path: path.to_owned(), why: "it is not text".to_owned() })
 }
@@ -263,11 +274,11 @@ fn write_private(path: &Path, content: &[u8]) -> Result<(), IdentityError> {
     write().map_err(io_error(path, "written"))
 }
 
-fn sync_directory(path: &Path) -> Result<(), IdentityError> {
+pub(crate) fn sync_directory(path: &Path) -> Result<(), IdentityError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(io_error(path, "written"))
 }
 
-fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> IdentityError {
+pub(crate) fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> IdentityError {
     let path = path.to_owned();
     move |source| IdentityError::Io { path, doing, source }
 }
@@ -291,19 +302,29 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_made_once_and_for_nobody_elses_eyes() {
+    fn id_054_211_keys_are_made_once_and_for_nobody_elses_eyes() {
         let data = tempfile::tempdir().unwrap();
         let first = open(data.path()).unwrap();
         let again = Identity::open(data.path(), NOW, Wanted { fleet_exists: true, ..wanted() }).unwrap();
         assert_eq!(first.name, again.name);
         assert_eq!(first.web_authority.pin(), again.web_authority.pin());
-        assert_eq!(first.authority.certificate_pem(), again.authority.certificate_pem());
+        assert_eq!(first.authorities.picture(), again.authorities.picture());
         let directory = data.path().join(DIRECTORY);
         assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
         for entry in fs::read_dir(&directory).unwrap() {
             let entry = entry.unwrap();
             assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.path());
         }
+    }
+
+    #[test]
+    fn id_020_a_made_up_trust_domain_looks_like_a_dns_name() {
+        let made_up = trust_domain_default();
+        let labels: Vec<&str> = made_up.as_str().split('.').collect();
+        assert!(labels.len() >= 2 && labels.iter().all(|label| !label.is_empty()), "{made_up}");
+        let last = labels[labels.len() - 1];
+        assert!(last.len() >= 2 && last.bytes().all(|byte| byte.is_ascii_lowercase()), "{made_up}");
+        assert_ne!(made_up, trust_domain_default(), "each installation has its own");
     }
 
     #[test]
@@ -356,6 +377,25 @@ mod tests {
         let refused = Identity::open(data.path(), NOW, Wanted { trust_domain: Some(&other), ..wanted() });
         assert!(matches!(refused, Err(IdentityError::OtherName { .. })));
         assert_eq!(open(data.path()).unwrap().name, identity.name);
+    }
+
+    #[test]
+    fn id_178_the_servers_own_svid_is_the_first_of_the_next_authority() {
+        let data = tempfile::tempdir().unwrap();
+        let identity = open(data.path()).unwrap();
+        let is_of = |identity: &Identity, prefix: &str| {
+            identity.svid.current().serial().to_string().starts_with(prefix)
+        };
+        let old = identity.authorities.issuing().serial_prefix();
+        identity.announce(NOW, NOW.after(DAY / 4)).unwrap();
+        identity.renew(NOW.after(DAY / 8)).unwrap();
+        assert!(is_of(&identity, &old));
+        identity.renew(NOW.after(DAY / 4)).unwrap();
+        let new = identity.authorities.issuing().serial_prefix();
+        assert!(is_of(&identity, &new) && new != old);
+        let again =
+            Identity::open(data.path(), NOW.after(DAY), Wanted { fleet_exists: true, ..wanted() }).unwrap();
+        assert!(is_of(&again, &new));
     }
 
     #[test]

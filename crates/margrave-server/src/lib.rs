@@ -5,11 +5,13 @@
 //! [`Server`] puts them together; start there.
 
 pub mod auth;
+mod authority;
 pub mod config;
 pub mod fleet;
 pub mod http;
 mod identity;
 mod listener;
+mod rotation;
 mod server;
 mod tasks;
 

@@ -29,6 +29,7 @@ use crate::http::registry::{Mount, RegistryTokens};
 use crate::http::{self, App, Stopping};
 use crate::identity::{Identity, IdentityError, Wanted};
 use crate::listener::{self, Door, Limits};
+use crate::rotation::Rotation;
 use crate::tasks;
 
 /// Two missed polls of a device that was told to ask every half minute, and some patience.
@@ -164,8 +165,14 @@ impl Server {
 
         let (stop, stopping) = Stopping::new();
         let sign_in = Arc::new(SignInCodes::new(clock.clone()));
-        let app =
-            App { fleet: Arc::clone(&fleet), sign_in: Arc::clone(&sign_in), stopping: stopping.clone() };
+        let rotation =
+            Rotation { identity: Arc::clone(&identity), fleet: Arc::clone(&fleet), clock: clock.clone() };
+        let app = App {
+            fleet: Arc::clone(&fleet),
+            sign_in: Arc::clone(&sign_in),
+            stopping: stopping.clone(),
+            rotation,
+        };
         let mount = Mount {
             registry: Arc::clone(&registry),
             fleet: Arc::clone(&fleet),
@@ -383,7 +390,7 @@ async fn settle_context(data: &Path, fleet: &Fleet, url: String, pin: &str) -> R
 }
 
 /// Replaces a file that only we may read, whole or not at all.
-fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let unfinished = path.with_extension("unfinished");
     match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

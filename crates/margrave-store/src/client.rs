@@ -153,6 +153,19 @@ impl Store {
         .await
     }
 
+    /// How many accepted clients have a newest certificate whose serial does not begin with `prefix`.
+    pub async fn svids_besides(&self, prefix: &str) -> Result<u64, Error> {
+        let prefix = prefix.to_owned();
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT count(*) AS number FROM client WHERE standing = 'accepted' AND svid_serial IS NOT NULL
+                 AND substr(svid_serial, 1, length(?1)) <> ?1",
+            )?;
+            Ok(statement.query_row([&prefix], |row| row.unsigned("number"))?)
+        })
+        .await
+    }
+
     /// The serials of the client's newest certificate and of the one before.
     pub async fn svid_serials(&self, client: &ClientId) -> Result<Vec<String>, Error> {
         let client = client.clone();

@@ -403,6 +403,52 @@ pub struct Event {
     pub text: String,
 }
 
+/// The authority behind the fleet's certificates, and how far its rotation is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuthorityStatus {
+    pub trust_domain: String,
+    /// The number of the published trust bundle; every change has a higher one.
+    pub sequence: u64,
+    /// `settled`; `announced` while devices learn of the next authority; `switched` while the former one is still
+    /// trusted.
+    pub phase: String,
+    pub issuing: AuthorityCertificate,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<AuthorityCertificate>,
+    /// When the next one begins to issue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<AuthorityCertificate>,
+    /// Accepted devices whose newest certificate is still one of the former authority.
+    pub devices_left: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuthorityCertificate {
+    /// SHA-256 of the certificate.
+    pub fingerprint: String,
+    pub expires: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RotateAuthority {
+    /// How long devices have to learn of the next authority before it issues; a day when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch_after_seconds: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RetireAuthority {
+    /// Also while devices depend on it; they are out until they join again.
+    #[serde(default)]
+    pub force: bool,
+}
+
 /// An error, sent as `application/problem+json` (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

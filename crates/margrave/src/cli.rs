@@ -53,6 +53,14 @@ Examples:
   margrave device list --condition failed
   margrave device token --name press-3 --label site=nord")]
     Device(Noun<Device>),
+    /// Look at the authority behind the devices' certificates, and replace it
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave authority show
+  margrave authority rotate
+  margrave authority retire")]
+    Authority(Noun<Authority>),
     /// Look after the catalog of packages
     #[command(subcommand, arg_required_else_help = true)]
     #[command(after_help = "\
@@ -408,6 +416,46 @@ Examples:
     },
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Authority {
+    /// Show which authority issues certificates, and how far a rotation is
+    #[command(after_help = "Example:\n  margrave authority show")]
+    Show,
+    /// Replace the authority: devices are told of the next one now, and get certificates of it after a wait
+    #[command(after_help = "\
+Examples:
+  margrave authority rotate
+  margrave authority rotate --switch-after 7d
+  margrave authority rotate --now
+
+Both authorities are trusted until the old one is retired. Devices look for changes every hour, so the wait is
+for those that are switched off; --now is for an authority whose key was seen by others.")]
+    Rotate {
+        /// How long devices have to learn of the next authority before it issues
+        #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = duration, conflicts_with = "now")]
+        switch_after: Duration,
+        /// Let the next authority issue at once
+        #[arg(long)]
+        now: bool,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// End the trust in the former authority, once no device has a certificate of it any more
+    #[command(after_help = "\
+Examples:
+  margrave authority retire
+  margrave authority retire --force --yes")]
+    Retire {
+        /// Also if devices still have a certificate of it; they are out until they join again
+        #[arg(long)]
+        force: bool,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
 /// Each verb has its own connection, because one of them has none.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Package {
@@ -640,7 +688,7 @@ mod tests {
         let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
         let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
             deployment revert|deployment remove|deployment history|device list|device show|device token|device accept|device retire|\
-            device label|package add|package list|package show|package check|package remove|events";
+            device label|authority show|authority rotate|authority retire|package add|package list|package show|package check|package remove|events";
         let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
         assert_eq!(names, wanted);
     }

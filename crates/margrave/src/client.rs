@@ -10,8 +10,9 @@ use margrave_http::{Events, Limits, Origin, Request, Response, StatusCode, Trust
 use margrave_identity::pin::Pin;
 use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
-    AddPackage, Context, CreateJoinToken, Deployment, Device, Event, FleetStatus, JoinToken, PREFIX, Package,
-    Page, Problem, PutDeployment, RevertDeployment, Revision, SetLabels, Transition, Why,
+    AddPackage, AuthorityStatus, Context, CreateJoinToken, Deployment, Device, Event, FleetStatus, JoinToken,
+    PREFIX, Package, Page, Problem, PutDeployment, RetireAuthority, RevertDeployment, Revision,
+    RotateAuthority, SetLabels, Transition, Why,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
@@ -135,6 +136,18 @@ impl Client {
 
     pub(crate) async fn label(&self, device: &str, want: &SetLabels) -> Result<Device> {
         self.ask(Request::patch(at(&format!("/devices/{}/labels", segment(device)))).json(want)).await
+    }
+
+    pub(crate) async fn authority(&self) -> Result<AuthorityStatus> {
+        self.get("/authority").await
+    }
+
+    pub(crate) async fn rotate_authority(&self, want: &RotateAuthority) -> Result<AuthorityStatus> {
+        self.ask(Request::post(at("/authority/rotate")).json(want)).await
+    }
+
+    pub(crate) async fn retire_authority(&self, want: &RetireAuthority) -> Result<AuthorityStatus> {
+        self.ask(Request::post(at("/authority/retire")).json(want)).await
     }
 
     pub(crate) async fn packages(&self) -> Result<Vec<Package>> {

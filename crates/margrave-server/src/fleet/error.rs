@@ -40,6 +40,8 @@ pub enum Error {
     },
     #[error("the server could not write to or read from its database")]
     Storage(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the server could not make or write its keys")]
+    Keys(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
         "the system gives no random numbers, without which no secret is safe; mend the machine, then try again"
     )]

@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 use super::{Error, Fleet};
 
 /// RFC 3339 in UTC; a time beyond what can be written is the last that can.
-pub(super) fn time(at: Moment) -> String {
+pub(crate) fn time(at: Moment) -> String {
     let millis = i64::try_from(at.0).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX).to_string()
 }

@@ -6,6 +6,7 @@
 //!
 //! Start with [`Fleet`]; `intent.rs` is the one way in for what operators want.
 
+mod authority;
 mod catalog;
 mod client;
 mod device;
@@ -35,6 +36,7 @@ use margrave_wire::operator;
 use tokio::sync::{Mutex, broadcast};
 
 pub use error::Error;
+pub(crate) use event::time;
 pub use margrave_store::{Put, Standing};
 pub(crate) use token::SESSION_LIFETIME;
 

@@ -180,7 +180,8 @@ impl Identity {
     async fn issue(&self, client: &ClientId, csr: &Csr) -> Result<Vec<String>, Problem> {
         let keys = &self.keys;
         let issued = keys
-            .authority
+            .authorities
+            .issuing()
             .issue_client(&keys.name.wfm, client, csr, self.clock.now(), keys.svid_lifetime)
             .map_err(|error| {
                 tracing::error!(%client, error = &error as &dyn std::error::Error, "no SVID could be issued");

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::auth::SignInCodes;
 use crate::fleet::Fleet;
+use crate::rotation::Rotation;
 
 /// A body of a few kilobytes arrives in this time over any line that can be worked with; who takes longer only
 /// wants to hold the connection.
@@ -33,6 +34,7 @@ pub struct App {
     pub fleet: Arc<Fleet>,
     pub sign_in: Arc<SignInCodes>,
     pub stopping: Stopping,
+    pub(crate) rotation: Rotation,
 }
 
 /// How a request reached us; every listener puts one into each request.

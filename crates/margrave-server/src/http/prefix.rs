@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{OriginalUri, Request};
 use http::Uri;
 use http::uri::PathAndQuery;
 use tower::ServiceExt as _;
@@ -57,17 +57,22 @@ impl fmt::Display for PathPrefix {
 impl PathPrefix {
     /// What `router` offers, below this prefix and without it.
     pub(crate) fn mount(self, router: Router) -> Router {
-        // The outer router notes the path as it came (`OriginalUri`), the inner one sees it without the prefix.
         Router::new().fallback_service(tower::service_fn(move |mut request: Request| {
-            if let Some(stripped) = self.strip(request.uri()) {
-                *request.uri_mut() = stripped;
-            }
+            self.take_off(&mut request);
             let router = router.clone();
             async move {
                 let answered: Result<_, Infallible> = router.oneshot(request).await;
                 answered
             }
         }))
+    }
+
+    /// Takes the prefix off a request, which remembers the path as it came (`OriginalUri`).
+    pub(crate) fn take_off<B>(&self, request: &mut http::Request<B>) {
+        if let Some(stripped) = self.strip(request.uri()) {
+            let original = std::mem::replace(request.uri_mut(), stripped);
+            request.extensions_mut().insert(OriginalUri(original));
+        }
     }
 
     /// The same URI without the prefix; `None` where it has none.

@@ -181,6 +181,11 @@ impl From<Error> for Problem {
                 let hint = "the server could not use its database; its log says why, and nothing was changed";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "storage", "The database failed", hint)
             }
+            Error::Keys(ref source) => {
+                tracing::error!(cause = sentence(source.as_ref()), "{detail}");
+                let hint = "the server could not write its keys; its log says why, and nothing was changed";
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "keys", "The keys could not be written", hint)
+            }
             Error::NoRandomness => {
                 tracing::error!("{detail}");
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-randomness", "No random numbers", detail)
@@ -226,6 +231,27 @@ pub fn unauthorized(detail: &str, path: &str) -> Response {
 mod tests {
     use super::*;
     use margrave_core::violation::Violation;
+
+    #[test]
+    fn mi_g2_203_types_and_members_of_ours_are_told_from_the_standards() {
+        let margo = margrave_wire::problem::ProblemType::of;
+        let of_fleet = [Error::TokenUsed, Error::not_found("x"), Error::conflict("x"), Error::Overloaded];
+        let ours = [
+            Problem::malformed("x"),
+            Problem::no_such_path(),
+            Problem::not_allowed("x"),
+            Problem::internal(),
+        ];
+        for problem in of_fleet.into_iter().map(Problem::from).chain(ours) {
+            let kind = &problem.body().kind;
+            assert!(kind.starts_with("urn:margrave:problem:") && margo(kind).is_none(), "{kind}");
+            let value = serde_json::to_value(problem.body()).unwrap();
+            for member in value.as_object().unwrap().keys() {
+                let plain = member.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+                assert!(member.len() >= 3 && plain, "{member}");
+            }
+        }
+    }
 
     #[test]
     fn every_broken_rule_is_named() {

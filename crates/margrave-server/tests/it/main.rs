@@ -12,6 +12,7 @@ mod operator;
 mod plant;
 mod recognition;
 mod registry;
+mod rotation;
 mod start;
 mod stock;
 mod web;

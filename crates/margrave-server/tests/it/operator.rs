@@ -73,6 +73,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
         [
             "DELETE /deployments/{deployment}",
             "DELETE /packages/{package}/{version}",
+            "GET /authority",
             "GET /deployments",
             "GET /deployments/{deployment}",
             "GET /deployments/{deployment}/devices/{device}/transitions",
@@ -85,6 +86,8 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /status",
             "GET /why",
             "PATCH /devices/{device}/labels",
+            "POST /authority/retire",
+            "POST /authority/rotate",
             "POST /deployments/{deployment}/preview",
             "POST /deployments/{deployment}/revert",
             "POST /devices/{device}/accept",

@@ -4,6 +4,7 @@
 //! server should decide: whatever is possible here is possible over REST.
 
 pub(crate) mod answers;
+pub(crate) mod authority;
 pub(crate) mod confirm;
 pub(crate) mod demo;
 pub(crate) mod deploy;

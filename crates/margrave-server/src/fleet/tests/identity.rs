@@ -53,7 +53,7 @@ async fn what_cannot_be_a_token_is_refused_with_its_place() {
 }
 
 #[tokio::test]
-async fn id_176_a_living_or_retired_name_is_not_given_twice() {
+async fn id_018_176_a_living_or_retired_name_is_not_given_twice() {
     let world = World::empty().await;
     world.join("line-1", &[]).await;
     let taken = world.fleet.create_join_token(&ann(), token(Some("line-1"), None)).await.unwrap_err();

@@ -4,6 +4,7 @@
 //! Identifiers stand in one path segment, percent-encoded: a device `gw/child` is `/devices/gw%2Fchild`.
 //! The OpenAPI document is made from the same attributes that make the routes, so neither can lack the other.
 
+mod authority;
 mod deployment;
 mod device;
 mod event;
@@ -86,6 +87,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(deployment::revert))
         .routes(routes!(deployment::transitions))
         .routes(routes!(event::events))
+        .routes(routes!(authority::show))
+        .routes(routes!(authority::rotate))
+        .routes(routes!(authority::retire))
         .fallback(no_such_path)
         .layer(axum::middleware::map_request(whole_address));
     OpenApiRouter::with_openapi(base()).nest(operator::PREFIX, api)

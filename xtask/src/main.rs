@@ -4,6 +4,8 @@
 
 mod figures;
 #[cfg(test)]
+mod rules;
+#[cfg(test)]
 mod tidy;
 
 use std::process::ExitCode;

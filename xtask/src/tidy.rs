@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").to_owned()
 }
 
 /// Every file of ours with one of these endings.
-fn files(endings: &[&str]) -> Vec<(PathBuf, String)> {
+pub(crate) fn files(endings: &[&str]) -> Vec<(PathBuf, String)> {
     let mut found = vec![];
     let mut folders = vec![root()];
     while let Some(folder) = folders.pop() {

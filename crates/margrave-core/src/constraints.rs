@@ -369,7 +369,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn dm_133_required_amounts_are_read_strictly() {
+    fn dm_133_mi_g2_176_required_amounts_are_read_strictly() {
         let memory = |text| Quantity::required(text, MEMORY_UNITS).map(|q| q.0);
         assert_eq!(memory("1024Mi"), Some(1 << 30));
         assert_eq!(memory("1Ki"), Some(1024));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn dm_144_in_and_not_in_compare_exactly_and_never_coerce() {
+    fn dm_144_mi_g2_178_179_in_and_not_in_compare_exactly_and_never_coerce() {
         use Operator::{In, NotIn};
         for (key, list, is_in, is_not_in) in [
             ("/vendor", json!(["Other", "Acme"]), true, false),
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn dm_143_presence_and_order() {
+    fn dm_143_mi_g2_178_179_presence_and_order() {
         use Operator::*;
         for (key, exists) in [("/vendor", true), ("/cpus", true), ("/nothing", true), ("/a~1b/c~0d", true)] {
             assert_eq!((holds(key, Exists), holds(key, DoesNotExist)), (exists, !exists), "{key}");
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn dm_145_dm_149_item_selectors_look_at_one_element_at_a_time() {
+    fn dm_145_149_mi_g2_179_item_selectors_look_at_one_element_at_a_time() {
         use Operator::*;
         let is = |key: &str, value: &str| expression(key, In(vec![json!(value)]));
         let nvidia = vec![is("/type", "gpu"), is("/manufacturer", "NVIDIA")];
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn dm_140_rules_are_alternatives_and_selectors_are_not() {
+    fn dm_140_mi_g2_177_rules_are_alternatives_and_selectors_are_not() {
         let device = device();
         let yes = || Some(vec![expression("/vendor", Operator::Exists)]);
         let no = || Some(vec![expression("/absent", Operator::Exists)]);
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn dm_125_dm_131_every_reason_is_told_in_order() {
+    fn dm_125_131_mi_g2_180_every_reason_is_told_in_order() {
         let capacity = Capacity {
             cores: Some(4.0),
             architectures: vec!["amd64".into()],
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn dm_131_dm_132_one_cpu_entry_has_to_do_alone() {
+    fn dm_131_132_mi_g2_136_one_cpu_entry_has_to_do_alone() {
         let check = |cores: f64, architectures: &[&str]| {
             let architectures = architectures.iter().map(|a| (*a).to_owned()).collect();
             let capacity = Capacity { cores: Some(cores), architectures, ..Capacity::default() };

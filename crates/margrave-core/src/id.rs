@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn id_012_segments_take_no_tilde_and_no_dots_alone() {
+    fn id_012_234_mi_g2_022_segments_take_no_tilde_and_no_dots_alone() {
         for good in ["press.42", "A-b_c", "x"] {
             assert!(ClientId::parse(good).is_ok(), "{good}");
         }
@@ -289,6 +289,16 @@ mod tests {
             assert!(DeviceId::parse(bad).is_err(), "{bad}");
         }
         assert_eq!(DeviceId::parse("gw/path1/a").unwrap().gateway().as_str(), "gw");
+    }
+
+    #[test]
+    fn mi_g2_171_an_application_is_named_in_lower_case_letters_digits_and_dashes() {
+        for good in ["a", "0-9", "-", "com-northstarida-digitron-orchestrator", &"x".repeat(200)] {
+            assert!(PackageId::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "A", "a_b", "a.b", "a b", "ä", &"x".repeat(201)] {
+            assert!(PackageId::parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

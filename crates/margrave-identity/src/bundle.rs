@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn id_130_to_id_132_a_bundle_survives_its_own_text() {
+    fn id_130_131_132_a_bundle_survives_its_own_text() {
         let other = Authority::create(domain(), NOW).unwrap();
         let bundle = bundle().with_anchor(other.anchor()).with_anchor(other.anchor());
         let text = serde_json::to_vec(&bundle.to_wire()).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn id_135_a_bundle_without_a_usable_anchor_is_refused() {
+    fn id_135_230_a_bundle_without_a_usable_anchor_is_refused() {
         for text in [
             r#"{"keys":[]}"#,
             r#"{"keys":[{"use":"jwt-svid","kty":"EC"}]}"#,
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn id_145_id_146_numbers_and_hints() {
+    fn id_145_146_235_numbers_and_hints() {
         let mut older = bundle().to_wire();
         older.spiffe_sequence = Some(3);
         older.spiffe_refresh_hint = Some(1);

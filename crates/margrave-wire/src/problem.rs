@@ -290,7 +290,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn amb_30_a_problem_says_everything_a_client_branches_on() {
+    fn amb_30_id_200_a_problem_says_everything_a_client_branches_on() {
         let problem = Problem::new(GatewayNotFound, "press-gw has not reported its capabilities")
             .at("/api/v1/capabilities/press-gw/cell-4");
         let wanted = json!({
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn mi_g2_190_mi_g2_192_only_429_500_and_503_ask_for_a_retry() {
+    fn mi_g2_190_191_192_id_204_only_429_500_and_503_ask_for_a_retry() {
         for problem in
             [Problem::too_many_requests(7, "x"), Problem::unavailable(7, "x"), Problem::internal(7)]
         {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn amb_12_a_type_is_known_in_every_spelling_of_the_namespace() {
+    fn amb_12_id_205_206_a_type_is_known_in_every_spelling_of_the_namespace() {
         for uri in [
             "https://docs.margo.org/specification/problem-types#not-authorized",
             "https://docs.margo.org/specification/problem-types/not-authorized",

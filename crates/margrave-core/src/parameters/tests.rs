@@ -238,7 +238,7 @@ fn refused(given: &[(&str, ParameterValue)], previous: Option<&Answers>, wanted:
 }
 
 #[test]
-fn dm_162_dm_165_answers_override_defaults_and_reach_only_this_profile() {
+fn dm_162_165_mi_g2_181_answers_override_defaults_and_reach_only_this_profile() {
     let package = package();
     let given = answers(&[("site", text("S-1"))]);
     let resolved = resolve(&package, &package.profiles[0], &given, None).unwrap();

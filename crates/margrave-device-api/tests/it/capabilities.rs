@@ -17,7 +17,7 @@ fn body(id: &str) -> String {
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[tokio::test]
-async fn mi_g2_121_the_first_report_creates_and_later_ones_update() {
+async fn mi_g2_121_id_241_the_first_report_creates_and_later_ones_update() {
     let plant = Plant::new();
     let reply = plant.ask("PUT", "/api/v1/capabilities/line-1", &[JSON], &body("line-1")).await;
     assert_eq!(reply.is(201).header("cache-control"), "no-store");

@@ -29,7 +29,7 @@ async fn amb_11_mi_g2_006_nothing_in_a_request_makes_up_for_a_missing_identity()
 }
 
 #[tokio::test]
-async fn mi_g2_011_policy_is_asked_on_every_request() {
+async fn mi_g2_011_067_policy_is_asked_on_every_request() {
     let plant = Plant::new();
     for caller in ["gone", "stranger"] {
         for (method, path) in everything() {

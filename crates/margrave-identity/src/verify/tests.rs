@@ -62,7 +62,7 @@ fn id_030_a_second_uri_name_that_is_not_text_counts_too() {
 }
 
 #[test]
-fn id_031_other_names_are_allowed_and_mean_nothing() {
+fn id_031_071_other_names_are_allowed_and_mean_nothing() {
     let mut forge = Forge::new();
     forge.params.subject_alt_names.push(SanType::DnsName("other.example".try_into().unwrap()));
     forge.params.subject_alt_names.push(SanType::IpAddress("10.0.0.1".parse().unwrap()));
@@ -93,7 +93,7 @@ fn id_080_another_wfm_id_is_refused() {
 }
 
 #[test]
-fn id_014_a_name_of_no_known_form_is_refused() {
+fn id_014_037_a_name_of_no_known_form_is_refused() {
     for name in
         ["spiffe://plant.example", "spiffe://plant.example/other", "https://plant.example/margo/wfm/a"]
     {
@@ -292,4 +292,148 @@ fn the_worked_example_gets_the_verdicts_it_lists() {
     let own = ServerName::parse("spiffe://plant-nine.example/margo/wfm/line-7").unwrap();
     let bundle = Bundle::from_wire(own.trust_domain.clone(), &set).unwrap();
     assert_eq!(verify_peer::<ServerName>(&chain, NOW, &own, &bundle).unwrap_err().code(), "id_form");
+}
+
+#[test]
+fn id_033_a_subject_is_allowed_and_means_nothing() {
+    let mut forge = Forge::new();
+    forge.params.distinguished_name.push(DnType::OrganizationName, "plant.example");
+    forge
+        .params
+        .distinguished_name
+        .push(DnType::CommonName, "spiffe://plant.example/margo/wfm/line-7/client/x");
+    assert_eq!(verify(&forge).unwrap().name.to_string(), CLIENT);
+}
+
+#[test]
+fn id_041_what_a_certificate_says_to_fetch_is_not_fetched() {
+    let mut forge = Forge::new();
+    // Where issuers, answers and lists would be; nothing listens there, and nobody is asked.
+    let at = |tag: u8, text: &str| [&[tag, u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let sequence = |content: &[u8]| [&[0x30, u8::try_from(content.len()).unwrap()], content].concat();
+    let url = at(0x86, "http://127.0.0.1:9/x");
+    let access = |method: u8| {
+        let oid = [0x06, 8, 0x2b, 6, 1, 5, 5, 7, 0x30, method];
+        sequence(&[&oid[..], &url].concat())
+    };
+    let aia = sequence(&[access(1), access(2)].concat());
+    forge.params.custom_extensions.push(CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], aia));
+    forge.params.crl_distribution_points =
+        vec![rcgen::CrlDistributionPoint { uris: vec!["http://127.0.0.1:9/crl".to_owned()] }];
+    assert!(verify(&forge).is_ok());
+    // And an issuer that would have to be fetched is missing.
+    let key = KeyPair::generate().unwrap();
+    let chain = two_steps(&forge, &key, |_| {});
+    assert!(verify_peer::<ClientName>(&chain[..1], NOW, &own(), &forge.bundle()).is_err());
+}
+
+/// The certificate in `der`, which RSA signed with PKCS#1, signed again with PSS.
+fn with_pss(der: &[u8], key: &KeyPair) -> CertificateDer<'static> {
+    use aws_lc_rs::signature::{RSA_PSS_SHA256, RsaKeyPair};
+    let length = |content: &[u8]| match content.len() {
+        short @ 0..=127 => vec![u8::try_from(short).unwrap()],
+        long => [&[0x82][..], &u16::try_from(long).unwrap().to_be_bytes()].concat(),
+    };
+    let tlv = |tag: u8, content: &[u8]| [&[tag][..], &length(content), content].concat();
+    let pkcs1: &[u8] = &[0x30, 13, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 11, 5, 0];
+    let sha256: &[u8] = &[0x30, 13, 6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 1, 5, 0];
+    let mgf1 = tlv(0x30, &[&[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 8][..], sha256].concat());
+    let parameters = [tlv(0xa0, sha256), tlv(0xa1, &mgf1), tlv(0xa2, &[2, 1, 32])].concat();
+    let oid: &[u8] = &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 10];
+    let pss = tlv(0x30, &[oid, &tlv(0x30, &parameters)].concat());
+
+    let (_, read) = x509_parser::prelude::parse_x509_certificate(der).unwrap();
+    let body: &[u8] = read.tbs_certificate.as_ref();
+    let at = body.windows(pkcs1.len()).position(|window| window == pkcs1).unwrap();
+    // The header of the sequence goes, and comes again with its new length.
+    let body = tlv(0x30, &[&body[4..at], &pss, &body[at + pkcs1.len()..]].concat());
+    let signer = RsaKeyPair::from_pkcs8(&key.serialize_der()).unwrap();
+    let mut signature = vec![0; signer.public_modulus_len()];
+    let random = aws_lc_rs::rand::SystemRandom::new();
+    signer.sign(&RSA_PSS_SHA256, &random, &body, &mut signature).unwrap();
+    let signature = tlv(0x03, &[&[0][..], &signature].concat());
+    CertificateDer::from(tlv(0x30, &[body, pss, signature].concat()))
+}
+
+#[test]
+fn id_052_rsa_signs_certificates_in_both_ways() {
+    let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_3072).unwrap();
+    let copy = KeyPair::try_from(key.serialized_der()).unwrap();
+    let forge = Forge::with_root(NOW, key);
+    let chain = forge.chain().0;
+    let verify = |leaf: &CertificateDer<'_>| {
+        verify_peer::<ClientName>(std::slice::from_ref(leaf), NOW, &own(), &forge.bundle())
+    };
+    assert!(verify(&chain[0]).is_ok());
+    let pss = with_pss(&chain[0], &copy);
+    assert_eq!(verify(&pss).unwrap().name.to_string(), CLIENT);
+    let mut spoilt = pss.to_vec();
+    *spoilt.last_mut().unwrap() ^= 1;
+    assert_eq!(verify(&CertificateDer::from(spoilt)).unwrap_err().code(), "chain");
+}
+
+#[test]
+fn id_072_what_is_compared_with_is_what_ones_own_svid_says() {
+    let mut forge = Forge::new();
+    forge.names(&[SERVER]);
+    let (chain, key) = forge.leaf();
+    let svid = crate::svid::Svid::new(chain, key).unwrap();
+    forge.names(&[CLIENT]);
+    let client = forge.chain().0;
+    assert!(verify_peer::<ClientName>(&client, NOW, svid.server_name(), &forge.bundle()).is_ok());
+    // Another server's bundle of the same name does not make its clients ours.
+    forge.names(&["spiffe://plant.example/margo/wfm/line-8"]);
+    let (chain, key) = forge.leaf();
+    let other = crate::svid::Svid::new(chain, key).unwrap();
+    let refusal = verify_peer::<ClientName>(&client, NOW, other.server_name(), &forge.bundle()).unwrap_err();
+    assert_eq!(refusal.code(), "wfm_id");
+}
+
+/// Keeps what is logged, as text.
+struct Log(std::sync::Mutex<String>);
+
+impl tracing::field::Visit for &Log {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        use std::fmt::Write as _;
+        write!(self.0.lock().unwrap(), "{field}={value:?};").unwrap();
+    }
+}
+
+impl tracing::Subscriber for &'static Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut &**self);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn id_191_a_refusal_is_logged_with_its_reason_and_without_keys() {
+    let log: &'static Log = Box::leak(Box::new(Log(std::sync::Mutex::default())));
+    let mut forge = Forge::new();
+    forge.valid(NOW, -7200, -1);
+    let (chain, key) = forge.chain();
+    let refusal = verify(&forge).unwrap_err();
+    tracing::subscriber::with_default(log, || log_refusal(&chain, &refusal));
+    let told = log.0.lock().unwrap().clone();
+    let serial = Statements::read(&chain[0]).unwrap().serial.to_string();
+    for word in ["expired", CLIENT, serial.as_str(), "O=forged", "Oct  1 23:59:59 2026"] {
+        assert!(told.contains(word), "{word} is not in {told}");
+    }
+    let secret = base64::engine::general_purpose::STANDARD.encode(key.serialized_der());
+    assert!(!told.contains("PRIVATE") && !told.contains(&secret[..40]), "{told}");
 }

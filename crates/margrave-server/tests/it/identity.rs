@@ -19,7 +19,7 @@ use crate::plant::{Device, Plant, now, operator, server_name, trust_domain};
 const MANIFEST: &str = "/api/v1/deployments";
 
 #[tokio::test]
-async fn id_150_to_id_157_discovery_and_bundle_are_public_and_cacheable() {
+async fn id_062_130_140_141_150_151_154_156_discovery_and_bundle_are_public_and_cacheable() {
     let plant = Plant::new().await;
     let mut web = plant.web().await;
     let host = plant.server.addresses().web.to_string();
@@ -32,6 +32,9 @@ async fn id_150_to_id_157_discovery_and_bundle_are_public_and_cacheable() {
     let reply = web.get(BUNDLE_PATH).await.unwrap();
     let set: JwkSet = reply.is(200).json();
     assert_eq!((set.spiffe_sequence, set.keys.len()), (Some(1), 1));
+    // It says how often to look, and no cache on the way may keep anybody from it.
+    assert_eq!(set.spiffe_refresh_hint, Some(3600));
+    assert_eq!(reply.header("cache-control"), "no-cache");
     assert!(set.keys[0].anchor().is_ok());
     let etag = reply.header("etag").to_owned();
     assert_eq!(etag, format!("\"{}\"", Digest::of(&reply.body)));
@@ -43,11 +46,13 @@ async fn id_150_to_id_157_discovery_and_bundle_are_public_and_cacheable() {
     web.send("POST", BUNDLE_PATH, &[], "").await.unwrap().is_problem(405);
     // Identity needs TLS (ID-062).
     let mut local = plant.local().await;
-    assert_eq!(local.get(BUNDLE_PATH).await.unwrap().status, 404);
+    for path in [BUNDLE_PATH, DISCOVERY_PATH] {
+        assert_eq!(local.get(path).await.unwrap().status, 404);
+    }
 }
 
 #[tokio::test]
-async fn id_170_a_token_and_a_csr_become_an_svid_and_a_manifest() {
+async fn id_166_170_a_token_and_a_csr_become_an_svid_and_a_manifest() {
     let plant = Plant::new().await;
     let token = plant.token("press.42").await;
     let key = PrivateKey::generate().unwrap();
@@ -57,6 +62,9 @@ async fn id_170_a_token_and_a_csr_become_an_svid_and_a_manifest() {
     assert_eq!(answer.client_id.as_str(), "press.42");
     assert_eq!(answer.device_url, format!("https://{}", plant.server.addresses().device));
     assert!(answer.registry.is_some());
+    // What to validate others by, and what to recognise us by, comes along (ID-166).
+    assert_eq!(answer.trust_bundle.keys.len(), 1);
+    assert!(answer.web_authority.as_ref().is_some_and(|pem| pem.starts_with("-----BEGIN CERTIFICATE-----")));
 
     let device = Device::new(&answer, key);
     assert_eq!(device.svid.current().client_name(), Some(&server_name().client(device.client.clone())));

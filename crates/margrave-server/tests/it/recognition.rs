@@ -273,6 +273,21 @@ async fn mi_g2_004_020_id_010_016_038_090_171_215_the_server_holds_an_svid_of_it
 }
 
 #[tokio::test]
+async fn mi_g2_029_id_110_111_113_186_a_connection_ends_with_its_svid_and_not_before() {
+    let plant = Plant::with(std::time::Duration::from_secs(3), 0).await;
+    let device = plant.join("press.42").await;
+    let expires = device.svid.current().not_after();
+    let mut line = device.line(&plant).await;
+    line.get(MANIFEST).await.unwrap().is(200);
+    line.closed().await;
+    assert!(now().0 + 1000 >= expires.0, "closed early");
+    let expired = async { plant.device_line(device.tls()).await?.get(MANIFEST).await };
+    assert!(expired.await.is_err(), "and no other is opened with it");
+    device.renew(&plant).await.is(200);
+    device.line(&plant).await.get(MANIFEST).await.unwrap().is(200);
+}
+
+#[tokio::test]
 async fn id_174_after_a_restart_the_server_has_another_svid_of_the_same_name() {
     let plant = Plant::new().await;
     let device = plant.join("press.42").await;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use margrave_core::violation::Violation;
-use margrave_wire::problem::Problem;
+use margrave_wire::problem::{Problem, ProblemType};
 use margrave_wire::{BodyError, description, g2, yaml};
 
 /// Every file that is not valid in the current shape, with a rule that it breaks: the one it was written
@@ -137,6 +137,24 @@ fn dm_160_every_example_is_accepted_or_refused_for_the_right_rule() {
     assert!(unseen.is_empty(), "no longer among the examples: {unseen:?}");
     let accepted = found.len() - REFUSED.len();
     assert_eq!(accepted, 13, "the current shape has twelve valid examples, and one problem");
+}
+
+/// The registry of problem types is a table of the identity digest; ours has the same rows.
+#[test]
+fn id_202_the_registered_problem_types_are_ours() {
+    let Some(spec) = crate::spec() else { return };
+    let text = std::fs::read_to_string(spec.join("identity.md")).unwrap();
+    let table = text.split("**ID-202**").nth(1).unwrap().split("**ID-203**").next().unwrap();
+    let mut rows = 0;
+    for line in table.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `<")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (name, status, title) = (cells[1].trim_matches('`'), cells[2].parse::<u16>().unwrap(), cells[3]);
+        let uri = format!("https://docs.margo.org/specification/problem-types#{name}");
+        let kind = ProblemType::of(&uri).unwrap_or_else(|| panic!("{name} is not known"));
+        assert_eq!((kind.uri(), kind.status(), kind.title()), (uri, status, title));
+        rows += 1;
+    }
+    assert_eq!(rows, ProblemType::ALL.len());
 }
 
 #[test]

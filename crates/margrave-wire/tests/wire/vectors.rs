@@ -37,7 +37,7 @@ fn workload() -> Workload {
 
 /// The bytes are the contract: should they ever change, every device in every fleet updates for nothing.
 #[test]
-fn dm_172_a_document_is_written_exactly_so() {
+fn dm_172_mi_g2_170_173_181_a_document_is_written_exactly_so() {
     let bytes = document::write(&workload());
     let text = String::from_utf8(bytes.clone()).unwrap();
     expect_test::expect_file!["../../vectors/dm_172_document.yaml"].assert_eq(&text);
@@ -55,13 +55,28 @@ fn dm_074_the_profiles_id_and_description_stay_behind() {
 }
 
 #[test]
-fn dm_122_constraints_are_passed_on_unmodified() {
+fn dm_122_mi_g2_175_constraints_are_passed_on_unmodified() {
     let written = document::read(&document::write(&workload())).unwrap();
     assert_eq!(written.constraints, workload().constraints);
 }
 
 #[test]
-fn mi_g2_050_a_manifest_is_written_exactly_so() {
+fn mi_g2_171_172_amb_15_a_custom_profile_goes_the_whole_way_and_the_package_is_named() {
+    let package = description::read(PACKAGE).unwrap();
+    let profile = package.profiles.iter().find(|profile| profile.kind == ProfileKind::Custom).unwrap();
+    let device = DeviceRef::parse("press-gw/cell-4").unwrap();
+    let name = "line-monitor".parse().unwrap();
+    let workload = Workload::compose(&name, id(), &device, &package, profile, Vec::new(), BTreeMap::new());
+    let bytes = document::write(&workload);
+    let text = String::from_utf8(bytes.clone()).unwrap();
+    assert!(text.contains("type: custom"), "{text}");
+    let read = document::read(&bytes).unwrap();
+    assert_eq!((read.kind, read.application), (ProfileKind::Custom, package.id.clone()));
+    assert_eq!(read.components.len(), profile.components.len());
+}
+
+#[test]
+fn mi_g2_049_050_a_manifest_is_written_exactly_so() {
     let blob = |bytes: &[u8]| Blob { digest: Digest::of(bytes), size: Some(bytes.len() as u64) };
     let entries = vec![Entry { id: id(), document: blob(b"") }];
     let manifest = Manifest::new(u64::MAX, Some(blob(b"abc")), entries).unwrap();
@@ -103,7 +118,7 @@ fn amb_25_a_url_stays_on_the_server_and_names_its_entry() {
 }
 
 #[test]
-fn mi_g2_047_mi_g2_048_a_manifest_is_consistent_or_refused() {
+fn mi_g2_047_048_052_a_manifest_is_consistent_or_refused() {
     refused("18446744073709551615", "0", "MI-G2-047");
     refused("18446744073709551615", "-1", "MI-G2-047");
     refused("18446744073709551615", "18446744073709551616", "MI-G2-047");

@@ -40,7 +40,7 @@ pub enum ArchiveError {
     Trailing,
     #[error("the archive is not a tar we accept (PK-080)")]
     Tar(#[source] InvalidTar),
-    #[error("the archive has more than {ENTRIES_MAX} entries (PK-087)")]
+    #[error("the archive makes more than {ENTRIES_MAX} files and directories (PK-087)")]
     TooManyEntries,
     #[error("the entry {entry:?} {rule}")]
     Entry { entry: String, rule: Rule },
@@ -251,7 +251,9 @@ enum Planned {
 impl Plan {
     fn add(&mut self, entry: &Entry) -> Result<(), ArchiveError> {
         let shown = || String::from_utf8_lossy(&entry.path).chars().take(200).collect::<String>();
-        self.try_add(entry).map_err(|rule| ArchiveError::Entry { entry: shown(), rule })
+        self.try_add(entry).map_err(|rule| ArchiveError::Entry { entry: shown(), rule })?;
+        // One entry can imply hundreds of directories, and each of them costs the disk as much as a file.
+        if self.planned.len() > ENTRIES_MAX { Err(ArchiveError::TooManyEntries) } else { Ok(()) }
     }
 
     fn try_add(&mut self, entry: &Entry) -> Result<(), Rule> {
@@ -314,7 +316,8 @@ impl Plan {
         };
         self.planned.insert(full, planned);
         self.entries += 1;
-        self.bytes += entry.size;
+        // Only said so far, not seen; the reader stops where the data does, or at its own bound.
+        self.bytes = self.bytes.saturating_add(entry.size);
         Ok(())
     }
 

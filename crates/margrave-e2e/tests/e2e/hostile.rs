@@ -2,7 +2,7 @@
 //! nothing that runs or is stored is touched.
 //!
 //! Requests are written byte by byte here, because a decent HTTP client refuses to send most of them.
-//! `requests.rs` is what operators, strangers and registry clients may send, `device.rs` what a device may,
+//! `sockets.rs` is what comes instead of decent HTTP and TLS, `requests.rs` what operators, strangers and registry clients may send, `device.rs` what a device may,
 //! `certificates.rs` who may come in at all, `packages.rs` what may be in a package, and `manifests.rs` what a
 //! server may tell a device.
 
@@ -11,9 +11,10 @@ mod device;
 mod manifests;
 mod packages;
 mod requests;
+mod sockets;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,13 +131,39 @@ impl Door {
                 Ok(0) => return answer,
                 Ok(count) => answer.extend(&buffer[..count]),
                 Err(error) => {
-                    let silent =
-                        matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut);
+                    let silent = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
                     assert!(!silent, "the server neither answers nor closes");
                     return answer;
                 }
             }
         }
+    }
+
+    /// As [`Door::exchange`], but says at once that nothing more will come.
+    fn half_closed(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server listens");
+        stream.set_read_timeout(Some(SILENCE_MAX)).expect("a live socket");
+        let mut answer = Vec::new();
+        let ended = match &self.tls {
+            None => {
+                let _sent = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+                stream.read_to_end(&mut answer)
+            }
+            Some(tls) => {
+                let name = ServerName::try_from("127.0.0.1").expect("an address is a name");
+                let mut connection =
+                    rustls::ClientConnection::new(tls.clone(), name).expect("a configuration");
+                let mut tls = rustls::Stream::new(&mut connection, &mut stream);
+                let _sent = tls.write_all(bytes).and_then(|()| tls.flush());
+                tls.conn.send_close_notify();
+                let _said = tls.conn.write_tls(tls.sock).and_then(|_| tls.sock.shutdown(Shutdown::Write));
+                tls.read_to_end(&mut answer)
+            }
+        };
+        let silent =
+            ended.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
+        assert!(!silent, "the server neither answers nor closes");
+        answer
     }
 
     fn ask(&self, ask: &Ask<'_>) -> Answer {
@@ -201,6 +228,23 @@ impl Answer {
         let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
         let status = head.strip_prefix("http/1.1 ")?.split(' ').next()?.parse().ok()?;
         Some(Answer { status, head, body: bytes[end + 4..].to_vec() })
+    }
+
+    /// Every answer on a connection, one behind the other. Bodies are counted, so that text in one is no answer.
+    fn all(mut bytes: &[u8]) -> Vec<Self> {
+        let mut answers = Vec::new();
+        while let Some(mut answer) = Answer::read(bytes) {
+            let length = answer.head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length = length.and_then(|length| length.trim().parse().ok());
+            // Without a length, the rest is its body.
+            let length = length.unwrap_or(answer.body.len()).min(answer.body.len());
+            answer.body.truncate(length);
+            bytes =
+                &bytes[bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or(0) + 4 + length..];
+            answers.push(answer);
+        }
+        assert!(bytes.is_empty(), "not an answer: {}", String::from_utf8_lossy(bytes));
+        answers
     }
 
     fn json(&self) -> Value {

@@ -221,6 +221,31 @@ fn pk_087_the_number_of_entries_is_bounded() {
     assert!(matches!(leaves_nothing(&tar.gzip()), ArchiveError::TooManyEntries));
 }
 
+#[test]
+fn pk_087_directories_that_are_only_implied_are_counted() {
+    let mut tar = good();
+    for index in 0..ENTRIES_MAX / 40 {
+        // Forty directories in one path.
+        tar = tar.file(&format!("app/{index}{}/x", "/d".repeat(40)), b"");
+    }
+    assert!(matches!(leaves_nothing(&tar.gzip()), ArchiveError::TooManyEntries));
+}
+
+/// Found by fuzzing: sizes were added up before anybody had seen the data.
+#[test]
+fn pk_087_a_size_beyond_all_bounds_is_only_a_lie() {
+    let mut tar = good();
+    tar.header(b'0', b"app/large", b"", 0o644, 0);
+    let at = tar.0.len() - 512;
+    // The binary form, for sizes that do not fit into octal digits.
+    tar.0[at + 124..at + 136].fill(0xff);
+    tar.0[at + 148..at + 156].fill(b' ');
+    let sum: u32 = tar.0[at..].iter().map(|byte| u32::from(*byte)).sum();
+    tar.0[at + 148..at + 156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    let error = leaves_nothing(&tar.gzip());
+    assert!(matches!(error, ArchiveError::Tar(_)), "{error:?}");
+}
+
 /// The beginning of an archive and then zeros, just more than it may expand to.
 fn bomb(tar: &Tar) -> ArchiveError {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

@@ -128,7 +128,8 @@ pub(super) async fn revert(
 /// Which devices a deployment would reach, without writing anything.
 #[utoipa::path(post, path = "/deployments/{deployment}/preview", tag = "deployments", operation_id = "previewDeployment",
     params(("deployment" = String, Path)), request_body = operator::PutDeployment,
-    responses((status = 200, body = operator::Preview), (status = 422, body = operator::Problem)))]
+    responses((status = 200, body = operator::Preview), (status = 409, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
 pub(super) async fn preview(
     _: Operator,
     State(api): State<Api>,

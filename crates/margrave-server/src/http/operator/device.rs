@@ -30,7 +30,8 @@ pub(super) struct ListParams {
 
 /// Devices by id, a page at a time.
 #[utoipa::path(get, path = "/devices", tag = "devices", params(ListParams), operation_id = "listDevices",
-    responses((status = 200, body = operator::Page<operator::Device>), (status = 400, body = operator::Problem)))]
+    responses((status = 200, body = operator::Page<operator::Device>), (status = 400, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
 pub(super) async fn list(
     _: Operator,
     State(api): State<Api>,

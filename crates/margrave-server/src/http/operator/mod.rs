@@ -7,6 +7,7 @@
 mod authority;
 mod deployment;
 mod device;
+mod document;
 mod event;
 mod package;
 mod read;
@@ -55,8 +56,7 @@ impl axum::extract::FromRef<Api> for App {
 pub fn router(app: App) -> Router {
     let feed = Feed::new(Arc::clone(&app.fleet), Stopping::clone(&app.stopping));
     let (routes, document) = routes().split_for_parts();
-    let document =
-        Bytes::from(document.to_json().expect("the document is plain data, which always serialises"));
+    let document = Bytes::from(document::complete(&document).to_string());
     let described = move || {
         let document = document.clone();
         async move { ([(CONTENT_TYPE, "application/json")], document) }

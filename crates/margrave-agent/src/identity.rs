@@ -1,51 +1,127 @@
-//! Who this device is: joining a server once, and renewing for ever after.
+//! Who this device is, to which server, and by which of the three forms it speaks to it.
 //!
-//! Everything that belongs together is in one file, replaced as a whole: a power cut leaves the old
-//! identity or the new one, never a certificate without its key.
+//! `issued.rs` joins a server of ours and renews, `installed.rs` takes what an operator installed for any server,
+//! `service.rs` fetches trust bundles, `file.rs` is how all of it lies on disk. Keeping it fresh is the keeper's task.
+
+mod file;
+mod installed;
+mod issued;
+mod service;
+mod trust;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use margrave_core::id::ClientId;
+use margrave_core::device::{Device, Event, Settings};
+use margrave_core::id::{ClientId, DeviceId};
 use margrave_core::moment::Moment;
-use margrave_http::{Client, Limits, Origin, Request, Response, Trust};
+use margrave_http::Response;
 use margrave_identity::bundle::Bundle;
-use margrave_identity::csr::Csr;
-use margrave_identity::key::PrivateKey;
 use margrave_identity::live::{LiveBundle, LiveSvid};
-use margrave_identity::pin::Pin;
-use margrave_identity::proof::prove;
 use margrave_identity::svid::{Svid, SvidError};
-use margrave_identity::tls::pinned_client_config;
-use margrave_wire::identity::{
-    JOIN_PATH, JoinRequest, JoinResponse, JwkSet, RENEW_PATH, RenewRequest, RenewResponse,
-};
-use margrave_wire::problem::Problem;
+use margrave_ledger::StateFile;
+use margrave_wire::identity::JwkSet;
+use margrave_wire::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 
-/// An identity file larger than this was not written by us.
-const FILE_SIZE_MAX: u64 = 1 << 20;
-/// The server signs one certificate; whoever takes longer is not there.
-const TIME_MAX: Duration = Duration::from_secs(30);
+use file::IdentityFile;
+pub use installed::{Installation, install};
+pub(crate) use installed::{Reloaded, Watch};
+pub use issued::{Enrollment, enroll, join};
+pub use service::{Service, ServiceError};
+pub(crate) use service::Found;
+pub use trust::WebTrust;
 
-/// The device's identity as it is on disk.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+use crate::clock;
+use crate::run::lock;
+
+/// An identity file, a certificate or a bundle larger than this is not one.
+const FILE_SIZE_MAX: u64 = 1 << 20;
+
+/// Which of the three forms of the device interface is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// Mutual TLS with SVIDs.
+    #[default]
+    G2,
+    /// Signed requests.
+    G1,
+    /// Desired state from a Git repository; the rest as g2.
+    Git,
+}
+
+impl std::fmt::Display for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Form::G2 => "g2 (mutual TLS)",
+            Form::G1 => "g1 (signed requests)",
+            Form::Git => "git (desired state), g2 (reports)",
+        })
+    }
+}
+
+/// The device's identity.
+#[derive(Clone)]
 pub struct Identity {
+    /// As the server knows the relationship with this device.
     pub client_id: ClientId,
-    /// The server's page and identity service, authenticated by `pin`.
+    /// As the device calls itself in what it tells.
+    pub device_id: DeviceId,
+    /// The address that was joined.
     pub url: String,
-    pub pin: String,
-    /// The device interface, authenticated by SVIDs.
+    /// The device interface.
     pub device_url: String,
     pub registry: Option<String>,
+    pub credential: Credential,
+    /// Where desired state comes from when not from the device interface.
+    pub git: Option<GitSource>,
+}
+
+/// How the device proves who it is.
+#[derive(Clone)]
+pub enum Credential {
+    Svid(SvidCredential),
+}
+
+/// An SVID with its key, and the bundle that the server's is verified against.
+#[derive(Clone)]
+pub struct SvidCredential {
     certificates: Vec<String>,
     key: String,
     trust_bundle: JwkSet,
+    /// The validator of `trust_bundle` at the service it came from; never of a body that was refused (ID-144).
+    bundle_tag: Option<String>,
+    pub(crate) source: SvidSource,
+}
+
+/// Who replaces an SVID before it expires.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SvidSource {
+    /// A server of ours, behind a page with this pin.
+    Issued { pin: String },
+    /// An operator, by replacing files.
+    Installed(installed::Installed),
+}
+
+/// Which repository holds desired state.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum GitSource {
+    /// The one that the server names when it is asked.
+    Server,
+    /// One that an operator named.
+    Given {
+        url: String,
+        username: String,
+        token: String,
+        /// The authority behind it, PEM, unless the system's will do.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        authority: Option<String>,
+    },
 }
 
 impl std::fmt::Debug for Identity {
@@ -57,14 +133,28 @@ impl std::fmt::Debug for Identity {
     }
 }
 
+impl std::fmt::Debug for GitSource {
+    /// A token in a log is a token lost.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            GitSource::Server => f.write_str("Server"),
+            GitSource::Given { url, .. } => write!(f, "Given({url})"),
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     #[error("this device has not joined a server yet: run `margrave-agent join URL --token T --pin P` first")]
     NotJoined,
     #[error(
-        "{0} already belongs to device {1}; use another --data directory, or remove this one to begin anew"
+        "{0} already belongs to device {1}; use another --data directory, or move this device to another identity with --replace"
     )]
     AlreadyJoined(PathBuf, ClientId),
+    #[error("the agent is running on {0}; stop it before its identity is replaced")]
+    Running(PathBuf),
+    #[error("the device's memory cannot be opened")]
+    Ledger(#[source] margrave_ledger::LedgerError),
     #[error("{path} could not be {what}")]
     File {
         what: &'static str,
@@ -72,12 +162,32 @@ pub enum IdentityError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{0} is damaged; restore it from a backup, or join anew with a fresh token")]
+    #[error("{0} is larger than {FILE_SIZE_MAX} bytes; it is not what it should be")]
+    TooLarge(PathBuf),
+    #[error("{0} is damaged; restore it from a backup, or join anew")]
     Damaged(PathBuf, #[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("{0} cannot be used")]
+    Unusable(PathBuf, #[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("{path} expired at {at}; install one that is valid, and check this machine's clock")]
+    Expired { path: PathBuf, at: String },
+    #[error(
+        "the certificate is of {0}; a device needs one of spiffe://<trust-domain>/margo/wfm/<server>/client/<device> (ID-011)"
+    )]
+    ForeignName(String),
+    #[error(
+        "the certificate is of {new}, this device is {current}; a renewal keeps the name (ID-172), another one needs `margrave-agent join … --replace`"
+    )]
+    OtherName { current: String, new: String },
+    #[error("there is no trust bundle; give its file or address with --bundle, or the identity service with --identity-url")]
+    NoBundle,
+    #[error("the trust bundle could not be fetched")]
+    Service(#[from] ServiceError),
     #[error("{0}")]
     Address(String),
     #[error("the pin is not a pin: copy it as the server printed it")]
     Pin(#[source] margrave_identity::pin::InvalidPin),
+    #[error("no authority to trust the server by")]
+    Trust(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("a key could not be made")]
     Key(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the server at {url} could not be reached")]
@@ -109,64 +219,181 @@ fn key_error(error: impl std::error::Error + Send + Sync + 'static) -> IdentityE
     IdentityError::Key(Box::new(error))
 }
 
-/// Exchanges a one-time token for an identity and keeps it under `data`.
-pub async fn join(data: &Path, url: &str, token: &str, pin: &str) -> Result<Identity, IdentityError> {
-    let path = file_in(data);
-    match Identity::load(data) {
-        Err(IdentityError::NotJoined) => {}
-        Ok(identity) => return Err(IdentityError::AlreadyJoined(path, identity.client_id)),
-        Err(error) => return Err(error),
-    }
-    let client = web_client(url, pin)?;
-    let key = join_key(data)?;
-    let csr = Csr::make(&key).map_err(key_error)?;
-    let request = JoinRequest { token: token.to_owned(), csr: csr.to_pem() };
-    let joined: JoinResponse = exchange(&client, url, JOIN_PATH, &request).await?;
-    let identity = Identity {
-        client_id: joined.client_id,
-        url: url.trim_end_matches('/').to_owned(),
-        pin: pin.to_owned(),
-        device_url: joined.device_url,
-        registry: joined.registry,
-        certificates: joined.certificates,
-        key: key.to_pem(),
-        trust_bundle: joined.trust_bundle,
-    };
-    // What cannot be used must not be kept.
-    identity.live()?;
-    identity.save(data)?;
-    let spent = join_key_in(data);
-    std::fs::remove_file(&spent).map_err(IdentityError::file("removed", &spent))?;
-    if let Some(authority) = joined.web_authority {
-        let path = registry_authority(data);
-        std::fs::write(&path, authority).map_err(IdentityError::file("written", &path))?;
-    }
-    Ok(identity)
+/// A data directory that is ready to take an identity.
+#[derive(Debug)]
+pub struct Place {
+    data: PathBuf,
+    /// Held while the identity that is here is being replaced, so that no agent runs meanwhile.
+    _lock: Option<File>,
 }
 
-/// The key to join with, on disk before it is shown to anybody: when the answer is lost, the server takes
-/// the same token again from the same key, and from no other.
-fn join_key(data: &Path) -> Result<PrivateKey, IdentityError> {
-    let path = join_key_in(data);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            return PrivateKey::from_pem(&text)
-                .map_err(|error| IdentityError::Damaged(path, Box::new(error)));
+impl Place {
+    /// One that belongs to no device yet.
+    pub fn vacant(data: &Path) -> Result<Place, IdentityError> {
+        match Identity::load(data) {
+            Err(IdentityError::NotJoined) => Ok(Place { data: data.to_owned(), _lock: None }),
+            Ok(identity) => Err(IdentityError::AlreadyJoined(file_in(data), identity.client_id)),
+            Err(error) => Err(error),
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(IdentityError::file("read", &path)(error)),
     }
-    let key = PrivateKey::generate().map_err(key_error)?;
-    write_secret(data, &path, key.to_pem().as_bytes())?;
-    Ok(key)
+
+    /// One whose identity, if it has one, is replaced; what runs and what is desired stay.
+    pub fn taken_over(data: &Path) -> Result<Place, IdentityError> {
+        let identity = match Identity::load(data) {
+            Err(IdentityError::NotJoined) => return Place::vacant(data),
+            loaded => loaded?,
+        };
+        let lock = lock(data).map_err(|_| IdentityError::Running(data.to_owned()))?;
+        // What the ledger holds was accepted under the identity that goes; older agents did not write that down.
+        let (mut ledger, device, _) = StateFile::<Device>::open(&data.join("ledger")).map_err(IdentityError::Ledger)?;
+        if let Some(mut device) = device {
+            let settings = Settings::new(identity.device_id.clone());
+            device.absorb(&settings, clock::now(), clock::roll(), Event::IdentityIs(identity.principal()?));
+            ledger.commit(&device).map_err(IdentityError::Ledger)?;
+        }
+        Ok(Place { data: data.to_owned(), _lock: Some(lock) })
+    }
+
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// From now on, this place is `identity`'s.
+    fn settle(&self, identity: &Identity) -> Result<(), IdentityError> {
+        identity.save(&self.data)
+    }
 }
 
-fn join_key_in(data: &Path) -> PathBuf {
-    data.join("join-key.pem")
+impl Identity {
+    pub fn load(data: &Path) -> Result<Self, IdentityError> {
+        let path = file_in(data);
+        if !path.exists() {
+            return Err(IdentityError::NotJoined);
+        }
+        let text = read_bounded(&path)?;
+        let damaged = |error: Box<dyn std::error::Error + Send + Sync>| IdentityError::Damaged(path.clone(), error);
+        let file: IdentityFile = serde_json::from_str(&text).map_err(|error| damaged(Box::new(error)))?;
+        Identity::try_from(file).map_err(|error| damaged(Box::new(error)))
+    }
+
+    fn save(&self, data: &Path) -> Result<(), IdentityError> {
+        let text = serde_json::to_vec_pretty(&IdentityFile::from(self)).expect("an identity is plain data");
+        write_secret(data, &file_in(data), &text)
+    }
+
+    pub fn form(&self) -> Form {
+        match (&self.credential, &self.git) {
+            (Credential::Svid(_), None) => Form::G2,
+            (Credential::Svid(_), Some(_)) => Form::Git,
+        }
+    }
+
+    /// Whom the server takes this device for: what its memory of manifest versions is keyed by.
+    pub fn principal(&self) -> Result<String, IdentityError> {
+        match &self.credential {
+            Credential::Svid(credential) => Ok(credential.svid().map_err(answer)?.name().to_string()),
+        }
+    }
+
+    /// When the certificate that this device proves itself with expires.
+    pub fn expires(&self) -> Result<Moment, SvidError> {
+        match &self.credential {
+            Credential::Svid(credential) => Ok(credential.svid()?.not_after()),
+        }
+    }
+
+    pub(crate) fn svid_credential(&self) -> Option<&SvidCredential> {
+        match &self.credential {
+            Credential::Svid(credential) => Some(credential),
+        }
+    }
+
+    /// Whether the server is one of ours, with all that only ours have.
+    pub(crate) fn is_issued(&self) -> bool {
+        let source = self.svid_credential().map(|credential| &credential.source);
+        matches!(source, Some(SvidSource::Issued { .. }))
+    }
+
+    fn keep(&mut self, data: &Path, credential: SvidCredential) -> Result<(), IdentityError> {
+        let next = Identity { credential: Credential::Svid(credential), ..self.clone() };
+        next.save(data)?;
+        *self = next;
+        Ok(())
+    }
+
+    /// Takes over a refreshed trust bundle as a whole (ID-142); a worse one changes nothing (ID-143). Says whether
+    /// anything changed.
+    pub(crate) fn take_bundle(
+        &mut self,
+        data: &Path,
+        live: &LiveBundle,
+        set: JwkSet,
+        tag: Option<String>,
+    ) -> Result<bool, IdentityError> {
+        let held = self.svid_credential().ok_or(IdentityError::NotAClient)?;
+        if set == held.trust_bundle {
+            return Ok(false);
+        }
+        let current = live.current();
+        let bundle = Bundle::from_wire(current.trust_domain().clone(), &set).map_err(answer)?;
+        if bundle.is_older_than(&current) {
+            tracing::warn!(
+                "security: an older trust bundle is offered; taken, because its transport is authenticated (ID-145)"
+            );
+        }
+        let next = SvidCredential { trust_bundle: set, bundle_tag: tag, ..held.clone() };
+        self.keep(data, next)?;
+        live.replace(bundle).map_err(answer)?;
+        Ok(true)
+    }
+}
+
+impl SvidCredential {
+    pub(crate) fn svid(&self) -> Result<Svid, SvidError> {
+        Svid::from_pem(&self.certificates.concat(), &self.key)
+    }
+
+    /// What TLS needs, replaceable while connections are open.
+    pub(crate) fn live(&self) -> Result<(Arc<LiveSvid>, Arc<LiveBundle>), IdentityError> {
+        let svid = self.svid().map_err(answer)?;
+        let Some(name) = svid.client_name() else { return Err(IdentityError::NotAClient) };
+        let bundle =
+            Bundle::from_wire(name.server.trust_domain.clone(), &self.trust_bundle).map_err(answer)?;
+        Ok((LiveSvid::new(svid), LiveBundle::new(bundle)))
+    }
+
+    /// Where the next trust bundle comes from, and the validator of the one that is held.
+    pub(crate) fn service(&self, url: &str) -> Option<(Service, Option<String>)> {
+        let service = match &self.source {
+            SvidSource::Issued { pin } => Some(Service::of_server(url, pin)),
+            SvidSource::Installed(installed) => installed.service.clone(),
+        };
+        service.map(|service| (service, self.bundle_tag.clone()))
+    }
+}
+
+/// Where the authority of the server's registry is kept, for an engine on this device to trust.
+pub fn registry_authority(data: &Path) -> PathBuf {
+    data.join("registry-authority.pem")
+}
+
+fn file_in(data: &Path) -> PathBuf {
+    data.join("identity.json")
+}
+
+/// A small text file.
+fn read_bounded(path: &Path) -> Result<String, IdentityError> {
+    let mut text = String::new();
+    let file = File::open(path).map_err(IdentityError::file("opened", path))?;
+    file.take(FILE_SIZE_MAX + 1).read_to_string(&mut text).map_err(IdentityError::file("read", path))?;
+    if text.len() as u64 > FILE_SIZE_MAX {
+        return Err(IdentityError::TooLarge(path.to_owned()));
+    }
+    Ok(text)
 }
 
 /// Replaces a file as a whole, readable by its owner only.
-fn write_secret(data: &Path, path: &Path, content: &[u8]) -> Result<(), IdentityError> {
+pub(crate) fn write_secret(data: &Path, path: &Path, content: &[u8]) -> Result<(), IdentityError> {
     let temporary = path.with_extension("part");
     let write = || -> std::io::Result<()> {
         create_private(data)?;
@@ -191,145 +418,13 @@ pub(crate) fn create_private(data: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data)
 }
 
-impl Identity {
-    pub fn load(data: &Path) -> Result<Self, IdentityError> {
-        let path = file_in(data);
-        let mut text = String::new();
-        match File::open(&path) {
-            Ok(file) => file
-                .take(FILE_SIZE_MAX)
-                .read_to_string(&mut text)
-                .map_err(IdentityError::file("read", &path))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(IdentityError::NotJoined);
-            }
-            Err(error) => return Err(IdentityError::file("opened", &path)(error)),
-        };
-        serde_json::from_str(&text).map_err(|error| IdentityError::Damaged(path, Box::new(error)))
-    }
-
-    fn save(&self, data: &Path) -> Result<(), IdentityError> {
-        let text = serde_json::to_vec_pretty(self).expect("an identity is plain data");
-        write_secret(data, &file_in(data), &text)
-    }
-
-    /// What TLS needs, replaceable while connections are open.
-    pub fn live(&self) -> Result<(Arc<LiveSvid>, Arc<LiveBundle>), IdentityError> {
-        let svid = self.svid().map_err(answer)?;
-        let Some(name) = svid.client_name() else { return Err(IdentityError::NotAClient) };
-        let bundle =
-            Bundle::from_wire(name.server.trust_domain.clone(), &self.trust_bundle).map_err(answer)?;
-        Ok((LiveSvid::new(svid), LiveBundle::new(bundle)))
-    }
-
-    pub fn svid(&self) -> Result<Svid, SvidError> {
-        Svid::from_pem(&self.certificates.concat(), &self.key)
-    }
-
-    /// Gets the next SVID for the same name, proving possession of the previous key; works after expiry
-    /// too, because a device may have been away for long.
-    pub async fn renew(
-        &mut self,
-        data: &Path,
-        svid: &LiveSvid,
-        bundle: &LiveBundle,
-    ) -> Result<(), IdentityError> {
-        let previous = svid.current();
-        let key = PrivateKey::generate().map_err(key_error)?;
-        let csr = Csr::make(&key).map_err(key_error)?;
-        let proof = prove(previous.key(), &csr).map_err(key_error)?;
-        let client = web_client(&self.url, &self.pin)?;
-        let request = RenewRequest::new(csr.to_pem(), self.certificates.clone(), &proof);
-        let renewed: RenewResponse = exchange(&client, &self.url, RENEW_PATH, &request).await?;
-        let next = Identity {
-            certificates: renewed.certificates,
-            key: key.to_pem(),
-            trust_bundle: renewed.trust_bundle,
-            ..self.clone()
-        };
-        let next_svid = next.svid().map_err(answer)?;
-        if next_svid.client_name() != previous.client_name() {
-            return Err(IdentityError::NotAClient);
-        }
-        let trust_domain = next_svid.server_name().trust_domain.clone();
-        let next_bundle = Bundle::from_wire(trust_domain, &next.trust_bundle).map_err(answer)?;
-        // On disk before in use: a server may refuse the older one as soon as it has seen the newer.
-        next.save(data)?;
-        *self = next;
-        svid.replace(next_svid).map_err(answer)?;
-        bundle.replace(next_bundle).map_err(answer)?;
-        Ok(())
-    }
-
-    /// Takes over a refreshed trust bundle; a worse one changes nothing (ID-143).
-    pub fn refresh_bundle(
-        &mut self,
-        data: &Path,
-        live: &LiveBundle,
-        bytes: &[u8],
-    ) -> Result<bool, IdentityError> {
-        let set: JwkSet = serde_json::from_slice(bytes).map_err(answer)?;
-        if set == self.trust_bundle {
-            return Ok(false);
-        }
-        let current = live.current();
-        let bundle = Bundle::from_wire(current.trust_domain().clone(), &set).map_err(answer)?;
-        if bundle.is_older_than(&current) {
-            tracing::warn!(
-                "security: the server offers an older trust bundle; taken, because its transport is authenticated"
-            );
-        }
-        let next = Identity { trust_bundle: set, ..self.clone() };
-        next.save(data)?;
-        *self = next;
-        live.replace(bundle).map_err(answer)?;
-        Ok(true)
-    }
-}
-
-/// Where the authority of the server's registry is kept, for an engine on this device to trust.
-pub fn registry_authority(data: &Path) -> PathBuf {
-    data.join("registry-authority.pem")
-}
-
-fn file_in(data: &Path) -> PathBuf {
-    data.join("identity.json")
-}
-
-/// A connection to the page's listener, which is authenticated by its pin and by nothing else.
-pub fn web_client(url: &str, pin: &str) -> Result<Client, IdentityError> {
-    let origin = Origin::parse(url).map_err(|error| IdentityError::Address(error.to_string()))?;
-    let pin = Pin::parse(pin).map_err(IdentityError::Pin)?;
-    let trust = Trust::Tls(pinned_client_config(vec![pin]));
-    Client::new(trust, origin, Limits::default()).map_err(|error| IdentityError::Address(error.to_string()))
-}
-
-async fn exchange<Q: Serialize, A: serde::de::DeserializeOwned>(
-    client: &Client,
-    url: &str,
-    path: &str,
-    request: &Q,
-) -> Result<A, IdentityError> {
-    let sent = client.send(Request::post(path).json(request).timeout(TIME_MAX)).await;
-    let response = sent.map_err(|source| IdentityError::Unreachable { url: url.to_owned(), source })?;
-    if !response.status.is_success() {
-        return Err(IdentityError::Refused(refusal(&response)));
-    }
-    serde_json::from_slice(&response.body).map_err(answer)
-}
-
-/// What a problem body says, or at least the status.
+/// What an error answer says, or at least the status.
 pub fn refusal(response: &Response) -> String {
-    match serde_json::from_slice::<Problem>(&response.body) {
-        Ok(problem) => match problem.detail {
-            Some(detail) => format!("{} ({detail})", problem.title),
-            None => problem.title,
-        },
-        Err(_) => format!("HTTP {}", response.status),
+    match Refusal::read(&response.body).words() {
+        Some(words) => words,
+        None if response.status.is_redirection() => {
+            format!("HTTP {}; redirects are not followed, so give the address it leads to", response.status)
+        }
+        None => format!("HTTP {}", response.status),
     }
-}
-
-/// When to renew next, given dice in 0..1; at once when it is overdue.
-pub fn renew_at(svid: &Svid, now: Moment, roll: f64) -> Moment {
-    svid.renew_at(roll).max(now)
 }

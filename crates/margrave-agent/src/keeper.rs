@@ -1,21 +1,22 @@
-//! Keeps the identity fresh: renews the SVID long before it expires, and refreshes the trust bundle.
+//! Keeps the identity fresh: renews the SVID or watches the files it is installed from, and refreshes the trust
+//! bundle.
 //!
-//! Works beside the main loop and never touches what runs. When renewal fails for so long that the SVID
-//! expires, it goes on trying: the server takes the previous key as proof, however old its certificate.
+//! Works beside the main loop and never touches what runs. When nobody renews for so long that the SVID expires,
+//! the server is not called any more (`upstream/`), what runs keeps running, and this goes on trying or watching.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use margrave_core::moment::Moment;
-use margrave_http::{Request, StatusCode, header};
 use margrave_identity::live::{LiveBundle, LiveSvid};
-use margrave_wire::identity::BUNDLE_PATH;
-use tokio::sync::Mutex;
+use margrave_identity::svid::Svid;
 
 use crate::clock;
-use crate::identity::{Identity, IdentityError, web_client};
+use crate::identity::{Found, Identity, IdentityError, Reloaded, SvidSource, Watch};
+use crate::status::timestamp;
 use crate::upstream::Upstream;
+use crate::way::Way;
 
 /// The first pause after a failed try; doubles, but an expired device tries at least every hour.
 const RETRY_MIN: Duration = Duration::from_secs(15);
@@ -25,109 +26,194 @@ const REFRESH_MIN: Duration = Duration::from_secs(30);
 const REFRESH_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Clocks jump and machines sleep, so no nap is longer.
 const NAP_MAX: Duration = Duration::from_secs(60);
-const BUNDLE_SIZE_MAX: u64 = 1 << 20;
+/// How often to look at installed files: soon enough for a technician who replaced one and waits.
+const WATCH_EVERY: Duration = Duration::from_secs(5);
+/// After which part of its life a certificate that nobody renewed is worth a word (ID-187).
+const WARNINGS: [f64; 4] = [0.5, 0.8, 0.95, 1.0];
 
-pub(crate) async fn keep(
-    data: PathBuf,
-    identity: Arc<Mutex<Identity>>,
-    svid: Arc<LiveSvid>,
-    bundle: Arc<LiveBundle>,
-    upstream: Arc<Upstream>,
-) {
-    let mut renew_at = svid.current().renew_at(clock::roll());
-    let mut refresh_at = clock::now().after(refresh_pause(&bundle));
-    let mut failures = 0u32;
-    let mut bundle_tag: Option<String> = None;
-    loop {
-        let now = clock::now();
-        if now >= renew_at {
-            let mut identity = identity.lock().await;
-            match identity.renew(&data, &svid, &bundle).await {
-                Ok(()) => {
-                    failures = 0;
-                    renew_at = svid.current().renew_at(clock::roll());
-                    // New connections present the new SVID (ID-106).
-                    upstream.reconnect();
-                    tracing::info!(until = svid.current().not_after().0, "identity renewed");
-                }
-                Err(error) => {
-                    failures = failures.saturating_add(1);
-                    let pause = RETRY_MIN.saturating_mul(1 << failures.min(8)).min(RETRY_MAX);
-                    // Not beyond what is left of a short-lived SVID.
-                    let left = svid.current().not_after().since(now) / 4;
-                    let pause = pause.min(left.max(RETRY_MIN.min(Duration::from_secs(2))));
-                    renew_at = now.after(pause.mul_f64(0.75 + clock::roll() / 2.0));
-                    let lived = svid.current().elapsed(now);
-                    let expires_in = svid.current().not_after().since(now).as_secs();
-                    match lived {
-                        // What runs keeps running; only the server no longer hears of it (ID-187).
-                        1.0.. => {
-                            tracing::error!(%error, "the certificate has expired and could not be renewed; trying again")
-                        }
-                        0.8.. => {
-                            tracing::error!(%error, expires_in, "the certificate expires soon and could not be renewed; trying again")
-                        }
-                        _ => {
-                            tracing::warn!(%error, expires_in, "the certificate could not be renewed yet; trying again")
-                        }
-                    }
+pub(crate) struct Keeper {
+    pub(crate) data: PathBuf,
+    pub(crate) identity: Identity,
+    pub(crate) svid: Arc<LiveSvid>,
+    pub(crate) bundle: Arc<LiveBundle>,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) way: Arc<Way>,
+    /// The validator of the newest body that was looked at and found good, also when nothing had to be written.
+    pub(crate) tag: Option<String>,
+}
+
+impl Keeper {
+    pub(crate) async fn keep(mut self) {
+        let Some(source) = self.identity.svid_credential().map(|credential| credential.source.clone()) else {
+            return;
+        };
+        let mut renewal = match source {
+            SvidSource::Issued { pin } => Renewal::Ask {
+                pin,
+                at: self.svid.current().renew_at(clock::roll()),
+                failures: 0,
+            },
+            SvidSource::Installed(_) => Renewal::Watch { files: Watch::default(), warned: 0 },
+        };
+        let mut refresh_at = clock::now().after(self.refresh_pause());
+        let mut refreshed_at = Moment::default();
+        loop {
+            let now = clock::now();
+            self.renew(&mut renewal, now).await;
+            if now >= refresh_at {
+                refresh_at = now.after(self.refresh().await);
+                refreshed_at = now;
+            }
+            let now = clock::now();
+            let next = match &renewal {
+                Renewal::Ask { at, .. } => at.since(now).min(NAP_MAX),
+                Renewal::Watch { .. } => WATCH_EVERY,
+            };
+            let nap = next.min(refresh_at.since(now)).max(Duration::from_millis(100));
+            tokio::select! {
+                () = tokio::time::sleep(nap) => {}
+                () = self.way.doubtful.notified() => {
+                    // Not more often than a hint may ask for, whatever the network does.
+                    refresh_at = refresh_at.min(refreshed_at.after(REFRESH_MIN)).max(clock::now());
                 }
             }
         }
-        if now >= refresh_at {
-            let pause = match refresh(&data, &identity, &bundle, &mut bundle_tag).await {
-                Ok(changed) => {
-                    if changed {
-                        tracing::info!("trust bundle replaced");
-                        upstream.reconnect();
+    }
+
+    async fn renew(&mut self, renewal: &mut Renewal, now: Moment) {
+        match renewal {
+            Renewal::Ask { pin, at, failures } if now >= *at => {
+                match self.identity.renew(&self.data, pin, &self.svid, &self.bundle).await {
+                    Ok(()) => {
+                        *failures = 0;
+                        *at = self.svid.current().renew_at(clock::roll());
+                        tracing::info!(until = timestamp(self.svid.current().not_after()), "identity renewed");
+                        self.way.note(None);
+                        self.reconnect();
                     }
-                    refresh_pause(&bundle)
+                    Err(error) => {
+                        *failures = failures.saturating_add(1);
+                        let svid = self.svid.current();
+                        *at = now.after(retry_pause(&svid, now, *failures));
+                        self.complain(&svid, now, &error);
+                    }
                 }
-                Err(error) => {
-                    // The current bundle stays in force (ID-143).
-                    tracing::debug!(%error, "trust bundle could not be refreshed");
-                    refresh_pause(&bundle).min(Duration::from_secs(300))
+            }
+            Renewal::Ask { .. } => {}
+            Renewal::Watch { files, warned } => {
+                let Reloaded { svid, bundle } =
+                    files.look(&mut self.identity, &self.data, &self.svid, &self.bundle, now);
+                if svid {
+                    *warned = 0;
+                    tracing::info!(until = timestamp(self.svid.current().not_after()), "the replaced certificate is in use");
                 }
-            };
-            refresh_at = clock::now().after(pause);
+                if bundle {
+                    self.tag = None;
+                    tracing::info!("the replaced trust bundle is in use");
+                }
+                if svid || bundle {
+                    self.way.note(None);
+                    self.reconnect();
+                }
+                self.warn(warned, now);
+            }
         }
-        let now = clock::now();
-        let nap = until(now, renew_at).min(until(now, refresh_at)).min(NAP_MAX);
-        tokio::time::sleep(nap.max(Duration::from_millis(100))).await;
+    }
+
+    /// An installed certificate is renewed by people, who have to be told in time.
+    fn warn(&self, warned: &mut usize, now: Moment) {
+        let svid = self.svid.current();
+        let over = WARNINGS.iter().filter(|part| svid.elapsed(now) >= **part).count();
+        if over <= *warned {
+            return;
+        }
+        *warned = over;
+        let until = timestamp(svid.not_after());
+        let notice = match over {
+            4.. => format!(
+                "the certificate expired at {until}; the server is not called any more, what runs keeps running; install a new one"
+            ),
+            _ => format!("the certificate expires at {until}; install a new one before"),
+        };
+        match over {
+            1 | 2 => tracing::warn!(until, "{notice}"),
+            _ => tracing::error!(until, "{notice}"),
+        }
+        self.way.note(Some(notice));
+    }
+
+    fn complain(&self, svid: &Svid, now: Moment, error: &IdentityError) {
+        let error = margrave_core::chain::sentence(error);
+        let expires_in = svid.not_after().since(now).as_secs();
+        match svid.elapsed(now) {
+            // What runs keeps running; only the server no longer hears of it (ID-187).
+            1.0.. => tracing::error!(error, "the certificate has expired and could not be renewed; trying again"),
+            0.8.. => {
+                tracing::error!(error, expires_in, "the certificate expires soon and could not be renewed; trying again")
+            }
+            _ => tracing::warn!(error, expires_in, "the certificate could not be renewed yet; trying again"),
+        }
+        self.way.note(Some(format!("the certificate could not be renewed: {error}")));
+    }
+
+    /// New connections present the new SVID and trust the new bundle (ID-106, ID-113).
+    fn reconnect(&self) {
+        self.upstream.reconnect();
+        self.way.renewed.notify_one();
+    }
+
+    /// Looks for another trust bundle, and says when to look again.
+    async fn refresh(&mut self) -> Duration {
+        match self.look_for_bundle().await {
+            Ok(changed) => {
+                if changed {
+                    tracing::info!("trust bundle replaced");
+                    self.reconnect();
+                }
+                self.refresh_pause()
+            }
+            Err(error) => {
+                // The current bundle stays in force, however old (ID-143).
+                let error = margrave_core::chain::sentence(&error);
+                tracing::warn!(error, "the trust bundle could not be refreshed; the one in use stays");
+                self.refresh_pause().min(Duration::from_secs(300))
+            }
+        }
+    }
+
+    async fn look_for_bundle(&mut self) -> Result<bool, IdentityError> {
+        let credential = self.identity.svid_credential().ok_or(IdentityError::NotAClient)?;
+        // A bundle that only lies in a file is looked after with the other files.
+        let Some((service, kept)) = credential.service(&self.identity.url) else { return Ok(false) };
+        let tag = self.tag.clone().or(kept);
+        let domain = self.bundle.current().trust_domain().clone();
+        match service.fetch(&domain, tag.as_deref()).await? {
+            Found::Unchanged => Ok(false),
+            Found::Bundle { body, tag } => {
+                let set = serde_json::from_slice(&body).map_err(|error| IdentityError::Answer(Box::new(error)))?;
+                let changed = self.identity.take_bundle(&self.data, &self.bundle, set, tag.clone())?;
+                self.tag = tag;
+                Ok(changed)
+            }
+        }
+    }
+
+    fn refresh_pause(&self) -> Duration {
+        self.bundle.current().refresh_after().clamp(REFRESH_MIN, REFRESH_MAX)
     }
 }
 
-fn until(now: Moment, then: Moment) -> Duration {
-    then.since(now)
+/// How an SVID is replaced before it expires.
+enum Renewal {
+    Ask { pin: String, at: Moment, failures: u32 },
+    Watch { files: Watch, warned: usize },
 }
 
-fn refresh_pause(bundle: &LiveBundle) -> Duration {
-    bundle.current().refresh_after().clamp(REFRESH_MIN, REFRESH_MAX)
-}
-
-async fn refresh(
-    data: &std::path::Path,
-    identity: &Mutex<Identity>,
-    bundle: &LiveBundle,
-    tag: &mut Option<String>,
-) -> Result<bool, IdentityError> {
-    let mut identity = identity.lock().await;
-    let client = web_client(&identity.url, &identity.pin)?;
-    let mut request =
-        Request::get(BUNDLE_PATH).header(header::ACCEPT, "application/json").body_max(BUNDLE_SIZE_MAX);
-    if let Some(tag) = tag {
-        request = request.header(header::IF_NONE_MATCH, tag);
+fn retry_pause(svid: &Svid, now: Moment, failures: u32) -> Duration {
+    let mut pause = RETRY_MIN.saturating_mul(1 << failures.min(8)).min(RETRY_MAX);
+    if !svid.is_expired(now) {
+        // Not beyond what is left of a short-lived SVID.
+        pause = pause.min((svid.not_after().since(now) / 4).max(Duration::from_secs(2)));
     }
-    let url = identity.url.clone();
-    let response = client.send(request).await.map_err(|source| IdentityError::Unreachable { url, source })?;
-    if response.status == StatusCode::NOT_MODIFIED {
-        return Ok(false);
-    }
-    if !response.status.is_success() {
-        return Err(IdentityError::Refused(crate::identity::refusal(&response)));
-    }
-    let changed = identity.refresh_bundle(data, bundle, &response.body)?;
-    // A tag is kept only for what was accepted (ID-144).
-    *tag = response.header(header::ETAG).map(str::to_owned);
-    Ok(changed)
+    pause.mul_f64(0.75 + clock::roll() / 2.0)
 }

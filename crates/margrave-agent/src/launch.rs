@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margrave_core::device::{Device, Settings};
-use margrave_core::id::{DeviceId, InvalidId};
+use margrave_core::id::DeviceId;
 use margrave_core::package::ProfileKind;
 use margrave_core::report::Failure;
 use margrave_http::{Client, Limits, Origin, Trust};
@@ -17,7 +17,7 @@ use margrave_oci::reference::Host;
 use crate::identity::{Identity, IdentityError};
 use crate::machine::{Machine, Offer, Overrides, OverridesError};
 use crate::registry_login::RegistryLogin;
-use crate::run::AgentConfig;
+use crate::run::{Access, AgentConfig};
 use crate::runtime::components::Components;
 use crate::runtime::compose::{ComposeRuntime, ComposeSettings, ImageRegistry};
 use crate::runtime::engine::Places;
@@ -56,8 +56,6 @@ pub struct Launch {
 pub enum LaunchError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error("the identity's name cannot be a device id")]
-    Name(#[from] InvalidId),
     #[error("{0}")]
     Runtime(#[source] Failure),
     #[error("the device's memory cannot be opened")]
@@ -80,8 +78,8 @@ impl Launch {
     pub async fn prepare(self) -> Result<AgentConfig, LaunchError> {
         let Launch { data, runtime, capabilities, poll_every, poll_wait } = self;
         let identity = Identity::load(&data)?;
-        let (svid, bundle) = identity.live()?;
-        let device = DeviceId::parse(identity.client_id.as_str())?;
+        let access = Access::open(&identity)?;
+        let device = identity.device_id.clone();
         let simulated = matches!(runtime, RuntimeChoice::Simulated(_));
         let runtime: Arc<dyn Runtime> = match runtime {
             RuntimeChoice::Simulated(simulation) => {
@@ -89,9 +87,6 @@ impl Launch {
                 Arc::new(opened.map_err(LaunchError::Simulation)?)
             }
             RuntimeChoice::Compose { engine, label, telemetry } => {
-                // The server's registry is also behind the device interface, where this device's own identity
-                // opens it: components need no password.
-                let tls = device_client_config(svid.clone(), bundle.clone());
                 let places = Places {
                     named: engine.or(Places::from_environment().named),
                     ..Places::from_environment()
@@ -103,7 +98,7 @@ impl Launch {
                     telemetry,
                     registry: None,
                 };
-                Arc::new(compose_runtime(&mut settings, &identity, tls)?)
+                Arc::new(compose_runtime(&mut settings, &identity, &access)?)
             }
         };
         // A device that boots faster than its engine must not say that it hosts nothing when it always did.
@@ -138,7 +133,7 @@ impl Launch {
         if let Some(poll_wait) = poll_wait {
             settings.poll_wait = poll_wait;
         }
-        Ok(AgentConfig { data, identity, svid, bundle, runtime, capabilities, capabilities_later, settings })
+        Ok(AgentConfig { data, identity, access, runtime, capabilities, capabilities_later, settings })
     }
 }
 
@@ -151,20 +146,26 @@ fn has_history(data: &std::path::Path) -> Result<bool, LaunchError> {
 fn compose_runtime(
     settings: &mut ComposeSettings,
     identity: &Identity,
-    tls: Arc<rustls::ClientConfig>,
+    access: &Access,
 ) -> Result<ComposeRuntime, LaunchError> {
-    let address = |error: &dyn std::fmt::Display| LaunchError::Address(error.to_string());
-    let origin = Origin::parse(&identity.device_url).map_err(|error| address(&error))?;
     let mut hosts = Hosts::new();
-    let own = Endpoint::new(origin.clone(), Tls::Given(tls.clone()));
-    for name in identity.registry.iter().map(String::as_str).chain(["margrave"]) {
-        hosts = hosts.with(Host::parse(name).map_err(|error| address(&error))?, own.clone());
+    // A server of ours has its registry behind the device interface too, where this device's own identity opens
+    // it: components need no password. Registries of others are asked as anybody would.
+    if let (true, Access::Svid { svid, bundle }) = (identity.is_issued(), access) {
+        let tls = device_client_config(svid.clone(), bundle.clone());
+        let address = |error: &dyn std::fmt::Display| LaunchError::Address(error.to_string());
+        let origin = Origin::parse(&identity.device_url).map_err(|error| address(&error))?;
+        let own = Endpoint::new(origin.clone(), Tls::Given(tls.clone()));
+        for name in identity.registry.iter().map(String::as_str).chain(["margrave"]) {
+            hosts = hosts.with(Host::parse(name).map_err(|error| address(&error))?, own.clone());
+        }
+        let client =
+            Client::new(Trust::Tls(tls), origin, Limits::default()).map_err(|error| address(&error))?;
+        settings.registry = identity
+            .registry
+            .clone()
+            .map(|address| ImageRegistry { address, login: Some(Arc::new(RegistryLogin::new(client))) });
     }
-    let client = Client::new(Trust::Tls(tls), origin, Limits::default()).map_err(|error| address(&error))?;
-    settings.registry = identity
-        .registry
-        .clone()
-        .map(|address| ImageRegistry { address, login: Some(Arc::new(RegistryLogin::new(client))) });
     let components =
         Components::new(RegistryClient::new(hosts), &settings.data).map_err(LaunchError::Runtime)?;
     ComposeRuntime::new(settings.clone(), components).map_err(LaunchError::Runtime)

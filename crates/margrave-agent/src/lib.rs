@@ -1,7 +1,7 @@
 //! The device: pulls what it should run, verifies every byte, applies it, and says what happened.
 //!
 //! Decisions are made in `margrave_core::device`; this crate is the thin shell that performs them.
-//! `run.rs` is the loop, `upstream.rs` the server's side of it, `runtime/` the engine's, `identity.rs`
+//! `run.rs` is the loop, `upstream/` the server's side of it, `runtime/` the engine's, `identity.rs`
 //! and `keeper.rs` who this device is, `status.rs` what a technician sees.
 
 pub mod clock;
@@ -14,5 +14,6 @@ mod run;
 pub mod runtime;
 pub mod status;
 mod upstream;
+mod way;
 
 pub use run::{AgentConfig, RunError, run};

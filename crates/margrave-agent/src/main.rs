@@ -1,17 +1,19 @@
 //! `margrave-agent`: a device's life on the command line.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use margrave_agent::identity::{Enrollment, Identity, Installation, Place, WebTrust};
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
 use margrave_agent::runtime::Telemetry;
 use margrave_agent::runtime::simulated::Simulation;
-use margrave_agent::{identity, status};
+use margrave_agent::{clock, identity, status};
+use margrave_core::id::DeviceId;
 use tokio::sync::watch;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -47,9 +49,15 @@ struct Cli {
 enum Command {
     /// Make this device a member of a server's fleet, once.
     #[command(
-        after_help = "Example:\n  margrave-agent join https://plant.example:8443 --token mgj_… --pin fu/kiX4t…=\n\n`margrave device token` prints this command with everything filled in."
+        after_help = "\
+Example:
+  margrave-agent join https://plant.example:8443 --token mgj_… --pin fu/kiX4t…=
+
+`margrave device token` prints this command with everything filled in. Any other Margo server, with files
+that its operator issued:
+  margrave-agent join https://wfm.example --svid svid.pem --key key.pem --bundle bundle.json"
     )]
-    Join(Join),
+    Join(Box<Join>),
     /// Run the device until stopped. What it started keeps running.
     #[command(
         after_help = "Example:\n  margrave-agent run --data /var/lib/margrave-agent\n\nLog: MARGRAVE_LOG=debug shows more, MARGRAVE_LOG=warn less."
@@ -64,14 +72,53 @@ enum Command {
 
 #[derive(Args)]
 struct Join {
-    /// The server's address, such as https://plant.example:8443.
+    /// The server's address, such as https://plant.example:8443; with --svid or --signed, that of its device interface.
     url: String,
     /// The one-time token from `margrave device token`.
     #[arg(long, env = "MARGRAVE_JOIN_TOKEN", hide_env_values = true)]
-    token: String,
-    /// The server's pin, which makes the first contact safe.
+    token: Option<String>,
+    /// The server's pin, which makes the first contact safe; with --svid, that of the identity service. May be repeated.
+    #[arg(long, conflicts_with = "ca")]
+    pin: Vec<String>,
+    /// Authorities to trust the server's web certificate by, PEM, instead of a pin; the system's when neither is given.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The certificate that an operator issued to this device (an X.509-SVID with its chain, PEM), for any Margo server.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    svid: Option<PathBuf>,
+    /// The key of --svid, PKCS#8 in PEM.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// The trust bundle of --svid: a JSON file, or the https address where it is published.
+    #[arg(long, value_name = "FILE|URL", requires = "svid")]
+    bundle: Option<String>,
+    /// The identity service of --svid, whose discovery document tells where the trust bundle is.
+    #[arg(long, value_name = "URL", requires = "svid")]
+    identity_url: Option<String>,
+    /// What the device calls itself in what it reports; the client's name when left out.
+    #[arg(long, value_name = "ID")]
+    device: Option<DeviceId>,
+    /// Replace the identity that is here, and keep what runs; see docs/devices.md before moving a device.
     #[arg(long)]
-    pin: String,
+    replace: bool,
+}
+
+impl Join {
+    async fn perform(self, data: &Path) -> anyhow::Result<Identity> {
+        let place = if self.replace { Place::taken_over(data)? } else { Place::vacant(data)? };
+        let Join { url, token, pin, ca, svid, key, bundle, identity_url, device, replace: _ } = self;
+        if let (Some(svid), Some(key)) = (svid, key) {
+            let trust = WebTrust::of(pin, ca.as_deref())?;
+            let installation =
+                Installation { url, svid, key, bundle, identity_url, trust, device, git: None };
+            return Ok(identity::install(&place, installation, clock::now()).await?);
+        }
+        let token = token.context("give the --token that `margrave device token` printed, or --svid and --key")?;
+        let [pin] = <[String; 1]>::try_from(pin)
+            .ok()
+            .context("give the --pin that `margrave device token` printed, once")?;
+        Ok(identity::enroll(&place, Enrollment { url, token, pin, git: None }).await?)
+    }
 }
 
 #[derive(Args)]
@@ -88,7 +135,7 @@ struct Run {
     /// Time between two polls, for servers that do not hold them open, such as 30s.
     #[arg(long, value_name = "TIME")]
     poll: Option<Seconds>,
-    /// How long a server may hold a poll open, such as 50s (all that a Margrave server allows); 0s turns that off.
+    /// How long a server may hold a poll open, such as 50s; it may answer earlier; 0s turns that off.
     #[arg(long, value_name = "TIME")]
     wait: Option<Seconds>,
     /// OTLP over HTTP address of the device's OpenTelemetry collector, as containers reach it; told to every container.
@@ -150,10 +197,15 @@ fn main() -> ExitCode {
 async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { data, json, command } = cli;
     match command {
-        Command::Join(Join { url, token, pin }) => {
-            let identity = identity::join(&data, &url, &token, &pin).await?;
+        Command::Join(join) => {
+            let identity = join.perform(&data).await?;
             if json {
-                say(&serde_json::json!({ "device": identity.client_id, "server": identity.url }).to_string());
+                let joined = serde_json::json!({
+                    "device": identity.client_id,
+                    "server": identity.url,
+                    "form": identity.form(),
+                });
+                say(&joined.to_string());
             } else {
                 let shown = data.display();
                 say(&format!(

@@ -18,24 +18,23 @@ use margrave_identity::live::{LiveBundle, LiveSvid};
 use margrave_identity::tls::device_client_config;
 use margrave_ledger::{Blobs, LedgerError, Recovery, StateFile};
 use margrave_wire::g2;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::clock;
-use crate::identity::{Identity, create_private};
-use crate::keeper;
+use crate::identity::{Identity, IdentityError, create_private};
+use crate::keeper::Keeper;
 use crate::runtime::Runtime;
 use crate::status::{self, Live};
-use crate::upstream::Upstream;
+use crate::upstream::{Link, Proof, Upstream};
+use crate::way::Way;
 
 /// What a device needs to run; [`crate::launch::Launch`] makes one.
 pub struct AgentConfig {
     /// Identity, ledger and artifacts; belongs to one running agent at a time.
     pub data: PathBuf,
     pub identity: Identity,
-    /// The identity in use, shared with whatever else connects to the server: all see a renewal at once.
-    pub svid: Arc<LiveSvid>,
-    pub bundle: Arc<LiveBundle>,
+    pub(crate) access: Access,
     pub runtime: Arc<dyn Runtime>,
     pub capabilities: Capabilities,
     /// What to report instead once the runtime answers, when it does not yet.
@@ -43,8 +42,16 @@ pub struct AgentConfig {
     pub settings: Settings,
 }
 
+/// The identity in use, shared with whatever else connects to the server: all see a renewal at once.
+#[derive(Clone)]
+pub(crate) enum Access {
+    Svid { svid: Arc<LiveSvid>, bundle: Arc<LiveBundle> },
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     #[error("the device's memory cannot be opened")]
     Ledger(#[from] LedgerError),
     #[error("another agent is already running on {0}; stop it, or give this one its own --data directory")]
@@ -60,22 +67,52 @@ const LOOK_FOR_RUNTIME_EVERY: Duration = Duration::from_secs(15);
 /// Never sleep longer than this: clocks jump, and a device must notice.
 const NAP_MAX: Duration = Duration::from_secs(60);
 
+/// Connections to the server are few and long: a handshake costs as much as ten polls. Their age stays short
+/// beside the life of an SVID (ID-110), and every change of SVID or bundle ends them anyway (ID-106).
+const CONNECTION_AGE: Duration = Duration::from_secs(3600);
+/// Kept over the usual pauses between polls; the probes of TCP keep middleboxes from forgetting it.
+const CONNECTION_IDLE: Duration = Duration::from_secs(10 * 60);
+
+impl Access {
+    pub(crate) fn open(identity: &Identity) -> Result<Access, IdentityError> {
+        let credential = identity.svid_credential().ok_or(IdentityError::NotAClient)?;
+        let (svid, bundle) = credential.live()?;
+        Ok(Access::Svid { svid, bundle })
+    }
+
+    fn link(&self, identity: &Identity, way: &Arc<Way>) -> Result<Link, RunError> {
+        let limits =
+            Limits { connection_age: CONNECTION_AGE, idle: CONNECTION_IDLE, ..Limits::default() };
+        let origin =
+            Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
+        match self {
+            Access::Svid { svid, bundle } => {
+                let trust = Trust::Tls(device_client_config(svid.clone(), bundle.clone()));
+                let client = Client::new(trust, origin, limits)
+                    .map_err(|error| RunError::Address(error.to_string()))?;
+                Ok(Link::new(client, Proof::Svid(svid.clone()), way.clone()))
+            }
+        }
+    }
+}
+
 /// Runs until `shutdown` becomes true. What runs on the device keeps running.
 pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), RunError> {
-    let AgentConfig { data, identity, svid, bundle, runtime, capabilities, capabilities_later, settings } =
-        config;
+    let AgentConfig { data, identity, access, runtime, capabilities, capabilities_later, settings } = config;
     let _lock = lock(&data)?;
     let mut agent = Agent::open(&data, &identity, runtime, capabilities, settings)?;
-    let origin = Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
-    let trust = Trust::Tls(device_client_config(svid.clone(), bundle.clone()));
-    let client = Client::new(trust, origin, Limits::default())
-        .map_err(|error| RunError::Address(error.to_string()))?;
-    let upstream = Arc::new(Upstream::new(client, agent.settings.device.clone()));
+    let way = Arc::new(Way::default());
+    let link = access.link(&identity, &way)?;
+    let upstream = Arc::new(Upstream::new(link, agent.settings.device.clone(), identity.is_issued()));
 
     let live = Arc::new(std::sync::Mutex::new(Live::default()));
     let mut background = JoinSet::new();
-    let identity = Arc::new(Mutex::new(identity));
-    background.spawn(keeper::keep(data.clone(), identity, svid, bundle, upstream.clone()));
+    match access {
+        Access::Svid { svid, bundle } => {
+            let (data, upstream, way) = (data.clone(), upstream.clone(), way.clone());
+            background.spawn(Keeper { data, identity, svid, bundle, upstream, way, tag: None }.keep());
+        }
+    }
     background.spawn(status::serve(data.clone(), live.clone()));
 
     let (stir, mut stirred) = mpsc::channel(1);
@@ -102,7 +139,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             let handle = doing.spawn(async move { (number, work.await) });
             under_way.insert(number, (action, handle));
         }
-        agent.publish_status(&live, &upstream);
+        agent.publish_status(&live, &upstream, &way);
         let obsolete: Vec<u64> = under_way
             .iter()
             .filter(|(_, (action, _))| agent.device.obsolete(action))
@@ -120,7 +157,12 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             Some(ended) = doing.join_next() => match ended {
                 Ok((number, event)) => {
                     if under_way.remove(&number).is_some() {
+                        let was_away = agent.device.contact().1.is_some();
                         agent.take_in(event);
+                        if was_away && agent.device.contact().1.is_none() {
+                            // Back after an outage: trust may have changed meanwhile (ID-148).
+                            way.doubtful.notify_one();
+                        }
                     }
                 }
                 Err(error) if error.is_cancelled() => {}
@@ -135,6 +177,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
                 }
             },
             Some(()) = stirred.recv() => agent.absorb(Event::Stirred),
+            () = way.renewed.notified() => agent.absorb(Event::WayRenewed),
             () = &mut appeared, if capabilities_later.is_some() => {
                 if let Some(capabilities) = capabilities_later.take() {
                     tracing::info!("a container engine answers; telling the server");
@@ -179,7 +222,8 @@ async fn appearance(runtime: Arc<dyn Runtime>) {
     }
 }
 
-fn lock(data: &std::path::Path) -> Result<File, RunError> {
+/// Makes sure that one agent at a time uses `data`, for as long as the file lives.
+pub(crate) fn lock(data: &std::path::Path) -> Result<File, RunError> {
     create_private(data).map_err(|error| RunError::Lock(data.to_owned(), error))?;
     let path = data.join("lock");
     let file = File::options().create(true).truncate(false).write(true).open(&path);
@@ -253,6 +297,7 @@ impl Agent {
             }
         }
         tracing::info!(client = %identity.client_id, documents = readings.len(), "restored from disk");
+        agent.absorb(Event::IdentityIs(identity.principal()?));
         agent.absorb(Event::Read(readings));
         agent.absorb(Event::CapabilitiesAre(capabilities_are));
         Ok(agent)
@@ -297,7 +342,12 @@ impl Agent {
         if let Some(trouble) = trouble_in(&event) {
             tracing::warn!(trouble, "the server could not be used");
         }
+        let judged = matches!(event, Event::Polled(Ok(_)));
         self.absorb(event);
+        if let (true, Some(trouble)) = (judged, self.device.contact().1) {
+            // The server answered, and its manifest goes back (MI-G2-080).
+            tracing::warn!(trouble, "security: the server's manifest was refused; what is held stays");
+        }
         if let Err(error) = self.commit() {
             // The fact is known and will be written with the next commit; a crash before it repeats an
             // action that is safe to repeat.
@@ -319,11 +369,12 @@ impl Agent {
         Ok(())
     }
 
-    fn publish_status(&self, live: &std::sync::Mutex<Live>, upstream: &Upstream) {
+    fn publish_status(&self, live: &std::sync::Mutex<Live>, upstream: &Upstream, way: &Way) {
         let (last_contact, trouble) = self.device.contact();
         let mut live = live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         live.last_contact = last_contact;
         live.trouble = trouble.map(str::to_owned);
+        live.identity_notice = way.notice();
         live.runtime_trouble = self.device.runtime_trouble().map(|failure| failure.message.clone());
         live.bytes_written = self.ledger.bytes_written() + self.blobs.bytes_written();
         let traffic = upstream.traffic();

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::identity::{Identity, IdentityError};
+use crate::identity::{Form, Identity, IdentityError};
 
 /// What only a running agent knows.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -24,6 +24,8 @@ pub struct Live {
     pub last_contact: Option<Moment>,
     pub trouble: Option<String>,
     pub runtime_trouble: Option<String>,
+    #[serde(default)]
+    pub identity_notice: Option<String>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub bytes_written: u64,
@@ -34,6 +36,7 @@ pub struct Live {
 pub struct Status {
     pub device: String,
     pub server: String,
+    pub form: Form,
     pub certificate_expires: String,
     pub running: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,6 +45,9 @@ pub struct Status {
     pub trouble: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_trouble: Option<String>,
+    /// What is wrong with this device's own identity, or will be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity_notice: Option<String>,
     pub manifest_version: u64,
     pub reports_waiting: usize,
     pub deployments: Vec<DeploymentStatus>,
@@ -83,7 +89,7 @@ pub enum StatusError {
 /// Reads what is on disk under `data`, and asks the agent if one is running.
 pub async fn status(data: &Path) -> Result<Status, StatusError> {
     let identity = Identity::load(data)?;
-    let svid = identity.svid()?;
+    let expires = identity.expires()?;
     let (_, device, _) = StateFile::<Device>::open(&data.join("ledger"))?;
     let device = device.unwrap_or_else(Device::blank);
     let blobs = Blobs::open(&data.join("documents"))?;
@@ -115,11 +121,13 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
     Ok(Status {
         device: identity.client_id.to_string(),
         server: identity.url.clone(),
-        certificate_expires: timestamp(svid.not_after()),
+        form: identity.form(),
+        certificate_expires: timestamp(expires),
         running: live.is_some(),
         last_contact: live.as_ref().and_then(|live| live.last_contact).map(timestamp),
         trouble: live.as_ref().and_then(|live| live.trouble.clone()),
         runtime_trouble: live.as_ref().and_then(|live| live.runtime_trouble.clone()),
+        identity_notice: live.as_ref().and_then(|live| live.identity_notice.clone()),
         manifest_version: device.accepted().map_or(0, |accepted| accepted.version),
         reports_waiting: device.outbox().len(),
         deployments,
@@ -140,7 +148,11 @@ impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "device        {}", self.device)?;
         writeln!(f, "server        {}", self.server)?;
+        writeln!(f, "form          {}", self.form)?;
         writeln!(f, "certificate   until {}", self.certificate_expires)?;
+        if let Some(notice) = &self.identity_notice {
+            writeln!(f, "identity      {notice}")?;
+        }
         let agent = if self.running { "running" } else { "not running (shown is what it wrote down last)" };
         writeln!(f, "agent         {agent}")?;
         if let Some(contact) = &self.last_contact {

@@ -225,9 +225,14 @@ impl Client {
         }
     }
 
-    /// What errors and logs call the other end.
+    /// What errors and logs call the other end: for a server, the address that all paths are relative to.
     pub fn peer(&self) -> &str {
         &self.shared.peer
+    }
+
+    /// The path that is put before every request's: empty, or without a slash at its end.
+    pub fn prefix(&self) -> &str {
+        &self.shared.prefix
     }
 
     async fn start(&self, request: Request) -> Result<Answer, Error> {
@@ -254,7 +259,7 @@ impl Client {
         let (kept, mut content) = (self.kept().await, request.content);
         if let Some(mut connection) = kept {
             let again = content.again();
-            let message = self.message(&request.method, &uri, &request.headers, content);
+            let message = self.message(&request.method, &uri, &request.headers, request.terse, content);
             match connection.sender.try_send_request(message).await {
                 Ok(response) => return Ok((response, connection)),
                 Err(mut failure) => {
@@ -270,7 +275,7 @@ impl Client {
             }
         }
         let mut connection = self.dial().await?;
-        let message = self.message(&request.method, &uri, &request.headers, content);
+        let message = self.message(&request.method, &uri, &request.headers, request.terse, content);
         match connection.sender.try_send_request(message).await {
             Ok(response) => Ok((response, connection)),
             Err(failure) => Err(self.reason(failure.into_error(), connection).await),
@@ -311,6 +316,7 @@ impl Client {
         method: &Method,
         uri: &Uri,
         headers: &http::HeaderMap,
+        terse: bool,
         content: Content,
     ) -> http::Request<Content> {
         let mut message = http::Request::new(content);
@@ -319,9 +325,10 @@ impl Client {
         *message.headers_mut() = headers.clone();
         let headers = message.headers_mut();
         headers.entry(HOST).or_insert_with(|| self.shared.host.clone());
-        headers
-            .entry(USER_AGENT)
-            .or_insert(HeaderValue::from_static(concat!("margrave/", env!("CARGO_PKG_VERSION"))));
+        if !terse {
+            let name = concat!("margrave/", env!("CARGO_PKG_VERSION"));
+            headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(name));
+        }
         message
     }
 

@@ -97,6 +97,7 @@ async fn connect(origin: &Origin, loopback_only: bool, wait: Duration) -> Result
             Ok(Ok(stream)) => {
                 // Requests are small and waited for.
                 stream.set_nodelay(true).map_err(failed)?;
+                stay_alive(&stream).map_err(failed)?;
                 return Ok(stream);
             }
             Ok(Err(error)) => last = error,
@@ -104,6 +105,17 @@ async fn connect(origin: &Origin, loopback_only: bool, wait: Duration) -> Result
         }
     }
     Err(failed(last))
+}
+
+/// A connection may be silent for minutes while a server holds a poll open. Probes below TCP's payload keep
+/// middleboxes from forgetting it, and tell within two minutes that the other end is gone.
+fn stay_alive(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(20))?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    Ok(())
 }
 
 /// Counts what goes over the wire, below TLS.

@@ -9,6 +9,7 @@
 
 mod client;
 mod content;
+pub mod date;
 mod dial;
 mod error;
 mod events;

@@ -19,6 +19,7 @@ pub struct Request {
     pub(crate) timeout: Option<Duration>,
     pub(crate) body_idle: Option<Duration>,
     pub(crate) body_max: Option<u64>,
+    pub(crate) terse: bool,
     pub(crate) fault: Option<String>,
 }
 
@@ -33,6 +34,7 @@ impl Request {
             timeout: None,
             body_idle: None,
             body_max: None,
+            terse: false,
             fault: None,
         }
     }
@@ -109,6 +111,43 @@ impl Request {
         self.headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         self.content = Content::Reader { reader: Box::pin(reader), left: length };
         self
+    }
+
+    /// Without telling who we are: for requests that are sent all day long.
+    pub fn terse(mut self) -> Request {
+        self.terse = true;
+        self
+    }
+
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The content, unless it comes from a reader; for whoever signs requests.
+    pub fn content(&self) -> Option<&[u8]> {
+        match &self.content {
+            Content::Bytes(bytes) => Some(bytes),
+            Content::Reader { .. } => None,
+        }
+    }
+
+    /// The same request once more, unless its content comes from a reader.
+    pub fn again(&self) -> Option<Request> {
+        Some(Request {
+            method: self.method.clone(),
+            path: self.path.clone(),
+            headers: self.headers.clone(),
+            content: self.content.again()?,
+            timeout: self.timeout,
+            body_idle: self.body_idle,
+            body_max: self.body_max,
+            terse: self.terse,
+            fault: self.fault.clone(),
+        })
     }
 
     /// How long the whole exchange may take; for a streamed answer, until its head is there.

@@ -1,9 +1,9 @@
 //! Answers: whole, or piece by piece.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{AsHeaderName, RETRY_AFTER};
+use http::header::{AsHeaderName, DATE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 
 use crate::client::Lease;
+use crate::date;
 use crate::error::{Error, Phase};
 
 /// An answer that was read whole.
@@ -38,9 +39,20 @@ impl Response {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// How long the server asks us to stay away (ID-204). Only the form in seconds is read.
+    /// How long the server asks us to stay away (ID-204).
     pub fn retry_after(&self) -> Option<Duration> {
-        self.header(RETRY_AFTER)?.trim().parse().ok().map(Duration::from_secs)
+        let asked = self.header(RETRY_AFTER)?.trim();
+        if let Ok(seconds) = asked.parse() {
+            return Some(Duration::from_secs(seconds));
+        }
+        // A date is one of the server's clock; ours may be wrong.
+        let now = self.date().unwrap_or_else(SystemTime::now);
+        Some(date::parse(asked)?.duration_since(now).unwrap_or_default())
+    }
+
+    /// What time it is at the server, if it says so.
+    pub fn date(&self) -> Option<SystemTime> {
+        date::parse(self.header(DATE)?)
     }
 }
 

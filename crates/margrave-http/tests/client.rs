@@ -585,3 +585,42 @@ async fn id_106_a_renewed_svid_is_used_after_a_reset() {
     client.send(Request::get("/length/1")).await.unwrap();
     assert_eq!(serials.recv().await.unwrap(), svid.current().chain()[0]);
 }
+
+#[tokio::test]
+async fn id_204_retry_after_is_read_in_seconds_and_as_a_date_of_the_servers_clock() {
+    for (head, wait) in [
+        ("Retry-After: 7", Some(7)),
+        // By a server whose clock is years off, as ours may be.
+        ("Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: Sun, 06 Nov 1994 08:51:37 GMT", Some(120)),
+        ("Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+        ("Retry-After: soon", None),
+        ("X-Other: 7", None),
+    ] {
+        let text = format!("HTTP/1.1 503 Busy\r\n{head}\r\nContent-Length: 0\r\n\r\n");
+        let address = say(text.leak()).await;
+        let response = plain(address, Limits::default()).send(Request::get("/")).await.unwrap();
+        assert_eq!(response.retry_after(), wait.map(Duration::from_secs), "{head}");
+    }
+    // Without a Date the only clock there is is ours.
+    let address = say("HTTP/1.1 503 Busy\r\nRetry-After: Fri, 31 Dec 2100 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n").await;
+    let response = plain(address, Limits::default()).send(Request::get("/")).await.unwrap();
+    assert!(response.retry_after().unwrap() > Duration::from_secs(365 * 24 * 3600));
+}
+
+#[tokio::test]
+async fn a_terse_request_says_where_to_and_what_for_and_nothing_else() {
+    let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let script = move |_, mut stream: TcpStream| {
+        let sender = sender.clone();
+        async move {
+            sender.send(read_head(&mut stream).await.unwrap()).unwrap();
+            stream.write_all(b"HTTP/1.1 304 Not Modified\r\n\r\n").await.unwrap();
+        }
+    };
+    let (address, _) = listen(script).await;
+    let request = Request::get("/api/v1/deployments").terse().header(header::IF_NONE_MATCH, "\"x\"");
+    assert_eq!(plain(address, Limits::default()).send(request).await.unwrap().status.as_u16(), 304);
+    let head = heard.recv().await.unwrap();
+    let expected = format!("GET /api/v1/deployments HTTP/1.1\r\nif-none-match: \"x\"\r\nhost: {address}\r\n\r\n");
+    assert_eq!(head, expected);
+}

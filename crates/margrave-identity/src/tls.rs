@@ -3,11 +3,13 @@
 //! All of them speak TLS 1.3 only (ID-060) and HTTP/1.1 only (ID-063), with aws-lc-rs and no provider
 //! installed for the process. Refusals happen in the handshake, as TLS alerts (ID-190), and each is logged.
 
+mod authority;
 mod device;
 mod web;
 
 use std::sync::Arc;
 
+pub use authority::{AuthorityFileError, authority_client_config};
 pub use device::{device_client_config, device_server_config};
 use rustls::crypto::CryptoProvider;
 pub use web::{PinRefusal, pinned_client_config, web_server_config};

@@ -18,6 +18,7 @@ mod connection;
 mod device;
 mod error;
 mod event;
+mod git;
 mod operator;
 mod package;
 mod publication;
@@ -34,6 +35,7 @@ pub use client::{ClientRecord, Standing};
 pub use device::{Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};
 pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
+pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};
 pub use margrave_core::observed::{Observed, Outlook, Verdict};
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{

@@ -19,6 +19,7 @@ use crate::assignment::{self, AssignmentRecord};
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
+use crate::git;
 use crate::revision;
 use crate::sql::Sql;
 use crate::writer::Tx;
@@ -441,7 +442,10 @@ fn publish_client(sql: &Sql<'_>, publication: &ClientPublication, at: Moment) ->
         return Err(PublishError::ManifestMoved(client.clone()));
     }
     match manifest {
-        Some(new) => swap_manifest(sql, client, *expected, new)?,
+        Some(new) => {
+            swap_manifest(sql, client, *expected, new)?;
+            git::record(sql, client, new, at)?;
+        }
         None => {
             let expected = column::unsigned("the manifest version", *expected)?;
             let holds = sql
@@ -616,11 +620,17 @@ fn forget_before(sql: &Sql<'_>, client: &ClientId, version: i64) -> rusqlite::Re
             loose.push(digest?);
         }
     }
+    forget_loose(sql, loose)
+}
+
+/// Drops those of these blobs that nobody refers to.
+pub(crate) fn forget_loose(sql: &Sql<'_>, loose: Vec<[u8; 32]>) -> rusqlite::Result<()> {
     for digest in loose {
         sql.statement(
             "DELETE FROM blob WHERE digest = ?1
              AND NOT EXISTS (SELECT 1 FROM document_reference WHERE document_reference.digest = ?1)
-             AND NOT EXISTS (SELECT 1 FROM bundle_reference WHERE bundle_reference.digest = ?1)",
+             AND NOT EXISTS (SELECT 1 FROM bundle_reference WHERE bundle_reference.digest = ?1)
+             AND NOT EXISTS (SELECT 1 FROM git_document WHERE git_document.digest = ?1)",
         )?
         .execute([digest])?;
     }

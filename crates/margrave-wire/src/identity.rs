@@ -22,6 +22,9 @@ pub const JOIN_PATH: &str = "/api/identity/v1/join";
 pub const RENEW_PATH: &str = "/api/identity/v1/renew";
 /// Where our agent, over mutual TLS, gets what its container engine needs to pull from the built-in registry.
 pub const REGISTRY_TOKEN_PATH: &str = "/x-margrave/v1/registry-token";
+/// Where our agent, over mutual TLS, gets the address of its own Git repository and a token for it. Refused with
+/// 403 unless an operator set the device to Git or its join token allowed that; 409 when the server has no Git.
+pub const GIT_TOKEN_PATH: &str = "/x-margrave/v1/git-token";
 
 /// How many entries of a bundle are looked at. Rotation needs two; the rest is someone's mistake.
 const BUNDLE_KEYS_MAX: usize = 64;
@@ -310,6 +313,32 @@ impl fmt::Debug for RegistryToken {
     /// A password in a log is a password lost.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegistryToken").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+/// What a device needs to clone and pull its desired state: one commit per manifest version on branch `main`, with
+/// `manifest.json` and `deployments/<deploymentId>.yaml` byte for byte as the device interface serves them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GitToken {
+    /// The repository, an absolute `https` URL on the server's web listener.
+    pub url: String,
+    /// For Basic; the server looks at the token only.
+    pub username: String,
+    pub token: String,
+    /// RFC 3339. Ask again before, or whenever the repository answers 401.
+    pub expires: String,
+    /// The authority behind the web listener, PEM: for `http.sslCAInfo`.
+    pub authority: String,
+}
+
+impl fmt::Debug for GitToken {
+    /// A token in a log is a token lost.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GitToken")
+            .field("url", &self.url)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
     }
 }
 

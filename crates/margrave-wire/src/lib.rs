@@ -10,6 +10,7 @@ pub mod g2;
 pub mod identity;
 pub mod operator;
 pub mod problem;
+pub mod refusal;
 pub mod tree;
 pub mod yaml;
 

@@ -44,19 +44,40 @@ pub enum FetchPlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     pub message: String,
-    /// The server asked not to be bothered earlier (MI-G2-193).
+    /// The server asked not to be bothered earlier: binding, for everything (MI-G2-193).
     pub retry_after: Option<Duration>,
+    /// What the answer's body advised: a hint for this exchange; the header wins.
+    pub advice: Option<Duration>,
+    pub backoff: Backoff,
     /// Asking the same again cannot help.
     pub permanent: bool,
 }
 
+/// How pauses grow while the same exchange keeps failing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Backoff {
+    /// Not at all: it comes again in its regular rhythm.
+    None,
+    /// The same pause every time.
+    Fixed,
+    /// Doubling, up to a limit; also what is done when nobody said anything.
+    #[default]
+    Exponential,
+}
+
 impl Trouble {
     pub fn passing(message: impl Into<String>) -> Self {
-        Trouble { message: message.into(), retry_after: None, permanent: false }
+        Trouble {
+            message: message.into(),
+            retry_after: None,
+            advice: None,
+            backoff: Backoff::Exponential,
+            permanent: false,
+        }
     }
 
     pub fn permanent(message: impl Into<String>) -> Self {
-        Trouble { message: message.into(), retry_after: None, permanent: true }
+        Trouble { permanent: true, ..Trouble::passing(message) }
     }
 }
 
@@ -81,6 +102,11 @@ pub enum Event {
     Began(Action),
     /// What documents on disk say; told once after a start.
     Read(Vec<(Digest, Reading)>),
+    /// Whom the server takes this device for; told once after a start. What was accepted under another name
+    /// says nothing about this one's versions (migration, section 6, step 5).
+    IdentityIs(String),
+    /// Certificate, trust or address are new: what failed before may work now.
+    WayRenewed,
     /// The capabilities body as it is now.
     CapabilitiesAre(Digest),
     CapabilitiesSent(Result<Digest, Trouble>),

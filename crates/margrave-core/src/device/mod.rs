@@ -11,6 +11,7 @@ mod action;
 mod assignment;
 mod order;
 mod outbox;
+mod patience;
 mod upstream;
 mod verify;
 mod work;
@@ -28,7 +29,7 @@ use crate::moment::Moment;
 use crate::report::{ComponentReport, Detail, Failure, Fault, Report};
 use crate::workload::Workload;
 
-pub use action::{Action, Delivery, Event, FetchPlan, Polled, Trouble};
+pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
 pub use assignment::{Assignment, Progress};
 pub use order::{Health, Observation, Order};
 pub use outbox::Outbox;
@@ -60,7 +61,8 @@ impl Settings {
         Settings {
             device,
             poll_every: Duration::from_secs(30),
-            poll_wait: Duration::from_secs(55),
+            // As long as a server likes; it answers earlier when it does not like to.
+            poll_wait: Duration::from_secs(600),
             poll_backoff_max: Duration::from_secs(300),
             observe_every: Duration::from_secs(15),
             health_grace: Duration::from_secs(10),
@@ -85,6 +87,16 @@ pub struct Device {
     outbox: Outbox,
     /// The capabilities body that the server last acknowledged.
     capabilities_known: Option<Digest>,
+    /// Whom the server that `accepted` came from takes this device for; `None` in ledgers of older agents.
+    #[serde(default)]
+    principal: Option<String>,
+    /// The device has another identity now, and nothing was accepted under it yet: what is desired stays
+    /// desired, but the number of its manifest belongs to another sequence.
+    #[serde(default)]
+    moved: bool,
+    /// The server asked for quiet, for so long that a restart must not forget it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quiet_until: Option<Moment>,
 
     #[serde(skip)]
     readings: BTreeMap<Digest, Reading>,
@@ -105,6 +117,9 @@ impl Device {
             assignments: BTreeMap::new(),
             outbox: Outbox::default(),
             capabilities_known: None,
+            principal: None,
+            moved: false,
+            quiet_until: None,
             readings: BTreeMap::new(),
             upstream: Default::default(),
             work: Default::default(),
@@ -130,6 +145,8 @@ impl Device {
         match event {
             Event::Began(action) => self.began(settings, now, action),
             Event::Read(readings) => self.readings.extend(readings),
+            Event::IdentityIs(principal) => self.identity_is(principal),
+            Event::WayRenewed => self.way_renewed(now),
             Event::CapabilitiesAre(digest) => self.upstream.capabilities = Some(digest),
             Event::CapabilitiesSent(result) => self.capabilities_sent(settings, now, roll, result),
             Event::Polled(result) => self.polled(settings, now, roll, result),

@@ -44,6 +44,11 @@ impl Outbox {
         self.waiting.retain(|report| report.detail.as_ref().map(|detail| detail.sequence) != Some(sequence));
     }
 
+    /// Forgets everything that waits. The numbering goes on.
+    pub fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
     pub fn has(&self, assignment: AssignmentId) -> bool {
         self.waiting.iter().any(|report| report.assignment == assignment)
     }

@@ -479,6 +479,165 @@ fn a_newer_document_makes_work_on_the_older_one_obsolete() {
     assert!(world.device.obsolete(&apply));
 }
 
+/// A world whose device has told what it is and polls.
+fn polling() -> World {
+    let mut world = World::new(1);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    world
+}
+
+/// Lets the next poll fail with `trouble`, and says when the server is asked again.
+fn asked_again_after(world: &mut World, trouble: Trouble) -> Duration {
+    let polls = |world: &mut World| loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Poll { .. }) => return action,
+            Some(action) => {
+                world.absorb(Event::Began(action.clone()));
+                let event = world.perform(action);
+                world.absorb(event);
+            }
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    };
+    let poll = polls(world);
+    world.absorb(Event::Began(poll));
+    world.absorb(Event::Polled(Err(trouble)));
+    world.commit();
+    let before = world.now;
+    polls(world);
+    world.now.since(before)
+}
+
+#[test]
+fn mi_g2_193_a_server_that_asked_for_quiet_is_left_alone_also_after_a_restart() {
+    let seconds = Duration::from_secs;
+    let asks = |after| Trouble { retry_after: Some(after), ..Trouble::passing("busy") };
+    let mut world = polling();
+    assert!(asked_again_after(&mut world, asks(seconds(40))) >= seconds(40));
+
+    let mut world = polling();
+    let poll = Action::Poll { held: None, wait: Duration::ZERO };
+    world.absorb(Event::Began(poll));
+    world.absorb(Event::Polled(Err(asks(seconds(600)))));
+    world.commit();
+    world.boot();
+    // Other things to tell wait too: it is the server that is busy, not the manifest.
+    world.device.report(&world.settings.clone(), id(1), world.now);
+    let end = world.now.after(seconds(600));
+    while world.now < end {
+        match world.device.next(&world.settings, world.now) {
+            Some(Action::Observe) => {
+                world.absorb(Event::Began(Action::Observe));
+                let event = world.perform(Action::Observe);
+                world.absorb(event);
+            }
+            Some(action) => panic!("{action:?} at {:?}", end.since(world.now)),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert!(matches!(
+        world.device.next(&world.settings, world.now.after(seconds(60))),
+        Some(Action::Send(_) | Action::Poll { .. })
+    ));
+}
+
+#[test]
+fn mi_g2_192_an_answer_that_is_not_worth_a_retry_leaves_the_rhythm_as_it_is() {
+    let refused = Trouble { backoff: Backoff::None, ..Trouble::permanent("refused") };
+    let mut world = polling();
+    for _ in 0..10 {
+        let pause = asked_again_after(&mut world, refused.clone()).as_secs_f64();
+        assert!((22.0..=38.0).contains(&pause), "{pause}");
+    }
+}
+
+#[test]
+fn id_187_a_renewed_way_is_tried_at_once_but_quiet_is_kept() {
+    let mut world = polling();
+    for _ in 0..8 {
+        asked_again_after(&mut world, Trouble::passing("expired"));
+    }
+    world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+    world.absorb(Event::Polled(Err(Trouble::passing("expired"))));
+    assert!(!matches!(world.device.next(&world.settings, world.now), Some(Action::Poll { .. })));
+    world.absorb(Event::WayRenewed);
+    assert!(matches!(world.device.next(&world.settings, world.now), Some(Action::Poll { .. })));
+
+    world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+    let busy = Trouble { retry_after: Some(Duration::from_secs(30)), ..Trouble::passing("busy") };
+    world.absorb(Event::Polled(Err(busy)));
+    world.absorb(Event::WayRenewed);
+    assert!(!matches!(world.device.next(&world.settings, world.now), Some(Action::Poll { .. })));
+}
+
+#[test]
+fn a_lost_document_that_no_server_has_any_more_does_not_keep_a_newer_manifest_away() {
+    let mut world = polling();
+    world.blobs.clear();
+    world.boot();
+    let mut fetches = 0;
+    loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(Action::Poll { .. }) => break,
+            Some(action @ Action::Fetch(_)) => {
+                fetches += 1;
+                world.absorb(Event::Began(action));
+                world.absorb(Event::Fetched(Err(Trouble::permanent("404"))));
+            }
+            Some(action) => {
+                world.absorb(Event::Began(action.clone()));
+                let event = world.perform(action);
+                world.absorb(event);
+            }
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+        assert!(fetches < 3, "the manifest is asked for in between");
+    }
+    assert_eq!(fetches, 1);
+}
+
+/// Migration from signed requests, section 6, step 5.
+#[test]
+fn versions_of_another_identity_say_nothing_and_what_runs_keeps_running() {
+    let mut world = World::new(3);
+    world.absorb(Event::IdentityIs("g1 https://old.example c-17".to_owned()));
+    for value in ["a", "b", "c"] {
+        world.publish(vec![workload(1, &["web"], value), workload(2, &["db"], "a")]);
+        world.run_until_converged();
+    }
+    let (started, held) = (world.started, world.device.accepted().unwrap().version);
+
+    // The new identity's sequence starts at 1, with the same documents.
+    let new = "spiffe://plant.example/margo/wfm/line-7/client/press".to_owned();
+    let entries = world.manifest.entries().to_vec();
+    world.manifest = Manifest::new(1, world.manifest.bundle(), entries).unwrap();
+    assert!(world.manifest.version() < held);
+    world.reports.clear();
+    world.boot();
+    world.absorb(Event::IdentityIs(new.clone()));
+    world.commit();
+    assert_eq!(world.device.next(&world.settings, world.now), Some(Action::SendCapabilities));
+    assert_eq!(world.device.assignments().len(), 2);
+    for _ in 0..60 {
+        world.step();
+    }
+    world.run_until_converged();
+    assert_eq!((world.started, world.device.accepted().unwrap().version), (started, 1));
+    let told: BTreeSet<_> = world.reports.iter().map(|r| (r.assignment, r.adopted_version)).collect();
+    assert_eq!(told, BTreeSet::from([(id(1), 1), (id(2), 1)]), "the new server hears where everything stands");
+
+    // And from here on it does not go back either, under either name for the same ledger.
+    world.boot();
+    world.absorb(Event::IdentityIs(new));
+    world.manifest = Manifest::new(1, None, vec![]).unwrap();
+    for _ in 0..60 {
+        world.step();
+    }
+    assert_eq!(world.device.assignments().len(), 2);
+    assert!(world.device.contact().1.is_some_and(|trouble| trouble.contains("other content")));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

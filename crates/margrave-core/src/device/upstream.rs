@@ -9,7 +9,8 @@ use crate::lifecycle::State;
 use crate::manifest::{self, Manifest, Verdict};
 use crate::moment::Moment;
 
-use super::{Action, Assignment, Delivery, Device, FetchPlan, Polled, Settings, Trouble, Verified, backoff};
+use super::patience::{Pause, QUIET_KEPT_MIN, is_quiet, quiet_until, spread};
+use super::{Action, Assignment, Delivery, Device, FetchPlan, Polled, Settings, Trouble, Verified};
 
 /// Impressions of the connection; a restart simply asks again.
 #[derive(Debug, Clone, Default)]
@@ -29,49 +30,24 @@ pub(super) struct Upstream {
     sending: bool,
     send: Pause,
 
+    /// Documents that the disk lost were asked for and did not come: what is wanted now is asked first.
+    lost_in_vain: bool,
+
+    /// The server asked for quiet until then.
+    quiet_until: Moment,
     trouble: Option<String>,
     last_contact: Option<Moment>,
     /// Whether the server answered a poll since the start or the last trouble.
     heard: bool,
 }
 
-/// When an exchange may be tried next, and how often it went wrong in a row.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pause {
-    until: Moment,
-    failures: u32,
-}
-
-impl Pause {
-    fn due(&self, now: Moment) -> bool {
-        now >= self.until
-    }
-
-    fn succeeded(&mut self, next: Moment) {
-        *self = Pause { until: next, failures: 0 };
-    }
-
-    fn failed(&mut self, settings: &Settings, now: Moment, roll: f64, trouble: &Trouble) {
-        let pause = backoff(Duration::from_secs(1), settings.poll_backoff_max, self.failures, roll);
-        // A server may ask for patience, but not for eternity: it may be wrong, and nobody is there to say so.
-        let asked = trouble.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
-        self.failures = self.failures.saturating_add(1);
-        self.until = now.after(pause.max(asked));
-    }
-}
-
-/// A `Retry-After` beyond a day is taken for a mistake.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
-
-/// A clock that jumped back must not postpone an exchange for as long as it jumped.
-fn within_reason(pause: Pause, now: Moment) -> bool {
-    pause.until.since(now) <= RETRY_AFTER_MAX
-}
-
 impl Device {
     pub(super) fn next_upstream(&self, settings: &Settings, now: Moment) -> Option<Action> {
         let up = &self.upstream;
-        let due = |pause: Pause| pause.due(now) || !within_reason(pause, now);
+        if is_quiet(self.quiet(), now) {
+            return None;
+        }
+        let due = |pause: Pause| pause.due(now);
 
         let untold = up.capabilities.is_some()
             && up.capabilities != self.capabilities_known
@@ -86,7 +62,9 @@ impl Device {
                 return None;
             }
         }
+        // Until a manifest of this identity is here, there is no version to report by.
         if !up.sending
+            && !self.moved
             && due(up.send)
             && let Some(report) = self.outbox.first()
         {
@@ -97,10 +75,10 @@ impl Device {
                 return Some(Action::Fetch(self.fetch_plan(manifest)));
             }
             let lost = self.lost_documents();
-            if !lost.is_empty() {
+            if !lost.is_empty() && !up.lost_in_vain && !self.moved {
                 return Some(Action::Fetch(FetchPlan::Documents(lost)));
             }
-            let held = self.accepted.as_ref().map(|accepted| accepted.body);
+            let held = self.accepted_here().map(|accepted| accepted.body);
             // Until the server has been heard, a quick answer says more than a long wait.
             let wait = if up.heard { settings.poll_wait } else { Duration::ZERO };
             return Some(Action::Poll { held, wait });
@@ -112,10 +90,40 @@ impl Device {
         let up = &self.upstream;
         let tell = (up.capabilities.is_some() && up.capabilities != self.capabilities_known && !up.telling)
             .then_some(up.tell);
-        let send = (!up.sending && !self.outbox.is_empty()).then_some(up.send);
+        let send = (!up.sending && !self.moved && !self.outbox.is_empty()).then_some(up.send);
         let ask = (!up.asking).then_some(up.ask);
-        let times = [tell, send, ask].into_iter().flatten().map(|pause| pause.until);
+        let quiet = Some(self.quiet()).filter(|until| is_quiet(*until, now)).unwrap_or_default();
+        let times = [tell, send, ask].into_iter().flatten().map(|pause| pause.until.max(quiet));
         times.filter(|until| *until > now).min()
+    }
+
+    /// Until when the server asked to be left alone.
+    fn quiet(&self) -> Moment {
+        self.upstream.quiet_until.max(self.quiet_until.unwrap_or_default())
+    }
+
+    /// What was accepted from the server as which this device knows it now.
+    fn accepted_here(&self) -> Option<&manifest::Accepted> {
+        self.accepted.as_ref().filter(|_| !self.moved)
+    }
+
+    pub(super) fn identity_is(&mut self, principal: String) {
+        if self.principal.as_ref().is_some_and(|known| *known != principal) {
+            // Desired state stays in force until the new server says otherwise. News about it was meant for
+            // the old one; the new one hears where everything stands as soon as it has a manifest.
+            self.moved = self.accepted.is_some();
+            self.capabilities_known = None;
+            self.quiet_until = None;
+            self.outbox.clear();
+        }
+        self.principal = Some(principal);
+    }
+
+    pub(super) fn way_renewed(&mut self, now: Moment) {
+        let up = &mut self.upstream;
+        for pause in [&mut up.tell, &mut up.ask, &mut up.send] {
+            pause.forget(now);
+        }
     }
 
     pub(super) fn began_upstream(&mut self, action: &Action) {
@@ -146,7 +154,7 @@ impl Device {
                     self.upstream.capabilities_refused = self.upstream.capabilities;
                 }
                 self.upstream.tell.failed(settings, now, roll, &trouble);
-                self.troubled(trouble);
+                self.troubled(now, roll, trouble);
             }
         }
     }
@@ -159,11 +167,12 @@ impl Device {
         result: Result<Polled, Trouble>,
     ) {
         self.upstream.asking = false;
+        self.upstream.lost_in_vain = false;
         let outcome = match result {
             Ok(outcome) => outcome,
             Err(trouble) => {
                 self.upstream.ask.failed(settings, now, roll, &trouble);
-                return self.troubled(trouble);
+                return self.troubled(now, roll, trouble);
             }
         };
         self.heard(now);
@@ -172,12 +181,12 @@ impl Device {
         let pause = |held_open: bool| {
             // A server that holds polls open paces them itself; a little jitter keeps a fleet from marching in step.
             let pause = if held_open || !offered { Duration::from_millis(200) } else { settings.poll_every };
-            now.after(pause.mul_f64(0.75 + roll.clamp(0.0, 1.0) / 2.0))
+            now.after(spread(pause, roll))
         };
         match outcome {
             Polled::Unchanged { held_open } => self.upstream.ask.succeeded(pause(held_open)),
             Polled::Manifest { manifest, body, held_open } => {
-                match manifest::judge(self.accepted.as_ref(), &manifest, body) {
+                match manifest::judge(self.accepted_here(), &manifest, body) {
                     Verdict::Unchanged => self.upstream.ask.succeeded(pause(held_open)),
                     Verdict::Newer => {
                         self.upstream.staged = Some((manifest, body));
@@ -188,7 +197,7 @@ impl Device {
                     Verdict::Refused(regression) => {
                         let trouble = Trouble::passing(regression.to_string());
                         self.upstream.ask.failed(settings, now, roll, &trouble);
-                        self.troubled(trouble);
+                        self.troubled(now, roll, trouble);
                     }
                 }
             }
@@ -218,18 +227,18 @@ impl Device {
                 };
                 if !complete {
                     // Something is still missing: the server took it away meanwhile, so ask what is wanted now.
-                    self.upstream.staged = None;
+                    self.upstream.lost_in_vain = self.upstream.staged.take().is_none();
                     let trouble =
                         Trouble::passing("the server did not deliver every document of its manifest");
                     self.upstream.ask.failed(settings, now, roll, &trouble);
-                    self.troubled(trouble);
+                    self.troubled(now, roll, trouble);
                 }
             }
             Err(trouble) => {
                 // Start over with a fresh manifest: what could not be fetched may no longer be wanted.
-                self.upstream.staged = None;
+                self.upstream.lost_in_vain = self.upstream.staged.take().is_none();
                 self.upstream.ask.failed(settings, now, roll, &trouble);
-                self.troubled(trouble);
+                self.troubled(now, roll, trouble);
             }
         }
     }
@@ -253,11 +262,11 @@ impl Device {
                 // The server will never take this one; the next may still be news.
                 self.outbox.settle(sequence);
                 self.upstream.send.succeeded(now);
-                self.troubled(trouble);
+                self.troubled(now, roll, trouble);
             }
             Err(trouble) => {
                 self.upstream.send.failed(settings, now, roll, &trouble);
-                self.troubled(trouble);
+                self.troubled(now, roll, trouble);
             }
         }
     }
@@ -267,7 +276,14 @@ impl Device {
         self.upstream.trouble = None;
     }
 
-    fn troubled(&mut self, trouble: Trouble) {
+    fn troubled(&mut self, now: Moment, roll: f64, trouble: Trouble) {
+        if let Some(asked) = trouble.retry_after {
+            let until = quiet_until(now, asked, roll);
+            self.upstream.quiet_until = until;
+            if asked >= QUIET_KEPT_MIN {
+                self.quiet_until = Some(until);
+            }
+        }
         self.upstream.trouble = Some(trouble.message);
         self.upstream.heard = false;
     }
@@ -316,13 +332,18 @@ impl Device {
 
     fn adopt(&mut self, settings: &Settings, now: Moment, verified: Verified) {
         let version = verified.manifest().version();
-        let skipped = self.accepted.as_ref().is_some_and(|held| version > held.version + 1);
+        let moved = std::mem::take(&mut self.moved);
+        let skipped = moved || self.accepted.as_ref().is_some_and(|held| version > held.version + 1);
         let wanted: std::collections::BTreeMap<AssignmentId, Digest> =
             verified.manifest().entries().iter().map(|entry| (entry.id, entry.document.digest)).collect();
 
         let mut unmoved = vec![];
         for (id, assignment) in &mut self.assignments {
             let next = wanted.get(id).copied();
+            if moved {
+                // Versions of the former sequence mean nothing to this server.
+                assignment.adopted_version = version;
+            }
             if next.is_some() && next == assignment.held && next == assignment.wanted {
                 // Held already, so adopted at this version too (AMB-36).
                 assignment.adopted_version = version;
@@ -339,6 +360,10 @@ impl Device {
             assignment.wanted = next;
         }
         self.accepted = Some(verified.accepted());
+        if moved {
+            // Made before there was a version to report by.
+            self.outbox.clear();
+        }
         for id in unmoved {
             self.report(settings, id, now);
         }

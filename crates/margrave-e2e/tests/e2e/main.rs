@@ -3,7 +3,9 @@
 //! Start with `stage.rs`: a server and its devices in a directory of their own.
 
 mod browser;
+mod foreign;
 mod hostile;
+mod liar;
 mod local_registry;
 mod processes;
 mod stage;

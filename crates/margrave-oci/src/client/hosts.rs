@@ -109,7 +109,7 @@ impl Hosts {
 }
 
 /// The system's authorities as a configuration, made once for the whole process.
-pub(crate) async fn system_roots() -> Result<Arc<ClientConfig>, ClientError> {
+pub async fn system_roots() -> Result<Arc<ClientConfig>, ClientError> {
     static LOADED: Mutex<Option<Arc<ClientConfig>>> = Mutex::new(None);
     if let Some(config) = &*LOADED.lock().unwrap_or_else(PoisonError::into_inner) {
         return Ok(config.clone());

@@ -20,7 +20,7 @@ use margrave_core::digest::Digest;
 use margrave_http::{Limits, Request, StatusCode, header};
 
 pub use error::ClientError;
-pub use hosts::{Credentials, Endpoint, Hosts, Tls};
+pub use hosts::{Credentials, Endpoint, Hosts, Tls, system_roots};
 
 use crate::manifest::{
     DOCKER_MANIFEST, DOCKER_MANIFEST_LIST, Descriptor, IMAGE_INDEX, IMAGE_MANIFEST, MANIFEST_BYTES_MAX,

@@ -3,6 +3,7 @@
 //! is in `sqlite`.
 
 mod fixture;
+mod git;
 mod publishing;
 mod reporting;
 mod revisions;

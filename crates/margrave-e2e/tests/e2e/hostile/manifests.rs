@@ -1,235 +1,13 @@
 //! What a server may tell a device: a real agent against a scripted server that holds a real identity.
 
-use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use margrave_core::digest::Digest;
-use margrave_core::id::{AssignmentId, TrustDomain, WfmId};
-use margrave_core::identity::ServerName;
-use margrave_core::manifest::{Blob, Entry, Manifest};
-use margrave_core::moment::Moment;
-use margrave_identity::authority::Authority;
-use margrave_identity::bundle::Bundle;
-use margrave_identity::csr::Csr;
-use margrave_identity::live::{LiveBundle, LiveSvid, LiveWebLeaf};
-use margrave_identity::tls::{device_server_config, web_server_config};
-use margrave_identity::web::WebAuthority;
-use margrave_wire::identity::{JOIN_PATH, JoinRequest, JoinResponse};
-use margrave_wire::{bundle, g2};
-use rustls::ServerConfig;
-use serde_json::Value;
 
+use crate::liar::{Liar, MANIFEST, ONE, Story, THREE, TWO, document};
 use crate::local_registry::Registry;
-use crate::stage::{Running, installed, program, skip, wait_for};
+use crate::stage::{installed, skip, wait_for};
 use crate::vendor::{COMPOSE, Item, Vendor, archive};
-
-const LIFETIME: Duration = Duration::from_secs(3600);
-const ONE: &str = "00000000-0000-4000-8000-000000000001";
-const TWO: &str = "00000000-0000-4000-8000-000000000002";
-const THREE: &str = "00000000-0000-4000-8000-000000000003";
-
-fn now() -> Moment {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    Moment(u64::try_from(since.as_millis()).expect("before the end of time"))
-}
-
-/// What the server answers, by path; everything else is 404.
-#[derive(Default)]
-struct Script {
-    answers: HashMap<String, Reply>,
-    /// Reports and capabilities that came, as `METHOD path`.
-    heard: Vec<String>,
-}
-
-#[derive(Clone)]
-struct Reply {
-    status: u16,
-    headers: Vec<(&'static str, String)>,
-    body: Vec<u8>,
-}
-
-impl Reply {
-    fn of(body: Vec<u8>) -> Self {
-        Reply { status: 200, headers: vec![], body }
-    }
-}
-
-/// A server that says what the test wants it to say.
-struct Liar {
-    script: Arc<Mutex<Script>>,
-    url: String,
-    pin: String,
-    directory: tempfile::TempDir,
-}
-
-impl Liar {
-    fn start() -> Self {
-        let script = Arc::new(Mutex::new(Script::default()));
-        let domain: TrustDomain = "liar.example".parse().expect("a domain");
-        let wfm: WfmId = "scripted".parse().expect("an id");
-        let authority = Arc::new(Authority::create(domain.clone(), now()).expect("an authority"));
-        let trust = Bundle::of_anchor(domain.clone(), authority.anchor(), 1, LIFETIME);
-        let svid = authority.issue_server(&wfm, now(), LIFETIME).expect("an SVID");
-        let devices = device_server_config(LiveSvid::new(svid), LiveBundle::new(trust.clone()));
-        let answering = script.clone();
-        let device_port = listen(devices, move |method, path, _| {
-            let mut script = answering.lock().unwrap_or_else(PoisonError::into_inner);
-            if method == "PUT" || method == "POST" {
-                script.heard.push(format!("{method} {path}"));
-                return Reply { status: 201, headers: vec![], body: vec![] };
-            }
-            let missing = Reply { status: 404, headers: vec![], body: b"{}".to_vec() };
-            script.answers.get(path).cloned().unwrap_or(missing)
-        });
-
-        let web = WebAuthority::create(now()).expect("an authority");
-        let leaf = web.issue(&["127.0.0.1".to_owned()], now(), LIFETIME).expect("a certificate");
-        let server = ServerName { trust_domain: domain, wfm };
-        let web_port = listen(web_server_config(LiveWebLeaf::new(leaf)), move |_, path, body| {
-            assert_eq!(path, JOIN_PATH);
-            let request: JoinRequest = serde_json::from_slice(body).expect("an agent's request");
-            let csr = Csr::from_pem(&request.csr).expect("an agent's key");
-            let client: margrave_core::id::ClientId = "line-1".parse().expect("an id");
-            let name = server.client(client.clone());
-            let issued = authority
-                .issue_client(&name.server.wfm, &name.client, &csr, now(), LIFETIME)
-                .expect("an SVID");
-            let response = JoinResponse {
-                client_id: client,
-                certificates: issued.pem(),
-                trust_bundle: trust.to_wire(),
-                trust_bundle_uri: None,
-                device_url: format!("https://127.0.0.1:{device_port}"),
-                registry: None,
-                web_authority: None,
-            };
-            Reply::of(serde_json::to_vec(&response).expect("plain data"))
-        });
-        Liar {
-            script,
-            url: format!("https://127.0.0.1:{web_port}"),
-            pin: web.pin().to_string(),
-            directory: tempfile::tempdir().expect("a temporary directory"),
-        }
-    }
-
-    fn join(&self) {
-        let joined = Command::new(program("margrave-agent"))
-            .args(["join", &self.url, "--token", "any", "--pin", &self.pin, "--data"])
-            .arg(self.directory.path().join("line-1"))
-            .output()
-            .expect("our own program starts");
-        assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
-    }
-
-    fn run_agent(&self, arguments: &[&str]) -> Running {
-        let mut command = Command::new(program("margrave-agent"));
-        command.args(["run", "--poll", "200ms", "--wait", "0s", "--data"]);
-        command.arg(self.directory.path().join("line-1")).args(arguments);
-        Running::start("line-1", self.directory.path(), &mut command)
-    }
-
-    fn status(&self) -> Value {
-        let output = Command::new(program("margrave-agent"))
-            .args(["status", "--json", "--data"])
-            .arg(self.directory.path().join("line-1"))
-            .output()
-            .expect("our own program starts");
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
-    }
-
-    fn say(&self, story: &Story) {
-        let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
-        script.answers = story.answers.clone();
-    }
-
-    fn heard(&self) -> Vec<String> {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner).heard.clone()
-    }
-}
-
-/// Everything that a server says at one time.
-#[derive(Clone, Default)]
-struct Story {
-    answers: HashMap<String, Reply>,
-}
-
-const MANIFEST: &str = "/api/v1/deployments";
-
-impl Story {
-    /// An honest manifest of these documents.
-    fn honest(version: u64, documents: &[(&str, &str)]) -> Self {
-        let mut story = Story::default();
-        let mut entries = vec![];
-        let mut content: Vec<(AssignmentId, &[u8])> = vec![];
-        for (id, text) in documents {
-            let id: AssignmentId = AssignmentId::parse(id).expect("an id");
-            let digest = Digest::of(text.as_bytes());
-            entries.push(Entry { id, document: Blob { digest, size: None } });
-            content.push((id, text.as_bytes()));
-            story.put(&g2::manifest::document_path(id, &digest), text.as_bytes().to_vec());
-        }
-        let archive = bundle::write(&content);
-        let blob = Blob { digest: Digest::of(&archive), size: None };
-        story.put(&g2::manifest::bundle_path(&blob.digest), archive);
-        let blob = (!entries.is_empty()).then_some(blob);
-        let manifest = Manifest::new(version, blob, entries).expect("an honest manifest");
-        story.put(MANIFEST, g2::manifest::write(&manifest));
-        story
-    }
-
-    fn put(&mut self, path: &str, body: Vec<u8>) {
-        self.answers.insert(path.to_owned(), Reply::of(body));
-    }
-
-    fn manifest(&self) -> String {
-        String::from_utf8(self.answers[MANIFEST].body.clone()).expect("a manifest is text")
-    }
-
-    /// With another manifest over the same documents.
-    fn retold(mut self, change: impl FnOnce(String) -> String) -> Self {
-        let manifest = change(self.manifest());
-        self.put(MANIFEST, manifest.into_bytes());
-        self
-    }
-
-    /// With other bytes behind every path of this kind.
-    fn spoiled(mut self, kind: &str, bytes: &[u8]) -> Self {
-        for (path, reply) in &mut self.answers {
-            if path.contains(kind) {
-                reply.body = bytes.to_vec();
-            }
-        }
-        self
-    }
-
-    /// Whose bundle, rightly named by its digest, holds these documents instead.
-    fn bundled(mut self, documents: &[(&str, &str)]) -> Self {
-        let content: Vec<(AssignmentId, &[u8])> = documents
-            .iter()
-            .map(|(id, text)| (AssignmentId::parse(id).expect("an id"), text.as_bytes()))
-            .collect();
-        let archive = bundle::write(&content);
-        let old = self.answers.keys().find(|path| path.contains("/bundles/")).expect("a bundle").clone();
-        let old_digest = old.rsplit('/').next().expect("a path").to_owned();
-        let digest = Digest::of(&archive).to_string();
-        self.answers.remove(&old);
-        self.put(&old.replace(&old_digest, &digest), archive);
-        self.retold(|manifest| manifest.replace(&old_digest, &digest))
-    }
-}
-
-/// A document that installs one component.
-fn document(id: &str, name: &str, greeting: &str) -> String {
-    format!(
-        "id: {id}\nmetadata:\n  name: {name}\n  namespace: margrave\n  deviceId: line-1\nspec:\n  applicationId: hello\n  deploymentProfile:\n    type: compose\n    components:\n      - name: main\n        properties:\n          repository: oci://registry.invalid/hello/main\n          revision: 1.0.0\n  parameters:\n    greeting:\n      value: {greeting}\n      targets:\n        - pointer: GREETING\n          components: [main]\n"
-    )
-}
 
 #[test]
 fn mi_g2_080_a_device_keeps_what_it_has_whatever_a_server_says_and_says_why() {
@@ -350,7 +128,8 @@ fn mi_g2_080_a_device_keeps_what_it_has_whatever_a_server_says_and_says_why() {
         let all = deployments.len() == 3 && deployments.iter().all(|one| one["state"] == "INSTALLED");
         (all && status["manifestVersion"] == 6).then_some(())
     });
-    assert!(liar.heard().iter().any(|heard| heard == &format!("POST {MANIFEST}/{ONE}/status")));
+    let told = format!("{MANIFEST}/{ONE}/status");
+    assert!(liar.heard().iter().any(|heard| heard.method == "POST" && heard.path == told));
     drop(agent);
 }
 
@@ -430,7 +209,7 @@ fn pk_095_a_device_that_is_given_a_bad_archive_says_so_and_starts_nothing() {
         assert!(listed.status.success() && listed.stdout.is_empty(), "{listed:?}");
     }
     drop(agent);
-    let mut folders = vec![liar.directory.path().to_owned()];
+    let mut folders = vec![liar.path("")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("a directory can be read").flatten() {
             assert_ne!(entry.file_name(), "climbed", "{}", entry.path().display());
@@ -439,69 +218,4 @@ fn pk_095_a_device_that_is_given_a_bad_archive_says_so_and_starts_nothing() {
             }
         }
     }
-}
-
-/// Serves HTTP/1.1, one request per connection, on threads that end with the test.
-fn listen(
-    tls: Arc<ServerConfig>,
-    answer: impl Fn(&str, &str, &[u8]) -> Reply + Send + Sync + 'static,
-) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-    let port = listener.local_addr().expect("a bound socket").port();
-    let answer = Arc::new(answer);
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (Ok(stream), tls, answer) = (stream, tls.clone(), answer.clone()) else { continue };
-            // An agent that goes away in the middle is part of the play.
-            std::thread::spawn(move || drop(serve(stream, tls, &*answer)));
-        }
-    });
-    port
-}
-
-fn serve(
-    stream: TcpStream,
-    tls: Arc<ServerConfig>,
-    answer: &dyn Fn(&str, &str, &[u8]) -> Reply,
-) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    let connection = rustls::ServerConnection::new(tls).map_err(std::io::Error::other)?;
-    let mut stream = rustls::StreamOwned::new(connection, stream);
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 16 * 1024];
-    let head = loop {
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            break end + 4;
-        }
-        match stream.read(&mut buffer)? {
-            0 => return Ok(()),
-            count => bytes.extend(&buffer[..count]),
-        }
-    };
-    let text = String::from_utf8_lossy(&bytes[..head]).into_owned();
-    let length = text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
-    });
-    while bytes.len() < head + length.unwrap_or(0) {
-        match stream.read(&mut buffer)? {
-            0 => return Ok(()),
-            count => bytes.extend(&buffer[..count]),
-        }
-    }
-    let mut words = text.split(' ');
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let reply = answer(method, path, &bytes[head..]);
-    let mut head = format!(
-        "HTTP/1.1 {} Scripted\r\nConnection: close\r\nContent-Length: {}\r\n",
-        reply.status,
-        reply.body.len()
-    );
-    for (name, value) in &reply.headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
-    stream.write_all(format!("{head}\r\n").as_bytes())?;
-    stream.write_all(&reply.body)?;
-    stream.conn.send_close_notify();
-    stream.flush()
 }

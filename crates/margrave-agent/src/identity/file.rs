@@ -1,0 +1,104 @@
+//! The identity as it is on disk. Everything that belongs together is in one file, replaced as a whole: a power
+//! cut leaves the old identity or the new one, never a certificate without its key.
+
+use margrave_core::id::{ClientId, DeviceId};
+use margrave_wire::identity::JwkSet;
+use serde::{Deserialize, Serialize};
+
+use super::installed::Installed;
+use super::{Credential, Form, GitSource, Identity, SvidCredential, SvidSource};
+
+/// Files of agents before the forms were told apart have no `form`: they are g2, issued by a server of ours.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct IdentityFile {
+    #[serde(default)]
+    form: Form,
+    client_id: ClientId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    device_id: Option<DeviceId>,
+    url: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pin: Option<String>,
+    device_url: String,
+    registry: Option<String>,
+    certificates: Vec<String>,
+    key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trust_bundle: Option<JwkSet>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bundle_tag: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    installed: Option<Installed>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    git: Option<GitSource>,
+}
+
+/// The file was written by somebody else, or by a newer agent.
+#[derive(Debug, thiserror::Error)]
+#[error("it lacks {0}, which an identity of its form has")]
+pub(super) struct Incomplete(&'static str);
+
+impl From<&Identity> for IdentityFile {
+    fn from(identity: &Identity) -> Self {
+        let Identity { client_id, device_id, url, device_url, registry, credential, git } = identity.clone();
+        let Credential::Svid(SvidCredential { certificates, key, trust_bundle, bundle_tag, source }) = credential;
+        let (pin, installed) = match source {
+            SvidSource::Issued { pin } => (Some(pin), None),
+            SvidSource::Installed(installed) => (None, Some(installed)),
+        };
+        let named = device_id.as_str() != client_id.as_str();
+        IdentityFile {
+            form: identity.form(),
+            device_id: named.then_some(device_id),
+            client_id,
+            url,
+            pin,
+            device_url,
+            registry,
+            certificates,
+            key,
+            trust_bundle: Some(trust_bundle),
+            bundle_tag,
+            installed,
+            git,
+        }
+    }
+}
+
+impl TryFrom<IdentityFile> for Identity {
+    type Error = Incomplete;
+
+    fn try_from(file: IdentityFile) -> Result<Self, Incomplete> {
+        let credential = match file.form {
+            Form::G2 | Form::Git => Credential::Svid(SvidCredential {
+                certificates: file.certificates,
+                key: file.key,
+                trust_bundle: file.trust_bundle.ok_or(Incomplete("trustBundle"))?,
+                bundle_tag: file.bundle_tag,
+                source: match (file.installed, file.pin) {
+                    (Some(installed), _) => SvidSource::Installed(installed),
+                    (None, Some(pin)) => SvidSource::Issued { pin },
+                    (None, None) => return Err(Incomplete("pin")),
+                },
+            }),
+            Form::G1 => return Err(Incomplete("a form that this agent knows")),
+        };
+        if file.form == Form::Git && file.git.is_none() {
+            return Err(Incomplete("git"));
+        }
+        let device_id = match file.device_id {
+            Some(device_id) => device_id,
+            None => DeviceId::parse(file.client_id.as_str()).map_err(|_| Incomplete("deviceId"))?,
+        };
+        Ok(Identity {
+            client_id: file.client_id,
+            device_id,
+            url: file.url,
+            device_url: file.device_url,
+            registry: file.registry,
+            credential,
+            git: file.git.filter(|_| file.form == Form::Git),
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! When an exchange with the server may be tried next.
+//!
+//! Two clocks run. A [`Pause`] belongs to one kind of exchange and grows as the server's words say
+//! (`backoffStrategy`, `retryAfterSeconds`). [`Quiet`] belongs to all of them: a server that answered with
+//! `Retry-After` is left alone until then, whatever there is to say (MI-G2-193).
+
+use std::time::Duration;
+
+use crate::moment::Moment;
+
+use super::{Backoff, Settings, Trouble, backoff};
+
+/// A `Retry-After` beyond a day is taken for a mistake: a server may ask for patience, but not for eternity.
+const QUIET_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The first pause after a failure that nobody gave advice about.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// A quiet time this long must survive a restart; a shorter one is over by the time the agent is back, and not
+/// worth a write.
+pub(super) const QUIET_KEPT_MIN: Duration = Duration::from_secs(60);
+
+/// When an exchange may be tried next, and how often it went wrong in a row.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pause {
+    pub(super) until: Moment,
+    failures: u32,
+}
+
+impl Pause {
+    pub(super) fn due(&self, now: Moment) -> bool {
+        // Further away than any pause we make: the clock jumped back.
+        now >= self.until || self.until.since(now) > QUIET_MAX
+    }
+
+    pub(super) fn succeeded(&mut self, next: Moment) {
+        *self = Pause { until: next, failures: 0 };
+    }
+
+    pub(super) fn failed(&mut self, settings: &Settings, now: Moment, roll: f64, trouble: &Trouble) {
+        let advised = trouble.advice.unwrap_or_default().min(QUIET_MAX);
+        let pause = match trouble.backoff {
+            // No backoff: the exchange comes again in its regular rhythm, and no sooner than advised.
+            Backoff::None => spread(settings.poll_every.max(advised), roll),
+            Backoff::Fixed => {
+                spread(if advised.is_zero() { settings.poll_every } else { advised }, roll).max(advised)
+            }
+            Backoff::Exponential => {
+                let base = advised.max(FIRST_PAUSE);
+                backoff(base, settings.poll_backoff_max.max(base), self.failures, roll).max(advised)
+            }
+        };
+        self.failures = self.failures.saturating_add(1);
+        self.until = now.after(pause);
+    }
+
+    /// The way to the server is a new one, so what was learnt about the old one does not count.
+    pub(super) fn forget(&mut self, now: Moment) {
+        self.succeeded(now.min(self.until));
+    }
+}
+
+/// Around `pause`, so that a fleet does not march in step.
+pub(super) fn spread(pause: Duration, roll: f64) -> Duration {
+    pause.mul_f64(0.75 + roll.clamp(0.0, 1.0) / 2.0)
+}
+
+/// When the server may be spoken to again after it asked for quiet: never earlier, and not all at once.
+pub(super) fn quiet_until(now: Moment, asked: Duration, roll: f64) -> Moment {
+    let asked = asked.min(QUIET_MAX);
+    now.after(asked + asked.mul_f64(roll.clamp(0.0, 1.0) / 10.0))
+}
+
+/// Whether `until` still lies ahead, by a clock that may have jumped.
+pub(super) fn is_quiet(until: Moment, now: Moment) -> bool {
+    // A tenth is what `quiet_until` may have added.
+    now < until && until.since(now) <= QUIET_MAX + QUIET_MAX / 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Moment = Moment(1_800_000_000_000);
+
+    fn settings() -> Settings {
+        Settings::new("line-1".parse().unwrap())
+    }
+
+    fn trouble(backoff: Backoff, advice: Option<u64>) -> Trouble {
+        Trouble { backoff, advice: advice.map(Duration::from_secs), ..Trouble::passing("away") }
+    }
+
+    /// The pauses of five failures in a row, in seconds, with the same roll of the dice.
+    fn pauses(trouble: &Trouble, roll: f64) -> Vec<f64> {
+        let mut pause = Pause::default();
+        let one = |_| {
+            pause.failed(&settings(), NOW, roll, trouble);
+            pause.until.since(NOW).as_secs_f64()
+        };
+        (0..5).map(one).collect()
+    }
+
+    #[test]
+    fn mi_g2_193_the_strategy_decides_how_pauses_grow() {
+        assert_eq!(pauses(&trouble(Backoff::Exponential, None), 0.0), [1.0, 2.0, 4.0, 8.0, 16.0]);
+        assert_eq!(pauses(&trouble(Backoff::Fixed, Some(20)), 0.5), [20.0; 5]);
+        assert_eq!(pauses(&trouble(Backoff::Fixed, None), 0.5), [30.0; 5]);
+        assert_eq!(pauses(&trouble(Backoff::None, None), 0.5), [30.0; 5]);
+        assert_eq!(pauses(&trouble(Backoff::None, Some(90)), 0.5), [90.0; 5]);
+    }
+
+    #[test]
+    fn mi_g2_193_advice_is_a_floor_for_growing_pauses_and_the_limit_stays() {
+        let advised = pauses(&trouble(Backoff::Exponential, Some(100)), 0.0);
+        assert_eq!(advised, [100.0, 200.0, 300.0, 300.0, 300.0]);
+        assert!(pauses(&trouble(Backoff::Exponential, Some(100)), 1.0).iter().all(|pause| *pause >= 100.0));
+        // Advice beyond the limit is followed, but not beyond a day.
+        assert_eq!(pauses(&trouble(Backoff::Exponential, Some(u64::MAX)), 0.0), [86_400.0; 5]);
+    }
+
+    #[test]
+    fn pauses_are_spread() {
+        for strategy in [Backoff::None, Backoff::Fixed, Backoff::Exponential] {
+            let (low, high) = (pauses(&trouble(strategy, None), 0.1), pauses(&trouble(strategy, None), 0.9));
+            assert!(low.iter().zip(&high).all(|(low, high)| (low - high).abs() > 0.1), "{low:?} {high:?}");
+        }
+    }
+
+    #[test]
+    fn mi_g2_193_quiet_never_ends_early_and_never_lasts_for_ever() {
+        for roll in [0.0, 0.3, 1.0] {
+            let until = quiet_until(NOW, Duration::from_secs(100), roll);
+            assert!(until >= NOW.after(Duration::from_secs(100)) && until <= NOW.after(Duration::from_secs(110)));
+        }
+        let endless = quiet_until(NOW, Duration::MAX, 1.0);
+        assert!(endless <= NOW.after(Duration::from_secs(27 * 3600)));
+        assert!(is_quiet(endless, NOW) && !is_quiet(endless, endless));
+        // The clock jumped back by years.
+        assert!(!is_quiet(endless, Moment(1_000)));
+    }
+}

@@ -4,12 +4,15 @@
 //! installed for the process. Refusals happen in the handshake, as TLS alerts (ID-190), and each is logged.
 
 mod device;
+mod sessions;
+mod tickets;
 mod web;
 
 use std::sync::Arc;
 
 pub use device::{device_client_config, device_server_config};
 use rustls::crypto::CryptoProvider;
+pub use tickets::{CONNECTION_AGE_MAX, begin_session};
 pub use web::{PinRefusal, pinned_client_config, web_server_config};
 
 const HTTP_1_1: &[u8] = b"http/1.1";

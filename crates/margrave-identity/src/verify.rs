@@ -167,6 +167,24 @@ pub fn verify_peer<N: PeerName>(
     verify_path::<N>(chain, leaf, name, now, now, own, bundle)
 }
 
+/// Who presented `chain`, where a handshake verified it just now: nothing is verified again.
+///
+/// `not_after` is the earliest of the presented certificates. An anchor that ends before them is not looked for;
+/// the age of a connection is bounded all the same (ID-111).
+pub fn presented_peer<N: PeerName>(
+    chain: &[CertificateDer<'_>],
+    own: &ServerName,
+) -> Result<Peer<N>, Refusal> {
+    let (leaf, name) = identify::<N>(chain, own)?;
+    let mut not_after = leaf.not_after;
+    for issuer in &chain[1..] {
+        let issuer =
+            Statements::read(issuer).map_err(|error| Refusal::Chain(ChainFault::Unreadable(error)))?;
+        not_after = not_after.min(issuer.not_after);
+    }
+    Ok(Peer { name, not_after, serial: leaf.serial })
+}
+
 /// Like [`verify_peer`], but a leaf that has expired is still taken for who it was. Only renewal may ask this.
 pub(crate) fn verify_former_peer<N: PeerName>(
     chain: &[CertificateDer<'_>],

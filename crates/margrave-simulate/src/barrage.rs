@@ -169,12 +169,7 @@ impl Lines {
 }
 
 /// Connections that each ask one question and are closed: how many a second.
-pub async fn connect(
-    address: SocketAddr,
-    callers: &[Caller],
-    lasting: Duration,
-    together: usize,
-) -> Outcome {
+pub async fn connect(address: SocketAddr, callers: &[Caller], lasting: Duration, together: usize) -> Outcome {
     let callers: Arc<Vec<Caller>> = Arc::new(callers.to_vec());
     let (next, shared) = (Arc::new(AtomicUsize::new(0)), Arc::new(Shared::default()));
     let begun = Instant::now();

@@ -39,8 +39,7 @@ impl Operator {
     pub fn new(context: Context, trust: Trust) -> Result<Operator, OperatorError> {
         let origin = Origin::parse(&context.url).map_err(|e| OperatorError::Address(e.to_string()))?;
         let limits = Limits { idle_connections: TOGETHER, body_max: ANSWER_BYTES_MAX, ..Limits::default() };
-        let http =
-            Client::new(trust, origin, limits).map_err(|e| OperatorError::Address(e.to_string()))?;
+        let http = Client::new(trust, origin, limits).map_err(|e| OperatorError::Address(e.to_string()))?;
         Ok(Operator { http, context: Arc::new(context) })
     }
 

@@ -313,8 +313,10 @@ impl Roster {
             let member = desk.join(operator, device, labels).await?;
             return Ok((desk.clone(), member));
         }
-        let token =
-            operator.join_token(device, labels).await.map_err(|e| RosterError::Token(device.to_owned(), e))?;
+        let token = operator
+            .join_token(device, labels)
+            .await
+            .map_err(|e| RosterError::Token(device.to_owned(), e))?;
         // By the operator's own way, because that one is known to work; the plain listener issues nothing.
         let url = match operator.context().url.starts_with("https://") {
             true => operator.context().url.clone(),
@@ -331,8 +333,8 @@ impl Roster {
             tag: self.tag.clone(),
             trust_bundle: answer.trust_bundle.clone(),
         };
-        let svid = Svid::adopt(&answer.certificates, key)
-            .map_err(|e| failed(IssueError::Answer(Box::new(e))))?;
+        let svid =
+            Svid::adopt(&answer.certificates, key).map_err(|e| failed(IssueError::Answer(Box::new(e))))?;
         let desk = Desk::open(&self.directory, &home, &svid)?;
         home.write(&self.directory)?;
         let member = desk.keep(answer.client_id, svid).map_err(failed)?;
@@ -399,8 +401,10 @@ impl Desk {
         device: &str,
         labels: &BTreeMap<String, String>,
     ) -> Result<Member, RosterError> {
-        let token =
-            operator.join_token(device, labels).await.map_err(|e| RosterError::Token(device.to_owned(), e))?;
+        let token = operator
+            .join_token(device, labels)
+            .await
+            .map_err(|e| RosterError::Token(device.to_owned(), e))?;
         let join = async {
             let key = PrivateKey::generate().map_err(|e| IssueError::Key(Box::new(e)))?;
             let answer = ask_to_join(&self.web, &token.token, &key).await?;
@@ -432,8 +436,7 @@ impl Desk {
     }
 
     fn append(&self, client: &ClientId, svid: &Svid) -> Result<(), RosterError> {
-        let line =
-            Line { client: client.clone(), certificates: svid.certificates(), key: svid.key_pem() };
+        let line = Line { client: client.clone(), certificates: svid.certificates(), key: svid.key_pem() };
         let mut text = serde_json::to_vec(&line).expect("texts always serialise");
         text.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -509,7 +512,11 @@ fn read_members(path: &Path) -> Result<BTreeMap<ClientId, Arc<Member>>, RosterEr
     let mut reader = BufReader::new(file);
     loop {
         let mut text = Vec::new();
-        reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut text).map_err(file_error(path, "read"))?;
+        reader
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut text)
+            .map_err(file_error(path, "read"))?;
         if text.is_empty() {
             break;
         }

@@ -308,7 +308,10 @@ impl Tally {
             paced: load(&self.paced),
             renewals: load(&self.renewals),
             manifest_times: manifests_seen.then(|| (at(&self.first_manifest), at(&self.last_manifest))),
-            troubles: Trouble::ALL.into_iter().map(|trouble| (trouble, load(&self.troubles[trouble as usize]))).collect(),
+            troubles: Trouble::ALL
+                .into_iter()
+                .map(|trouble| (trouble, load(&self.troubles[trouble as usize])))
+                .collect(),
             polls: self.polls.look(),
             fetches: self.fetches.look(),
             report_times: self.report_times.look(),

@@ -94,10 +94,9 @@ pub(super) fn polls(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result<(
         let mut our_lines = Lines::open(bench.address, &callers).await.context("the server")?;
         let mut bare_lines = Lines::open(bench.bare, &callers).await.context("the bare responder")?;
         for round in 0..=lab.rounds() {
-            for (lines, process, rates) in [
-                (&mut bare_lines, &bench.responder, &mut bare),
-                (&mut our_lines, &bench.server, &mut ours),
-            ] {
+            for (lines, process, rates) in
+                [(&mut bare_lines, &bench.responder, &mut bare), (&mut our_lines, &bench.server, &mut ours)]
+            {
                 let before = cpu_time(process.id())?;
                 let outcome = lines.poll(lab.lasting(), POLLS_TOGETHER).await;
                 let used = cpu_time(process.id())? - before;
@@ -110,7 +109,11 @@ pub(super) fn polls(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result<(
         anyhow::Ok(())
     })?;
     let clients = callers.len();
-    bare.row(table, &format!("304 answers over mutual TLS, {clients} connections: bare hyper + rustls"), "baseline")?;
+    bare.row(
+        table,
+        &format!("304 answers over mutual TLS, {clients} connections: bare hyper + rustls"),
+        "baseline",
+    )?;
     ours.row(table, "304 answers: our server", "")?;
     ratio(table, "304 answers, ratio", &ours, &bare, 0.8)
 }

@@ -123,7 +123,8 @@ pub(crate) fn run(wanted: &Wanted) -> Result<bool> {
         .env("CARGO_TARGET_DIR", target()?)
         .status()?;
     ensure!(built.success(), "the release build failed");
-    let measured = Command::new(target()?.join("release/xtask")).arg("measure").args(&wanted.words).status()?;
+    let measured =
+        Command::new(target()?.join("release/xtask")).arg("measure").args(&wanted.words).status()?;
     match measured.code() {
         Some(0) => Ok(true),
         Some(1) => Ok(false),

@@ -42,7 +42,11 @@ impl Plant {
         };
         runtime.block_on(roster.fill(&operator, lab.clients(), &BTreeMap::new(), progress))?;
         let rate = lab.clients() as f64 / begun.elapsed().as_secs_f64();
-        table.row(format!("{} clients joined (token, key, CSR, SVID)", lab.clients()), format!("{rate:.0}/s"), "");
+        table.row(
+            format!("{} clients joined (token, key, CSR, SVID)", lab.clients()),
+            format!("{rate:.0}/s"),
+            "",
+        );
         // Each says what it is, so that something can be deployed to it.
         runtime.block_on(async {
             let fleet = Fleet::start(&roster, lab.clients(), waiting(Duration::from_secs(3)))?;
@@ -70,7 +74,10 @@ impl Plant {
     }
 
     /// The bare responder beside the server, on the same core.
-    pub(super) fn responder(&self, core: Option<usize>) -> Result<(super::stage::Process, std::net::SocketAddr)> {
+    pub(super) fn responder(
+        &self,
+        core: Option<usize>,
+    ) -> Result<(super::stage::Process, std::net::SocketAddr)> {
         let port = super::stage::free_port()?;
         let process = on_core(core, &self.stage.programs.xtask)
             .arg("respond")

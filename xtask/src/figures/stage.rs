@@ -255,7 +255,8 @@ impl Drop for Kept {
 
 fn set_own_cores(list: &str) -> Result<()> {
     let own = std::process::id().to_string();
-    let status = Command::new("taskset").args(["-a", "-c", "-p", list, &own]).stdout(Stdio::null()).status()?;
+    let status =
+        Command::new("taskset").args(["-a", "-c", "-p", list, &own]).stdout(Stdio::null()).status()?;
     ensure!(status.success(), "taskset refused cores {list}");
     Ok(())
 }

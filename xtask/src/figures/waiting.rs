@@ -31,7 +31,11 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
         Fleet::start(&plant.roster, clients, waiting(Duration::from_secs(5)))?
     };
     let connected = plant.runtime.block_on(until(&fleet, "all clients wait", |look| look.waiting == all))?;
-    table.row(format!("{clients} clients connect, spread over 5 s, until the last waits"), seconds(connected), "");
+    table.row(
+        format!("{clients} clients connect, spread over 5 s, until the last waits"),
+        seconds(connected),
+        "",
+    );
     std::thread::sleep(SETTLED);
     let per_client = (pss(server.id())?.saturating_sub(server_before)) as f64 / clients as f64 / 1000.0;
     table.judged(
@@ -67,7 +71,13 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
     let paced = look.paced - before.paced;
     table.row("reconnect storm, from listening until the last is served and waits", seconds(took), "");
     table.row("reconnect storm, paced answers (Retry-After)", paced.to_string(), "");
-    report_troubles(table, "reconnect storm, other errors once it listens", &fleet, &look.since(&at_listening), true);
+    report_troubles(
+        table,
+        "reconnect storm, other errors once it listens",
+        &fleet,
+        &look.since(&at_listening),
+        true,
+    );
     plant.runtime.block_on(fleet.stop());
     server.stop()
 }
@@ -92,7 +102,8 @@ fn publish(plant: &Plant, fleet: &Fleet, package: &str, all: u64, table: &mut Ta
         let request = Request::put(format!("{PREFIX}/deployments/{NAME}")).json(&want);
         let _: Deployment = operator.ask(request.timeout(Duration::from_secs(120))).await?;
         let answered = begun.elapsed();
-        until(fleet, "everybody has the new manifest", |look| look.manifests - before.manifests >= all).await?;
+        until(fleet, "everybody has the new manifest", |look| look.manifests - before.manifests >= all)
+            .await?;
         let (first, last) = fleet.tally().look().manifest_times.context("manifests were seen")?;
         anyhow::Ok((answered, last - begun, first - begun))
     })?;
@@ -109,7 +120,11 @@ fn publish(plant: &Plant, fleet: &Fleet, package: &str, all: u64, table: &mut Ta
         look.reports - before.reports >= reports
     }))?;
     let total = last + done;
-    table.row("one publish to all: until the last INSTALLED is durable (installing takes 0.5 to 1.5 s)", seconds(total), "");
+    table.row(
+        "one publish to all: until the last INSTALLED is durable (installing takes 0.5 to 1.5 s)",
+        seconds(total),
+        "",
+    );
     let look = fleet.tally().look().since(&before);
     table.row(
         "one publish to all: reports, p50 and p99",

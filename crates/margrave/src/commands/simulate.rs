@@ -321,7 +321,8 @@ fn summary(screen: &Screen, fleet: &Fleet, look: &Look, lasted: Duration) -> Res
     if look.errors() == 0 {
         return screen.data("\nNo errors.");
     }
-    let mut errors = Table::new(&[Column::fixed("ERROR"), Column::fixed("COUNT"), Column::flexible("FIRST OF THEM")]);
+    let mut errors =
+        Table::new(&[Column::fixed("ERROR"), Column::fixed("COUNT"), Column::flexible("FIRST OF THEM")]);
     for (kind, number) in look.troubles.iter().filter(|(_, number)| **number > 0) {
         let example = fleet.tally().example(*kind).unwrap_or_default();
         errors.row([Field::plain(kind.words()), Field::plain(number.to_string()), Field::plain(example)]);

@@ -106,7 +106,7 @@ impl LiveBundle {
     }
 
     /// How often it was replaced.
-    pub(crate) fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.replaced.load(Ordering::Acquire)
     }
 

@@ -154,6 +154,7 @@ fn id_064_id_100_both_ends_accept_each_other_by_any_address() {
 /// A connection as the device listener makes it, with its age when the machine's clock says `now`; afterwards the
 /// client has its ticket.
 fn join(
+    plant: &Plant,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     now: u64,
@@ -165,7 +166,7 @@ fn join(
     acceptor.read_tls(&mut hello.as_slice()).unwrap();
     let accepted = acceptor.accept().map_err(|(error, _)| error).unwrap().expect("it is all there");
     let mut server = accepted.into_connection(server).map_err(|(error, _)| error).unwrap();
-    let age = tickets::begin_session_at(&mut server, now);
+    let age = tickets::begin_session_at(&mut server, &plant.bundle, now).age;
     for _ in 0..10 {
         let mut bytes = Vec::new();
         while server.wants_write() {
@@ -193,11 +194,11 @@ fn id_067_a_resumed_session_shows_whose_it_is_and_has_no_early_data() {
     let plant = Plant::new();
     let (client, server) = (plant.client_config(), plant.server_config());
     let now = tickets::machine_now();
-    let (first, at_server, _) = join(client.clone(), server.clone(), now);
+    let (first, at_server, _) = join(&plant, client.clone(), server.clone(), now);
     assert!(!is_resumed(&at_server));
     assert_eq!(first.tls13_tickets_received(), 1);
     for _ in 0..3 {
-        let (mut again, at_server, _) = join(client.clone(), server.clone(), now);
+        let (mut again, at_server, _) = join(&plant, client.clone(), server.clone(), now);
         assert!(is_resumed(&at_server));
         // The chain is there, for the listener to verify.
         assert_eq!(at_server.peer_certificates().unwrap(), plant.client.current().chain());
@@ -211,18 +212,18 @@ fn id_112_resuming_makes_no_session_younger() {
     let (client, server) = (plant.client_config(), plant.server_config());
     let now = tickets::machine_now();
     let minute = 60_000;
-    let (_, _, age) = join(client.clone(), server.clone(), now - 29 * minute);
+    let (_, _, age) = join(&plant, client.clone(), server.clone(), now - 29 * minute);
     assert_eq!(age, Duration::ZERO);
     for _ in 0..3 {
-        let (_, at_server, age) = join(client.clone(), server.clone(), now);
+        let (_, at_server, age) = join(&plant, client.clone(), server.clone(), now);
         assert!(is_resumed(&at_server));
         assert_eq!(age, Duration::from_secs(29 * 60));
     }
     // What is too old is no error: it is a full handshake, and so it is after a clock was set back.
     for then in [now - 31 * minute, now + 31 * minute] {
         let (client, server) = (plant.client_config(), plant.server_config());
-        join(client.clone(), server.clone(), then);
-        let (_, at_server, age) = join(client, server, now);
+        join(&plant, client.clone(), server.clone(), then);
+        let (_, at_server, age) = join(&plant, client, server, now);
         assert!(!is_resumed(&at_server));
         assert_eq!(age, Duration::ZERO);
     }
@@ -243,12 +244,12 @@ fn id_113_nothing_is_resumed_across_a_new_bundle_or_a_new_svid() {
     let plant = Plant::new();
     let now = tickets::machine_now();
     let resumes = |client: &Arc<ClientConfig>, server: &Arc<ServerConfig>, change: &dyn Fn()| {
-        let (_, at_server, _) = join(client.clone(), server.clone(), now);
+        let (_, at_server, _) = join(&plant, client.clone(), server.clone(), now);
         assert!(!is_resumed(&at_server));
-        let (_, at_server, _) = join(client.clone(), server.clone(), now);
+        let (_, at_server, _) = join(&plant, client.clone(), server.clone(), now);
         assert!(is_resumed(&at_server));
         change();
-        let (_, at_server, _) = join(client.clone(), server.clone(), now);
+        let (_, at_server, _) = join(&plant, client.clone(), server.clone(), now);
         is_resumed(&at_server)
     };
     let same = || Bundle::clone(&plant.bundle.current());
@@ -264,7 +265,7 @@ fn id_113_nothing_is_resumed_across_a_new_bundle_or_a_new_svid() {
     let client = device_client_config(plant.client.clone(), LiveBundle::new(same()));
     let renew = || plant.client.replace(Plant::client_of(&plant.authority, system_now())).unwrap();
     assert!(!resumes(&client, &server, &renew));
-    let (_, at_server, _) = join(client, server, now);
+    let (_, at_server, _) = join(&plant, client, server, now);
     assert_eq!(at_server.peer_certificates().unwrap(), plant.client.current().chain());
 }
 
@@ -273,8 +274,8 @@ fn id_112_another_server_or_another_start_opens_no_tickets() {
     let plant = Plant::new();
     let now = tickets::machine_now();
     let client = plant.client_config();
-    join(client.clone(), plant.server_config(), now);
-    let (_, at_server, _) = join(client, plant.server_config(), now);
+    join(&plant, client.clone(), plant.server_config(), now);
+    let (_, at_server, _) = join(&plant, client, plant.server_config(), now);
     assert!(!is_resumed(&at_server));
 }
 

@@ -3,7 +3,7 @@
 //! A resumed session skips the certificates, so it must never be a way around them. A ticket therefore carries
 //! the moment of the full handshake it goes back to, which resuming does not move (ID-112), and the number of the
 //! trust bundle it was made under: a ticket that is too old, or of another bundle, is not refused but not
-//! recognised, and the client shakes hands in full. Whoever resumed is verified again by the listener (ID-067).
+//! recognised, and the client shakes hands in full. Whoever resumed is judged again by the listener (ID-067).
 //! Keys are made anew at every start and live in memory.
 
 use std::sync::{Arc, LazyLock};
@@ -30,39 +30,59 @@ static MARK: LazyLock<[u8; MARK_BYTES]> = LazyLock::new(|| {
     mark
 });
 const MARK_BYTES: usize = 16;
-const NUMBER_BYTES: usize = 8;
 
-/// Gives a connection the age it has: how long ago the full handshake was that it goes back to.
-///
-/// Called for each connection of the device listener once its first message is in, and before the handshake goes
-/// on: its next ticket then says the same. Without this call a connection gets no ticket.
-pub fn begin_session(connection: &mut ServerConnection) -> Duration {
-    begin_session_at(connection, machine_now())
+/// What a connection goes back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    /// How long ago the full handshake was.
+    pub age: Duration,
+    /// [`LiveBundle::generation`] of the bundle that its peer was verified against, or is about to be.
+    pub generation: u64,
 }
 
-pub(super) fn begin_session_at(connection: &mut ServerConnection, now: u64) -> Duration {
-    let resumed = connection.received_resumption_data().and_then(origin_in);
-    let origin = resumed.filter(|origin| *origin <= now).unwrap_or(now);
-    let mut data = MARK.to_vec();
-    data.extend_from_slice(&origin.to_be_bytes());
-    connection.set_resumption_data(&data);
-    Duration::from_millis(now - origin)
+/// Tells a connection what it goes back to, so that its next ticket says the same.
+///
+/// Called for each connection of the device listener once its first message is in, and before the handshake goes
+/// on. Without this call a connection gets no ticket.
+pub fn begin_session(connection: &mut ServerConnection, bundle: &LiveBundle) -> Session {
+    begin_session_at(connection, bundle, machine_now())
+}
+
+pub(super) fn begin_session_at(connection: &mut ServerConnection, bundle: &LiveBundle, now: u64) -> Session {
+    let resumed = connection.received_resumption_data().and_then(Origin::find);
+    let origin = resumed
+        .filter(|origin| origin.at <= now)
+        .unwrap_or_else(|| Origin { at: now, generation: bundle.generation() });
+    connection.set_resumption_data(&origin.write());
+    Session { age: Duration::from_millis(now - origin.at), generation: origin.generation }
+}
+
+/// The full handshake behind a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Origin {
+    /// Milliseconds since 1970.
+    at: u64,
+    generation: u64,
+}
+
+impl Origin {
+    fn write(self) -> Vec<u8> {
+        [MARK.as_slice(), &self.at.to_be_bytes(), &self.generation.to_be_bytes()].concat()
+    }
+
+    /// Behind the mark, wherever that is: what else a session holds, and in which order, is rustls' affair.
+    fn find(session: &[u8]) -> Option<Origin> {
+        let at = session.windows(MARK_BYTES).rposition(|bytes| bytes == MARK.as_slice())?;
+        let (at, rest) = session.get(at + MARK_BYTES..)?.split_first_chunk()?;
+        let (generation, _) = rest.split_first_chunk()?;
+        Some(Origin { at: u64::from_be_bytes(*at), generation: u64::from_be_bytes(*generation) })
+    }
 }
 
 /// Milliseconds since 1970 by the machine's clock, which rustls asks as well.
 pub(super) fn machine_now() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The origin behind the mark, wherever that is: what else a session holds, and in which order, is rustls' affair.
-fn origin_in(session: &[u8]) -> Option<u64> {
-    let at = session.windows(MARK_BYTES).rposition(|bytes| bytes == MARK.as_slice())?;
-    number(session.get(at + MARK_BYTES..)?)
-}
-
-fn number(bytes: &[u8]) -> Option<u64> {
-    Some(u64::from_be_bytes(bytes.get(..NUMBER_BYTES)?.try_into().ok()?))
 }
 
 /// Seals sessions into tickets, and opens those that still count.
@@ -78,12 +98,11 @@ impl Tickets {
     }
 
     fn opened(&self, ticket: &[u8], now: u64) -> Option<Vec<u8>> {
-        let mut session = self.seal.decrypt(ticket)?;
-        let generation = number(&session)?;
-        session.drain(..NUMBER_BYTES);
-        let age = now.checked_sub(origin_in(&session)?)?;
+        let session = self.seal.decrypt(ticket)?;
+        let origin = Origin::find(&session)?;
+        let age = now.checked_sub(origin.at)?;
         let young = u128::from(age) < RESUMED_AGE_MAX.as_millis();
-        (young && generation == self.bundle.generation()).then_some(session)
+        (young && origin.generation == self.bundle.generation()).then_some(session)
     }
 }
 
@@ -97,10 +116,8 @@ impl ProducesTickets for Tickets {
     }
 
     fn encrypt(&self, session: &[u8]) -> Option<Vec<u8>> {
-        origin_in(session)?;
-        let mut sealed = self.bundle.generation().to_be_bytes().to_vec();
-        sealed.extend_from_slice(session);
-        self.seal.encrypt(&sealed)
+        Origin::find(session)?;
+        self.seal.encrypt(session)
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
@@ -120,8 +137,8 @@ mod tests {
         Bundle::of_anchor(authority.trust_domain().clone(), authority.anchor(), 1, Duration::from_secs(60))
     }
 
-    fn session(origin: u64) -> Vec<u8> {
-        [b"what rustls keeps".as_slice(), MARK.as_slice(), &origin.to_be_bytes(), b"more"].concat()
+    fn session(at: u64) -> Vec<u8> {
+        [b"what rustls keeps".as_slice(), &Origin { at, generation: 0 }.write(), b"more"].concat()
     }
 
     #[test]
@@ -155,6 +172,7 @@ mod tests {
         let tickets = Tickets::new(LiveBundle::new(bundle())).unwrap();
         assert_eq!(tickets.encrypt(b"what rustls keeps"), None);
         assert_eq!(tickets.encrypt(MARK.as_slice()), None);
+        assert_eq!(tickets.encrypt(&session(5)[..40]), None);
         let ticket = tickets.encrypt(&session(5)).unwrap();
         for at in 0..ticket.len() {
             let mut spoilt = ticket.clone();

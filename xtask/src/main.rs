@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 mod figures;
+mod responder;
 #[cfg(test)]
 mod rules;
 #[cfg(test)]
@@ -10,18 +11,40 @@ mod tidy;
 
 use std::process::ExitCode;
 
+const USAGE: &str = "\
+Usage: cargo xtask figures [NAME…] [--quick] [--out FILE]
+
+Measures the release programs on this machine, each figure beside its baseline in the same run, and prints a table.
+Exit code: 0 every goal is met, 1 one is missed, 2 something broke.
+
+  NAME       only these; all of them when none is named:
+             programs     sizes, start-up times, memory when idle
+             deploy       deploy to INSTALLED, beside bare docker compose
+             304          answers to unchanged polls, beside a bare hyper and rustls responder
+             connections  new connections, full and resumed, beside the same responder
+             reports      durable reports, beside a bare loop of SQLite commits
+             waiting      9,000 clients waiting: memory, one publish to all, a restart of the server
+             agent        bytes on the wire and on the disk of an idle agent
+  --quick    smaller and shorter; shows that it works, not how fast it is
+  --out FILE write the table there too";
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    match arguments.next().as_deref() {
-        Some("figures") => match figures::run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("xtask: {error:#}");
-                ExitCode::from(2)
-            }
-        },
+    let ended = match arguments.next().as_deref() {
+        Some("figures") => figures::Wanted::parse(arguments).and_then(|wanted| figures::run(&wanted)),
+        // Processes that `figures` starts.
+        Some("measure") => figures::Wanted::parse(arguments).and_then(|wanted| figures::measure(&wanted)),
+        Some("respond") => responder::run(arguments).map(|()| true),
         _ => {
-            eprintln!("Usage: cargo xtask figures   measure sizes, memory and times of the release programs");
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
             ExitCode::from(2)
         }
     }

@@ -63,7 +63,9 @@ impl Digest {
 
     /// The 64 hex digits without the algorithm: a safe file name.
     pub fn hex(&self) -> String {
-        self.0.iter().map(|b| format!("{b:02x}")).collect()
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
     }
 
     /// Twelve hex digits, enough for a person to tell two digests apart.

@@ -2,9 +2,11 @@
 //!
 //! The TLS configurations hold these and look at them on every handshake, so a renewal needs no restart
 //! (ID-180). Open connections keep what they shook hands with; ending those is their owner's task (ID-106,
-//! ID-113).
+//! ID-113), who can ask to be told. Each replacement has a number, so that what was made under an earlier one
+//! (session tickets) is recognised and dropped.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use margrave_core::id::TrustDomain;
@@ -19,15 +21,23 @@ use crate::web::WebLeaf;
 
 /// The SVID that we present, whichever it is at the moment.
 #[derive(Debug)]
-pub struct LiveSvid(ArcSwap<Svid>);
+pub struct LiveSvid {
+    svid: ArcSwap<Svid>,
+    replaced: AtomicU64,
+}
 
 impl LiveSvid {
     pub fn new(svid: Svid) -> Arc<LiveSvid> {
-        Arc::new(LiveSvid(ArcSwap::from_pointee(svid)))
+        Arc::new(LiveSvid { svid: ArcSwap::from_pointee(svid), replaced: AtomicU64::new(0) })
     }
 
     pub fn current(&self) -> Arc<Svid> {
-        self.0.load_full()
+        self.svid.load_full()
+    }
+
+    /// How often it was replaced.
+    pub(crate) fn generation(&self) -> u64 {
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// Presents `svid` from now on. It must bear the same name (ID-172).
@@ -39,20 +49,21 @@ impl LiveSvid {
                 new: Box::new(svid.name().clone()),
             });
         }
-        self.0.store(Arc::new(svid));
+        self.svid.store(Arc::new(svid));
+        self.replaced.fetch_add(1, Ordering::Release);
         Ok(())
     }
 }
 
 impl ResolvesServerCert for LiveSvid {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load().certified())
+        Some(self.svid.load().certified())
     }
 }
 
 impl ResolvesClientCert for LiveSvid {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load().certified())
+        Some(self.svid.load().certified())
     }
 
     fn has_certs(&self) -> bool {
@@ -61,8 +72,17 @@ impl ResolvesClientCert for LiveSvid {
 }
 
 /// The trust bundle that peers are verified against, whichever it is at the moment.
-#[derive(Debug)]
-pub struct LiveBundle(ArcSwap<Bundle>);
+pub struct LiveBundle {
+    bundle: ArcSwap<Bundle>,
+    replaced: AtomicU64,
+    told: Mutex<Vec<Box<dyn Fn() + Send>>>,
+}
+
+impl std::fmt::Debug for LiveBundle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LiveBundle").field(&self.bundle).finish()
+    }
+}
 
 /// A bundle of another trust domain was offered as a replacement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,11 +94,25 @@ pub struct OtherTrustDomain {
 
 impl LiveBundle {
     pub fn new(bundle: Bundle) -> Arc<LiveBundle> {
-        Arc::new(LiveBundle(ArcSwap::from_pointee(bundle)))
+        Arc::new(LiveBundle {
+            bundle: ArcSwap::from_pointee(bundle),
+            replaced: AtomicU64::new(0),
+            told: Mutex::default(),
+        })
     }
 
     pub fn current(&self) -> Arc<Bundle> {
-        self.0.load_full()
+        self.bundle.load_full()
+    }
+
+    /// How often it was replaced.
+    pub fn generation(&self) -> u64 {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// Calls `told` after every replacement, on whichever thread replaces: be brief.
+    pub fn on_replace(&self, told: impl Fn() + Send + 'static) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(told));
     }
 
     /// Replaces all anchors; nothing is merged (ID-142). Open connections are to be verified again (ID-113).
@@ -90,7 +124,9 @@ impl LiveBundle {
                 new: bundle.trust_domain().clone(),
             });
         }
-        self.0.store(Arc::new(bundle));
+        self.bundle.store(Arc::new(bundle));
+        self.replaced.fetch_add(1, Ordering::Release);
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|told| told());
         Ok(())
     }
 }

@@ -5,6 +5,8 @@
 
 mod authority;
 mod device;
+mod sessions;
+mod tickets;
 mod web;
 
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::sync::Arc;
 pub use authority::{AuthorityFileError, authority_client_config};
 pub use device::{device_client_config, device_server_config};
 use rustls::crypto::CryptoProvider;
+pub use tickets::{CONNECTION_AGE_MAX, Session, begin_session};
 pub use web::{PinRefusal, pinned_client_config, web_server_config};
 
 const HTTP_1_1: &[u8] = b"http/1.1";

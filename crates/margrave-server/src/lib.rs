@@ -1,12 +1,14 @@
 //! The central orchestrator: what should run where, and what devices said about it.
 //!
-//! `fleet/` is what can be done, free of HTTP; `http/` translates requests and calls it; `listener.rs`
-//! owns sockets and handshakes, `identity.rs` the keys on disk, `tasks/` what happens by itself.
+//! `fleet/` is what can be done, free of HTTP; `http/` translates requests and calls it; `listener/`
+//! owns sockets and handshakes, `admission.rs` how much of the server one device may have, `identity.rs` the keys on disk, `tasks/` what happens by itself.
 //! [`Server`] puts them together; start there.
 
+mod admission;
 pub mod auth;
 mod authority;
 pub mod config;
+mod files;
 pub mod fleet;
 pub mod http;
 mod identity;

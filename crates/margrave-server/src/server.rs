@@ -11,18 +11,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use margrave_core::moment::Moment;
 use margrave_identity::tls::{device_server_config, web_server_config};
 use margrave_registry::Registry;
 use margrave_store::Store;
 use margrave_wire::operator::Context;
-use rustls::pki_types::CertificateDer;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::auth::SignInCodes;
 use crate::config::{Config, authority};
+use crate::files;
 use crate::fleet::{self, Actor, Clock, Fleet, FleetOptions};
 use crate::http::identity::{Guesses, Identity as IdentityPages, Joined};
 use crate::http::registry::{Mount, RegistryTokens};
@@ -118,6 +117,7 @@ impl Server {
             return Err(StartError::NotLocal(address));
         }
 
+        files::raise_limit();
         let lock = take(&data)?;
         // Absolute, so that nothing moves when somebody changes the working directory.
         let data = data.canonicalize().map_err(data_error(&data, "found"))?;
@@ -131,10 +131,10 @@ impl Server {
         };
         let identity = Arc::new(Identity::open(&data, clock.now(), wanted)?);
 
-        let (web, web_address) = bind(listen, "--listen").await?;
-        let (device, device_address) = bind(device_listen, "--device-listen").await?;
+        let (web, web_address) = bind(listen, "--listen")?;
+        let (device, device_address) = bind(device_listen, "--device-listen")?;
         let local = match local_listen {
-            Some(address) => Some(bind(address, "--local-listen").await?),
+            Some(address) => Some(bind(address, "--local-listen")?),
             None => None,
         };
         let local_address = local.as_ref().map(|(_, address)| *address);
@@ -196,13 +196,10 @@ impl Server {
         let door = Door::Web(web_server_config(Arc::clone(&identity.web_leaf)));
         let router = http::web(&app, identity_pages, mount.clone());
         listeners.spawn(listener::serve(web, door, router, Limits::WEB, stopping.clone()));
-        let door = device_door(&identity, &clock);
-        let router = http::device::router(Arc::clone(&fleet), mount.clone(), stopping.clone());
-        let router = match device_prefix {
-            Some(prefix) => prefix.mount(router),
-            None => router,
-        };
-        listeners.spawn(listener::serve(device, door, router, Limits::DEVICE, stopping.clone()));
+        let tls = device_server_config(Arc::clone(&identity.svid), Arc::clone(&identity.bundle));
+        let door = Door::Device { tls, identity: Arc::clone(&identity), clock: clock.clone() };
+        let inside = http::device::Interface::new(Arc::clone(&fleet), mount.clone(), device_prefix);
+        listeners.spawn(listener::serve(device, door, inside, Limits::DEVICE, stopping.clone()));
         if let Some((local, _)) = local {
             let router = http::local(&app, mount);
             listeners.spawn(listener::serve(local, Door::Local, router, Limits::LOCAL, stopping.clone()));
@@ -297,15 +294,6 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-fn device_door(identity: &Arc<Identity>, clock: &Clock) -> Door {
-    let tls = device_server_config(Arc::clone(&identity.svid), Arc::clone(&identity.bundle));
-    let (keys, now) = (Arc::clone(identity), clock.clone());
-    let recognise = Box::new(move |chain: &[CertificateDer<'_>]| keys.recognise(chain, now.now()));
-    let now = clock.clone();
-    let remaining = Box::new(move |until: Moment| until.since(now.now()));
-    Door::Device { tls, recognise, remaining }
-}
-
 /// Makes the directory if need be and keeps other servers out of it.
 fn take(data: &Path) -> Result<File, StartError> {
     make_directory(data)?;
@@ -353,12 +341,16 @@ fn data_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Sta
     move |source| StartError::Data { path, doing, source }
 }
 
-async fn bind(address: SocketAddr, option: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
+fn bind(address: SocketAddr, option: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => StartError::PortTaken { address, option },
         _ => StartError::Listen { address, option, source },
     };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.map_err(failed)?;
+    // A restart must not wait for the connections of the process before.
+    socket.set_reuseaddr(true).map_err(failed)?;
+    socket.bind(address).map_err(failed)?;
+    let listener = socket.listen(listener::BACKLOG).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
 }

@@ -1,5 +1,7 @@
 //! One deployment on one device: what is wanted, what was observed, and what follows from both.
 
+use std::collections::HashMap;
+
 use margrave_core::digest::Digest;
 use margrave_core::id::{
     AssignmentId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
@@ -11,6 +13,7 @@ use margrave_core::report::Report;
 use rusqlite::{OptionalExtension as _, Row};
 
 use crate::column::{self, Columns as _};
+use crate::report::TRANSITIONS_KEPT;
 use crate::sql::Sql;
 use crate::{Error, Store};
 
@@ -157,6 +160,88 @@ pub(crate) fn one(sql: &Sql<'_>, id: AssignmentId) -> rusqlite::Result<Option<As
         .optional()
 }
 
+/// An assignment as far as a report can change it.
+pub(crate) struct Picture {
+    pub(crate) device: DeviceRef,
+    pub(crate) name: DeploymentName,
+    pub(crate) aim: Aim,
+    pub(crate) observed: Option<Observed>,
+}
+
+impl Picture {
+    pub(crate) fn outlook(&self) -> Outlook {
+        self.aim.outlook(self.observed.as_ref())
+    }
+}
+
+/// What a report is held against, and the text of the newest one. Asked for every report, so columns are read by
+/// their place.
+pub(crate) fn picture(
+    sql: &Sql<'_>,
+    id: AssignmentId,
+) -> rusqlite::Result<Option<(Picture, Option<String>)>> {
+    sql.statement(
+        "SELECT client, device, deployment_name, wanted, archived, document, wanted_since, changed_version,
+             observed, report, received_at, observed_at, was_installed FROM assignment WHERE id = ?1",
+    )?
+    .query_row([id.uuid().as_bytes()], |row| {
+        let newest: Option<String> = row.get(9)?;
+        let observed = match &newest {
+            None => None,
+            Some(text) => Some(Observed {
+                state: column::word_at(row, 8, State::parse)?,
+                report: column::json_at(9, text)?,
+                received_at: column::moment_at(row, 10)?,
+                since: column::moment_at(row, 11)?,
+                was_installed: row.get(12)?,
+            }),
+        };
+        let picture = Picture {
+            device: DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?),
+            name: column::parsed_at(row, 2)?,
+            aim: Aim {
+                wanted: row.get(3)?,
+                archived: row.get(4)?,
+                document: Digest::from_bytes(row.get(5)?),
+                wanted_since: column::unsigned_at(row, 6)?,
+                changed_version: column::unsigned_at(row, 7)?,
+            },
+            observed,
+        };
+        Ok((picture, newest))
+    })
+    .optional()
+}
+
+/// Writes what a report changed, with what follows from it. `report` and `adopted` are those of the newest one.
+pub(crate) fn observe(
+    sql: &Sql<'_>,
+    id: AssignmentId,
+    picture: &Picture,
+    report: &str,
+    adopted: i64,
+) -> rusqlite::Result<()> {
+    let Some(observed) = &picture.observed else { return Ok(()) };
+    let outlook = picture.outlook();
+    sql.statement(
+        "UPDATE assignment SET archived = ?2, observed = ?3, adopted = ?4, report = ?5, received_at = ?6,
+             observed_at = ?7, was_installed = ?8, state = ?9, verdict = ?10 WHERE id = ?1",
+    )?
+    .execute((
+        id.uuid().as_bytes(),
+        picture.aim.archived,
+        observed.state.as_str(),
+        adopted,
+        report,
+        column::moment(observed.received_at),
+        column::moment(observed.since),
+        observed.was_installed,
+        outlook.state.as_str(),
+        verdict_column(outlook.verdict),
+    ))?;
+    Ok(())
+}
+
 /// Writes the whole row, with what follows from it.
 pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Error> {
     let outlook = record.outlook();
@@ -285,20 +370,30 @@ impl Store {
         let (deployment, device) = (deployment.clone(), device.clone());
         self.read(move |sql| {
             let mut statement = sql.statement(
-                "SELECT transition.state, transition.at, late, transition.report FROM assignment
-                 JOIN transition ON transition.assignment = assignment.id
-                 WHERE deployment_name = ?1 AND client = ?2 AND device = ?3 ORDER BY transition.id",
+                "SELECT transition.assignment, transition.state, transition.at, late, transition.report
+                 FROM assignment JOIN transition ON transition.assignment = assignment.id
+                 WHERE deployment_name = ?1 AND client = ?2 AND device = ?3 ORDER BY transition.id DESC",
             )?;
             let key = (deployment.as_str(), device.client.as_str(), device.device.as_str());
-            let rows = statement.query_map(key, |row| {
-                Ok(TransitionRecord {
+            let mut rows = statement.query(key)?;
+            let mut kept: HashMap<[u8; 16], u32> = HashMap::new();
+            let mut history = Vec::new();
+            while let Some(row) = rows.next()? {
+                // There may be a few more than are kept, until somebody looks (report.rs).
+                let count = kept.entry(row.get("assignment")?).or_default();
+                *count += 1;
+                if *count > TRANSITIONS_KEPT {
+                    continue;
+                }
+                history.push(TransitionRecord {
                     state: column::word(row, "state", State::parse)?,
                     at: row.moment("at")?,
                     late: row.get("late")?,
                     report: row.json("report")?,
-                })
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+                });
+            }
+            history.reverse();
+            Ok(history)
         })
         .await
     }

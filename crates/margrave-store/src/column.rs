@@ -112,6 +112,34 @@ pub(crate) fn word<T>(row: &Row<'_>, column: &str, parse: fn(&str) -> Option<T>)
     parse(&text).ok_or_else(|| unreadable(index, Type::Text, Unreadable("not a word of the list")))
 }
 
+/// Typed reading of columns by place, for what is read all the time: finding a column by name takes longer than
+/// reading it.
+pub(crate) fn parsed_at<T>(row: &Row<'_>, index: usize) -> rusqlite::Result<T>
+where
+    T: FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    row.get_ref(index)?.as_str()?.parse().map_err(|error| unreadable(index, Type::Text, error))
+}
+
+pub(crate) fn unsigned_at(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    let value: i64 = row.get(index)?;
+    u64::try_from(value).map_err(|error| unreadable(index, Type::Integer, error))
+}
+
+pub(crate) fn moment_at(row: &Row<'_>, index: usize) -> rusqlite::Result<Moment> {
+    unsigned_at(row, index).map(Moment)
+}
+
+pub(crate) fn word_at<T>(row: &Row<'_>, index: usize, parse: fn(&str) -> Option<T>) -> rusqlite::Result<T> {
+    parse(row.get_ref(index)?.as_str()?)
+        .ok_or_else(|| unreadable(index, Type::Text, Unreadable("not a word of the list")))
+}
+
+pub(crate) fn json_at<T: serde::de::DeserializeOwned>(index: usize, text: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(text).map_err(|error| unreadable(index, Type::Text, error))
+}
+
 /// JSON for our own columns; these types have string keys and cannot fail.
 pub(crate) fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("stored types have string keys and no failing serialisers")

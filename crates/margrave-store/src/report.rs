@@ -10,7 +10,7 @@ use margrave_core::observed::{Observed, reported_state};
 use margrave_core::report::Report;
 use rusqlite::OptionalExtension as _;
 
-use crate::assignment::{self, AssignmentRecord};
+use crate::assignment::{self, Picture};
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
@@ -23,7 +23,9 @@ use crate::{Error, Put, Store};
 pub const VERSION_LEAP_MAX: u64 = 1 << 32;
 
 /// Per assignment: weeks of a restless one, and little on disk.
-const TRANSITIONS_KEPT: i64 = 200;
+pub(crate) const TRANSITIONS_KEPT: u32 = 200;
+/// Looking for what is too many costs as much as writing; done for one report of so many, by chance.
+const TRANSITIONS_SWEPT_EVERY: u64 = 16;
 
 /// How far a device's clock may run ahead of ours and still be believed in the history.
 const CLOCK_AHEAD_MAX_MS: u64 = 5 * 60 * 1000;
@@ -61,8 +63,8 @@ impl Store {
         report: Report,
         now: Moment,
     ) -> Result<Recorded, ReportError> {
-        let client = client.clone();
-        self.write(move |tx| record(tx, &client, &report, now)).await?.map_err(|ahead| {
+        let told = Told::new(client.clone(), report)?;
+        self.write(move |tx| record(tx, &told, now)).await?.map_err(|ahead| {
             // Answered after the commit, because the claim of a higher version had to be kept.
             ReportError::AssignmentUnknown { ahead }
         })
@@ -85,67 +87,92 @@ impl Store {
 
 type Answer = Result<Recorded, Option<u64>>;
 
-fn record(
-    tx: &crate::writer::Tx<'_, '_>,
-    client: &ClientId,
-    report: &Report,
-    now: Moment,
-) -> Result<Answer, ReportError> {
-    let ahead = note_version(tx.sql, client, report.adopted_version)?;
-    let Some(mut record) = assignment::one(tx.sql, report.assignment)? else { return Ok(Err(ahead)) };
-    let same_device = report.device.as_ref().is_none_or(|device| *device == record.device.device);
-    if record.device.client != *client || !same_device {
+/// A report, and all that can be made of it before it is the writer's turn.
+struct Told {
+    client: ClientId,
+    report: Report,
+    text: String,
+    adopted: i64,
+    sequence: Option<i64>,
+}
+
+impl Told {
+    fn new(client: ClientId, report: Report) -> Result<Told, Error> {
+        let detail = report.detail.as_ref();
+        Ok(Told {
+            client,
+            text: column::json(&report),
+            // One that does not fit is refused before it is kept, with what is published.
+            adopted: i64::try_from(report.adopted_version).unwrap_or(i64::MAX),
+            sequence: detail
+                .map(|detail| column::unsigned("the report's sequence", detail.sequence))
+                .transpose()?,
+            report,
+        })
+    }
+}
+
+fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<Answer, ReportError> {
+    let Told { client, report, text, .. } = told;
+    let ahead = note_version(tx.sql, told)?;
+    let Some((mut picture, newest)) = assignment::picture(tx.sql, report.assignment)? else {
+        return Ok(Err(ahead));
+    };
+    let same_device = report.device.as_ref().is_none_or(|device| *device == picture.device.device);
+    if picture.device.client != *client || !same_device {
         return Ok(Err(ahead));
     }
     let put =
-        if record.observed.is_some() || told_before(tx.sql, report)? { Put::Updated } else { Put::Created };
+        if picture.observed.is_some() || told_before(tx.sql, report)? { Put::Updated } else { Put::Created };
     let recorded = Recorded { put, ahead };
-    if repeated(tx.sql, &record, report)? {
+    if newest.as_ref() == Some(text) || repeated(tx.sql, picture.observed.as_ref(), told)? {
         return Ok(Ok(recorded));
     }
-    let state = reported_state(record.observed.as_ref(), report);
-    let late = record.aim().is_late(record.observed.as_ref(), report);
-    append(tx.sql, report, state, now, late)?;
+    let state = reported_state(picture.observed.as_ref(), report);
+    let late = picture.aim.is_late(picture.observed.as_ref(), report);
+    append(tx.sql, told, state, now, late)?;
     if late {
         return Ok(Ok(recorded));
     }
-    let before = record.outlook();
-    record.observed = Some(Observed::next(record.observed.take(), report, now));
-    record.archived = record.aim().ends_with(state);
-    assignment::write(tx.sql, &record)?;
-    if record.archived {
+    let before = picture.outlook();
+    picture.observed = Some(Observed::next(picture.observed.take(), report, now));
+    picture.aim.archived = picture.aim.ends_with(state);
+    let after = picture.outlook();
+    assignment::observe(tx.sql, report.assignment, &picture, text, told.adopted)?;
+    if picture.aim.archived {
         forget_removed(tx.sql)?;
     }
-    let after = record.outlook();
     if before.state != after.state || before.verdict != after.verdict {
+        let Picture { device, name, .. } = &picture;
         let text = match (&report.fault, report.detail.as_ref().and_then(|detail| detail.reason.as_ref())) {
-            (Some(fault), _) => format!("{} on {} is {state}: {}", record.name, record.device, fault.message),
-            (None, Some(reason)) => format!("{} on {} is {state}: {reason}", record.name, record.device),
-            (None, None) => format!("{} on {} is {state}", record.name, record.device),
+            (Some(fault), _) => format!("{name} on {device} is {state}: {}", fault.message),
+            (None, Some(reason)) => format!("{name} on {device} is {state}: {reason}"),
+            (None, None) => format!("{name} on {device} is {state}"),
         };
-        let event = NewEvent::new(now, "assignment.state", format!("device {}", record.device), text);
-        tx.note(event.device(&record.device).deployment(&record.name))?;
+        let event = NewEvent::new(now, "assignment.state", format!("device {device}"), text);
+        tx.note(event.device(device).deployment(name))?;
     }
     Ok(Ok(recorded))
 }
 
 /// Remembers a claim of a version above ours; refuses what cannot be true.
-fn note_version(sql: &Sql<'_>, client: &ClientId, adopted: u64) -> Result<Option<u64>, ReportError> {
+fn note_version(sql: &Sql<'_>, told: &Told) -> Result<Option<u64>, ReportError> {
+    let Told { client, report: Report { adopted_version: adopted, .. }, adopted: claimed, .. } = told;
     let published = sql
         .statement("SELECT version FROM manifest WHERE client = ?1")?
         .query_row([client.as_str()], |row| row.unsigned("version"))
         .optional()?
         .ok_or(ReportError::ClientUnknown)?;
-    if adopted <= published {
+    if *adopted <= published {
         return Ok(None);
     }
     if adopted - published > VERSION_LEAP_MAX {
-        return Err(ReportError::VersionUnknown { adopted, published });
+        return Err(ReportError::VersionUnknown { adopted: *adopted, published });
     }
-    let claimed = column::unsigned("the adopted version", adopted)?;
+    column::unsigned("the adopted version", *adopted)?;
     sql.statement("UPDATE client SET version_claimed = max(version_claimed, ?2) WHERE id = ?1")?
         .execute((client.as_str(), claimed))?;
-    Ok(Some(adopted))
+    Ok(Some(*adopted))
 }
 
 fn told_before(sql: &Sql<'_>, report: &Report) -> rusqlite::Result<bool> {
@@ -153,45 +180,53 @@ fn told_before(sql: &Sql<'_>, report: &Report) -> rusqlite::Result<bool> {
         .exists([report.assignment.uuid().as_bytes()])
 }
 
-/// The very same report again, because its answer was lost. Without a number only the newest can be compared:
+/// The very same report again, because its answer was lost, and not the newest. Without a number it cannot be told:
 /// `installed`, `failed`, `installed` are three reports and no repetition.
-fn repeated(sql: &Sql<'_>, record: &AssignmentRecord, report: &Report) -> Result<bool, Error> {
-    if record.observed.as_ref().is_some_and(|observed| observed.report == *report) {
-        return Ok(true);
+fn repeated(sql: &Sql<'_>, before: Option<&Observed>, told: &Told) -> Result<bool, Error> {
+    let Told { report, text, sequence, .. } = told;
+    let (Some(detail), Some(sequence)) = (&report.detail, sequence) else { return Ok(false) };
+    // As a rule a report goes on from the newest in every respect, and then it is none of those before.
+    let goes_on = before.is_some_and(|before| {
+        let newest = &before.report;
+        report.adopted_version >= newest.adopted_version
+            && newest.detail.as_ref().is_some_and(|old| detail.sequence > old.sequence && detail.at >= old.at)
+    });
+    if goes_on {
+        return Ok(false);
     }
-    let Some(detail) = &report.detail else { return Ok(false) };
-    let sequence = column::unsigned("the report's sequence", detail.sequence)?;
     let found = sql
         .statement("SELECT 1 FROM transition WHERE assignment = ?1 AND sequence = ?2 AND report = ?3")?
-        .exists((report.assignment.uuid().as_bytes(), sequence, column::json(report)))?;
+        .exists((report.assignment.uuid().as_bytes(), sequence, text))?;
     Ok(found)
 }
 
-fn append(sql: &Sql<'_>, report: &Report, state: State, now: Moment, late: bool) -> Result<(), Error> {
+fn append(sql: &Sql<'_>, told: &Told, state: State, now: Moment, late: bool) -> Result<(), Error> {
+    let Told { report, text, adopted, sequence, .. } = told;
     let assignment = report.assignment.uuid();
-    let detail = report.detail.as_ref();
-    let sequence =
-        detail.map(|detail| column::unsigned("the report's sequence", detail.sequence)).transpose()?;
     let believed = |at: &Moment| *at >= CLOCK_SENSIBLE && at.0 <= now.0.saturating_add(CLOCK_AHEAD_MAX_MS);
-    let at = detail.map(|detail| detail.at).filter(believed).unwrap_or(now);
+    let at = report.detail.as_ref().map(|detail| detail.at).filter(believed).unwrap_or(now);
     sql.statement(
         "INSERT INTO transition (assignment, adopted, sequence, state, at, received_at, late, report)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?
     .execute((
         assignment.as_bytes(),
-        column::unsigned("the adopted version", report.adopted_version)?,
+        adopted,
         sequence,
         state.as_str(),
         column::moment(at),
         column::moment(now),
         late,
-        column::json(report),
+        text,
     ))?;
-    sql.statement(
-        "DELETE FROM transition WHERE assignment = ?1 AND id <=
-             (SELECT id FROM transition WHERE assignment = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-    )?
-    .execute((assignment.as_bytes(), TRANSITIONS_KEPT))?;
+    // A number without a pattern, so that nobody whose reports come at regular intervals is left out for ever.
+    let chance = sql.last_insert_rowid().cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    if chance.is_multiple_of(TRANSITIONS_SWEPT_EVERY) {
+        sql.statement(
+            "DELETE FROM transition WHERE assignment = ?1 AND id <=
+                 (SELECT id FROM transition WHERE assignment = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+        )?
+        .execute((assignment.as_bytes(), TRANSITIONS_KEPT))?;
+    }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! One thread writes, and many callers share one commit.
 //!
 //! A durable commit costs one wait for the disk, whatever it contains. So whatever has queued up while the
-//! last commit ran goes into the next one together, each piece of work in its own savepoint: one that is
-//! refused does not undo the others. A caller is answered after the commit that holds its work, never before.
+//! last commit ran goes into the next one together. One that is refused does not undo the others: as a rule it is
+//! refused before it wrote anything, and otherwise all are done again, each in a savepoint of its own (which costs
+//! as much as a small piece of work, so not from the start). A caller is answered after the commit that holds its
+//! work, never before.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -198,18 +200,20 @@ fn write(
 /// Makes the whole batch durable, or, if that fails, each piece alone: one piece that is too large for the
 /// disk must not take others with it.
 fn commit(connection: &Sql<'_>, batch: &mut [Box<dyn Job>]) -> Vec<Event> {
-    match commit_together(connection, batch) {
+    let together = commit_together(connection, batch, Undo::Nothing)
+        .or_else(|_| commit_together(connection, batch, Undo::Piece));
+    match together {
         Ok(events) => events,
-        Err(error) if batch.len() == 1 => {
-            batch[0].fail(error.into());
+        Err(failed) if batch.len() == 1 => {
+            batch[0].fail(failed.into());
             Vec::new()
         }
         Err(_) => {
             let mut events = Vec::new();
             for job in batch {
-                match commit_together(connection, std::slice::from_mut(job)) {
+                match commit_together(connection, std::slice::from_mut(job), Undo::Piece) {
                     Ok(more) => events.extend(more),
-                    Err(error) => job.fail(error.into()),
+                    Err(failed) => job.fail(failed.into()),
                 }
             }
             events
@@ -217,20 +221,57 @@ fn commit(connection: &Sql<'_>, batch: &mut [Box<dyn Job>]) -> Vec<Event> {
     }
 }
 
-fn commit_together(connection: &Sql<'_>, batch: &mut [Box<dyn Job>]) -> Result<Vec<Event>, rusqlite::Error> {
+/// What can be undone within a transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Undo {
+    Nothing,
+    Piece,
+}
+
+/// Why a batch is not durable.
+#[derive(Debug, thiserror::Error)]
+enum CommitError {
+    #[error("a piece of work was refused after it had written")]
+    HalfDone,
+    #[error("the database refused")]
+    Database(#[from] rusqlite::Error),
+}
+
+impl From<CommitError> for Error {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Database(error) => error.into(),
+            // Only what can be undone is tried last.
+            CommitError::HalfDone => Error::Damaged { what: "a piece of work could not be undone" },
+        }
+    }
+}
+
+fn commit_together(
+    connection: &Sql<'_>,
+    batch: &mut [Box<dyn Job>],
+    undo: Undo,
+) -> Result<Vec<Event>, CommitError> {
     let committed = (|| {
         let mut events = Vec::new();
         connection.statement("BEGIN IMMEDIATE")?.execute([])?;
         for job in batch {
-            connection.statement("SAVEPOINT piece")?.execute([])?;
+            if undo == Undo::Piece {
+                connection.statement("SAVEPOINT piece")?.execute([])?;
+            }
+            let changes = connection.total_changes();
             let tx = Tx { sql: connection, noted: RefCell::default() };
             if job.attempt(&tx) {
                 events.append(&mut tx.noted.into_inner());
-            } else {
+            } else if undo == Undo::Piece {
                 // A full disk or a broken one makes SQLite undo the whole transaction; this then fails too.
                 connection.statement("ROLLBACK TO piece")?.execute([])?;
+            } else if connection.is_autocommit() || connection.total_changes() != changes {
+                return Err(CommitError::HalfDone);
             }
-            connection.statement("RELEASE piece")?.execute([])?;
+            if undo == Undo::Piece {
+                connection.statement("RELEASE piece")?.execute([])?;
+            }
         }
         if !events.is_empty() {
             event::forget_oldest(connection)?;

@@ -7,6 +7,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+mod simulate;
+
+pub(crate) use simulate::Simulate;
+
 /// Runs workloads on fleets of industrial edge devices, by the Margo standard.
 #[derive(Debug, Parser)]
 #[command(name = "margrave", version, arg_required_else_help = true, max_term_width = 100)]
@@ -70,6 +74,8 @@ Examples:
     Package(Package),
     /// Show what happened, oldest first
     Events(Events),
+    /// Let many simulated devices talk to a server, to see what it can carry
+    Simulate(Simulate),
     /// What the containers of the sample packages run
     #[command(hide = true)]
     Sample(Sample),
@@ -688,7 +694,7 @@ mod tests {
         let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
         let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
             deployment revert|deployment remove|deployment history|device list|device show|device token|device accept|device retire|\
-            device label|authority show|authority rotate|authority retire|package add|package list|package show|package check|package remove|events";
+            device label|authority show|authority rotate|authority retire|package add|package list|package show|package check|package remove|events|simulate";
         let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
         assert_eq!(names, wanted);
     }

@@ -37,6 +37,10 @@ fn start(command: Command, screen: &Screen) -> Result {
         Command::Sample(sample) => sample::run(sample.verb, screen),
         Command::Serve(args) => threads()?.block_on(commands::serve::run(screen, args)),
         Command::Demo(args) => threads()?.block_on(commands::demo::run(screen, args)),
+        Command::Simulate(args) => {
+            logging::for_a_command();
+            threads()?.block_on(commands::simulate::run(screen, args))
+        }
         command => one_thread()?.block_on(run(command, screen)),
     }
 }
@@ -53,7 +57,7 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Authority(args) => commands::authority::run(screen, args).await,
         Command::Package(args) => commands::package::run(screen, args).await,
         Command::Events(args) => commands::events::run(screen, args).await,
-        Command::Serve(_) | Command::Demo(_) | Command::Sample(_) => {
+        Command::Serve(_) | Command::Demo(_) | Command::Simulate(_) | Command::Sample(_) => {
             unreachable!("started with a runtime of their own")
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! Start with `respond`.
 
+mod poll;
 mod preconditions;
 mod refusal;
 mod target;
@@ -14,7 +15,7 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task;
 use std::time::Duration;
 
 use axum::Router;
@@ -22,20 +23,23 @@ use axum::body::Body;
 use axum::extract::{OriginalUri, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 use http::request::Parts;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::violation::Violation;
 use margrave_wire::bundle;
-use margrave_wire::g2::{capabilities, document, manifest, status};
+use margrave_wire::g2::{capabilities, document, status};
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
+pub use poll::{Poll, WAIT_MAX, poll};
 pub use refusal::Refusal;
 use target::Target;
 
+use self::poll::Asked;
 use crate::{Caller, DeviceApi, Put, Standing};
 
 /// A device with a thousand labels and interfaces stays far below.
@@ -44,13 +48,10 @@ pub const CAPABILITIES_BYTES_MAX: usize = 256 * 1024;
 pub const STATUS_BYTES_MAX: usize = 64 * 1024;
 /// For a body to arrive. The largest takes 10 seconds on a line of 256 kbit/s.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long a poll is held. Proxies and NAT gateways on the way forget silent connections after a minute, some
-/// a little earlier; below that, nobody between us and the device notices that nothing is being said.
-pub const WAIT_MAX: Duration = Duration::from_secs(50);
-
-const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-/// Answers differ per client, and mutual TLS alone does not tell a shared cache so (ID-123).
-const CACHE_PRIVATE: HeaderValue = HeaderValue::from_static("private");
+/// How long a body may be slower than [`BODY_PACE_MIN`]: a lost packet on a bad line takes seconds.
+const BODY_GRACE: Duration = Duration::from_secs(10);
+/// Bytes a second. Who sends slower only wants to hold the connection.
+const BODY_PACE_MIN: u64 = 1024;
 /// What is named by its digest never changes (MI-G2-061).
 const CACHE_FOR_EVER: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
 const CACHE_NEVER: HeaderValue = HeaderValue::from_static("no-store");
@@ -63,11 +64,20 @@ pub fn router(api: Arc<dyn DeviceApi>) -> Router {
     })
 }
 
+/// Whether a path is one of a document or a bundle: answers that are as large as what operators deploy.
+pub fn is_artifact(path: &str) -> bool {
+    matches!(Target::of(path), Some(Target::Document(_) | Target::Bundle(_)))
+}
+
 /// The client behind a request, if the listener named one and policy accepts it (MI-G2-005, MI-G2-010).
 pub fn admit<'a>(api: &dyn DeviceApi, extensions: &'a Extensions) -> Result<&'a ClientId, Refusal> {
     let Some(Caller(client)) = extensions.get() else { return Err(Refusal::NoCaller) };
+    accepted(api, client).map(|()| client)
+}
+
+fn accepted(api: &dyn DeviceApi, client: &ClientId) -> Result<(), Refusal> {
     match api.standing(client) {
-        Standing::Accepted => Ok(client),
+        Standing::Accepted => Ok(()),
         standing => {
             tracing::info!(%client, ?standing, "a client was refused by policy");
             Err(Refusal::NotAccepted(standing))
@@ -95,9 +105,9 @@ async fn respond(api: &dyn DeviceApi, request: Request) -> Response {
 async fn caught<T>(future: impl Future<Output = T>) -> Result<T, ()> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-        Err(_) => Poll::Ready(Err(())),
+        Ok(task::Poll::Pending) => task::Poll::Pending,
+        Ok(task::Poll::Ready(value)) => task::Poll::Ready(Ok(value)),
+        Err(_) => task::Poll::Ready(Err(())),
     })
     .await
 }
@@ -121,7 +131,10 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
         return Err(Refusal::Method(target.methods()));
     }
     match target {
-        Target::Manifest => state_manifest(api, client, &parts.headers).await,
+        Target::Manifest => match poll::ask(api, client, &parts.headers)? {
+            Asked::Now(response) => Ok(response),
+            Asked::Wait(waiting) => poll::wait(api, client, waiting).await,
+        },
         Target::Document(Some((assignment, digest))) => {
             let content = api.document(client, assignment, digest).await.map_err(Refusal::Api)?;
             Ok(artifact(&parts.headers, document::MEDIA_TYPE, digest, content.ok_or(Refusal::NoDocument)?))
@@ -144,51 +157,6 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
     }
 }
 
-async fn state_manifest(
-    api: &dyn DeviceApi,
-    client: &ClientId,
-    headers: &HeaderMap,
-) -> Result<Response, Refusal> {
-    // Before If-None-Match: who cannot read a manifest cannot hold one either (AMB-29).
-    if !preconditions::accepts(headers, manifest::MEDIA_TYPE) {
-        return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE));
-    }
-    let current = || {
-        api.manifest(client).ok_or_else(|| {
-            tracing::error!(%client, "an accepted client has no manifest");
-            Refusal::Broken
-        })
-    };
-    let mut live = current()?;
-    let wait = preconditions::wait(headers).map(|wait| wait.min(WAIT_MAX));
-    let mut waited = false;
-    if let Some(wait) = wait.filter(|wait| !wait.is_zero())
-        && preconditions::holds(headers, &live.digest)
-    {
-        waited = true;
-        api.manifest_changed(client, live.digest, wait).await;
-        // Much can happen in a minute; policy counts at the moment of the answer.
-        match api.standing(client) {
-            Standing::Accepted => live = current()?,
-            standing => return Err(Refusal::NotAccepted(standing)),
-        }
-    }
-    let mut response = if preconditions::holds(headers, &live.digest) {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        ([(CONTENT_TYPE, HeaderValue::from_static(manifest::MEDIA_TYPE))], live.body).into_response()
-    };
-    let headers = response.headers_mut();
-    headers.insert(ETAG, etag(&live.digest));
-    headers.insert(CACHE_CONTROL, CACHE_PRIVATE);
-    headers.insert(VARY, HeaderValue::from_static("Accept"));
-    // Only where it made a difference (RFC 7240, section 3): an answer that was ready at once waited for nothing.
-    if waited {
-        headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static("wait"));
-    }
-    Ok(response)
-}
-
 /// A document or bundle: bytes that can never be others under this digest.
 fn artifact(headers: &HeaderMap, media_type: &'static str, digest: Digest, content: Bytes) -> Response {
     let mut response = if preconditions::holds(headers, &digest) {
@@ -202,7 +170,8 @@ fn artifact(headers: &HeaderMap, media_type: &'static str, digest: Digest, conte
 }
 
 fn etag(digest: &Digest) -> HeaderValue {
-    HeaderValue::from_str(&format!("\"{digest}\"")).expect("a digest is plain text")
+    let text = ["\"sha256:", &digest.hex(), "\""].concat();
+    HeaderValue::try_from(text).expect("a digest is plain text")
 }
 
 async fn put_capabilities(
@@ -251,15 +220,44 @@ async fn json(request: &Parts, body: Body, max: usize) -> Result<Bytes, Refusal>
     if !preconditions::is_json(&request.headers) {
         return Err(Refusal::NotJson);
     }
-    collected(body, max, BODY_TIME_MAX).await
+    collected(body, max, Pace { total: BODY_TIME_MAX, grace: BODY_GRACE }).await
 }
 
-async fn collected(body: Body, max: usize, within: Duration) -> Result<Bytes, Refusal> {
-    match tokio::time::timeout(within, Limited::new(body, max).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge { max }),
-        Ok(Err(_)) => Err(Refusal::Cut),
-        Err(_) => Err(Refusal::TooSlow),
+/// How long a body may take.
+#[derive(Clone, Copy)]
+struct Pace {
+    total: Duration,
+    grace: Duration,
+}
+
+async fn collected(body: Body, max: usize, pace: Pace) -> Result<Bytes, Refusal> {
+    let began = Instant::now();
+    let mut body = Limited::new(body, max);
+    // As a rule a body is one piece, and stays it.
+    let mut first = Bytes::new();
+    let mut rest = Vec::new();
+    loop {
+        let received = u64::try_from(first.len() + rest.len()).unwrap_or(u64::MAX);
+        let paced = pace.grace + Duration::from_millis(received.saturating_mul(1000) / BODY_PACE_MIN);
+        let frame = tokio::time::timeout_at(began + pace.total.min(paced), body.frame()).await;
+        match frame {
+            Err(_) => return Err(Refusal::TooSlow),
+            Ok(None) if rest.is_empty() => return Ok(first),
+            Ok(None) => return Ok(rest.into()),
+            Ok(Some(Err(error))) if error.is::<LengthLimitError>() => return Err(Refusal::TooLarge { max }),
+            Ok(Some(Err(_))) => return Err(Refusal::Cut),
+            Ok(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) if first.is_empty() && rest.is_empty() => first = data,
+                Ok(data) => {
+                    if rest.is_empty() {
+                        rest.extend_from_slice(&std::mem::take(&mut first));
+                    }
+                    rest.extend_from_slice(&data);
+                }
+                // Trailers say nothing to us.
+                Err(_) => {}
+            },
+        }
     }
 }
 
@@ -268,18 +266,56 @@ mod tests {
     use super::*;
     use http_body_util::Full;
 
+    const PATIENT: Pace = Pace { total: Duration::from_secs(20), grace: Duration::from_secs(20) };
+    const SHORT: Duration = Duration::from_millis(20);
+
     #[tokio::test]
     async fn a_body_that_does_not_end_is_408() {
-        let endless = Body::new(Full::new(Bytes::from_static(b"{")).with_trailers(std::future::pending()));
-        let refusal = collected(endless, 100, Duration::from_millis(20)).await.unwrap_err();
-        assert_eq!(refusal.at("/x").status(), StatusCode::REQUEST_TIMEOUT);
+        for pace in [Pace { total: SHORT, ..PATIENT }, Pace { grace: SHORT, ..PATIENT }] {
+            let endless =
+                Body::new(Full::new(Bytes::from_static(b"{")).with_trailers(std::future::pending()));
+            let refusal = collected(endless, 100, pace).await.unwrap_err();
+            assert_eq!(refusal.at("/x").status(), StatusCode::REQUEST_TIMEOUT);
+        }
     }
 
     #[tokio::test]
     async fn a_body_with_a_false_length_is_still_bounded() {
         let endless =
             Body::new(Full::new(Bytes::from(vec![b' '; 200])).with_trailers(std::future::pending()));
-        let refusal = collected(endless, 100, Duration::from_secs(20)).await.unwrap_err();
+        let refusal = collected(endless, 100, PATIENT).await.unwrap_err();
         assert_eq!(refusal.at("/x").status(), StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test]
+    async fn a_body_in_pieces_is_put_together_and_what_has_come_buys_time() {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        let pieces = tokio::spawn(async move {
+            for at in 0..4u8 {
+                // Longer than the grace in all, shorter than what each piece is worth.
+                tokio::time::sleep(SHORT).await;
+                sender.send(Bytes::from(vec![at; 1000])).await.unwrap();
+            }
+        });
+        let body = Body::new(Pieces(receiver));
+        let collected =
+            collected(body, 4000, Pace { grace: Duration::from_secs(2), ..PATIENT }).await.unwrap();
+        assert_eq!(collected, Bytes::from([[0u8; 1000], [1; 1000], [2; 1000], [3; 1000]].concat()));
+        pieces.await.unwrap();
+        assert!(super::collected(Body::empty(), 0, PATIENT).await.unwrap().is_empty());
+    }
+
+    struct Pieces(tokio::sync::mpsc::Receiver<Bytes>);
+
+    impl axum::body::HttpBody for Pieces {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            context: &mut task::Context<'_>,
+        ) -> task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+            self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(http_body::Frame::data(piece))))
+        }
     }
 }

@@ -14,6 +14,13 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 /// The most specific range that matches decides, so `*/*, text/html;q=0` takes everything but HTML.
 /// Parameters other than `q` are ignored: our types have none.
 pub(crate) fn accepts(headers: &HeaderMap, offered: &str) -> bool {
+    let mut lines = headers.get_all(ACCEPT).iter();
+    // What nearly everybody sends.
+    if let (Some(line), None) = (lines.next(), lines.next())
+        && line.as_bytes() == offered.as_bytes()
+    {
+        return true;
+    }
     let kind = offered.split('/').next().unwrap_or(offered);
     let mut asked = false;
     let mut best: Option<(u8, bool)> = None;
@@ -43,12 +50,50 @@ pub(crate) fn accepts(headers: &HeaderMap, offered: &str) -> bool {
     !asked || best.is_some_and(|(_, wanted)| wanted)
 }
 
-/// Whether the caller already holds the representation with this digest (AMB-20): any member of the list
-/// counts, compared weakly because a proxy may have added `W/`, and `*` stands for whatever there is.
+/// Whether the caller already holds the representation with this digest.
 pub(crate) fn holds(headers: &HeaderMap, digest: &Digest) -> bool {
-    let current = format!("\"{digest}\"");
-    elements(headers, &IF_NONE_MATCH)
-        .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(&tag) == current)
+    Tags::of(headers).hold(digest)
+}
+
+/// What the caller already holds, as `If-None-Match` says (AMB-20): any member of the list counts, compared weakly
+/// because a proxy may have added `W/`, and `*` stands for whatever there is. A tag that is none of ours is nothing
+/// that we could have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Tags {
+    One(Digest),
+    Some(Vec<Digest>),
+    Any,
+}
+
+impl Tags {
+    pub(crate) fn of(headers: &HeaderMap) -> Tags {
+        let mut lines = headers.get_all(IF_NONE_MATCH).iter();
+        if let (Some(line), None) = (lines.next(), lines.next())
+            && let Some(digest) = line.to_str().ok().and_then(tag)
+        {
+            return Tags::One(digest);
+        }
+        let mut digests = Vec::new();
+        for element in elements(headers, &IF_NONE_MATCH) {
+            if element == "*" {
+                return Tags::Any;
+            }
+            digests.extend(tag(element.strip_prefix("W/").unwrap_or(&element)));
+        }
+        Tags::Some(digests)
+    }
+
+    pub(crate) fn hold(&self, digest: &Digest) -> bool {
+        match self {
+            Tags::One(held) => held == digest,
+            Tags::Some(held) => held.contains(digest),
+            Tags::Any => true,
+        }
+    }
+}
+
+fn tag(text: &str) -> Option<Digest> {
+    Digest::parse(text.strip_prefix('"')?.strip_suffix('"')?).ok()
 }
 
 /// How long the caller is willing to wait for a change, by RFC 7240's `wait`. The first one given counts;

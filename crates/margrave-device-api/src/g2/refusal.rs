@@ -37,6 +37,10 @@ pub enum Refusal {
     TooSlow,
     /// The connection broke in the middle of the body.
     Cut,
+    /// This client asks more often than one may.
+    TooMany {
+        retry_after: Duration,
+    },
     Api(ApiError),
     /// An invariant of ours is broken; the log has it.
     Broken,
@@ -98,6 +102,10 @@ impl Refusal {
             }
             Refusal::TooSlow => Problem::blank(408, "the body did not arrive in time; send it again"),
             Refusal::Cut => Problem::new(InvalidRequest, "the body ended early; send it again"),
+            Refusal::TooMany { retry_after } => Problem::too_many_requests(
+                seconds(retry_after),
+                "this client asks more often than the server answers one; slow down",
+            ),
             Refusal::Api(error) => problem_of(error),
             Refusal::Broken => Problem::internal(seconds(BROKEN_RETRY)),
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use margrave_core::identity::{ClientName, ServerName};
 use margrave_core::moment::Moment;
-use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, Tls12Resumption};
 use rustls::pki_types::{CertificateDer, ServerName as TlsName, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -14,6 +14,8 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
 };
 
+use super::sessions::Sessions;
+use super::tickets::Tickets;
 use super::{HTTP_1_1, TLS_1_3, no_tls12, other, provider};
 use crate::live::{LiveBundle, LiveSvid};
 use crate::verify::{ALGORITHMS, PeerName, Refusal, log_refusal, verify_peer};
@@ -21,10 +23,11 @@ use crate::verify::{ALGORITHMS, PeerName, Refusal, log_refusal, verify_peer};
 /// The device listener: a client SVID is required, and refused in the handshake if it is not one of ours
 /// (ID-064, ID-190).
 ///
-/// There is no resumption, by ticket or by id: a resumed session would skip the verification of the peer
-/// and outlive its SVID (ID-067, ID-112). There is no early data (ID-065).
+/// Sessions are resumed by ticket, within the bounds of `tickets.rs`, and only where the listener calls
+/// [`begin_session`](super::begin_session); rustls verifies no certificate on a resumed one, so the listener has
+/// to (ID-067). There is no early data (ID-065).
 pub fn device_server_config(svid: Arc<LiveSvid>, bundle: Arc<LiveBundle>) -> Arc<ServerConfig> {
-    let verifier = Arc::new(Verifier { svid: svid.clone(), bundle });
+    let verifier = Arc::new(Verifier { svid: svid.clone(), bundle: bundle.clone() });
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(TLS_1_3)
         .expect("the provider has TLS 1.3 cipher suites")
@@ -32,7 +35,17 @@ pub fn device_server_config(svid: Arc<LiveSvid>, bundle: Arc<LiveBundle>) -> Arc
         .with_cert_resolver(svid);
     config.alpn_protocols = vec![HTTP_1_1.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
+    match Tickets::new(bundle) {
+        Ok(tickets) => {
+            config.ticketer = Arc::new(tickets);
+            // One: a device has one connection, and every connection gets a new one.
+            config.send_tls13_tickets = 1;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no key for session tickets; every connection is a full handshake");
+            config.send_tls13_tickets = 0;
+        }
+    }
     config.max_early_data_size = 0;
     Arc::new(config)
 }
@@ -40,7 +53,8 @@ pub fn device_server_config(svid: Arc<LiveSvid>, bundle: Arc<LiveBundle>) -> Arc
 /// The agent's connection to its server: whatever the URL says, the peer must be the server that our own
 /// SVID names (ID-100, ID-101).
 pub fn device_client_config(svid: Arc<LiveSvid>, bundle: Arc<LiveBundle>) -> Arc<ClientConfig> {
-    let verifier = Arc::new(Verifier { svid: svid.clone(), bundle });
+    let verifier = Arc::new(Verifier { svid: svid.clone(), bundle: bundle.clone() });
+    let sessions = Sessions::new(svid.clone(), bundle);
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(TLS_1_3)
         .expect("the provider has TLS 1.3 cipher suites")
@@ -48,7 +62,7 @@ pub fn device_client_config(svid: Arc<LiveSvid>, bundle: Arc<LiveBundle>) -> Arc
         .with_custom_certificate_verifier(verifier)
         .with_client_cert_resolver(svid);
     config.alpn_protocols = vec![HTTP_1_1.to_vec()];
-    config.resumption = Resumption::disabled();
+    config.resumption = Resumption::store(Arc::new(sessions)).tls12_resumption(Tls12Resumption::Disabled);
     config.enable_early_data = false;
     Arc::new(config)
 }

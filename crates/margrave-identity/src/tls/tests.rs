@@ -151,28 +151,132 @@ fn id_064_id_100_both_ends_accept_each_other_by_any_address() {
     }
 }
 
-#[test]
-fn id_067_id_112_nothing_is_ever_resumed() {
-    let plant = Plant::new();
-    let server = plant.server_config();
-    // Also not by a client of someone else, who would like to.
-    let mut eager = ClientConfig::clone(&plant.client_config());
-    eager.resumption = rustls::client::Resumption::in_memory_sessions(8);
-    for client in [plant.client_config(), Arc::new(eager)] {
-        for _ in 0..3 {
-            let (mut client, mut server) = shake(client.clone(), server.clone(), "a.example").unwrap();
-            assert_eq!(server.handshake_kind(), Some(rustls::HandshakeKind::Full));
-            // A ticket would travel with what the server sends first.
-            server.writer().write_all(b"!").unwrap();
-            let mut bytes = Vec::new();
-            while server.wants_write() {
-                server.write_tls(&mut bytes).unwrap();
-            }
-            client.read_tls(&mut bytes.as_slice()).unwrap();
-            client.process_new_packets().unwrap();
-            assert_eq!(client.tls13_tickets_received(), 0);
+/// A connection as the device listener makes it, with its age when the machine's clock says `now`; afterwards the
+/// client has its ticket.
+fn join(
+    plant: &Plant,
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    now: u64,
+) -> (ClientConnection, ServerConnection, Duration) {
+    let mut client = ClientConnection::new(client, TlsName::try_from("a.example").unwrap()).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    let mut acceptor = rustls::server::Acceptor::default();
+    acceptor.read_tls(&mut hello.as_slice()).unwrap();
+    let accepted = acceptor.accept().map_err(|(error, _)| error).unwrap().expect("it is all there");
+    let mut server = accepted.into_connection(server).map_err(|(error, _)| error).unwrap();
+    let age = tickets::begin_session_at(&mut server, &plant.bundle, now).age;
+    for _ in 0..10 {
+        let mut bytes = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut bytes).unwrap();
         }
+        client.read_tls(&mut bytes.as_slice()).unwrap();
+        client.process_new_packets().unwrap();
+        let mut bytes = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut bytes).unwrap();
+        }
+        server.read_tls(&mut bytes.as_slice()).unwrap();
+        server.process_new_packets().unwrap();
     }
+    assert!(!client.is_handshaking() && !server.is_handshaking(), "a handshake takes few turns");
+    (client, server, age)
+}
+
+fn is_resumed(server: &ServerConnection) -> bool {
+    server.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+}
+
+#[test]
+fn id_067_a_resumed_session_shows_whose_it_is_and_has_no_early_data() {
+    let plant = Plant::new();
+    let (client, server) = (plant.client_config(), plant.server_config());
+    let now = tickets::machine_now();
+    let (first, at_server, _) = join(&plant, client.clone(), server.clone(), now);
+    assert!(!is_resumed(&at_server));
+    assert_eq!(first.tls13_tickets_received(), 1);
+    for _ in 0..3 {
+        let (mut again, at_server, _) = join(&plant, client.clone(), server.clone(), now);
+        assert!(is_resumed(&at_server));
+        // The chain is there, for the listener to verify.
+        assert_eq!(at_server.peer_certificates().unwrap(), plant.client.current().chain());
+        assert!(again.early_data().is_none());
+    }
+}
+
+#[test]
+fn id_112_resuming_makes_no_session_younger() {
+    let plant = Plant::new();
+    let (client, server) = (plant.client_config(), plant.server_config());
+    let now = tickets::machine_now();
+    let minute = 60_000;
+    let (_, _, age) = join(&plant, client.clone(), server.clone(), now - 29 * minute);
+    assert_eq!(age, Duration::ZERO);
+    for _ in 0..3 {
+        let (_, at_server, age) = join(&plant, client.clone(), server.clone(), now);
+        assert!(is_resumed(&at_server));
+        assert_eq!(age, Duration::from_secs(29 * 60));
+    }
+    // What is too old is no error: it is a full handshake, and so it is after a clock was set back.
+    for then in [now - 31 * minute, now + 31 * minute] {
+        let (client, server) = (plant.client_config(), plant.server_config());
+        join(&plant, client.clone(), server.clone(), then);
+        let (_, at_server, age) = join(&plant, client, server, now);
+        assert!(!is_resumed(&at_server));
+        assert_eq!(age, Duration::ZERO);
+    }
+}
+
+#[test]
+fn id_112_a_listener_that_does_not_count_gives_no_tickets() {
+    let plant = Plant::new();
+    let (client, server) = (plant.client_config(), plant.server_config());
+    for _ in 0..2 {
+        let (_, at_server) = shake(client.clone(), server.clone(), "a.example").unwrap();
+        assert!(!is_resumed(&at_server));
+    }
+}
+
+#[test]
+fn id_113_nothing_is_resumed_across_a_new_bundle_or_a_new_svid() {
+    let plant = Plant::new();
+    let now = tickets::machine_now();
+    let resumes = |client: &Arc<ClientConfig>, server: &Arc<ServerConfig>, change: &dyn Fn()| {
+        let (_, at_server, _) = join(&plant, client.clone(), server.clone(), now);
+        assert!(!is_resumed(&at_server));
+        let (_, at_server, _) = join(&plant, client.clone(), server.clone(), now);
+        assert!(is_resumed(&at_server));
+        change();
+        let (_, at_server, _) = join(&plant, client.clone(), server.clone(), now);
+        is_resumed(&at_server)
+    };
+    let same = || Bundle::clone(&plant.bundle.current());
+    // The server's bundle, with a client that did not hear of it.
+    let server = plant.server_config();
+    let client = device_client_config(plant.client.clone(), LiveBundle::new(same()));
+    assert!(!resumes(&client, &server, &|| plant.bundle.replace(same()).unwrap()));
+    // The client's bundle, with a server that did not hear of it.
+    let own = LiveBundle::new(same());
+    let client = device_client_config(plant.client.clone(), own.clone());
+    assert!(!resumes(&client, &server, &|| own.replace(same()).unwrap()));
+    // The client's SVID: what it is from now on is what it shows (ID-091).
+    let client = device_client_config(plant.client.clone(), LiveBundle::new(same()));
+    let renew = || plant.client.replace(Plant::client_of(&plant.authority, system_now())).unwrap();
+    assert!(!resumes(&client, &server, &renew));
+    let (_, at_server, _) = join(&plant, client, server, now);
+    assert_eq!(at_server.peer_certificates().unwrap(), plant.client.current().chain());
+}
+
+#[test]
+fn id_112_another_server_or_another_start_opens_no_tickets() {
+    let plant = Plant::new();
+    let now = tickets::machine_now();
+    let client = plant.client_config();
+    join(&plant, client.clone(), plant.server_config(), now);
+    let (_, at_server, _) = join(&plant, client, plant.server_config(), now);
+    assert!(!is_resumed(&at_server));
 }
 
 #[test]

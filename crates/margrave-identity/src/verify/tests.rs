@@ -258,6 +258,25 @@ fn id_142_after_the_anchor_was_replaced_the_old_chain_is_refused() {
 }
 
 #[test]
+fn id_067_a_second_look_comes_to_the_same_verdict() {
+    let forge = Forge::new();
+    let chain = forge.chain().0;
+    let check = |now: Moment, own: &ServerName| {
+        let first = verify_peer::<ClientName>(&chain, now, own, &forge.bundle());
+        let again = verify_peer_again::<ClientName>(&chain, now, own, &forge.bundle());
+        assert_eq!(first.map_err(|refusal| refusal.code()), again.clone().map_err(|refusal| refusal.code()));
+        again.map(drop).map_err(|refusal| refusal.code())
+    };
+    assert_eq!(check(NOW, &own()), Ok(()));
+    assert_eq!(check(moment(NOW, 3599), &own()), Ok(()));
+    assert_eq!(check(moment(NOW, 3602), &own()), Err("expired"));
+    assert!(check(Moment(NOW.0 - 365 * 24 * 3_600_000), &own()).is_err());
+    let other = |name: &str| ServerName::parse(name).unwrap();
+    assert_eq!(check(NOW, &other("spiffe://plant.example/margo/wfm/line-8")), Err("wfm_id"));
+    assert_eq!(check(NOW, &other("spiffe://other.example/margo/wfm/line-7")), Err("trust_domain"));
+}
+
+#[test]
 fn too_many_or_no_certificates_are_refused_unread() {
     let forge = Forge::new();
     let verify =

@@ -1,7 +1,7 @@
 //! The live picture of clients: what every device request is answered from, without touching the disk.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -28,11 +28,34 @@ struct Live {
     contact_saved: AtomicU64,
     /// The newest manifest version that the client asked for and was given (or told that it has it).
     fetched: AtomicU64,
+    /// Polls that are being held.
+    held: AtomicUsize,
+}
+
+/// A client holds one poll, and perhaps one more that its network lost; what lies beyond is answered at once.
+const HELD_PER_CLIENT_MAX: usize = 8;
+
+/// A poll that is being held, until dropped.
+struct Held<'a>(&'a AtomicUsize);
+
+impl<'a> Held<'a> {
+    fn one_of(held: &'a AtomicUsize) -> Option<Self> {
+        let one = Held(held);
+        (held.fetch_add(1, Ordering::Relaxed) < HELD_PER_CLIENT_MAX).then_some(one)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
 pub(super) struct Clients {
     known: RwLock<HashMap<ClientId, Arc<Live>>>,
+    /// Nothing is held any more.
+    released: AtomicBool,
 }
 
 impl Clients {
@@ -70,6 +93,7 @@ impl Clients {
             contact: AtomicU64::new(contact.map_or(0, |at| at.0)),
             contact_saved: AtomicU64::new(contact.map_or(0, |at| at.0)),
             fetched: AtomicU64::new(0),
+            held: AtomicUsize::new(0),
         };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.entry(client).or_insert_with(|| Arc::new(live));
@@ -149,11 +173,22 @@ impl Fleet {
     /// Returns when the client's manifest differs from `than`, the client is put out, or time is up.
     pub async fn manifest_changed(&self, client: &ClientId, than: Digest, within: Duration) {
         let Some(live) = self.live.of(client) else { return };
+        let Some(_held) = Held::one_of(&live.held) else { return };
         let mut state = live.state.subscribe();
-        let changed =
-            state.wait_for(|state| state.standing != Standing::Accepted || state.manifest.etag != than);
+        let changed = state.wait_for(|state| {
+            state.standing != Standing::Accepted
+                || state.manifest.etag != than
+                || self.live.released.load(Ordering::Relaxed)
+        });
         // The sender lives as long as `live`; only time can end this without a change.
         drop(tokio::time::timeout(within, changed).await);
+    }
+
+    /// Ends the wait of everybody who waits for a manifest, and of whoever comes later; for a server that stops.
+    pub fn release_waiting(&self) {
+        self.live.released.store(true, Ordering::Relaxed);
+        let known = self.live.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().for_each(|live| live.state.send_modify(|_| {}));
     }
 
     pub async fn document(

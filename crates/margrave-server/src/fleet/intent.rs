@@ -112,7 +112,7 @@ impl Fleet {
         want: &operator::PutDeployment,
         back_to: Option<u64>,
     ) -> Result<(), Error> {
-        let _deciding = self.deciding.lock().await;
+        let _deciding = self.deciding.write().await;
         for attempt in 1.. {
             let Draft { held, wish, devices, named } = self.draft(name, want).await?;
             let deployment = &wish.deployment;
@@ -176,7 +176,7 @@ impl Fleet {
     }
 
     async fn remove(&self, actor: &Actor, name: &DeploymentName, seen: Option<u64>) -> Result<(), Error> {
-        let _deciding = self.deciding.lock().await;
+        let _deciding = self.deciding.write().await;
         for attempt in 1.. {
             let held = self.wanted_deployment(name).await?;
             let held = held.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;

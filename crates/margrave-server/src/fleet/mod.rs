@@ -33,7 +33,7 @@ use margrave_oci::client::{Client, Hosts};
 use margrave_registry::Registry;
 use margrave_store::{Silence, Store};
 use margrave_wire::operator;
-use tokio::sync::{Mutex, broadcast};
+use tokio::sync::{RwLock, broadcast};
 
 pub use error::Error;
 pub(crate) use event::time;
@@ -144,8 +144,9 @@ pub struct Fleet {
     live: client::Clients,
     catalog: catalog::Catalog,
     /// One decision at a time: what is published is made from what was read. Several servers on one database
-    /// are kept apart by compare-and-swap; this only spares one server from losing to itself.
-    deciding: Mutex<()>,
+    /// are kept apart by compare-and-swap; this only spares one server from losing to itself. Devices that join
+    /// decide nothing and do so side by side, but not beside a decision.
+    deciding: RwLock<()>,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -170,7 +171,7 @@ impl Fleet {
             options,
             live,
             catalog: catalog::Catalog::default(),
-            deciding: Mutex::default(),
+            deciding: RwLock::default(),
             events,
         };
         fleet.catch_up().await?;

@@ -366,7 +366,7 @@ impl Fleet {
         if self.store.devices_unsettled(1).await?.is_empty() {
             return Ok(());
         }
-        let _deciding = self.deciding.lock().await;
+        let _deciding = self.deciding.write().await;
         let mut attempt = 0;
         loop {
             let devices = self.store.devices_unsettled(SETTLED_TOGETHER_MAX).await?;
@@ -398,7 +398,7 @@ impl Fleet {
     /// Publishes the same manifest again above the version that the client holds: this server was restored from a
     /// backup, and the client rightly refuses what is older (open point 3).
     pub(super) async fn leap(&self, client: &ClientId) -> Result<(), Error> {
-        let _deciding = self.deciding.lock().await;
+        let _deciding = self.deciding.write().await;
         for attempt in 1.. {
             let pictures = self.pictures([client.clone()].into()).await?;
             let Some(picture) = pictures.0.get(client) else { return Ok(()) };

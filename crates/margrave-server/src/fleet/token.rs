@@ -137,7 +137,7 @@ impl Fleet {
         let body = g2::manifest::write(&first);
         let redeemed = {
             // Nobody publishes to the new client before it is in the live picture.
-            let _deciding = self.deciding.lock().await;
+            let _deciding = self.deciding.read().await;
             let redeemed =
                 self.store.redeem_join_token(hash, self.now(), body.clone()).await.map_err(join_error)?;
             self.live.admit(redeemed.client.clone(), Standing::Accepted, 1, body, None);

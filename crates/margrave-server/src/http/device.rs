@@ -4,57 +4,142 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::middleware::{self, Next};
+use axum::body::{Body, HttpBody as _};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::Bytes;
-use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Request};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use margrave_core::capabilities::Capabilities;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::report::Report;
-use margrave_device_api::g2::{self, Refusal};
+use margrave_device_api::g2::{self, Poll, Refusal};
 use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Put, Standing};
 use margrave_wire::identity::{REGISTRY_TOKEN_PATH, RegistryToken};
 
-use super::Stopping;
+use super::prefix::PathPrefix;
 use super::registry::Mount;
+use crate::admission::{Account, Admission, Full, busy_retry};
 use crate::fleet::{self, Fleet};
-
-/// When the store is behind, devices come back within this time, each at its own moment.
-const BUSY_RETRY: Duration = Duration::from_secs(30);
+use crate::listener::{Guest, Inside, Reply};
 
 /// What the mutual-TLS listener offers: the standard's interface, the registry to pull from, and our extras.
-pub(crate) fn router(fleet: Arc<Fleet>, registry: Mount, stopping: Stopping) -> Router {
-    let api = Arc::new(Devices { fleet: Arc::clone(&fleet), stopping });
-    let extras = Extras { api: Arc::clone(&api), registry: registry.clone() };
-    let no_such_method = |request: Request| async move { Refusal::Method("POST").at(request.uri().path()) };
+pub(crate) struct Interface {
+    fleet: Arc<Fleet>,
+    api: Arc<dyn DeviceApi>,
+    router: Router,
+    admission: Arc<Admission>,
+    prefix: Option<PathPrefix>,
+}
+
+impl Interface {
+    pub(crate) fn new(fleet: Arc<Fleet>, registry: Mount, prefix: Option<PathPrefix>) -> Interface {
+        let api: Arc<dyn DeviceApi> = Arc::new(Devices { fleet: Arc::clone(&fleet) });
+        let router = router(&api, registry);
+        Interface { fleet, api, router, admission: Admission::new(), prefix }
+    }
+
+    /// An answer that takes work; none if there is too much of it already.
+    fn work(&self, guest: &Guest, request: Request<Incoming>) -> Result<Reply, Full> {
+        let body = request.body().size_hint();
+        // One that does not say how long it is may be as long as any.
+        let most = g2::CAPABILITIES_BYTES_MAX as u64;
+        let share = self.admission.share(body.exact().unwrap_or(most).min(most))?;
+        let is_artifact = g2::is_artifact(request.uri().path());
+        let admission = Arc::clone(&self.admission);
+        let path = is_artifact.then(|| request.uri().path().to_owned());
+        let answer = match self.router.answer(guest, request) {
+            Reply::Now(response) => return Ok(Reply::Now(response)),
+            Reply::Later(answer) => answer,
+        };
+        Ok(Reply::Later(Box::pin(async move {
+            let response = answer.await;
+            drop(share);
+            match path {
+                Some(path) => weighed(&admission, response, &path),
+                None => response,
+            }
+        })))
+    }
+}
+
+impl Inside for Interface {
+    fn answer(&self, guest: &Guest, mut request: Request<Incoming>) -> Reply {
+        let (Some(Caller(client)), Some(account)) = (&guest.caller, &guest.account) else {
+            return Reply::Now(Refusal::NoCaller.at(request.uri().path()));
+        };
+        // Every request is a sign of life, whatever comes of it.
+        self.fleet.touched(client);
+        if let Err(retry_after) = self.admission.charge(account) {
+            tracing::debug!(%client, "a client asks too often");
+            return Reply::Now(Refusal::TooMany { retry_after }.at(request.uri().path()));
+        }
+        if let Some(prefix) = &self.prefix {
+            prefix.take_off(&mut request);
+        }
+        match g2::poll(&self.api, client, &request) {
+            Some(Poll::Now(response)) => return Reply::Now(response),
+            Some(Poll::Later(answer)) => return Reply::Later(answer),
+            None => {}
+        }
+        let path = request.uri().clone();
+        self.work(guest, request).unwrap_or_else(|Full| {
+            tracing::debug!(%client, "a request was turned away, there is too much to do");
+            Reply::Now(busy().at(path.path()))
+        })
+    }
+
+    fn turn_away(&self, request: &Request<Incoming>) -> Response {
+        busy().at(request.uri().path())
+    }
+
+    fn account(&self, Caller(client): &Caller) -> Option<Arc<Account>> {
+        Some(self.admission.account(client))
+    }
+}
+
+fn busy() -> Refusal {
+    Refusal::Api(ApiError::Busy { retry_after: busy_retry() })
+}
+
+/// An answer from memory takes room there until its device has it; slow ones must not take all.
+fn weighed(admission: &Admission, response: Response, path: &str) -> Response {
+    let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > 0) else { return response };
+    match admission.artifact(bytes) {
+        Ok(room) => response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                // Held for as long as the body is.
+                let _ = &room;
+                frame
+            }))
+        }),
+        Err(Full) => busy().at(path),
+    }
+}
+
+fn router(api: &Arc<dyn DeviceApi>, registry: Mount) -> Router {
+    let extras = Extras { api: Arc::clone(api), registry: registry.clone() };
+    let no_such_method =
+        |request: axum::extract::Request| async move { Refusal::Method("POST").at(request.uri().path()) };
     Router::new()
         .route(REGISTRY_TOKEN_PATH, post(registry_token).fallback(no_such_method))
         .with_state(extras)
         .merge(registry.router())
-        .merge(g2::router(api))
-        .layer(middleware::from_fn_with_state(fleet, contact))
-}
-
-/// Every request is a sign of life, whatever comes of it.
-async fn contact(State(fleet): State<Arc<Fleet>>, request: Request, next: Next) -> Response {
-    if let Some(Caller(client)) = request.extensions().get() {
-        fleet.touched(client);
-    }
-    next.run(request).await
+        .merge(g2::router(Arc::clone(api)))
 }
 
 #[derive(Clone)]
 struct Extras {
-    api: Arc<Devices>,
+    api: Arc<dyn DeviceApi>,
     registry: Mount,
 }
 
 /// Lets the device's container engine pull what the device may pull.
-async fn registry_token(State(extras): State<Extras>, request: Request) -> Response {
+async fn registry_token(State(extras): State<Extras>, request: axum::extract::Request) -> Response {
     let path = request.uri().path();
     let client = match g2::admit(extras.api.as_ref(), request.extensions()) {
         Ok(client) => client,
@@ -75,7 +160,6 @@ async fn registry_token(State(extras): State<Extras>, request: Request) -> Respo
 /// The fleet, as devices see it.
 struct Devices {
     fleet: Arc<Fleet>,
-    stopping: Stopping,
 }
 
 impl DeviceApi for Devices {
@@ -98,13 +182,7 @@ impl DeviceApi for Devices {
         than: Digest,
         within: Duration,
     ) -> Answer<'a, ()> {
-        Box::pin(async move {
-            tokio::select! {
-                () = self.fleet.manifest_changed(client, than, within) => {}
-                // Held requests must not hold up a restart; the devices come back to the next process.
-                () = self.stopping.wait() => {}
-            }
-        })
+        Box::pin(self.fleet.manifest_changed(client, than, within))
     }
 
     fn document<'a>(
@@ -161,9 +239,7 @@ fn api_error(error: fleet::Error) -> ApiError {
         fleet::Error::DeviceNotFound(device) => ApiError::DeviceNotFound(device),
         fleet::Error::AssignmentUnknown(assignment) => ApiError::AssignmentUnknown(assignment),
         fleet::Error::Invalid(violations) => ApiError::Invalid(violations),
-        fleet::Error::Overloaded => {
-            ApiError::Busy { retry_after: BUSY_RETRY.mul_f64(0.1 + 0.9 * crate::tasks::chance()) }
-        }
+        fleet::Error::Overloaded => ApiError::Busy { retry_after: busy_retry() },
         other => ApiError::Failed(Box::new(other)),
     }
 }

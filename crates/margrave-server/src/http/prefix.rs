@@ -4,15 +4,12 @@
 //! `/v1alpha2/margo/api/v1/…` (ID-223). The prefix is taken off before anything looks at the path, so nobody
 //! behind this knows of it; only problems name the path as the caller wrote it.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use axum::Router;
-use axum::extract::{OriginalUri, Request};
+use axum::extract::OriginalUri;
 use http::Uri;
 use http::uri::PathAndQuery;
-use tower::ServiceExt as _;
 
 /// Longer ones are a mistake, and every request carries it.
 const LENGTH_MAX: usize = 200;
@@ -55,18 +52,6 @@ impl fmt::Display for PathPrefix {
 }
 
 impl PathPrefix {
-    /// What `router` offers, below this prefix and without it.
-    pub(crate) fn mount(self, router: Router) -> Router {
-        Router::new().fallback_service(tower::service_fn(move |mut request: Request| {
-            self.take_off(&mut request);
-            let router = router.clone();
-            async move {
-                let answered: Result<_, Infallible> = router.oneshot(request).await;
-                answered
-            }
-        }))
-    }
-
     /// Takes the prefix off a request, which remembers the path as it came (`OriginalUri`).
     pub(crate) fn take_off<B>(&self, request: &mut http::Request<B>) {
         if let Some(stripped) = self.strip(request.uri()) {

@@ -86,6 +86,18 @@ impl Problem {
         problem
     }
 
+    pub fn too_many_connections() -> Self {
+        let detail = "as many connections are open as this server allows; try again in a while";
+        let mut problem = Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too-many-connections",
+            "Too many connections",
+            detail,
+        );
+        problem.retry_after = Some(10);
+        problem
+    }
+
     /// We know who it is, and no.
     pub fn not_allowed(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)

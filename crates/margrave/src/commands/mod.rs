@@ -15,5 +15,6 @@ pub(crate) mod login;
 pub(crate) mod package;
 pub(crate) mod serve;
 pub(crate) mod settle;
+pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod why;

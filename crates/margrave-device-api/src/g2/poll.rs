@@ -1,0 +1,130 @@
+//! A poll for the manifest: by far the most frequent request, answered from memory or held until there is news.
+//!
+//! A listener may ask [`poll`] before it goes through a router, which costs more than the answer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, VARY};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use margrave_core::digest::Digest;
+use margrave_core::id::ClientId;
+use margrave_wire::g2::manifest;
+
+use super::preconditions::{self, Tags};
+use super::{Refusal, accepted, caught, etag};
+use crate::{DeviceApi, LiveManifest};
+
+/// How long a poll is held. Proxies and NAT gateways on the way forget silent connections after a minute, some
+/// a little earlier; below that, nobody between us and the device notices that nothing is being said.
+pub const WAIT_MAX: Duration = Duration::from_secs(50);
+
+const PATH: &str = "/api/v1/deployments";
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+/// Answers differ per client, and mutual TLS alone does not tell a shared cache so (ID-123).
+const CACHE_PRIVATE: HeaderValue = HeaderValue::from_static("private");
+const MEDIA_TYPE: HeaderValue = HeaderValue::from_static(manifest::MEDIA_TYPE);
+const VARY_ACCEPT: HeaderValue = HeaderValue::from_static("Accept");
+const WAIT: HeaderValue = HeaderValue::from_static("wait");
+
+/// What comes of a poll.
+pub enum Poll {
+    Now(Response),
+    /// Nothing of the request is needed any more.
+    Later(Pin<Box<dyn Future<Output = Response> + Send>>),
+}
+
+/// Answers a request of `client` if it is a poll.
+pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>) -> Option<Poll> {
+    if request.method() != Method::GET || request.uri().path() != PATH {
+        return None;
+    }
+    let asked = catch_unwind(AssertUnwindSafe(|| {
+        accepted(api.as_ref(), client)?;
+        ask(api.as_ref(), client, request.headers())
+    }));
+    Some(match asked.unwrap_or(Err(Refusal::Broken)) {
+        Ok(Asked::Now(response)) => Poll::Now(response),
+        Ok(Asked::Wait(waiting)) => {
+            let (api, client) = (Arc::clone(api), client.clone());
+            Poll::Later(Box::pin(async move {
+                let answer = caught(wait(api.as_ref(), &client, waiting)).await;
+                answer.unwrap_or(Err(Refusal::Broken)).unwrap_or_else(|refusal| refusal.at(PATH))
+            }))
+        }
+        Err(refusal) => Poll::Now(refusal.at(PATH)),
+    })
+}
+
+/// What a poll comes to at first sight.
+pub(super) enum Asked {
+    Now(Response),
+    Wait(Waiting),
+}
+
+/// A poll that is to be held, for as long as its manifest stays the one of `digest`.
+pub(super) struct Waiting {
+    digest: Digest,
+    tags: Tags,
+    within: Duration,
+}
+
+pub(super) fn ask(api: &dyn DeviceApi, client: &ClientId, headers: &HeaderMap) -> Result<Asked, Refusal> {
+    // Before If-None-Match: who cannot read a manifest cannot hold one either (AMB-29).
+    if !preconditions::accepts(headers, manifest::MEDIA_TYPE) {
+        return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE));
+    }
+    let live = current(api, client)?;
+    let tags = Tags::of(headers);
+    let within = preconditions::wait(headers).map(|wait| wait.min(WAIT_MAX)).filter(|wait| !wait.is_zero());
+    match within {
+        Some(within) if tags.hold(&live.digest) => {
+            Ok(Asked::Wait(Waiting { digest: live.digest, tags, within }))
+        }
+        _ => Ok(Asked::Now(answer(live, &tags))),
+    }
+}
+
+/// Holds the poll and answers it.
+pub(super) async fn wait(
+    api: &dyn DeviceApi,
+    client: &ClientId,
+    waiting: Waiting,
+) -> Result<Response, Refusal> {
+    let Waiting { digest, tags, within } = waiting;
+    api.manifest_changed(client, digest, within).await;
+    // Much can happen in a minute; policy counts at the moment of the answer.
+    accepted(api, client)?;
+    let mut response = answer(current(api, client)?, &tags);
+    // Only where it made a difference (RFC 7240, section 3): an answer that was ready at once waited for nothing.
+    response.headers_mut().insert(PREFERENCE_APPLIED, WAIT);
+    Ok(response)
+}
+
+fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<LiveManifest, Refusal> {
+    api.manifest(client).ok_or_else(|| {
+        tracing::error!(%client, "an accepted client has no manifest");
+        Refusal::Broken
+    })
+}
+
+fn answer(live: LiveManifest, tags: &Tags) -> Response {
+    let mut response = if tags.hold(&live.digest) {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        let mut response = Response::new(Body::from(live.body));
+        response.headers_mut().insert(CONTENT_TYPE, MEDIA_TYPE);
+        response
+    };
+    let headers = response.headers_mut();
+    headers.insert(ETAG, etag(&live.digest));
+    headers.insert(CACHE_CONTROL, CACHE_PRIVATE);
+    headers.insert(VARY, VARY_ACCEPT);
+    response
+}

@@ -1,0 +1,497 @@
+//! Sockets: bind, accept, shake hands, say who it is, drain.
+//!
+//! One accept loop serves all listeners; they differ in their [`Door`]. Here lie all limits that a connection can
+//! run into, and here a verified certificate becomes the [`Caller`] of every request on its connection (ID-081).
+//! What a caller may do is asked per request, behind the door ([`Inside`]).
+//!
+//! A connection is first in the `lobby`, where strangers are, then in the `crowd`; `answer.rs` is one request on it.
+
+mod answer;
+mod crowd;
+mod lobby;
+mod paced;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use margrave_device_api::Caller;
+use margrave_identity::tls::{CONNECTION_AGE_MAX, Session, begin_session};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio_rustls::server::TlsStream;
+use tower::ServiceExt as _;
+
+use self::answer::{Answering, Pulse};
+use self::crowd::{Crowd, Known};
+use self::lobby::{Lobby, Metered, Place};
+use self::paced::{Paced, WRITE_STALL_MAX};
+use crate::admission::Account;
+use crate::fleet::Clock;
+use crate::http::problem::Problem;
+use crate::http::{Arrival, Stopping};
+use crate::identity::Identity;
+
+pub(crate) use self::answer::Reply;
+
+/// Header lines of a request; ours need a dozen.
+const HEADER_COUNT_MAX: usize = 64;
+/// Request line and headers together; also what one connection may make us buffer at once.
+const HEADER_BYTES_MAX: usize = 32 * 1024;
+/// After its time has come, a connection may finish the request it is in; the longest is a held poll.
+const LAST_REQUEST_MAX: Duration = Duration::from_secs(90);
+/// Connections that the kernel keeps for us while we are busy; it takes less where `net.core.somaxconn` says so.
+pub(crate) const BACKLOG: u32 = 16 * 1024;
+
+/// What one listener lets happen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Open connections; whoever comes then is told to come back later.
+    pub(crate) connections: usize,
+    /// Connections beside those that have not shaken hands yet; the oldest of them gives way.
+    pub(crate) strangers: usize,
+    /// For a handshake.
+    pub(crate) handshake_time: Duration,
+    /// From the end of one answer to the end of the next request's headers.
+    pub(crate) quiet_time: Duration,
+    /// How old a connection may become before it is asked to reconnect (ID-110).
+    pub(crate) age: Option<Duration>,
+    /// When stopping: how long requests may take to finish.
+    pub(crate) drain: Duration,
+}
+
+impl Limits {
+    /// Strangers: who says nothing goes soon. Event streams stay, they are answers and not silence.
+    pub(crate) const WEB: Limits = Limits {
+        connections: 4_096,
+        strangers: 1_024,
+        handshake_time: Duration::from_secs(10),
+        quiet_time: Duration::from_secs(20),
+        age: None,
+        drain: Duration::from_secs(5),
+    };
+
+    /// Devices are known by now and poll at their own pace, so silence is cheaper than another handshake.
+    /// 40 kB each at most, so the cap is about 1.3 GB; bigger fleets poll without keeping connections.
+    pub(crate) const DEVICE: Limits = Limits {
+        connections: 32_768,
+        strangers: 8_192,
+        handshake_time: Duration::from_secs(20),
+        quiet_time: Duration::from_secs(10 * 60),
+        age: Some(CONNECTION_AGE_MAX),
+        drain: Duration::from_secs(5),
+    };
+
+    pub(crate) const LOCAL: Limits = Limits { connections: 1_024, ..Limits::WEB };
+}
+
+/// Who may come in, and how.
+pub(crate) enum Door {
+    Local,
+    Web(Arc<ServerConfig>),
+    Device { tls: Arc<ServerConfig>, identity: Arc<Identity>, clock: Clock },
+}
+
+impl Door {
+    fn arrival(&self) -> Arrival {
+        match self {
+            Door::Local => Arrival::Local,
+            Door::Web(_) => Arrival::Web,
+            Door::Device { .. } => Arrival::Device,
+        }
+    }
+}
+
+/// Where a request comes from.
+pub(crate) struct Guest {
+    pub(crate) arrival: Arrival,
+    pub(crate) address: SocketAddr,
+    pub(crate) caller: Option<Caller>,
+    /// What it has used up of its rate; of callers that have one.
+    pub(crate) account: Option<Arc<Account>>,
+}
+
+/// What is behind a door.
+pub(crate) trait Inside: Send + Sync + 'static {
+    fn answer(&self, guest: &Guest, request: http::Request<Incoming>) -> Reply;
+
+    /// The answer to everything while there is no place for more connections.
+    fn turn_away(&self, request: &http::Request<Incoming>) -> Response;
+
+    /// The account on which a caller's requests go.
+    fn account(&self, _caller: &Caller) -> Option<Arc<Account>> {
+        None
+    }
+}
+
+impl Inside for Router {
+    fn answer(&self, guest: &Guest, mut request: http::Request<Incoming>) -> Reply {
+        let extensions = request.extensions_mut();
+        extensions.insert(guest.arrival);
+        extensions.insert(ConnectInfo(guest.address));
+        if let Some(caller) = &guest.caller {
+            extensions.insert(caller.clone());
+        }
+        let answer = self.clone().oneshot(request);
+        Reply::Later(Box::pin(async move {
+            match answer.await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        }))
+    }
+
+    fn turn_away(&self, request: &http::Request<Incoming>) -> Response {
+        Problem::too_many_connections().at(request.uri().path()).into_response()
+    }
+}
+
+struct House {
+    door: Door,
+    inside: Box<dyn Inside>,
+    limits: Limits,
+    lobby: Arc<Lobby>,
+    crowd: Arc<Crowd>,
+}
+
+/// Accepts connections until the server stops, then lets the open ones finish.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    door: Door,
+    inside: impl Inside,
+    limits: Limits,
+    stopping: Stopping,
+) {
+    let house = Arc::new(House {
+        door,
+        inside: Box::new(inside),
+        limits,
+        lobby: Lobby::new(limits.strangers),
+        crowd: Crowd::new(limits.connections),
+    });
+    let arrival = house.door.arrival();
+    let mut connections = JoinSet::new();
+    let mut stop = pin!(stopping.wait());
+    let mut watch = pin!(watch_bundle(&house));
+    loop {
+        let next = async {
+            house.lobby.ready().await;
+            listener.accept().await
+        };
+        let accepted = tokio::select! {
+            next = next => next,
+            () = &mut stop => break,
+            never = &mut watch => match never {},
+        };
+        while let Some(ended) = connections.try_join_next() {
+            report_panic(ended);
+        }
+        match accepted {
+            Ok((stream, address)) => {
+                connections.spawn(receive(Arc::clone(&house), stream, address));
+            }
+            Err(error) => {
+                // Out of file descriptors: one that is not in yet makes room. Or the peer left before we looked.
+                // Neither gets better by asking again at once.
+                let made_room = house.lobby.give_way();
+                tracing::warn!(listener = ?arrival, made_room, error = &error as &dyn std::error::Error, "accept failed");
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(listener);
+    house.crowd.end_all();
+    while house.lobby.give_way() {}
+    let all_ended = async {
+        while let Some(ended) = connections.join_next().await {
+            report_panic(ended);
+        }
+    };
+    if timeout(limits.drain, all_ended).await.is_err() {
+        tracing::info!(listener = ?arrival, left = connections.len(), "connections did not end in time");
+        connections.shutdown().await;
+    }
+}
+
+fn report_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(error = &error as &dyn std::error::Error, "a connection's task panicked");
+    }
+}
+
+/// Ends open connections whose chain does not hold against a new bundle (ID-113).
+async fn watch_bundle(house: &House) -> std::convert::Infallible {
+    let Door::Device { identity, clock, .. } = &house.door else { return std::future::pending().await };
+    let replaced = Arc::new(Notify::new());
+    let tell = Arc::clone(&replaced);
+    identity.bundle.on_replace(move || tell.notify_one());
+    loop {
+        replaced.notified().await;
+        let ended = house
+            .crowd
+            .end_unless(|client, chain| match identity.recognise(chain, clock.now()) {
+                Ok(_) => true,
+                Err(refusal) => {
+                    tracing::info!(
+                        %client,
+                        reason = refusal.code(),
+                        "an open connection does not hold against the new trust bundle"
+                    );
+                    false
+                }
+            })
+            .await;
+        tracing::info!(ended, open = house.crowd.len(), "open connections were verified again");
+    }
+}
+
+/// Takes one connection from its first byte to its last.
+async fn receive(house: Arc<House>, stream: TcpStream, address: SocketAddr) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%address, error = &error as &dyn std::error::Error, "the connection was gone at once");
+        return;
+    }
+    // What a handshake needs is given back before the conversation begins.
+    match &house.door {
+        Door::Local => converse(&house, stream, address, None, house.lobby.enter().0).await,
+        Door::Web(tls) => {
+            let (mut place, left) = house.lobby.enter();
+            let shaken = Box::pin(shake_hands(&house, &mut place, left, tls, stream, address)).await;
+            if let Some((stream, _)) = shaken {
+                converse(&house, stream, address, None, place).await;
+            }
+        }
+        Door::Device { tls, identity, clock } => {
+            let (mut place, left) = house.lobby.enter();
+            let shaken = Box::pin(shake_hands(&house, &mut place, left, tls, stream, address)).await;
+            if let Some((stream, session)) = shaken
+                && let Some(admitted) = recognise(identity, clock, &stream, session, address)
+            {
+                converse(&house, stream, address, Some(admitted), place).await;
+            }
+        }
+    }
+}
+
+/// The stream behind a handshake, and what session it goes on with; nothing if it did not come about.
+async fn shake_hands(
+    house: &House,
+    place: &mut Place,
+    left: oneshot::Receiver<()>,
+    tls: &Arc<ServerConfig>,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> Option<(TlsStream<Metered>, Option<Session>)> {
+    let mut session = None;
+    let begin = |connection: &mut rustls::ServerConnection| {
+        if let Door::Device { identity, .. } = &house.door {
+            session = Some(begin_session(connection, &identity.bundle));
+        }
+    };
+    let shake = timeout(house.limits.handshake_time, place.shake_hands(tls, stream, begin));
+    let shaken = tokio::select! {
+        biased;
+        shaken = shake => shaken,
+        _ = left => Ok(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "others needed the place"))),
+    };
+    let arrival = house.door.arrival();
+    match shaken {
+        Ok(Ok(stream)) => Some((stream, session)),
+        Ok(Err(error)) => {
+            tracing::debug!(listener = ?arrival, %address, error = &error as &dyn std::error::Error, "handshake failed");
+            None
+        }
+        Err(_) => {
+            tracing::debug!(listener = ?arrival, %address, "handshake took too long");
+            None
+        }
+    }
+}
+
+/// A client that may come in, and until when it may stay.
+struct Admitted {
+    known: Known,
+    /// Of the full handshake behind the connection.
+    age: Duration,
+    valid: Duration,
+    /// Of the bundle that it was verified against.
+    generation: u64,
+}
+
+/// Who it is that has shaken hands. Asked of every connection, and of a resumed one for the first time (ID-067).
+fn recognise(
+    identity: &Identity,
+    clock: &Clock,
+    stream: &TlsStream<Metered>,
+    session: Option<Session>,
+    address: SocketAddr,
+) -> Option<Admitted> {
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let session = session?;
+    let now = clock.now();
+    let generation = identity.bundle.generation();
+    match identity.recognise_again(chain, session.generation, now) {
+        Ok(peer) => Some(Admitted {
+            known: Known { client: peer.name.client, chain: chain.into() },
+            age: session.age,
+            generation,
+            valid: peer.not_after.since(now),
+        }),
+        Err(refusal) => {
+            tracing::warn!(
+                %address,
+                reason = refusal.code(),
+                refusal = &refusal as &dyn std::error::Error,
+                "a client was refused after its handshake"
+            );
+            None
+        }
+    }
+}
+
+/// Serves a connection's requests until it ends.
+async fn converse<S>(
+    house: &Arc<House>,
+    stream: S,
+    address: SocketAddr,
+    admitted: Option<Admitted>,
+    place: Place,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = &house.limits;
+    let arrival = house.door.arrival();
+    let age = limits.age.map(|age| {
+        spread(age).saturating_sub(admitted.as_ref().map_or(Duration::ZERO, |admitted| admitted.age))
+    });
+    let valid = admitted.as_ref().map(|admitted| admitted.valid);
+    let lifetime = [age, valid].into_iter().flatten().min();
+    let generation = admitted.as_ref().map(|admitted| admitted.generation);
+    let known = admitted.map(|admitted| admitted.known);
+    let chain = known.as_ref().map(|known| Arc::clone(&known.chain));
+    let caller = known.as_ref().map(|known| Caller(known.client.clone()));
+    let Some((_presence, ending)) = house.crowd.enter(known) else {
+        tracing::warn!(listener = ?arrival, max = limits.connections, "no place for more connections");
+        // Still among the strangers, so there is a bound for these as well.
+        return Box::pin(turn_away(house, stream)).await;
+    };
+    drop(place);
+    // Whoever came in while the bundle was replaced was perhaps missed by those who looked at everybody (ID-113).
+    if let (Door::Device { identity, clock, .. }, Some(chain)) = (&house.door, chain)
+        && generation != Some(identity.bundle.generation())
+        && identity.recognise(&chain, clock.now()).is_err()
+    {
+        return;
+    }
+    let account = caller.as_ref().and_then(|caller| house.inside.account(caller));
+    let guest = Guest { arrival, address, caller, account };
+    tracing::debug!(listener = ?arrival, %address, open = house.crowd.len(), "connection opened");
+    Box::pin(exchange(house, stream, guest, lifetime, ending)).await;
+    tracing::debug!(listener = ?arrival, %address, "connection closed");
+}
+
+/// The requests of one connection, one after the other.
+async fn exchange<S>(
+    house: &Arc<House>,
+    stream: S,
+    guest: Guest,
+    lifetime: Option<Duration>,
+    mut ending: oneshot::Receiver<()>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let quiet_time = house.limits.quiet_time;
+    let address = guest.address;
+    let pulse = Pulse::new();
+    let (beating, inside) = (Arc::clone(&pulse), Arc::clone(house));
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let uri = request.uri().clone();
+        Answering::new(beating.beat(), &uri, || inside.inside.answer(&guest, request))
+    });
+    let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
+    let mut connection = pin!(builder().serve_connection(stream, service));
+
+    // One timer for everything that time can do to a connection.
+    let life_end = lifetime.map(|lifetime| Instant::now() + lifetime);
+    let next_look = |pulse: &Pulse| {
+        let quiet_end = pulse.quiet_until(quiet_time);
+        life_end.map_or(quiet_end, |life_end| life_end.min(quiet_end))
+    };
+    let mut until = pin!(sleep_until(next_look(&pulse)));
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            biased;
+            result = connection.as_mut() => {
+                if let Err(error) = result {
+                    tracing::debug!(%address, error = &error as &dyn std::error::Error, "connection ended");
+                }
+                return;
+            }
+            _ = &mut ending, if !is_ending => {}
+            () = until.as_mut() => {
+                let now = Instant::now();
+                if is_ending || pulse.quiet_until(quiet_time) <= now {
+                    return;
+                }
+                if life_end.is_none_or(|life_end| now < life_end) {
+                    until.as_mut().reset(next_look(&pulse));
+                    continue;
+                }
+            }
+        }
+        is_ending = true;
+        connection.as_mut().graceful_shutdown();
+        until.as_mut().reset(Instant::now() + LAST_REQUEST_MAX);
+    }
+}
+
+/// Answers one request with when to come back.
+async fn turn_away<S>(house: &Arc<House>, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let deadline = Instant::now() + house.limits.handshake_time;
+    let pulse = Pulse::new();
+    let inside = Arc::clone(house);
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let uri = request.uri().clone();
+        Answering::new(pulse.beat(), &uri, || Reply::Now(inside.inside.turn_away(&request)))
+    });
+    let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
+    let turned = timeout_at(deadline, builder().keep_alive(false).serve_connection(stream, service)).await;
+    if let Ok(Err(error)) = turned {
+        tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
+    }
+}
+
+fn builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .max_headers(HEADER_COUNT_MAX)
+        .max_header_size(HEADER_BYTES_MAX)
+        .max_buf_size(HEADER_BYTES_MAX.max(64 * 1024));
+    builder
+}
+
+/// Between three quarters and all of `full`: connections that began together must not end together.
+fn spread(full: Duration) -> Duration {
+    full.mul_f64(0.75 + 0.25 * crate::tasks::chance())
+}

@@ -1,0 +1,154 @@
+//! Thousands of clients that wait: what each costs, how fast news reaches the last, and a restart of the server.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use margrave_http::Request;
+use margrave_simulate::fleet::Fleet;
+use margrave_simulate::roster::LABEL;
+use margrave_simulate::tally::Look;
+use margrave_wire::operator::{Deployment, PREFIX, PutDeployment, Targets};
+
+use super::Lab;
+use super::plant::{Plant, until, waiting};
+use super::stage::pss;
+use super::table::{Table, millis};
+
+/// Memory is read when everybody has been waiting for this long.
+const SETTLED: Duration = Duration::from_secs(5);
+const NAME: &str = "waiting";
+
+pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result<()> {
+    // A fresh process: what earlier figures left in its heap would flatter this one.
+    let (mut server, _) = plant.stage.serve(None)?;
+    let package = plant.package()?;
+    let clients = lab.clients();
+    let all = clients as u64;
+    std::thread::sleep(Duration::from_secs(2));
+    let (server_before, own_before) = (pss(server.id())?, pss(std::process::id())?);
+    let fleet = {
+        let _inside = plant.runtime.enter();
+        Fleet::start(&plant.roster, clients, waiting(Duration::from_secs(5)))?
+    };
+    let connected = plant.runtime.block_on(until(&fleet, "all clients wait", |look| look.waiting == all))?;
+    table.row(
+        format!("{clients} clients connect, spread over 5 s, until the last waits"),
+        seconds(connected),
+        "",
+    );
+    std::thread::sleep(SETTLED);
+    let per_client = (pss(server.id())?.saturating_sub(server_before)) as f64 / clients as f64 / 1000.0;
+    table.judged(
+        format!("server memory per connected, waiting client ({clients} of them)"),
+        format!("{per_client:.1} KB"),
+        "≤ 40 KB",
+        per_client <= 40.0,
+    );
+    let per_device = (pss(std::process::id())?.saturating_sub(own_before)) as f64 / clients as f64 / 1000.0;
+    table.row("generator memory per simulated device, TLS included", format!("{per_device:.1} KB"), "");
+    report_troubles(table, "errors while connecting", &fleet, &fleet.tally().look(), false);
+
+    publish(plant, &fleet, package, all, table)?;
+
+    // The restart: everybody loses their connection at once.
+    let before = fleet.tally().look();
+    let begun = Instant::now();
+    server.stop()?;
+    let stopped = begun.elapsed();
+    (server, _) = plant.stage.serve(None)?;
+    let listening = Instant::now();
+    let down = begun.elapsed() - stopped;
+    let at_listening = fleet.tally().look();
+    let what = "all clients wait again";
+    plant.runtime.block_on(until(&fleet, what, |look| look.waiting == all && look.reached == all))?;
+    let took = listening.elapsed();
+    let look = fleet.tally().look();
+    table.row(
+        format!("server restart with {clients} clients: stopping, not there"),
+        format!("{}, {}", seconds(stopped), seconds(down)),
+        "",
+    );
+    let paced = look.paced - before.paced;
+    table.row("reconnect storm, from listening until the last is served and waits", seconds(took), "");
+    table.row("reconnect storm, paced answers (Retry-After)", paced.to_string(), "");
+    report_troubles(
+        table,
+        "reconnect storm, other errors once it listens",
+        &fleet,
+        &look.since(&at_listening),
+        true,
+    );
+    plant.runtime.block_on(fleet.stop());
+    server.stop()
+}
+
+fn publish(plant: &Plant, fleet: &Fleet, package: &str, all: u64, table: &mut Table) -> Result<()> {
+    let operator = plant.stage.operator()?;
+    let want = PutDeployment {
+        package: package.to_owned(),
+        version: None,
+        profile: None,
+        parameters: Default::default(),
+        targets: Targets {
+            devices: vec![],
+            labels: [(LABEL.to_owned(), plant.roster.tag().to_owned())].into(),
+        },
+        revision: None,
+    };
+    let before = fleet.tally().look();
+    fleet.tally().watch_manifests();
+    let begun = Instant::now();
+    let (answered, last, first) = plant.runtime.block_on(async {
+        let request = Request::put(format!("{PREFIX}/deployments/{NAME}")).json(&want);
+        let _: Deployment = operator.ask(request.timeout(Duration::from_secs(120))).await?;
+        let answered = begun.elapsed();
+        until(fleet, "everybody has the new manifest", |look| look.manifests - before.manifests >= all)
+            .await?;
+        let (first, last) = fleet.tally().look().manifest_times.context("manifests were seen")?;
+        anyhow::Ok((answered, last - begun, first - begun))
+    })?;
+    table.row("one publish to all: the operator's call is answered after", seconds(answered), "");
+    table.judged(
+        "one publish to all: from the operator's call until the last client is answered",
+        format!("{} (the first after {})", seconds(last), seconds(first)),
+        "≤ 2 s",
+        last <= Duration::from_secs(2),
+    );
+    // PENDING, INSTALLING and INSTALLED of each, all durable.
+    let reports = 3 * all;
+    let done = plant.runtime.block_on(until(fleet, "everybody has reported INSTALLED", |look| {
+        look.reports - before.reports >= reports
+    }))?;
+    let total = last + done;
+    table.row(
+        "one publish to all: until the last INSTALLED is durable (installing takes 0.5 to 1.5 s)",
+        seconds(total),
+        "",
+    );
+    let look = fleet.tally().look().since(&before);
+    table.row(
+        "one publish to all: reports, p50 and p99",
+        format!("{}, {}", millis(look.report_times.quantile(0.5)), millis(look.report_times.quantile(0.99))),
+        "",
+    );
+    report_troubles(table, "one publish to all: errors", fleet, &look, false);
+    Ok(())
+}
+
+/// How many errors there were, and one of each kind in words.
+fn report_troubles(table: &mut Table, what: &str, fleet: &Fleet, look: &Look, judged: bool) {
+    let mut said = look.errors().to_string();
+    for (trouble, count) in look.troubles.iter().filter(|(_, count)| **count > 0) {
+        let example = fleet.tally().example(*trouble).unwrap_or_default();
+        said.push_str(&format!("; {count} × {} ({example})", trouble.words()));
+    }
+    if judged {
+        table.judged(what, said, "none", look.errors() == 0);
+    } else {
+        table.row(what, said, "");
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.2} s", duration.as_secs_f64())
+}

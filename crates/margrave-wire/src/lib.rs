@@ -6,6 +6,7 @@
 mod body;
 pub mod bundle;
 pub mod description;
+mod dialect;
 pub mod g2;
 pub mod identity;
 pub mod operator;
@@ -14,3 +15,4 @@ pub mod tree;
 pub mod yaml;
 
 pub use body::BodyError;
+pub use dialect::Dialect;

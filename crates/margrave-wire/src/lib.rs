@@ -11,6 +11,7 @@ pub mod g2;
 pub mod identity;
 pub mod operator;
 pub mod problem;
+pub mod signature;
 pub mod tree;
 pub mod yaml;
 

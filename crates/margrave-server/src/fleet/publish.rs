@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use margrave_core::capabilities::Capabilities;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceRef, ProfileId};
@@ -21,7 +22,7 @@ use margrave_store::{
     AssignmentChange, AssignmentRecord, ClientPicture, ClientPublication, DeviceRecord, MisfitRecord,
     NewManifest, Publication, PublishError, Scope, Standing, WantedAssignment,
 };
-use margrave_wire::{bundle, g2};
+use margrave_wire::{BodyError, Dialect, bundle, g2};
 
 use super::catalog::Entry;
 use super::{Error, Fleet};
@@ -87,7 +88,7 @@ impl Wish {
         registry_address: &str,
     ) -> Result<Placed, Unplaced> {
         let body = device.capabilities.as_ref().ok_or(Unplaced::NotReported)?;
-        let capabilities = g2::capabilities::read(body)
+        let capabilities = read_capabilities(device.dialect, body)
             .map_err(|error| Unplaced::Misfit(vec![format!("its capabilities cannot be read: {error}")]))?;
         let package = &self.entry.package;
         let deployment = &self.deployment;
@@ -115,6 +116,14 @@ impl Wish {
             document: Digest::of(&bytes),
         };
         Ok(Placed { wanted, bytes })
+    }
+}
+
+/// What a device said it can do, in the form in which its client speaks.
+pub(super) fn read_capabilities(dialect: Dialect, body: &[u8]) -> Result<Capabilities, BodyError> {
+    match dialect {
+        Dialect::Miaf => g2::capabilities::read(body),
+        Dialect::Signed => g2::capabilities::read(body),
     }
 }
 
@@ -446,6 +455,7 @@ impl Fleet {
         for (client, _) in self.store.clients_ahead().await? {
             self.leap(&client).await?;
         }
+        self.finish_moves("server").await?;
         self.settle().await
     }
 }

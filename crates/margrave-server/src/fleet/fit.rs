@@ -10,7 +10,6 @@ use margrave_store::DeviceRecord;
 use margrave_wire::operator;
 
 use super::catalog::Entry;
-use super::publish::read_capabilities;
 use super::{Error, Fleet, Preview, PreviewFit};
 
 impl Fleet {
@@ -54,7 +53,9 @@ fn fitting<'a>(
     let Some(body) = &record.capabilities else {
         return Err(vec!["has not reported its capabilities yet".to_owned()]);
     };
-    let capabilities = read_capabilities(record.dialect, body)
+    let capabilities = record
+        .dialect
+        .capabilities(body)
         .map_err(|error| vec![format!("its capabilities cannot be read: {error}")])?;
     // Nobody has answered anything yet, so nothing about answers can be wrong.
     let unanswered = |_: &Profile| Ok::<(), Vec<String>>(());

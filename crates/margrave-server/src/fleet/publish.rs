@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use margrave_core::capabilities::Capabilities;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceRef, ProfileId};
@@ -22,7 +21,7 @@ use margrave_store::{
     AssignmentChange, AssignmentRecord, ClientPicture, ClientPublication, DeviceRecord, MisfitRecord,
     NewManifest, Publication, PublishError, Scope, Standing, WantedAssignment,
 };
-use margrave_wire::{BodyError, Dialect, bundle, g2};
+use margrave_wire::bundle;
 
 use super::catalog::Entry;
 use super::{Error, Fleet};
@@ -88,7 +87,9 @@ impl Wish {
         registry_address: &str,
     ) -> Result<Placed, Unplaced> {
         let body = device.capabilities.as_ref().ok_or(Unplaced::NotReported)?;
-        let capabilities = read_capabilities(device.dialect, body)
+        let capabilities = device
+            .dialect
+            .capabilities(body)
             .map_err(|error| Unplaced::Misfit(vec![format!("its capabilities cannot be read: {error}")]))?;
         let package = &self.entry.package;
         let deployment = &self.deployment;
@@ -104,7 +105,7 @@ impl Wish {
         for component in &mut workload.components {
             component.repository = reachable(&component.repository, registry_address);
         }
-        let bytes = g2::document::write(&workload);
+        let bytes = device.dialect.document(&workload);
         let wanted = WantedAssignment {
             id,
             device: device.device.clone(),
@@ -116,14 +117,6 @@ impl Wish {
             document: Digest::of(&bytes),
         };
         Ok(Placed { wanted, bytes })
-    }
-}
-
-/// What a device said it can do, in the form in which its client speaks.
-pub(super) fn read_capabilities(dialect: Dialect, body: &[u8]) -> Result<Capabilities, BodyError> {
-    match dialect {
-        Dialect::Miaf => g2::capabilities::read(body),
-        Dialect::Signed => g2::capabilities::read(body),
     }
 }
 
@@ -344,7 +337,7 @@ impl Fleet {
             client: picture.client.clone(),
             expected: picture.manifest.version(),
             manifest: manifest.map(|manifest| NewManifest {
-                body: g2::manifest::write(&manifest),
+                body: picture.dialect.manifest(&picture.client, &manifest),
                 manifest,
                 bundle: bundled,
                 documents: fresh,
@@ -430,7 +423,7 @@ impl Fleet {
                     client: client.clone(),
                     expected: picture.manifest.version(),
                     manifest: Some(NewManifest {
-                        body: g2::manifest::write(&manifest),
+                        body: picture.dialect.manifest(client, &manifest),
                         manifest,
                         bundle: None,
                         documents: Vec::new(),

@@ -31,8 +31,8 @@ use file::IdentityFile;
 pub use installed::{Installation, install};
 pub(crate) use installed::{Reloaded, Watch};
 pub use issued::{Enrollment, enroll, join};
-pub use service::{Service, ServiceError};
 pub(crate) use service::Found;
+pub use service::{Service, ServiceError};
 pub use trust::WebTrust;
 
 use crate::clock;
@@ -178,7 +178,9 @@ pub enum IdentityError {
         "the certificate is of {new}, this device is {current}; a renewal keeps the name (ID-172), another one needs `margrave-agent join … --replace`"
     )]
     OtherName { current: String, new: String },
-    #[error("there is no trust bundle; give its file or address with --bundle, or the identity service with --identity-url")]
+    #[error(
+        "there is no trust bundle; give its file or address with --bundle, or the identity service with --identity-url"
+    )]
     NoBundle,
     #[error("the trust bundle could not be fetched")]
     Service(#[from] ServiceError),
@@ -245,7 +247,8 @@ impl Place {
         };
         let lock = lock(data).map_err(|_| IdentityError::Running(data.to_owned()))?;
         // What the ledger holds was accepted under the identity that goes; older agents did not write that down.
-        let (mut ledger, device, _) = StateFile::<Device>::open(&data.join("ledger")).map_err(IdentityError::Ledger)?;
+        let (mut ledger, device, _) =
+            StateFile::<Device>::open(&data.join("ledger")).map_err(IdentityError::Ledger)?;
         if let Some(mut device) = device {
             let settings = Settings::new(identity.device_id.clone());
             device.absorb(&settings, clock::now(), clock::roll(), Event::IdentityIs(identity.principal()?));
@@ -271,7 +274,8 @@ impl Identity {
             return Err(IdentityError::NotJoined);
         }
         let text = read_bounded(&path)?;
-        let damaged = |error: Box<dyn std::error::Error + Send + Sync>| IdentityError::Damaged(path.clone(), error);
+        let damaged =
+            |error: Box<dyn std::error::Error + Send + Sync>| IdentityError::Damaged(path.clone(), error);
         let file: IdentityFile = serde_json::from_str(&text).map_err(|error| damaged(Box::new(error)))?;
         Identity::try_from(file).map_err(|error| damaged(Box::new(error)))
     }

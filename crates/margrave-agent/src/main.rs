@@ -48,15 +48,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Make this device a member of a server's fleet, once.
-    #[command(
-        after_help = "\
+    #[command(after_help = "\
 Example:
   margrave-agent join https://plant.example:8443 --token mgj_… --pin fu/kiX4t…=
 
 `margrave device token` prints this command with everything filled in. Any other Margo server, with files
 that its operator issued:
-  margrave-agent join https://wfm.example --svid svid.pem --key key.pem --bundle bundle.json"
-    )]
+  margrave-agent join https://wfm.example --svid svid.pem --key key.pem --bundle bundle.json")]
     Join(Box<Join>),
     /// Run the device until stopped. What it started keeps running.
     #[command(
@@ -113,7 +111,8 @@ impl Join {
                 Installation { url, svid, key, bundle, identity_url, trust, device, git: None };
             return Ok(identity::install(&place, installation, clock::now()).await?);
         }
-        let token = token.context("give the --token that `margrave device token` printed, or --svid and --key")?;
+        let token =
+            token.context("give the --token that `margrave device token` printed, or --svid and --key")?;
         let [pin] = <[String; 1]>::try_from(pin)
             .ok()
             .context("give the --pin that `margrave device token` printed, once")?;

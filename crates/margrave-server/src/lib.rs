@@ -17,5 +17,5 @@ mod rotation;
 mod server;
 mod tasks;
 
-pub use config::Config;
+pub use config::{Config, SignedConfig};
 pub use server::{Addresses, Server, StartError};

@@ -42,7 +42,8 @@ pub(super) struct Incomplete(&'static str);
 impl From<&Identity> for IdentityFile {
     fn from(identity: &Identity) -> Self {
         let Identity { client_id, device_id, url, device_url, registry, credential, git } = identity.clone();
-        let Credential::Svid(SvidCredential { certificates, key, trust_bundle, bundle_tag, source }) = credential;
+        let Credential::Svid(SvidCredential { certificates, key, trust_bundle, bundle_tag, source }) =
+            credential;
         let (pin, installed) = match source {
             SvidSource::Issued { pin } => (Some(pin), None),
             SvidSource::Installed(installed) => (None, Some(installed)),

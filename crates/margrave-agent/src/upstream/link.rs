@@ -111,7 +111,10 @@ pub(crate) fn trouble_of(response: &Response) -> Trouble {
                 | StatusCode::TOO_MANY_REQUESTS
         );
     let busy = status.is_server_error()
-        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
+        || matches!(
+            status,
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS
+        );
     let retryable = said.retryable.unwrap_or(busy);
     let backoff = match said.backoff {
         _ if !retryable => Backoff::None,

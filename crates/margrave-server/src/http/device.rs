@@ -19,6 +19,7 @@ use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::report::Report;
 use margrave_device_api::g2::{self, Poll, Refusal};
 use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Put, Standing};
+use margrave_wire::Dialect;
 use margrave_wire::identity::{REGISTRY_TOKEN_PATH, RegistryToken};
 
 use super::prefix::PathPrefix;
@@ -38,7 +39,7 @@ pub(crate) struct Interface {
 
 impl Interface {
     pub(crate) fn new(fleet: Arc<Fleet>, registry: Mount, prefix: Option<PathPrefix>) -> Interface {
-        let api: Arc<dyn DeviceApi> = Arc::new(Devices { fleet: Arc::clone(&fleet) });
+        let api: Arc<dyn DeviceApi> = Arc::new(Devices::new(Arc::clone(&fleet), Dialect::Miaf));
         let router = router(&api, registry);
         Interface { fleet, api, router, admission: Admission::new(), prefix }
     }
@@ -157,14 +158,23 @@ async fn registry_token(State(extras): State<Extras>, request: axum::extract::Re
     (headers, body).into_response()
 }
 
-/// The fleet, as devices see it.
-struct Devices {
+/// The fleet, as devices see it that speak in one of the forms. To others it does not exist: a client of one form
+/// never acts for one of the other, whatever it is called (migration, section 7).
+pub(super) struct Devices {
     fleet: Arc<Fleet>,
+    dialect: Dialect,
+}
+
+impl Devices {
+    pub(super) fn new(fleet: Arc<Fleet>, dialect: Dialect) -> Self {
+        Devices { fleet, dialect }
+    }
 }
 
 impl DeviceApi for Devices {
     fn standing(&self, client: &ClientId) -> Standing {
-        match self.fleet.standing(client) {
+        let standing = self.fleet.standing(client);
+        match standing.filter(|_| self.fleet.dialect(client) == Some(self.dialect)) {
             Some(fleet::Standing::Accepted) => Standing::Accepted,
             Some(fleet::Standing::Retired) => Standing::Retired,
             None => Standing::Unknown,
@@ -233,7 +243,7 @@ fn put(put: fleet::Put) -> Put {
     }
 }
 
-fn api_error(error: fleet::Error) -> ApiError {
+pub(super) fn api_error(error: fleet::Error) -> ApiError {
     match error {
         fleet::Error::GatewayNotFound(device) => ApiError::GatewayNotFound(device),
         fleet::Error::DeviceNotFound(device) => ApiError::DeviceNotFound(device),

@@ -10,6 +10,7 @@ pub mod operator;
 mod prefix;
 pub mod problem;
 pub mod registry;
+pub mod signed;
 pub mod web;
 
 pub use prefix::{InvalidPrefix, PathPrefix};
@@ -44,6 +45,8 @@ pub enum Arrival {
     Web,
     /// Over mutual TLS, from a verified client.
     Device,
+    /// On the listener of signed requests, from anywhere.
+    Signed,
     /// Over plain HTTP, from this very machine.
     Local,
 }

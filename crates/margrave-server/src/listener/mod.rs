@@ -97,6 +97,10 @@ impl Limits {
         drain: Duration::from_secs(5),
     };
 
+    /// Devices again, but nobody knows so before a signature was checked. A poll a minute keeps its connection.
+    pub(crate) const SIGNED: Limits =
+        Limits { connections: 16_384, quiet_time: Duration::from_secs(90), ..Limits::DEVICE };
+
     pub(crate) const LOCAL: Limits = Limits { connections: 1_024, ..Limits::WEB };
 }
 
@@ -104,7 +108,13 @@ impl Limits {
 pub(crate) enum Door {
     Local,
     Web(Arc<ServerConfig>),
-    Device { tls: Arc<ServerConfig>, identity: Arc<Identity>, clock: Clock },
+    /// Signed requests; without TLS where a proxy in front of us has ended it.
+    Signed(Option<Arc<ServerConfig>>),
+    Device {
+        tls: Arc<ServerConfig>,
+        identity: Arc<Identity>,
+        clock: Clock,
+    },
 }
 
 impl Door {
@@ -112,6 +122,7 @@ impl Door {
         match self {
             Door::Local => Arrival::Local,
             Door::Web(_) => Arrival::Web,
+            Door::Signed(_) => Arrival::Signed,
             Door::Device { .. } => Arrival::Device,
         }
     }
@@ -270,8 +281,10 @@ async fn receive(house: Arc<House>, stream: TcpStream, address: SocketAddr) {
     }
     // What a handshake needs is given back before the conversation begins.
     match &house.door {
-        Door::Local => converse(&house, stream, address, None, house.lobby.enter().0).await,
-        Door::Web(tls) => {
+        Door::Local | Door::Signed(None) => {
+            converse(&house, stream, address, None, house.lobby.enter().0).await
+        }
+        Door::Web(tls) | Door::Signed(Some(tls)) => {
             let (mut place, left) = house.lobby.enter();
             let shaken = Box::pin(shake_hands(&house, &mut place, left, tls, stream, address)).await;
             if let Some((stream, _)) = shaken {

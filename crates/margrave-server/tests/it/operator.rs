@@ -83,6 +83,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /events",
             "GET /packages",
             "GET /packages/{package}/{version}",
+            "GET /signed-clients",
             "GET /status",
             "GET /why",
             "PATCH /devices/{device}/labels",
@@ -91,9 +92,12 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "POST /deployments/{deployment}/preview",
             "POST /deployments/{deployment}/revert",
             "POST /devices/{device}/accept",
+            "POST /devices/{device}/move",
+            "POST /devices/{device}/reject",
             "POST /devices/{device}/retire",
             "POST /join-tokens",
             "POST /packages",
+            "POST /signed-clients",
             "PUT /deployments/{deployment}",
         ]
     );

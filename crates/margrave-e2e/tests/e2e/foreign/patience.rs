@@ -82,8 +82,13 @@ fn picture(folder: &Path) -> BTreeMap<String, (i64, i64, i64, u64, u64)> {
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("a directory can be read").flatten() {
             let metadata = entry.metadata().expect("it is there");
-            let looks =
-                (metadata.mtime(), metadata.mtime_nsec(), metadata.ctime_nsec(), metadata.size(), metadata.ino());
+            let looks = (
+                metadata.mtime(),
+                metadata.mtime_nsec(),
+                metadata.ctime_nsec(),
+                metadata.size(),
+                metadata.ino(),
+            );
             found.insert(entry.path().display().to_string(), looks);
             if metadata.is_dir() {
                 folders.push(entry.path());

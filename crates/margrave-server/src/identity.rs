@@ -5,6 +5,8 @@
 //! certificate — is issued anew at every start and again while running, and exists only in memory: fewer
 //! secrets on disk, and nothing there that can be out of date.
 //!
+//! The authority for SVIDs can be replaced by an operator; that is `authority.rs`.
+//!
 //! Losing an authority means visiting every device. So the directory appears whole or not at all, a damaged
 //! file is an error that names it, and a fleet without its authorities does not start.
 

@@ -2,6 +2,7 @@
 
 mod capabilities;
 mod desired_state;
+mod openapi;
 mod plant;
 mod refusals;
 mod status;

@@ -65,6 +65,46 @@ async fn id_222_153_154_155_157_the_preflight_finds_discovery_and_bundle() {
     }
 }
 
+/// The standard's own description of the two documents, read where it lies.
+#[tokio::test]
+async fn id_151_154_155_discovery_and_bundle_are_as_their_openapi_document_says() {
+    let folder = match std::env::var_os("MARGRAVE_SPEC") {
+        Some(folder) => std::path::PathBuf::from(folder),
+        None => std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/spec"),
+    };
+    let path = folder.join("openapi/trust-bundle-api-1.0.0-rc.3.yaml");
+    let Ok(bytes) = std::fs::read(&path) else {
+        let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!ci, "{} is missing; set MARGRAVE_SPEC to the directory above openapi", path.display());
+        #[expect(clippy::print_stderr, reason = "a skipped test says so aloud")]
+        {
+            eprintln!("skipped: {} is not there; set MARGRAVE_SPEC", path.display());
+        }
+        return;
+    };
+    let document = margrave_wire::yaml::read(&bytes).unwrap().to_value();
+    let plant = Plant::new().await;
+    let mut web = plant.web().await;
+    let paths = document["paths"].as_object().unwrap();
+    assert_eq!(paths.keys().collect::<Vec<_>>(), [DISCOVERY_PATH, BUNDLE_PATH]);
+    for (path, item) in paths {
+        // No credential of any kind is asked for.
+        let reply = web.get(path).await.unwrap();
+        let declared = &item["get"]["responses"];
+        let media_types = declared["200"]["content"].as_object().unwrap();
+        assert!(media_types.contains_key(reply.is(200).header("content-type")), "{path}");
+        for header in declared["200"]["headers"].as_object().unwrap().keys() {
+            assert!(!reply.header(&header.to_lowercase()).is_empty(), "{path} lacks {header}");
+        }
+        let held = web.send("GET", path, &[("if-none-match", reply.header("etag"))], "").await.unwrap();
+        assert!(declared["304"].is_object() && held.is(304).body.is_empty());
+    }
+    let discovery: Value = web.get(DISCOVERY_PATH).await.unwrap().json();
+    for field in document["components"]["schemas"]["DiscoveryDocument"]["required"].as_array().unwrap() {
+        assert!(discovery[field.as_str().unwrap()].is_string(), "{discovery}");
+    }
+}
+
 #[tokio::test]
 async fn id_223_the_interface_answers_below_a_prefix_and_without_it() {
     let plant = Plant::of(|config| Config { device_prefix: Some(PREFIX.parse().unwrap()), ..config }).await;

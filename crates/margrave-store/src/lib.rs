@@ -23,6 +23,7 @@ mod package;
 mod publication;
 mod report;
 mod revision;
+mod signed;
 mod sql;
 mod store;
 mod token;
@@ -42,6 +43,7 @@ pub use publication::{
 };
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
+pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store};
 pub use token::{JoinError, NewJoinToken, Redeemed};
 

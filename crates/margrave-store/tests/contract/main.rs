@@ -6,6 +6,7 @@ mod fixture;
 mod publishing;
 mod reporting;
 mod revisions;
+mod signed;
 mod sqlite;
 
 use std::collections::BTreeMap;

@@ -6,9 +6,9 @@
 //!
 //! Start with `respond`.
 
-mod preconditions;
+pub(crate) mod preconditions;
 mod refusal;
-mod target;
+pub(crate) mod target;
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,7 +43,7 @@ pub const CAPABILITIES_BYTES_MAX: usize = 256 * 1024;
 /// A report with a fault for each of a hundred components stays below.
 pub const STATUS_BYTES_MAX: usize = 64 * 1024;
 /// For a body to arrive. The largest takes 10 seconds on a line of 256 kbit/s.
-const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+pub(crate) const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a poll is held. Proxies and NAT gateways on the way forget silent connections after a minute, some
 /// a little earlier; below that, nobody between us and the device notices that nothing is being said.
 pub const WAIT_MAX: Duration = Duration::from_secs(50);
@@ -53,7 +53,7 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 const CACHE_PRIVATE: HeaderValue = HeaderValue::from_static("private");
 /// What is named by its digest never changes (MI-G2-061).
 const CACHE_FOR_EVER: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
-const CACHE_NEVER: HeaderValue = HeaderValue::from_static("no-store");
+pub(crate) const CACHE_NEVER: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The whole interface, as a router's fallback: merge further routes beside it, but no second fallback.
 pub fn router(api: Arc<dyn DeviceApi>) -> Router {
@@ -90,7 +90,7 @@ async fn respond(api: &dyn DeviceApi, request: Request) -> Response {
 }
 
 /// A panic in one request must not take the others on its connection with it.
-async fn caught<T>(future: impl Future<Output = T>) -> Result<T, ()> {
+pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, ()> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(Poll::Pending) => Poll::Pending,
@@ -101,7 +101,7 @@ async fn caught<T>(future: impl Future<Output = T>) -> Result<T, ()> {
 }
 
 /// The answer to a HEAD: everything but the body, whose length is told.
-fn headless(response: Response) -> Response {
+pub(crate) fn headless(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = axum::body::HttpBody::size_hint(&body).exact()
         && parts.status != StatusCode::NOT_MODIFIED
@@ -119,7 +119,13 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
         return Err(Refusal::Method(target.methods()));
     }
     match target {
-        Target::Manifest => state_manifest(api, client, &parts.headers).await,
+        Target::Manifest => {
+            let still = || match api.standing(client) {
+                Standing::Accepted => Ok(()),
+                standing => Err(Refusal::NotAccepted(standing)),
+            };
+            Ok(state_manifest(api, client, &parts.headers, still).await?.0)
+        }
         Target::Document(Some((assignment, digest))) => {
             let content = api.document(client, assignment, digest).await.map_err(Refusal::Api)?;
             Ok(artifact(&parts.headers, document::MEDIA_TYPE, digest, content.ok_or(Refusal::NoDocument)?))
@@ -142,14 +148,17 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
     }
 }
 
-async fn state_manifest(
+/// The manifest or that it is unchanged, and its version. `still` asks whether the client may have it: much can
+/// happen in a minute, and policy counts at the moment of the answer.
+pub(crate) async fn state_manifest<E: From<Refusal>>(
     api: &dyn DeviceApi,
     client: &ClientId,
     headers: &HeaderMap,
-) -> Result<Response, Refusal> {
+    still: impl Fn() -> Result<(), E>,
+) -> Result<(Response, u64), E> {
     // Before If-None-Match: who cannot read a manifest cannot hold one either (AMB-29).
     if !preconditions::accepts(headers, manifest::MEDIA_TYPE) {
-        return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE));
+        return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE).into());
     }
     let current = || {
         api.manifest(client).ok_or_else(|| {
@@ -165,11 +174,8 @@ async fn state_manifest(
     {
         waited = true;
         api.manifest_changed(client, live.digest, wait).await;
-        // Much can happen in a minute; policy counts at the moment of the answer.
-        match api.standing(client) {
-            Standing::Accepted => live = current()?,
-            standing => return Err(Refusal::NotAccepted(standing)),
-        }
+        still()?;
+        live = current()?;
     }
     let mut response = if preconditions::holds(headers, &live.digest) {
         StatusCode::NOT_MODIFIED.into_response()
@@ -184,11 +190,16 @@ async fn state_manifest(
     if waited {
         headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static("wait"));
     }
-    Ok(response)
+    Ok((response, live.version))
 }
 
 /// A document or bundle: bytes that can never be others under this digest.
-fn artifact(headers: &HeaderMap, media_type: &'static str, digest: Digest, content: Bytes) -> Response {
+pub(crate) fn artifact(
+    headers: &HeaderMap,
+    media_type: &'static str,
+    digest: Digest,
+    content: Bytes,
+) -> Response {
     let mut response = if preconditions::holds(headers, &digest) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
@@ -252,7 +263,7 @@ async fn json(request: &Parts, body: Body, max: usize) -> Result<Bytes, Refusal>
     collected(body, max, BODY_TIME_MAX).await
 }
 
-async fn collected(body: Body, max: usize, within: Duration) -> Result<Bytes, Refusal> {
+pub(crate) async fn collected(body: Body, max: usize, within: Duration) -> Result<Bytes, Refusal> {
     match tokio::time::timeout(within, Limited::new(body, max).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge { max }),

@@ -19,6 +19,11 @@ import sys
 import tempfile
 import time
 import urllib.request
+import warnings
+
+import requests
+
+from signer import Signer, onboard
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Printed, and the same in every run: a failure must come back when it is looked for.
@@ -92,7 +97,7 @@ class Plant:
     def __init__(self, programs, directory):
         self.programs = programs
         self.directory = directory
-        self.web, self.device, self.local = free_port(), free_port(), free_port()
+        self.web, self.device, self.local, self.signed = free_port(), free_port(), free_port(), free_port()
         self.processes = []
         self.log = directory / "server.log"
 
@@ -122,6 +127,7 @@ class Plant:
                 self.programs / "margrave", "serve", "--data", self.directory / "server", "--name", "127.0.0.1",
                 "--listen", f"127.0.0.1:{self.web}", "--device-listen", f"127.0.0.1:{self.device}",
                 "--local-listen", f"127.0.0.1:{self.local}",
+                "--signed-listen", f"127.0.0.1:{self.signed}", "--signed-accept", "any",
             ],
         )
         wait_for("the server answers", lambda: self.margrave("status", "--json"))
@@ -226,6 +232,33 @@ def device(plant, spec):
     ]
 
 
+def signed(plant, spec):
+    url = f"https://127.0.0.1:{plant.signed}"
+    signer = Signer.new()
+    client = onboard(signer, url)
+    signer.save(plant.directory / "signed.key")
+    properties = {
+        "id": "signed-1", "vendor": "Acme", "modelNumber": "M", "serialNumber": "1", "roles": ["Standalone Device"],
+        "resources": {
+            "cpu": {"cores": 4, "architectures": ["amd64"]}, "memory": "4Gi", "storage": "10Gi", "peripherals": [],
+            "interfaces": [],
+        },
+    }
+    body = {"apiVersion": "device.margo.org/v1alpha1", "kind": "DeviceCapabilitiesManifest", "properties": properties}
+    path = f"{url}/api/v1/clients/{client}"
+    told = requests.post(f"{path}/capabilities/signed-1", json=body, auth=signer, verify=False, timeout=10)
+    told.raise_for_status()
+    plant.json("deploy", "hello", "--to", "signed-1", "--name", "hello-signed")
+    manifest = requests.get(f"{path}/deployments", auth=signer, verify=False, timeout=10)
+    manifest.raise_for_status()
+    os.environ["MARGRAVE_OPENAPI_KNOWN"] = json.dumps({**manifest.json(), "client": client})
+    os.environ["MARGRAVE_OPENAPI_KEY"] = str(plant.directory / "signed.key")
+    return [
+        str(spec / "openapi/workload-management-api-1.0.0-signed.yaml"),
+        "--url", url, "--tls-verify", "false", "--max-examples", "40",
+    ]
+
+
 def trust(plant, spec):
     return [
         str(spec / "openapi/trust-bundle-api-1.0.0-rc.3.yaml"),
@@ -234,12 +267,14 @@ def trust(plant, spec):
     ]
 
 
-INTERFACES = {"operator": operator, "device": device, "trust": trust}
+INTERFACES = {"operator": operator, "device": device, "signed": signed, "trust": trust}
 
 
 def main():
     programs, spec = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     names = sys.argv[3:] or list(INTERFACES)
+    # We know that nobody checks the server's certificate here; TLS has tests of its own.
+    warnings.filterwarnings("ignore", message="Unverified HTTPS request")
     unknown = [name for name in names if name not in INTERFACES]
     if unknown:
         raise SystemExit(f"openapi: there is no interface {unknown[0]}; there are {', '.join(INTERFACES)}")

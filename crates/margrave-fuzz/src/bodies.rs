@@ -75,7 +75,7 @@ pub(crate) fn problem(bytes: &[u8]) {
 }
 
 /// A refusal says why, is one of the two kinds, and does not become longer than what it refuses.
-fn refused(bytes: &[u8], error: &BodyError) {
+pub(crate) fn refused(bytes: &[u8], error: &BodyError) {
     match error {
         BodyError::Malformed(reason) => {
             assert!(!reason.is_empty() && reason.len() <= 500, "{} bytes to say no", reason.len());

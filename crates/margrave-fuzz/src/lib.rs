@@ -16,6 +16,7 @@ mod names;
 mod ranges;
 mod requests;
 pub mod seeds;
+mod signed;
 
 /// One way in.
 pub struct Target {
@@ -40,7 +41,7 @@ pub const TARGETS: &[Target] = &[
         run: archives::bundle,
         seeds: seeds::bundles,
         examples: &[],
-        input_bytes_max: 16 * KIB,
+        input_bytes_max: 8 * KIB,
     },
     Target {
         name: "capabilities",
@@ -112,6 +113,48 @@ pub const TARGETS: &[Target] = &[
         run: requests::requests,
         seeds: seeds::requests,
         examples: &[],
+        input_bytes_max: 8 * KIB,
+    },
+    Target {
+        name: "signature",
+        run: signed::signature,
+        seeds: seeds::signatures,
+        examples: &[],
+        input_bytes_max: 4 * KIB,
+    },
+    Target {
+        name: "signed-capabilities",
+        run: signed::capabilities,
+        seeds: seeds::signed_capabilities,
+        examples: &["DeviceCapabilities"],
+        input_bytes_max: 8 * KIB,
+    },
+    Target {
+        name: "signed-document",
+        run: signed::document,
+        seeds: seeds::signed_documents,
+        examples: &["ApplicationDeployment", "DesiredState-", "gateway-"],
+        input_bytes_max: 16 * KIB,
+    },
+    Target {
+        name: "signed-manifest",
+        run: signed::manifest,
+        seeds: seeds::signed_manifests,
+        examples: &["DesiredStateManifest"],
+        input_bytes_max: 8 * KIB,
+    },
+    Target {
+        name: "signed-onboarding",
+        run: signed::onboarding,
+        seeds: seeds::onboardings,
+        examples: &[],
+        input_bytes_max: 8 * KIB,
+    },
+    Target {
+        name: "signed-status",
+        run: signed::status,
+        seeds: seeds::signed_statuses,
+        examples: &["DeploymentStatusManifest"],
         input_bytes_max: 8 * KIB,
     },
     Target {

@@ -425,3 +425,105 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
     }
     seeds
 }
+
+/// What a client of the older generation signs, in both of the ways that exist, and what others may send.
+pub(crate) fn signatures() -> Vec<Vec<u8>> {
+    let digest = margrave_wire::signature::content_digest(DOCUMENT);
+    let mut seeds = texts(&[
+        "GET\n/api/v1/clients/c-17/deployments?x=%41\nsig1=(\"@method\" \"@target-uri\");created=1766000000;keyid=\"k\"\nsig1=:AQID:\n",
+        "GET\n/x\nsig=(\"@method\" \"@target-uri\" \"@authority\");created=1766000000;expires=1766000300;keyid=\"k\";alg=\"ed25519\";nonce=\"n\"\nsig=:AQID:\n\nhost: wfm.example",
+        "GET\n/x\nproxy=(\"@path\" \"@query\" \"@scheme\" \"@request-target\");tag=t;x=?0;y=1.5, sig1=()\nsig1=:AA==:, proxy=:AA==:\n",
+        "GET\n/x\na=(\"x-two\";sf \"@query-param\";name=\"a\");created=-1\na=:AA==:\n\nx-two: a, b",
+    ]);
+    seeds.push(
+        format!(
+            "POST\n/api/v1/clients/c-17/deployments/{ASSIGNMENT}/status\nsig1=(\"@method\" \"@target-uri\" \"Content-Digest\");created=1766000000;keyid=\"k\"\nsig1=:AQID:\n{digest}"
+        )
+        .into_bytes(),
+    );
+    seeds
+}
+
+pub(crate) fn signed_manifests() -> Vec<Vec<u8>> {
+    let client = margrave_core::id::ClientId::parse("c-17").expect("a client id");
+    let blob = |content: &[u8]| margrave_core::manifest::Blob {
+        digest: Digest::of(content),
+        size: Some(content.len() as u64),
+    };
+    let id = margrave_core::id::AssignmentId::parse(ASSIGNMENT).expect("an id");
+    let entry = margrave_core::manifest::Entry { id, document: blob(DOCUMENT) };
+    let manifest =
+        margrave_core::manifest::Manifest::new(7, Some(blob(BUNDLE)), vec![entry]).expect("a manifest");
+    let mut seeds = manifests();
+    seeds.push(margrave_wire::g1::manifest::write(&client, &manifest));
+    seeds
+}
+
+pub(crate) fn signed_capabilities() -> Vec<Vec<u8>> {
+    let roles = json!({
+        "apiVersion": "device.margo.org/v1alpha1", "kind": "DeviceCapabilitiesManifest",
+        "properties": {
+            "id": "line-1", "vendor": "Acme", "modelNumber": "M", "serialNumber": "1",
+            "roles": ["Standalone Device", "Gateway"],
+            "resources": {
+                "cpu": { "cores": 4, "architecture": "x86_64" }, "memory": "4Gi", "storage": "10Gi",
+                "peripherals": [{ "type": "gpu" }], "interfaces": [{ "type": "ethernet" }],
+            },
+        },
+    });
+    let mut seeds = capabilities();
+    seeds.push(roles.to_string().into_bytes());
+    seeds
+}
+
+pub(crate) fn signed_statuses() -> Vec<Vec<u8>> {
+    let full = json!({
+        "apiVersion": "deployment.margo.org/v1alpha1", "kind": "DeploymentStatusManifest", "deploymentId": ASSIGNMENT,
+        "deviceId": "gw/*", "status": { "state": "installed", "error": { "code": "", "message": "" } },
+        "components": [{ "name": "main", "state": "installed" }],
+        "x-margrave-extensions": { "adoptedManifestVersion": 9 },
+    });
+    let mut seeds = statuses();
+    seeds.push(full.to_string().into_bytes());
+    seeds
+}
+
+pub(crate) fn signed_documents() -> Vec<Vec<u8>> {
+    let mut seeds = documents();
+    seeds.extend(texts(&["apiVersion: application.margo.org/v1alpha1
+kind: ApplicationDeployment
+id: 0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11
+metadata:
+  annotations: {applicationId: hello, id: 0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11}
+  name: hello
+  namespace: margrave-hello
+spec:
+  deploymentProfile:
+    type: helm.v3
+    components:
+      - name: chart
+        properties: {repository: oci://margrave/hello/chart, revision: 1.0.0, wait: true, timeout: 8m30s}
+  parameters:
+    rate: {value: 1.5, targets: [{pointer: a.b, components: [chart]}]}
+"]));
+    seeds
+}
+
+pub(crate) fn onboardings() -> Vec<Vec<u8>> {
+    use margrave_wire::g1::onboarding;
+    let mut seeds = texts(&[r#"{"clientId":"c-17","client_id":"c-17"}"#, r#"{"error":"Client rejected"}"#]);
+    for certificate in certificates() {
+        match std::str::from_utf8(&certificate) {
+            Ok(pem) => {
+                seeds.push(json!({ "public_certificate": pem }).to_string().into_bytes());
+                seeds.push(onboarding::write_root(pem));
+            }
+            Err(_) => seeds.push(onboarding::write_request(&certificate)),
+        }
+    }
+    let pair = rcgen::KeyPair::generate().expect("keys can be made");
+    let own = rcgen::CertificateParams::new(vec!["device.example".to_owned()]).expect("a name");
+    let own = own.self_signed(&pair).expect("a certificate can be made");
+    seeds.push(onboarding::write_request(own.der()));
+    seeds
+}

@@ -6,10 +6,10 @@
 //!
 //! Start with `respond`.
 
-mod poll;
-mod preconditions;
+pub(crate) mod poll;
+pub(crate) mod preconditions;
 mod refusal;
-mod target;
+pub(crate) mod target;
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,7 +54,7 @@ const BODY_GRACE: Duration = Duration::from_secs(10);
 const BODY_PACE_MIN: u64 = 1024;
 /// What is named by its digest never changes (MI-G2-061).
 const CACHE_FOR_EVER: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
-const CACHE_NEVER: HeaderValue = HeaderValue::from_static("no-store");
+pub(crate) const CACHE_NEVER: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The whole interface, as a router's fallback: merge further routes beside it, but no second fallback.
 pub fn router(api: Arc<dyn DeviceApi>) -> Router {
@@ -102,7 +102,7 @@ async fn respond(api: &dyn DeviceApi, request: Request) -> Response {
 }
 
 /// A panic in one request must not take the others on its connection with it.
-async fn caught<T>(future: impl Future<Output = T>) -> Result<T, ()> {
+pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, ()> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(task::Poll::Pending) => task::Poll::Pending,
@@ -113,7 +113,7 @@ async fn caught<T>(future: impl Future<Output = T>) -> Result<T, ()> {
 }
 
 /// The answer to a HEAD: everything but the body, whose length is told.
-fn headless(response: Response) -> Response {
+pub(crate) fn headless(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = axum::body::HttpBody::size_hint(&body).exact()
         && parts.status != StatusCode::NOT_MODIFIED
@@ -132,8 +132,8 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
     }
     match target {
         Target::Manifest => match poll::ask(api, client, &parts.headers)? {
-            Asked::Now(response) => Ok(response),
-            Asked::Wait(waiting) => poll::wait(api, client, waiting).await,
+            Asked::Now(response, _) => Ok(response),
+            Asked::Wait(waiting) => Ok(poll::wait(api, client, waiting, || accepted(api, client)).await?.0),
         },
         Target::Document(Some((assignment, digest))) => {
             let content = api.document(client, assignment, digest).await.map_err(Refusal::Api)?;
@@ -158,7 +158,12 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
 }
 
 /// A document or bundle: bytes that can never be others under this digest.
-fn artifact(headers: &HeaderMap, media_type: &'static str, digest: Digest, content: Bytes) -> Response {
+pub(crate) fn artifact(
+    headers: &HeaderMap,
+    media_type: &'static str,
+    digest: Digest,
+    content: Bytes,
+) -> Response {
     let mut response = if preconditions::holds(headers, &digest) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
@@ -220,17 +225,22 @@ async fn json(request: &Parts, body: Body, max: usize) -> Result<Bytes, Refusal>
     if !preconditions::is_json(&request.headers) {
         return Err(Refusal::NotJson);
     }
-    collected(body, max, Pace { total: BODY_TIME_MAX, grace: BODY_GRACE }).await
+    collected(body, max, Pace::DEVICE).await
 }
 
 /// How long a body may take.
 #[derive(Clone, Copy)]
-struct Pace {
+pub(crate) struct Pace {
     total: Duration,
     grace: Duration,
 }
 
-async fn collected(body: Body, max: usize, pace: Pace) -> Result<Bytes, Refusal> {
+impl Pace {
+    /// Of a device on a bad line.
+    pub(crate) const DEVICE: Pace = Pace { total: BODY_TIME_MAX, grace: BODY_GRACE };
+}
+
+pub(crate) async fn collected(body: Body, max: usize, pace: Pace) -> Result<Bytes, Refusal> {
     let began = Instant::now();
     let mut body = Limited::new(body, max);
     // As a rule a body is one piece, and stays it.

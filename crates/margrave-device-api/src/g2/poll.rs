@@ -48,32 +48,36 @@ pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>
         ask(api.as_ref(), client, request.headers())
     }));
     Some(match asked.unwrap_or(Err(Refusal::Broken)) {
-        Ok(Asked::Now(response)) => Poll::Now(response),
+        Ok(Asked::Now(response, _)) => Poll::Now(response),
         Ok(Asked::Wait(waiting)) => {
             let (api, client) = (Arc::clone(api), client.clone());
             Poll::Later(Box::pin(async move {
-                let answer = caught(wait(api.as_ref(), &client, waiting)).await;
-                answer.unwrap_or(Err(Refusal::Broken)).unwrap_or_else(|refusal| refusal.at(PATH))
+                let api = api.as_ref();
+                let answer = caught(wait(api, &client, waiting, || accepted(api, &client))).await;
+                match answer.unwrap_or(Err(Refusal::Broken)) {
+                    Ok((response, _)) => response,
+                    Err(refusal) => refusal.at(PATH),
+                }
             }))
         }
         Err(refusal) => Poll::Now(refusal.at(PATH)),
     })
 }
 
-/// What a poll comes to at first sight.
-pub(super) enum Asked {
-    Now(Response),
+/// What a poll comes to at first sight: an answer and the version that it speaks of, or a wait.
+pub(crate) enum Asked {
+    Now(Response, u64),
     Wait(Waiting),
 }
 
 /// A poll that is to be held, for as long as its manifest stays the one of `digest`.
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     digest: Digest,
     tags: Tags,
     within: Duration,
 }
 
-pub(super) fn ask(api: &dyn DeviceApi, client: &ClientId, headers: &HeaderMap) -> Result<Asked, Refusal> {
+pub(crate) fn ask(api: &dyn DeviceApi, client: &ClientId, headers: &HeaderMap) -> Result<Asked, Refusal> {
     // Before If-None-Match: who cannot read a manifest cannot hold one either (AMB-29).
     if !preconditions::accepts(headers, manifest::MEDIA_TYPE) {
         return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE));
@@ -85,24 +89,30 @@ pub(super) fn ask(api: &dyn DeviceApi, client: &ClientId, headers: &HeaderMap) -
         Some(within) if tags.hold(&live.digest) => {
             Ok(Asked::Wait(Waiting { digest: live.digest, tags, within }))
         }
-        _ => Ok(Asked::Now(answer(live, &tags))),
+        _ => {
+            let version = live.version;
+            Ok(Asked::Now(answer(live, &tags), version))
+        }
     }
 }
 
-/// Holds the poll and answers it.
-pub(super) async fn wait(
+/// Holds the poll and answers it, with the version that the answer speaks of. `still` asks whether the client may
+/// have it: much can happen in a minute, and policy counts at the moment of the answer.
+pub(crate) async fn wait<E: From<Refusal>>(
     api: &dyn DeviceApi,
     client: &ClientId,
     waiting: Waiting,
-) -> Result<Response, Refusal> {
+    still: impl FnOnce() -> Result<(), E>,
+) -> Result<(Response, u64), E> {
     let Waiting { digest, tags, within } = waiting;
     api.manifest_changed(client, digest, within).await;
-    // Much can happen in a minute; policy counts at the moment of the answer.
-    accepted(api, client)?;
-    let mut response = answer(current(api, client)?, &tags);
+    still()?;
+    let live = current(api, client)?;
+    let version = live.version;
+    let mut response = answer(live, &tags);
     // Only where it made a difference (RFC 7240, section 3): an answer that was ready at once waited for nothing.
     response.headers_mut().insert(PREFERENCE_APPLIED, WAIT);
-    Ok(response)
+    Ok((response, version))
 }
 
 fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<LiveManifest, Refusal> {

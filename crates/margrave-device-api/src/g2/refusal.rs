@@ -49,10 +49,7 @@ pub enum Refusal {
 impl Refusal {
     /// The answer to a request for `path`.
     pub fn at(self, path: &str) -> Response {
-        let allow = match &self {
-            Refusal::Method(allow) => Some(*allow),
-            _ => None,
-        };
+        let allow = self.allow();
         let problem = self.problem().at(path);
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, problem.to_json()).into_response();
@@ -68,7 +65,15 @@ impl Refusal {
         response
     }
 
-    fn problem(self) -> Problem {
+    /// For the header of that name.
+    pub(crate) fn allow(&self) -> Option<&'static str> {
+        match self {
+            Refusal::Method(allow) => Some(*allow),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn problem(self) -> Problem {
         use ProblemType::*;
         match self {
             Refusal::NoCaller => Problem::blank(401, "no client certificate came with this request"),

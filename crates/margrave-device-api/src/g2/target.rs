@@ -20,7 +20,11 @@ pub(crate) enum Target {
 impl Target {
     /// Reads the raw path of the request line. `None` is a path we do not have.
     pub(crate) fn of(path: &str) -> Option<Target> {
-        let rest = path.strip_prefix("/api/v1/")?;
+        Target::within(path.strip_prefix("/api/v1/")?)
+    }
+
+    /// Reads what follows the part of a path that all resources of a client have in common.
+    pub(crate) fn within(rest: &str) -> Option<Target> {
         if let Some(device) = rest.strip_prefix("capabilities/").filter(|device| !device.is_empty()) {
             return Some(Target::Capabilities(
                 decoded(device).and_then(|device| DeviceId::parse(&device).ok()),
@@ -53,11 +57,11 @@ impl Target {
     }
 }
 
-fn decoded(text: &str) -> Option<String> {
+pub(crate) fn decoded(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(|text| text.into_owned())
 }
 
-fn assignment(text: &str) -> Option<AssignmentId> {
+pub(crate) fn assignment(text: &str) -> Option<AssignmentId> {
     decoded(text).and_then(|text| AssignmentId::parse(&text).ok())
 }
 

@@ -4,7 +4,7 @@
 use margrave_fuzz::{TARGETS, seeds};
 
 /// Damaged copies per seed. Enough that every parser is left at many points, few enough for every test run.
-const COPIES: u64 = 200;
+const COPIES: u64 = 50;
 
 /// The same numbers on every machine; a test must fail again when it is run again.
 struct Dice(u64);
@@ -91,6 +91,12 @@ targets! {
     problem "problem"
     ranges "ranges"
     requests "requests"
+    signature "signature"
+    signed_capabilities "signed-capabilities"
+    signed_document "signed-document"
+    signed_manifest "signed-manifest"
+    signed_onboarding "signed-onboarding"
+    signed_status "signed-status"
     status "status"
     trust_bundle "trust-bundle"
     yaml "yaml"

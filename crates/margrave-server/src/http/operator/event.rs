@@ -44,15 +44,12 @@ pub(super) async fn events(
     headers: HeaderMap,
     Params(params): Params<EventParams>,
 ) -> Result<Response, Problem> {
+    let last = headers.get("last-event-id").map(sequence).transpose()?;
     if wants_json(&headers) {
         return Ok(Json(list(&api, params).await?).into_response());
     }
     // What the browser saw last counts for more than the address that it first came with.
-    let after = match headers.get("last-event-id") {
-        Some(value) => Some(sequence(value)?),
-        None => params.after,
-    };
-    let follower = api.feed.follow(after).ok_or_else(Problem::too_many_streams)?;
+    let follower = api.feed.follow(last.or(params.after)).ok_or_else(Problem::too_many_streams)?;
     let frames = follower.into_stream().flat_map(stream::iter).map(|event| {
         let frame = Frame::default().id(event.sequence.to_string()).event(&event.kind).json_data(&*event);
         Ok::<_, Infallible>(frame.expect("an event is text and numbers, which always serialise"))

@@ -68,7 +68,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
     let mut agent = Agent::open(&data, &identity, runtime, capabilities, settings)?;
     let origin = Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
     let trust = Trust::Tls(device_client_config(svid.clone(), bundle.clone()));
-    let client = Client::new(trust, origin, Limits::default())
+    let client = Client::new(trust, origin, Limits::patient())
         .map_err(|error| RunError::Address(error.to_string()))?;
     let upstream = Arc::new(Upstream::new(client, agent.settings.device.clone()));
 

@@ -81,7 +81,7 @@ impl Access {
     }
 
     fn link(&self, identity: &Identity, way: &Arc<Way>) -> Result<Link, RunError> {
-        let limits = Limits { connection_age: CONNECTION_AGE, idle: CONNECTION_IDLE, ..Limits::default() };
+        let limits = Limits { connection_age: CONNECTION_AGE, idle: CONNECTION_IDLE, ..Limits::patient() };
         let origin =
             Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
         match self {

@@ -73,6 +73,14 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// For a device, which has time. When a whole fleet comes back at once, its server shakes hands with one after
+    /// the other; whoever gives up early has it do that twice.
+    pub fn patient() -> Limits {
+        Limits { dial: Duration::from_secs(30), request: Duration::from_secs(60), ..Limits::default() }
+    }
+}
+
 /// What a client has put on the wire so far: bytes of TCP or Unix-socket payload, TLS included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {

@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use margrave_core::capabilities::Capabilities;
@@ -148,7 +148,8 @@ impl SimulatedDevice {
                             self.upstream.client.reset();
                         } else {
                             let client = &self.member.client;
-                            tally.troubled(Trouble::Renewal, &|| format!("{client} has no new certificate"));
+                            let example = || format!("{client} has no new certificate");
+                            tally.troubled(Trouble::Renewal, Instant::now(), &example);
                         }
                     }
                     Done::Reported => {}

@@ -191,7 +191,8 @@ pub struct Tally {
     reports: AtomicU64,
     paced: AtomicU64,
     renewals: AtomicU64,
-    /// Microseconds after `began`.
+    /// Microseconds after `began`, as the two below.
+    forgiven_before: AtomicU64,
     first_manifest: AtomicU64,
     last_manifest: AtomicU64,
     troubles: [AtomicU64; Trouble::ALL.len()],
@@ -214,6 +215,7 @@ impl Default for Tally {
             reports: AtomicU64::new(0),
             paced: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
+            forgiven_before: AtomicU64::new(0),
             first_manifest: AtomicU64::new(u64::MAX),
             last_manifest: AtomicU64::new(0),
             troubles: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -280,11 +282,24 @@ impl Tally {
         self.paced.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn troubled(&self, trouble: Trouble, example: &dyn Fn() -> String) {
+    /// A request that began at `begun` had no usable answer.
+    pub(crate) fn troubled(&self, trouble: Trouble, begun: Instant, example: &dyn Fn() -> String) {
+        let at = u64::try_from(begun.saturating_duration_since(self.began).as_micros()).unwrap_or(u64::MAX);
+        let is_absence = matches!(trouble, Trouble::Refused | Trouble::Closed);
+        if is_absence && at < self.forgiven_before.load(Ordering::Relaxed) {
+            return;
+        }
         if self.troubles[trouble as usize].fetch_add(1, Ordering::Relaxed) == 0 {
             let mut examples = self.examples.lock().unwrap_or_else(PoisonError::into_inner);
             examples.insert(trouble, example());
         }
+    }
+
+    /// Requests that began before now, and find that the server went away under them, are no longer counted as
+    /// errors: it was stopped on purpose.
+    pub fn forgive_absence(&self) {
+        let at = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.forgiven_before.store(at, Ordering::Relaxed);
     }
 
     /// From now on the first and last new manifest are those to come.
@@ -411,15 +426,30 @@ mod tests {
     fn a_look_since_another_has_only_what_is_new() {
         let tally = Tally::default();
         tally.unchanged();
-        tally.troubled(Trouble::Tls, &|| "first".to_owned());
+        tally.troubled(Trouble::Tls, Instant::now(), &|| "first".to_owned());
         let before = tally.look();
         tally.unchanged();
         tally.answered(Question::Report, Duration::from_millis(3));
-        tally.troubled(Trouble::Tls, &|| "second".to_owned());
+        tally.troubled(Trouble::Tls, Instant::now(), &|| "second".to_owned());
         let new = tally.look().since(&before);
         assert_eq!((new.unchanged, new.reports, new.errors()), (1, 1, 1));
         assert_eq!(tally.example(Trouble::Tls).unwrap(), "first");
         assert_eq!(new.report_times.count(), 1);
+    }
+
+    #[test]
+    fn only_what_began_while_the_server_was_away_is_forgiven() {
+        let tally = Tally::default();
+        let before = Instant::now();
+        while before.elapsed() < Duration::from_micros(10) {}
+        tally.forgive_absence();
+        let example = || "example".to_owned();
+        tally.troubled(Trouble::Refused, before, &example);
+        assert_eq!(tally.look().errors(), 0);
+        tally.troubled(Trouble::TimedOutWaiting, before, &example);
+        while before.elapsed() < Duration::from_micros(1000) {}
+        tally.troubled(Trouble::Refused, Instant::now(), &example);
+        assert_eq!(tally.look().errors(), 2);
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::tally::{Question, Tally, Trouble};
 const DOCUMENT_SIZE_MAX: u64 = 1 << 20;
 /// Simulated devices share one machine's memory; a real device takes more.
 const BUNDLE_SIZE_MAX: u64 = 4 << 20;
-/// How much longer than the wait it asked for a poll may take.
-const POLL_SLACK: Duration = Duration::from_secs(20);
+/// How much longer than the wait it asked for a poll may take; a new connection alone may take half of that.
+const POLL_SLACK: Duration = Duration::from_secs(60);
 
 pub(crate) struct Upstream {
     pub(crate) client: Client,
@@ -132,7 +132,7 @@ impl Upstream {
             Ok(response) => response,
             Err(error) => {
                 let said = margrave_core::chain::sentence(&error);
-                self.tally.troubled(Trouble::of(&error), &|| said.clone());
+                self.tally.troubled(Trouble::of(&error), begun, &|| said.clone());
                 return Err(Passing::passing(said));
             }
         };
@@ -153,7 +153,7 @@ impl Upstream {
                 _ => Trouble::ClientError,
             };
             let body = String::from_utf8_lossy(&response.body);
-            self.tally.troubled(trouble, &|| format!("{question:?}: {said}: {body}"));
+            self.tally.troubled(trouble, begun, &|| format!("{question:?}: {said}: {body}"));
         }
         let permanent = status.is_client_error()
             && !is_pacing
@@ -166,7 +166,7 @@ impl Upstream {
 
     fn refused(&self, message: impl Into<String>) -> Passing {
         let message = message.into();
-        self.tally.troubled(Trouble::Content, &|| message.clone());
+        self.tally.troubled(Trouble::Content, Instant::now(), &|| message.clone());
         Passing::passing(message)
     }
 }

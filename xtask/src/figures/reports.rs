@@ -16,6 +16,7 @@ use rusqlite::Connection;
 
 use super::Lab;
 use super::plant::Plant;
+use super::stage::cpu_time;
 use super::table::{Table, median, millis};
 
 /// Devices that report, and reports in flight: what a server commits together at most.
@@ -25,7 +26,7 @@ const TOGETHER: usize = 512;
 const EVENTS_KEPT: i64 = 100_000;
 
 pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result<()> {
-    let (_server, _) = plant.stage.serve(None)?;
+    let (server, _) = plant.stage.serve(None)?;
     let package = plant.package()?;
     let reporters = REPORTERS.min(lab.clients());
     let devices: Vec<String> =
@@ -34,6 +35,9 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
     let mut rows = Rows::create(&plant.stage.path("bare-rows"), &lab.root, reporters)?;
     let callers = plant.callers(reporters, false)?;
     let (mut ours, mut bare, mut p99) = (vec![], vec![], vec![]);
+    // Microseconds of processor time that a report costs.
+    let (mut our_cost, mut bare_cost) = (vec![], vec![]);
+    let cost = |used: Duration, reports: f64| used.as_secs_f64() * 1e6 / reports.max(1.0);
     plant.runtime.block_on(async {
         let want = PutDeployment {
             package: package.to_owned(),
@@ -48,14 +52,21 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
         let mut lines = Lines::open(plant.stage.device_address(), &callers).await?;
         ensure!(lines.subjects() == reporters, "{} of {reporters} can report", lines.subjects());
         for round in 0..=lab.rounds() {
+            let before = cpu_time(std::process::id())?;
             let alone = rows.commit_for(lab.lasting())?;
+            let alone_cost =
+                cost(cpu_time(std::process::id())? - before, alone * lab.lasting().as_secs_f64());
+            let before = cpu_time(server.id())?;
             let outcome = lines.report(lab.lasting(), TOGETHER, None).await;
+            let used = cpu_time(server.id())? - before;
             let failure = outcome.failure.as_deref().unwrap_or("?");
             ensure!(outcome.failed == 0, "{} failed, such as: {failure}", outcome.failed);
             ensure!(outcome.paced == 0, "{} answers were paced, so this measures a limit", outcome.paced);
             if round > 0 {
                 bare.push(alone);
+                bare_cost.push(alone_cost);
                 ours.push(outcome.per_second());
+                our_cost.push(cost(used, outcome.answers as f64));
             }
         }
         let half = median(&ours).context("rounds")? / 2.0;
@@ -68,12 +79,17 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
         anyhow::Ok(())
     })?;
     let (ours, bare) = (median(&ours).context("rounds")?, median(&bare).context("rounds")?);
+    let (our_cost, bare_cost) = (median(&our_cost).context("rounds")?, median(&bare_cost).context("rounds")?);
     table.row(
         format!("reports, bare loop of SQLite commits of the same rows, {TOGETHER} a commit"),
-        format!("{bare:.0}/s"),
+        format!("{bare:.0}/s; {bare_cost:.0} µs of CPU each"),
         "baseline",
     );
-    table.row("reports over mutual TLS, answered when durable: our server", format!("{ours:.0}/s"), "");
+    table.row(
+        "reports over mutual TLS, answered when durable: our server",
+        format!("{ours:.0}/s; {our_cost:.0} µs of CPU each"),
+        "",
+    );
     table.judged("reports, ratio", format!("{:.2}", ours / bare), "≥ 0.5", ours / bare >= 0.5);
     let (p99, p50, rate) = median(&p99).context("rounds")?;
     table.judged(

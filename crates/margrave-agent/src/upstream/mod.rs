@@ -26,8 +26,8 @@ pub(crate) use link::{Link, Proof};
 /// A document larger than this describes no application.
 const DOCUMENT_SIZE_MAX: u64 = 1 << 20;
 const BUNDLE_SIZE_MAX: u64 = 64 << 20;
-/// How much longer than the wait it asked for a poll may take.
-const POLL_SLACK: Duration = Duration::from_secs(20);
+/// How much longer than the wait it asked for a poll may take; a new connection alone may take half of that.
+const POLL_SLACK: Duration = Duration::from_secs(60);
 
 pub(crate) struct Upstream {
     link: Link,

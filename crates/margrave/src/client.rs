@@ -10,8 +10,9 @@ use margrave_http::{Events, Limits, Origin, Request, Response, StatusCode, Trust
 use margrave_identity::pin::Pin;
 use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
-    AddPackage, Context, CreateJoinToken, Deployment, Device, Event, FleetStatus, JoinToken, PREFIX, Package,
-    Page, Problem, PutDeployment, RevertDeployment, Revision, SetLabels, Transition, Why,
+    AddPackage, Context, CreateJoinToken, Deployment, Device, Event, FleetStatus, GitRepository, JoinToken,
+    PREFIX, Package, Page, Problem, PutDeployment, PutGit, RevertDeployment, Revision, SetLabels, Transition,
+    Why,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
@@ -135,6 +136,18 @@ impl Client {
 
     pub(crate) async fn label(&self, device: &str, want: &SetLabels) -> Result<Device> {
         self.ask(Request::patch(at(&format!("/devices/{}/labels", segment(device)))).json(want)).await
+    }
+
+    pub(crate) async fn git(&self, device: &str) -> Result<GitRepository> {
+        self.get(&format!("/devices/{}/git", segment(device))).await
+    }
+
+    pub(crate) async fn put_git(&self, device: &str, want: &PutGit) -> Result<GitRepository> {
+        self.ask(Request::put(at(&format!("/devices/{}/git", segment(device)))).json(want)).await
+    }
+
+    pub(crate) async fn end_git(&self, device: &str) -> Result<()> {
+        self.done(Request::delete(at(&format!("/devices/{}/git", segment(device))))).await
     }
 
     pub(crate) async fn packages(&self) -> Result<Vec<Package>> {

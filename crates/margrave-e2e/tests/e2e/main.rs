@@ -3,6 +3,7 @@
 //! Start with `stage.rs`: a server and its devices in a directory of their own.
 
 mod browser;
+mod git;
 mod hostile;
 mod local_registry;
 mod processes;

@@ -12,6 +12,7 @@ mod device;
 mod error;
 mod event;
 mod fit;
+pub(crate) mod git;
 mod intent;
 mod publish;
 mod report;
@@ -22,6 +23,7 @@ mod token;
 mod view;
 mod why;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +80,12 @@ pub struct FleetOptions {
     pub silent_after: Duration,
     /// What `margrave demo` says about what is real; shown in the status.
     pub demo: Option<String>,
+    /// Where devices' Git repositories lie.
+    pub git_directory: PathBuf,
+    /// Names that the certificate behind `server_url` is for.
+    pub web_names: Vec<String>,
+    /// The authority of that certificate, PEM.
+    pub web_authority: String,
 }
 
 /// A client's manifest, ready to be sent.
@@ -144,6 +152,7 @@ pub struct Fleet {
     /// One decision at a time: what is published is made from what was read. Several servers on one database
     /// are kept apart by compare-and-swap; this only spares one server from losing to itself.
     deciding: Mutex<()>,
+    git: git::Git,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -160,6 +169,7 @@ impl Fleet {
         // No subscriber is no error: the log has it.
         store.announce_to(move |event| drop(announce.send(Arc::new(event::shown(event)))));
         let live = client::Clients::load(&store).await?;
+        let git = git::Git::new(options.git_directory.clone(), store.git_clients().await?);
         let fleet = Fleet {
             store,
             registry,
@@ -169,6 +179,7 @@ impl Fleet {
             live,
             catalog: catalog::Catalog::default(),
             deciding: Mutex::default(),
+            git,
             events,
         };
         fleet.catch_up().await?;
@@ -197,6 +208,7 @@ impl Fleet {
         let swept = self.store.sweep_expired(now).await?;
         let history_from = Moment(now.0.saturating_sub(HISTORY_KEPT_MS));
         let ended = self.store.sweep_archived(history_from, HISTORY_MAX).await?;
+        self.sweep_git().await?;
         tracing::debug!(swept, ended, "expired tokens and sessions, and old history, were forgotten");
         Ok(())
     }

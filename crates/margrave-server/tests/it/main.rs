@@ -3,6 +3,7 @@
 
 mod device;
 mod forge;
+mod git;
 mod identity;
 mod line;
 mod operator;

@@ -72,6 +72,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
         listed,
         [
             "DELETE /deployments/{deployment}",
+            "DELETE /devices/{device}/git",
             "DELETE /packages/{package}/{version}",
             "GET /deployments",
             "GET /deployments/{deployment}",
@@ -79,6 +80,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /deployments/{deployment}/revisions",
             "GET /devices",
             "GET /devices/{device}",
+            "GET /devices/{device}/git",
             "GET /events",
             "GET /packages",
             "GET /packages/{package}/{version}",
@@ -92,6 +94,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "POST /join-tokens",
             "POST /packages",
             "PUT /deployments/{deployment}",
+            "PUT /devices/{device}/git",
         ]
     );
     for route in listed {

@@ -7,6 +7,7 @@
 mod deployment;
 mod device;
 mod event;
+mod git;
 mod package;
 mod read;
 
@@ -77,6 +78,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(device::accept))
         .routes(routes!(device::retire))
         .routes(routes!(device::token))
+        .routes(routes!(git::show, git::put, git::remove))
         .routes(routes!(package::list, package::add))
         .routes(routes!(package::show, package::remove))
         .routes(routes!(deployment::list))

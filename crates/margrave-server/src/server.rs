@@ -186,12 +186,18 @@ impl Server {
         make_directory(&registry_directory)?;
         tighten(&registry_directory)?;
         let registry = Arc::new(Registry::open(registry_directory)?);
+        let git_directory = data.join("git");
+        make_directory(&git_directory)?;
+        tighten(&git_directory)?;
         let options = FleetOptions {
             server_url: url.clone(),
             pin: pin.clone(),
             registry_address: registry_address.clone(),
             silent_after: SILENT_AFTER,
             demo,
+            git_directory,
+            web_names: names.clone(),
+            web_authority: identity.web_authority.certificate_pem(),
         };
         let fleet = Fleet::open(store, Arc::clone(&registry), clock.clone(), options).await?;
         let context = settle_context(&data, &fleet, loopback_url(web_address), &pin).await?;

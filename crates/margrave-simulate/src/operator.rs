@@ -53,6 +53,7 @@ impl Operator {
         labels: &BTreeMap<String, String>,
     ) -> Result<JoinToken, OperatorError> {
         let want = CreateJoinToken {
+            git: false,
             device: Some(device.to_owned()),
             labels: labels.clone(),
             // Used within the minute; what is left over from a run that broke off is soon worthless.

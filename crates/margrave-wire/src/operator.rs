@@ -328,6 +328,9 @@ pub struct CreateJoinToken {
     /// How long it may be used; one day when left out, 30 days at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_seconds: Option<u64>,
+    /// The device may set itself to Git: it then has a repository of its own to pull from.
+    #[serde(default)]
+    pub git: bool,
 }
 
 /// The token itself is shown this once and stored only as a hash.
@@ -342,6 +345,61 @@ pub struct JoinToken {
     pub pin: String,
     /// Ready to paste on the device.
     pub command: String,
+}
+
+/// Wanted: a Git repository for a device, and with `rotate` a new token for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PutGit {
+    /// Makes a new token where there is one; without it, what is there stays.
+    #[serde(default)]
+    pub rotate: bool,
+    /// How long the tokens of before still work; they end at once when left out, and after 30 days at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<u64>,
+}
+
+/// A device's read-only Git repository.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GitRepository {
+    pub device: String,
+    /// What to clone.
+    pub url: String,
+    pub branch: String,
+    /// For Basic; any other name does as well.
+    pub username: String,
+    /// Shown this once, when it is made; stored only as a hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    pub since: String,
+    /// The newest manifest version; each has a commit.
+    pub version: u64,
+    /// What opens it at this moment.
+    pub tokens: Vec<GitTokenUse>,
+    /// The authority behind this address, PEM: for `http.sslCAInfo`.
+    pub authority: String,
+}
+
+impl std::fmt::Debug for GitRepository {
+    /// A token in a log is a token lost.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GitRepository")
+            .field("device", &self.device)
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A token that opens a Git repository, without the token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GitTokenUse {
+    /// `operator` when it was shown to one, `device` when the device asked for it itself.
+    pub holder: String,
+    pub created: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

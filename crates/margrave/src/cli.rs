@@ -425,7 +425,12 @@ Examples:
         /// How long the token may be used
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
         valid: Duration,
+        /// Let the device set itself to Git, and pull from a repository of its own
+        #[arg(long)]
+        git: bool,
     },
+    /// Give a device a read-only Git repository of its documents, and show the token that opens it
+    Git(DeviceGit),
     /// Accept a device that waits, or one that was retired
     #[command(after_help = "\
 Examples:
@@ -529,6 +534,36 @@ Examples:
         #[arg(long, short)]
         yes: bool,
     },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  margrave device git press-3 --authority margrave.pem
+  margrave device git press-3 --rotate --grace 24h
+  margrave device git press-3 --show
+  margrave device git press-3 --off
+
+The repository has one commit per manifest version on branch main: manifest.json and deployments/ID.yaml, byte for byte
+as devices get them. The token is the password; any user name does. docs/git.md tells how to clone it.")]
+pub(crate) struct DeviceGit {
+    /// The device
+    pub(crate) device: String,
+    /// Make a new token; those of before are void
+    #[arg(long, conflicts_with_all = ["off", "show"])]
+    pub(crate) rotate: bool,
+    /// With --rotate: let those of before work for so long yet
+    #[arg(long, value_name = "DURATION", requires = "rotate", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Close the repository, at once and for good
+    #[arg(long, conflicts_with = "show")]
+    pub(crate) off: bool,
+    /// Show the repository and what opens it, and change nothing
+    #[arg(long)]
+    pub(crate) show: bool,
+    /// Also write the certificate of the server's authority to this file, for git's http.sslCAInfo
+    #[arg(long, value_name = "FILE", conflicts_with = "off")]
+    pub(crate) authority: Option<PathBuf>,
 }
 
 /// Each verb has its own connection, because one of them has none.
@@ -771,7 +806,7 @@ mod tests {
     fn the_commands_are_those_of_the_design() {
         let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
         let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
-            deployment revert|deployment remove|deployment history|device list|device show|device token|device accept|device reject|\
+            deployment revert|deployment remove|deployment history|device list|device show|device token|device git|device accept|device reject|\
             device move|device retire|device label|authority show|authority rotate|authority retire|package add|package list|package show|package check|package remove|events|simulate";
         let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
         assert_eq!(names, wanted);

@@ -11,8 +11,8 @@ use margrave_identity::pin::Pin;
 use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
     AcceptCertificate, AddPackage, AuthorityStatus, Context, CreateJoinToken, Deployment, Device, Event,
-    FleetStatus, JoinToken, MoveDevice, PREFIX, Package, Page, Problem, PutDeployment, RetireAuthority,
-    RevertDeployment, Revision, RotateAuthority, SetLabels, SignedClient, Transition, Why,
+    FleetStatus, GitRepository, JoinToken, MoveDevice, PREFIX, Package, Page, Problem, PutDeployment, PutGit,
+    RetireAuthority, RevertDeployment, Revision, RotateAuthority, SetLabels, SignedClient, Transition, Why,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
@@ -165,6 +165,18 @@ impl Client {
 
     pub(crate) async fn retire_authority(&self, want: &RetireAuthority) -> Result<AuthorityStatus> {
         self.ask(Request::post(at("/authority/retire")).json(want)).await
+    }
+
+    pub(crate) async fn git(&self, device: &str) -> Result<GitRepository> {
+        self.get(&format!("/devices/{}/git", segment(device))).await
+    }
+
+    pub(crate) async fn put_git(&self, device: &str, want: &PutGit) -> Result<GitRepository> {
+        self.ask(Request::put(at(&format!("/devices/{}/git", segment(device)))).json(want)).await
+    }
+
+    pub(crate) async fn end_git(&self, device: &str) -> Result<()> {
+        self.done(Request::delete(at(&format!("/devices/{}/git", segment(device))))).await
     }
 
     pub(crate) async fn packages(&self) -> Result<Vec<Package>> {

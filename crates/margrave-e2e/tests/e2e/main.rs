@@ -5,6 +5,7 @@
 mod authority;
 mod browser;
 mod foreign;
+mod git;
 mod hostile;
 mod liar;
 mod local_registry;

@@ -133,6 +133,8 @@ pub(crate) struct Stage {
     pub(crate) device: u16,
     pub(crate) local: u16,
     extra: Vec<String>,
+    /// Where the server looks for programs, if not where we do.
+    programs: Option<PathBuf>,
     pub(crate) server: Option<Running>,
 }
 
@@ -143,17 +145,33 @@ impl Stage {
 
     /// A server with further arguments, on ports of its own; `{local}` stands for the plain one.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let mut stage = Stage::set(arguments);
+        stage.start_server();
+        stage
+    }
+
+    /// A server that finds programs in the stage's directory `name` only, which `fill` makes.
+    pub(crate) fn start_with_programs(name: &str, fill: impl FnOnce(&Path)) -> Self {
+        let mut stage = Stage::set(&[]);
+        let programs = stage.path(name);
+        std::fs::create_dir(&programs).expect("the stage's directory is writable");
+        fill(&programs);
+        stage.programs = Some(programs);
+        stage.start_server();
+        stage
+    }
+
+    fn set(arguments: &[&str]) -> Self {
         let local = free_port();
-        let mut stage = Stage {
+        Stage {
             directory: tempfile::tempdir().expect("a temporary directory"),
             web: free_port(),
             device: free_port(),
             local,
             extra: arguments.iter().map(|argument| argument.replace("{local}", &local.to_string())).collect(),
+            programs: None,
             server: None,
-        };
-        stage.start_server();
-        stage
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -170,6 +188,9 @@ impl Stage {
             .args(["--local-listen", &format!("127.0.0.1:{}", self.local)])
             .args(["--name", "127.0.0.1"])
             .args(&self.extra);
+        if let Some(programs) = &self.programs {
+            command.env("PATH", programs);
+        }
         self.server = Some(Running::start("server", self.directory.path(), &mut command));
         wait_for("the server answers", || {
             self.margrave(&["status", "--json"]).status.success().then_some(())

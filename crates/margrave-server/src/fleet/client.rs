@@ -190,6 +190,18 @@ impl Clients {
         self.of(client).map_or(0, |live| live.fetched.load(Ordering::Relaxed))
     }
 
+    /// The version that the client would be given now.
+    pub(super) fn version(&self, client: &ClientId) -> u64 {
+        self.of(client).map_or(0, |live| live.state.borrow().manifest.version)
+    }
+
+    /// The client got this version in another way than by asking for the manifest.
+    pub(super) fn was_given(&self, client: &ClientId, version: u64) {
+        if let Some(live) = self.of(client) {
+            live.fetched.fetch_max(version, Ordering::Relaxed);
+        }
+    }
+
     fn unsaved_contacts(&self) -> Vec<(ClientId, Moment)> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let unsaved = known.iter().filter_map(|(client, live)| {

@@ -70,6 +70,7 @@ impl Fleet {
         let before = self.standing(&device.client);
         // Out first, written down second: between the two it is refused already.
         self.live.set_standing(&device.client, Standing::Retired);
+        self.git.revoked();
         let retired = self.store.retire_client(&device.client, self.now(), &actor.name).await;
         if let (Err(_), Some(before)) = (&retired, before) {
             self.live.set_standing(&device.client, before);

@@ -13,6 +13,7 @@ mod device;
 mod error;
 mod event;
 mod fit;
+pub(crate) mod git;
 mod intent;
 mod moving;
 mod publish;
@@ -25,6 +26,7 @@ mod token;
 mod view;
 mod why;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +85,12 @@ pub struct FleetOptions {
     pub silent_after: Duration,
     /// What `margrave demo` says about what is real; shown in the status.
     pub demo: Option<String>,
+    /// Where devices' Git repositories lie.
+    pub git_directory: PathBuf,
+    /// Names that the certificate behind `server_url` is for.
+    pub web_names: Vec<String>,
+    /// The authority of that certificate, PEM.
+    pub web_authority: String,
 }
 
 /// A client's manifest, ready to be sent.
@@ -151,6 +159,7 @@ pub struct Fleet {
     /// are kept apart by compare-and-swap; this only spares one server from losing to itself. Devices that join
     /// decide nothing and do so side by side, but not beside a decision.
     deciding: RwLock<()>,
+    git: git::Git,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -169,6 +178,7 @@ impl Fleet {
         let names = Arc::clone(&live);
         // No subscriber is no error: the log has it.
         store.announce_to(move |event| drop(announce.send(Arc::new(event::shown(&names, event)))));
+        let git = git::Git::new(options.git_directory.clone(), store.git_clients().await?);
         let fleet = Fleet {
             store,
             registry,
@@ -179,6 +189,7 @@ impl Fleet {
             signed,
             catalog: catalog::Catalog::default(),
             deciding: RwLock::default(),
+            git,
             events,
         };
         fleet.catch_up().await?;
@@ -207,6 +218,7 @@ impl Fleet {
         let swept = self.store.sweep_expired(now).await?;
         let history_from = Moment(now.0.saturating_sub(HISTORY_KEPT_MS));
         let ended = self.store.sweep_archived(history_from, HISTORY_MAX).await?;
+        self.sweep_git().await?;
         tracing::debug!(swept, ended, "expired tokens and sessions, and old history, were forgotten");
         Ok(())
     }

@@ -357,9 +357,10 @@ impl Fleet {
             })
             .collect();
         self.store.publish(publication).await?;
-        for (client, version, body) in manifests {
-            self.live.show(&client, version, body);
+        for (client, version, body) in &manifests {
+            self.live.show(client, *version, body.clone());
         }
+        self.git.published(manifests.iter().map(|(client, ..)| client));
         Ok(())
     }
 

@@ -29,13 +29,13 @@ const TOKEN_LENGTH_MAX: usize = 200;
 const LABELS_MAX: usize = 64;
 
 /// A secret with a prefix that says what it is, so that a leaked one is recognised.
-fn secret(prefix: &str) -> Result<String, Error> {
+pub(super) fn secret(prefix: &str) -> Result<String, Error> {
     let mut bytes = [0u8; 32];
     rand::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
     Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
-fn hash(token: &str) -> Option<Digest> {
+pub(super) fn hash(token: &str) -> Option<Digest> {
     (token.len() <= TOKEN_LENGTH_MAX).then(|| Digest::of(token.as_bytes()))
 }
 
@@ -81,7 +81,7 @@ impl Fleet {
         actor: &Actor,
         want: operator::CreateJoinToken,
     ) -> Result<operator::JoinToken, Error> {
-        let operator::CreateJoinToken { device, labels, valid_seconds } = want;
+        let operator::CreateJoinToken { device, labels, valid_seconds, git } = want;
         let mut broken = check_labels(labels.iter().map(|(key, value)| (key, Some(value))));
         let valid = valid_seconds.map_or(VALID_DEFAULT, Duration::from_secs);
         if valid.is_zero() || valid > VALID_MAX {
@@ -115,6 +115,7 @@ impl Fleet {
             self.flush_contacts().await?;
         }
         self.store.create_join_token(new).await.map_err(join_error)?;
+        self.store.allow_git(&client, git).await?;
         let (url, pin) = (self.options.server_url.clone(), self.options.pin.clone());
         Ok(operator::JoinToken {
             device: client.to_string(),

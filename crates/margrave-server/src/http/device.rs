@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -20,9 +20,11 @@ use margrave_core::report::Report;
 use margrave_device_api::g2::{self, Poll, Refusal};
 use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Put, Standing};
 use margrave_wire::Dialect;
-use margrave_wire::identity::{REGISTRY_TOKEN_PATH, RegistryToken};
+use margrave_wire::identity::{GIT_TOKEN_PATH, REGISTRY_TOKEN_PATH, RegistryToken};
 
+use super::identity::host_part;
 use super::prefix::PathPrefix;
+use super::problem;
 use super::registry::Mount;
 use crate::admission::{Account, Admission, Full, busy_retry};
 use crate::fleet::{self, Fleet};
@@ -128,6 +130,7 @@ fn router(api: &Arc<dyn DeviceApi>, registry: Mount) -> Router {
         |request: axum::extract::Request| async move { Refusal::Method("POST").at(request.uri().path()) };
     Router::new()
         .route(REGISTRY_TOKEN_PATH, post(registry_token).fallback(no_such_method))
+        .route(GIT_TOKEN_PATH, post(git_token).fallback(no_such_method))
         .with_state(extras)
         .merge(registry.router())
         .merge(g2::router(Arc::clone(api)))
@@ -150,7 +153,29 @@ async fn registry_token(State(extras): State<Extras>, request: axum::extract::Re
     let expires = jiff::Timestamp::from_millisecond(i64::try_from(issued.expires.0).unwrap_or(i64::MAX))
         .map_or_else(|_| jiff::Timestamp::MAX.to_string(), |expires| expires.to_string());
     let token = RegistryToken { username: client.to_string(), password: issued.token, expires };
-    let body = serde_json::to_vec(&token).expect("three texts always serialise");
+    secret_json(&token)
+}
+
+/// Lets the device pull its desired state from a Git repository of its own, if an operator wants that.
+async fn git_token(State(extras): State<Extras>, request: axum::extract::Request) -> Response {
+    let path = request.uri().path();
+    let client = match g2::admit(extras.api.as_ref(), request.extensions()) {
+        Ok(client) => client,
+        Err(refusal) => return refusal.at(path),
+    };
+    let host = request.headers().get(HOST).and_then(|value| value.to_str().ok()).and_then(host_part);
+    match extras.registry.fleet.git_token(client, host).await {
+        Ok(Some(token)) => secret_json(&token),
+        Ok(None) => problem::forbidden(
+            &format!("{client} is not set to Git; ask an operator for `margrave device git {client}`"),
+            path,
+        ),
+        Err(error) => problem::respond(error, path),
+    }
+}
+
+fn secret_json(value: &impl serde::Serialize) -> Response {
+    let body = serde_json::to_vec(value).expect("texts always serialise");
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),

@@ -213,7 +213,7 @@ impl Identity {
 }
 
 /// The host in `host`, `host:port`, `[v6]` or `[v6]:port`; `None` for anything else.
-fn host_part(text: &str) -> Option<&str> {
+pub(super) fn host_part(text: &str) -> Option<&str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']')?;

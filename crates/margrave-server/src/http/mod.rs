@@ -5,6 +5,7 @@
 
 pub mod device;
 mod feed;
+mod git;
 pub mod identity;
 pub mod operator;
 mod prefix;
@@ -70,15 +71,16 @@ impl Stopping {
     }
 }
 
-/// What the HTTPS listener offers: page, operator REST, identity, registry.
+/// What the HTTPS listener offers: page, operator REST, identity, registry, devices' Git repositories.
 pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::Mount) -> Router {
     operator::router(app.clone())
         .merge(web::router(app.clone()))
         .merge(identity::router(identity))
         .merge(registry.router())
+        .merge(git::router(Arc::clone(&app.fleet)))
 }
 
-/// What the plain loopback listener offers: the same without identity, which needs TLS (ID-062).
+/// What the plain loopback listener offers: the same without identity and Git, which need TLS (ID-062).
 pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
     operator::router(app.clone()).merge(web::router(app.clone())).merge(registry.router())
 }

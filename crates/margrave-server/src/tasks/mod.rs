@@ -3,6 +3,8 @@
 //! Each may run at any time, twice, or not at all for a while; none is needed for a correct answer. They stop
 //! between two runs when the server does.
 
+mod git;
+
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +60,8 @@ pub(crate) fn start(
     tasks.spawn(repeat("sweep the registry", SWEEP_EVERY, stopping.clone(), async move || {
         of.sweep(SWEEP_GRACE).await.map(drop)
     }));
+
+    tasks.spawn(git::follow(Arc::clone(fleet), stopping.clone()));
     tasks
 }
 

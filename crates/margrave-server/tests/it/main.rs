@@ -4,6 +4,7 @@
 mod conformance;
 mod device;
 mod forge;
+mod git;
 mod identity;
 mod interface;
 mod leaf;

@@ -72,6 +72,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
         listed,
         [
             "DELETE /deployments/{deployment}",
+            "DELETE /devices/{device}/git",
             "DELETE /packages/{package}/{version}",
             "GET /authority",
             "GET /deployments",
@@ -80,6 +81,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /deployments/{deployment}/revisions",
             "GET /devices",
             "GET /devices/{device}",
+            "GET /devices/{device}/git",
             "GET /events",
             "GET /packages",
             "GET /packages/{package}/{version}",
@@ -99,6 +101,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "POST /packages",
             "POST /signed-clients",
             "PUT /deployments/{deployment}",
+            "PUT /devices/{device}/git",
         ]
     );
     for route in listed {

@@ -113,6 +113,7 @@ impl Plant {
             device: Some(device.to_owned()),
             labels: Default::default(),
             valid_seconds: Some(600),
+            git: false,
         };
         self.server.fleet().create_join_token(&operator(), want).await.unwrap().token
     }

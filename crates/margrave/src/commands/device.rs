@@ -23,9 +23,10 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
             Ok(Answer::Done)
         }
         cli::Device::Show { device } => show(screen, &client.device(&device).await?),
-        cli::Device::Token { name, labels, valid } => {
+        cli::Device::Git(args) => super::git::run(screen, &client, args).await,
+        cli::Device::Token { name, labels, valid, git } => {
             let labels = cli::unique(&labels).map_err(Trouble::broke)?;
-            let want = CreateJoinToken { device: name, labels, valid_seconds: Some(valid.as_secs()) };
+            let want = CreateJoinToken { device: name, labels, valid_seconds: Some(valid.as_secs()), git };
             token(screen, &client.create_join_token(&want).await?)
         }
         cli::Device::Accept { certificate: Some(file), .. } => {

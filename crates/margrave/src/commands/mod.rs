@@ -11,6 +11,7 @@ pub(crate) mod deploy;
 pub(crate) mod deployment;
 pub(crate) mod device;
 pub(crate) mod events;
+pub(crate) mod git;
 pub(crate) mod login;
 pub(crate) mod package;
 pub(crate) mod serve;

@@ -131,6 +131,7 @@ async fn join(
                 device: Some(plan.name.clone()),
                 labels: plan.labels.clone(),
                 valid_seconds: Some(600),
+                git: false,
             };
             let actor = Actor { name: "demo".to_owned() };
             let token = fleet.create_join_token(&actor, want).await.map_err(|error| failed(&error))?;

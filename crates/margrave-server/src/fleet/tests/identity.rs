@@ -3,7 +3,8 @@
 use super::*;
 
 fn token(device: Option<&str>, valid_seconds: Option<u64>) -> operator::CreateJoinToken {
-    operator::CreateJoinToken { device: device.map(str::to_owned), labels: Default::default(), valid_seconds }
+    let device = device.map(str::to_owned);
+    operator::CreateJoinToken { device, labels: Default::default(), valid_seconds, git: false }
 }
 
 #[tokio::test]

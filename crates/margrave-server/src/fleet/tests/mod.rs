@@ -2,6 +2,7 @@
 
 mod catalog;
 mod deploying;
+mod git;
 mod identity;
 mod reverting;
 mod seeing;
@@ -217,6 +218,7 @@ impl World {
             device: Some(name.into()),
             labels: labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
             valid_seconds: None,
+            git: false,
         };
         let token = self.fleet.create_join_token(&ann(), want).await.unwrap();
         assert_eq!(self.fleet.redeem_join_token(&token.token).await.unwrap(), client(name));
@@ -324,6 +326,9 @@ async fn open(data: &tempfile::TempDir, registry: &Arc<Registry>, clock: &Arc<At
         registry_address: "server.example:8443".into(),
         silent_after: Duration::from_secs(120),
         demo: None,
+        git_directory: data.path().join("git"),
+        web_names: vec!["server.example".into(), "10.0.0.5".into()],
+        web_authority: "authority".into(),
     };
     let clock = Clock::new(move || Moment(clock.load(Ordering::Relaxed)));
     Fleet::open(store, registry.clone(), clock, options).await.unwrap()

@@ -107,6 +107,7 @@ async fn every_reason_has_its_code() {
         device: Some("awaited".into()),
         labels: Default::default(),
         valid_seconds: None,
+        git: false,
     };
     world.fleet.create_join_token(&ann(), want).await.unwrap();
     assert_eq!(world.code("awaited").await, "never-joined");

@@ -9,6 +9,7 @@ mod deployment;
 mod device;
 mod document;
 mod event;
+mod git;
 mod package;
 mod read;
 mod signed;
@@ -82,6 +83,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(signed::relocate))
         .routes(routes!(signed::list, signed::bring))
         .routes(routes!(device::token))
+        .routes(routes!(git::show, git::put, git::remove))
         .routes(routes!(package::list, package::add))
         .routes(routes!(package::show, package::remove))
         .routes(routes!(deployment::list))

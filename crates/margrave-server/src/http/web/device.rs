@@ -414,7 +414,7 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
         Err(wrong) => Err(wrong),
         Ok(labels) => {
             let device = Some(name.clone()).filter(|name| !name.is_empty());
-            let want = operator::CreateJoinToken { device, labels, valid_seconds: None };
+            let want = operator::CreateJoinToken { device, labels, valid_seconds: None, git: false };
             match web.fleet().create_join_token(&visitor.actor, want).await {
                 Ok(token) => Ok(Some(token)),
                 Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {

@@ -1,0 +1,143 @@
+//! One answer of `git upload-pack` on its way to a client.
+//!
+//! The program talks to the client through us, bounded in time and size. It is killed when the client goes away, when
+//! time is up, and when its right ends half-way: what has not been sent by then is never sent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+
+use super::Pass;
+use super::program::{Pipes, RunError, Running, last_words};
+use super::repository::Repository;
+use crate::fleet::Fleet;
+
+/// For one answer as a whole. Who takes nothing is thrown out by the listener much earlier; this is for slow lines.
+const TIME_MAX: Duration = Duration::from_secs(15 * 60);
+/// Far more than ten thousand versions of large documents.
+const OUTPUT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+const PIECE_BYTES: usize = 32 * 1024;
+/// With the pieces above, what one fetch holds in memory.
+const PIECES_AHEAD: usize = 4;
+
+/// Why an answer ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Cut {
+    #[error("the fetch took longer than {} s", TIME_MAX.as_secs())]
+    TooLong,
+    #[error("the answer is larger than {OUTPUT_BYTES_MAX} bytes")]
+    TooMuch,
+    #[error("the right to this repository ended")]
+    Closed,
+    #[error("git stopped in the middle")]
+    Broken(#[source] RunError),
+}
+
+/// The answer, piece by piece. Dropped, the program behind it is killed.
+pub(crate) struct Upload {
+    pieces: mpsc::Receiver<Result<Bytes, Cut>>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Upload {
+    /// The next piece; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
+        let piece = self.pieces.recv().await?;
+        // Also what was made ready before the right ended is not given any more.
+        if self.closed.load(Ordering::Acquire) { Some(Err(Cut::Closed)) } else { Some(piece) }
+    }
+}
+
+/// What must stay as it is for as long as the answer takes.
+pub(super) struct Held {
+    pub(super) _places: [OwnedSemaphorePermit; 2],
+    pub(super) _packs: OwnedRwLockReadGuard<()>,
+}
+
+/// Feeds the request to the program, and what it says to the client.
+pub(super) fn start(
+    fleet: Arc<Fleet>,
+    pass: Pass,
+    repository: Arc<Repository>,
+    running: Running,
+    pipes: Pipes,
+    request: Bytes,
+    held: Held,
+) -> Upload {
+    let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
+    let closed = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&closed);
+    tokio::spawn(async move {
+        let client = pass.client.clone();
+        let ended = tokio::select! {
+            ended = relay(running, pipes, request, &sender) => ended,
+            () = sender.closed() => {
+                tracing::debug!(%client, "a Git client went away");
+                return;
+            }
+            () = tokio::time::sleep_until(Instant::now() + TIME_MAX) => Err(Cut::TooLong),
+            () = fleet.git_pass_ends(pass) => {
+                ends.store(true, Ordering::Release);
+                Err(Cut::Closed)
+            }
+        };
+        drop(held);
+        match ended {
+            Ok(()) => {}
+            // Whatever it was, the client sees that something is missing: what was sent says where it ends.
+            Err(Cut::Broken(error)) => {
+                tracing::info!(%client, error = &error as &dyn std::error::Error, "git upload-pack failed");
+                repository.suspect().await;
+            }
+            Err(cut) => {
+                tracing::info!(%client, reason = %cut, "a fetch was cut off");
+                // Nobody there any more needs no reason.
+                drop(sender.send(Err(cut)).await);
+            }
+        }
+    });
+    Upload { pieces, closed }
+}
+
+async fn relay(
+    running: Running,
+    pipes: Pipes,
+    request: Bytes,
+    to: &mpsc::Sender<Result<Bytes, Cut>>,
+) -> Result<(), Cut> {
+    let Pipes { mut input, mut output, errors } = pipes;
+    let ask = async {
+        // One that ends before it has read everything says why in its own words.
+        drop(input.write_all(&request).await);
+        drop(input);
+        Ok(())
+    };
+    let answer = async {
+        let mut sent = 0u64;
+        loop {
+            let mut piece = bytes::BytesMut::with_capacity(PIECE_BYTES);
+            let count = output
+                .read_buf(&mut piece)
+                .await
+                .map_err(|source| Cut::Broken(RunError::Pipe { act: "upload-pack", source }))?;
+            if count == 0 {
+                return Ok(());
+            }
+            sent += count as u64;
+            if sent > OUTPUT_BYTES_MAX {
+                return Err(Cut::TooMuch);
+            }
+            // If nobody listens any more, this is dropped in a moment.
+            drop(to.send(Ok(piece.freeze())).await);
+        }
+    };
+    let words = async { Ok(last_words(errors).await) };
+    // The first that goes wrong ends it: the program waits for ever for whoever does not read on.
+    let ((), (), errors) = tokio::try_join!(ask, answer, words)?;
+    running.end(errors).await.map_err(Cut::Broken)
+}

@@ -7,6 +7,7 @@
 //!
 //! Start with [`DeviceApi`], then `g2/mod.rs`.
 
+pub mod g1;
 pub mod g2;
 
 use std::error::Error;

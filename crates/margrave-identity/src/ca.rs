@@ -66,6 +66,8 @@ pub enum IssueError {
     Svid(#[source] Box<crate::svid::SvidError>),
     #[error("the issued certificate is not usable")]
     Web(#[source] Box<crate::web::WebLeafError>),
+    #[error("the issued certificate is not usable")]
+    Client(#[source] crate::message::CertificateFault),
 }
 
 pub(crate) struct Ca {
@@ -147,6 +149,18 @@ impl Ca {
     pub(crate) fn key_pem(&self) -> String {
         self.key.to_pem()
     }
+}
+
+/// A certificate that its own key vouches for and that vouches for nobody else.
+pub(crate) fn self_signed(
+    mut params: CertificateParams,
+    key: &PrivateKey,
+    now: Moment,
+    lifetime: Duration,
+) -> Result<CertificateDer<'static>, IssueError> {
+    params.serial_number = Some(serial()?);
+    set_validity(&mut params, now, lifetime, MOMENT_MAX);
+    params.self_signed(key).map(Into::into).map_err(IssueError::Sign)
 }
 
 fn set_validity(params: &mut CertificateParams, now: Moment, lifetime: Duration, end: Moment) {

@@ -6,9 +6,46 @@ use std::time::Duration;
 
 use margrave_core::id::{TrustDomain, WfmId};
 
+use crate::fleet::Accept;
+
 /// A week: devices renew at half of it, and one that was switched off for longer renews with its old key.
 /// Being put out is a matter of policy, asked on every request, and does not wait for any expiry.
 pub const SVID_LIFETIME_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// The specification's own example (MI-G1-065).
+pub const SIGNED_WINDOW_DEFAULT: Duration = Duration::from_secs(5 * 60);
+
+/// The older device interface: signed requests instead of mutual TLS (g1). Not part of Margo 1.0.0-rc.3.
+#[derive(Debug, Clone)]
+pub struct SignedConfig {
+    pub listen: SocketAddr,
+    /// The addresses that clients sign, `https://host[:port][/prefix]`; the server's names and this listener's port
+    /// if nothing is said.
+    pub urls: Vec<String>,
+    /// Plain HTTP, because a proxy in front of the listener ends TLS.
+    pub plain: bool,
+    /// How old a signature may be.
+    pub window: Duration,
+    pub accept: Accept,
+    /// PEM: who has a certificate of one of these is let in at once.
+    pub trust: Option<PathBuf>,
+    /// Old clients do not sign their very first request.
+    pub unsigned_onboarding: bool,
+}
+
+impl SignedConfig {
+    pub fn new(listen: SocketAddr) -> Self {
+        SignedConfig {
+            listen,
+            urls: Vec::new(),
+            plain: false,
+            window: SIGNED_WINDOW_DEFAULT,
+            accept: Accept::Ask,
+            trust: None,
+            unsigned_onboarding: false,
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -18,6 +55,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Mutual TLS: the device interface.
     pub device_listen: SocketAddr,
+    /// The signed device interface; off when absent.
+    pub signed: Option<SignedConfig>,
     /// Plain HTTP for this very machine: page, operator REST, and the registry for a local container engine.
     pub local_listen: Option<SocketAddr>,
     /// DNS names and addresses under which others reach this machine, the best one first; it stands in
@@ -41,6 +80,7 @@ impl Config {
             data: data.into(),
             listen: SocketAddr::new(any, 8443),
             device_listen: SocketAddr::new(any, 8444),
+            signed: None,
             local_listen: None,
             names: names_default(),
             trust_domain: None,

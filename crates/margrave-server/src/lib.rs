@@ -13,5 +13,5 @@ mod listener;
 mod server;
 mod tasks;
 
-pub use config::Config;
+pub use config::{Config, SignedConfig};
 pub use server::{Addresses, Server, StartError};

@@ -94,6 +94,10 @@ impl Limits {
         drain: Duration::from_secs(5),
     };
 
+    /// Devices again, but nobody knows so before a signature was checked. A poll a minute keeps its connection.
+    pub(crate) const SIGNED: Limits =
+        Limits { connections: 16_384, quiet_time: Duration::from_secs(90), ..Limits::DEVICE };
+
     pub(crate) const LOCAL: Limits = Limits { connections: 1_024, ..Limits::WEB };
 }
 
@@ -104,6 +108,8 @@ pub(crate) type Recognise = dyn Fn(&[CertificateDer<'_>]) -> Result<Peer<ClientN
 pub(crate) enum Door {
     Local,
     Web(Arc<ServerConfig>),
+    /// Signed requests; without TLS where a proxy in front of us has ended it.
+    Signed(Option<Arc<ServerConfig>>),
     Device {
         tls: Arc<ServerConfig>,
         recognise: Box<Recognise>,
@@ -117,6 +123,7 @@ impl Door {
         match self {
             Door::Local => Arrival::Local,
             Door::Web(_) => Arrival::Web,
+            Door::Signed(_) => Arrival::Signed,
             Door::Device { .. } => Arrival::Device,
         }
     }
@@ -213,8 +220,8 @@ async fn receive(house: &Arc<House>, stream: TcpStream, address: SocketAddr) {
     let arrival = house.door.arrival();
     tracing::debug!(listener = ?arrival, %address, open, "connection opened");
     match &house.door {
-        Door::Local => converse(house, stream, address, None).await,
-        Door::Web(tls) => {
+        Door::Local | Door::Signed(None) => converse(house, stream, address, None).await,
+        Door::Web(tls) | Door::Signed(Some(tls)) => {
             if let Some(stream) = shake_hands(house, tls, stream, address).await {
                 converse(house, stream, address, None).await;
             }

@@ -1,4 +1,4 @@
-//! The server as a whole: one data directory, up to three listeners, a few tasks.
+//! The server as a whole: one data directory, up to four listeners, a few tasks.
 //!
 //! Puts the parts together in the order in which they depend on each other, and takes them apart in reverse.
 //! It prints nothing; whoever starts it says what there is to say.
@@ -12,20 +12,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margrave_core::moment::Moment;
+use margrave_device_api::g1::Terms;
+use margrave_identity::message::Roots;
 use margrave_identity::tls::{device_server_config, web_server_config};
 use margrave_registry::Registry;
 use margrave_store::Store;
 use margrave_wire::operator::Context;
+use margrave_wire::signature::{ExternalUrl, InvalidExternalUrl};
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::auth::SignInCodes;
-use crate::config::{Config, authority};
-use crate::fleet::{self, Actor, Clock, Fleet, FleetOptions};
+use crate::config::{Config, SignedConfig, authority};
+use crate::fleet::{self, Actor, Clock, Fleet, FleetOptions, SignedPolicy};
 use crate::http::identity::{Guesses, Identity as IdentityPages, Joined};
 use crate::http::registry::{Mount, RegistryTokens};
+use crate::http::signed::Signed;
 use crate::http::{self, App, Stopping};
 use crate::identity::{Identity, IdentityError, Wanted};
 use crate::listener::{self, Door, Limits};
@@ -56,6 +60,15 @@ pub enum StartError {
          use 127.0.0.1 or [::1], or the HTTPS listener"
     )]
     NotLocal(SocketAddr),
+    #[error("{path} holds no certificates to trust; give a file of certificates in PEM")]
+    SignedTrust { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the address that clients of the signed interface sign cannot be used")]
+    SignedUrl(#[source] InvalidExternalUrl),
+    #[error(
+        "{0} is not a loopback address: plain HTTP for signed requests must not leave this machine. Let the proxy \
+         reach it at 127.0.0.1 or [::1], or say with --signed-url under which https:// address the proxy is reached"
+    )]
+    SignedPlain(SocketAddr),
     #[error("the server needs at least one name under which others reach it")]
     Nameless,
     #[error("the database cannot be opened")]
@@ -72,11 +85,14 @@ pub struct Addresses {
     pub web: SocketAddr,
     pub device: SocketAddr,
     pub local: Option<SocketAddr>,
+    /// Of the signed device interface, where that is switched on.
+    pub signed: Option<SocketAddr>,
 }
 
 /// A running server. Dropped without [`Server::stop`], it ends abruptly, as if killed: nothing acknowledged is lost.
 pub struct Server {
     addresses: Addresses,
+    signed_urls: Vec<String>,
     url: String,
     pin: String,
     context: Context,
@@ -101,6 +117,7 @@ impl Server {
             data,
             listen,
             device_listen,
+            signed,
             local_listen,
             names,
             trust_domain,
@@ -114,6 +131,13 @@ impl Server {
             && !address.ip().is_loopback()
         {
             return Err(StartError::NotLocal(address));
+        }
+        if let Some(signed) = &signed
+            && signed.plain
+            && signed.urls.is_empty()
+            && !signed.listen.ip().is_loopback()
+        {
+            return Err(StartError::SignedPlain(signed.listen));
         }
 
         let lock = take(&data)?;
@@ -131,6 +155,15 @@ impl Server {
 
         let (web, web_address) = bind(listen, "--listen").await?;
         let (device, device_address) = bind(device_listen, "--device-listen").await?;
+        let signed = match signed {
+            Some(wanted) => {
+                let (listener, address) = bind(wanted.listen, "--signed-listen").await?;
+                let policy = signed_policy(&wanted)?;
+                let terms = signed_terms(&wanted, &names, address.port())?;
+                Some((wanted, listener, address, policy, terms))
+            }
+            None => None,
+        };
         let local = match local_listen {
             Some(address) => Some(bind(address, "--local-listen").await?),
             None => None,
@@ -194,11 +227,42 @@ impl Server {
             let router = http::local(&app, mount);
             listeners.spawn(listener::serve(local, Door::Local, router, Limits::LOCAL, stopping.clone()));
         }
+        let mut signed_address = None;
+        let mut signed_urls = Vec::new();
+        if let Some((wanted, listener, address, policy, terms)) = signed {
+            signed_address = Some(address);
+            signed_urls = terms.external.iter().map(ToString::to_string).collect();
+            tracing::warn!(
+                %address,
+                urls = ?signed_urls,
+                plain = wanted.plain,
+                accept = ?wanted.accept,
+                "the signed device interface (g1) is on; it is not conformant with Margo 1.0.0-rc.3, only the \
+                 interface by mutual TLS is"
+            );
+            let tls = (!wanted.plain).then(|| web_server_config(Arc::clone(&identity.web_leaf)));
+            let inside = Signed {
+                fleet: Arc::clone(&fleet),
+                clock: clock.clone(),
+                policy,
+                terms,
+                root_certificate: identity.web_authority.certificate_pem(),
+            };
+            let router = http::signed::router(inside, stopping.clone());
+            let door = Door::Signed(tls);
+            listeners.spawn(listener::serve(listener, door, router, Limits::SIGNED, stopping.clone()));
+        }
         let tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
-        let addresses = Addresses { web: web_address, device: device_address, local: local_address };
+        let addresses = Addresses {
+            web: web_address,
+            device: device_address,
+            local: local_address,
+            signed: signed_address,
+        };
         tracing::info!(server = %identity.name, ?addresses, "the server is listening");
         Ok(Server {
             addresses,
+            signed_urls,
             url,
             pin,
             context,
@@ -219,6 +283,11 @@ impl Server {
     /// The address to give to devices and people.
     pub fn url(&self) -> String {
         self.url.clone()
+    }
+
+    /// The addresses that clients of the signed interface may sign, the best one first; empty when it is off.
+    pub fn signed_urls(&self) -> &[String] {
+        &self.signed_urls
     }
 
     /// What a device checks this server by on first contact.
@@ -282,6 +351,32 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         tracing::error!(error = &error as &dyn std::error::Error, "a part of the server broke");
     }
+}
+
+/// Who is let in to sign requests.
+fn signed_policy(wanted: &SignedConfig) -> Result<SignedPolicy, StartError> {
+    let roots = match &wanted.trust {
+        None => None,
+        Some(path) => {
+            let text = fs::read_to_string(path).map_err(data_error(path, "read"))?;
+            let failed = |source| StartError::SignedTrust { path: path.clone(), source: Box::new(source) };
+            Some(Roots::from_pem(&text).map_err(failed)?)
+        }
+    };
+    Ok(SignedPolicy { accept: wanted.accept, roots })
+}
+
+/// What signatures are judged by. Without an address of its own the listener is known by the server's names.
+fn signed_terms(wanted: &SignedConfig, names: &[String], port: u16) -> Result<Terms, StartError> {
+    let own = || names.iter().map(|name| format!("https://{}", authority(name, port))).collect();
+    let urls = if wanted.urls.is_empty() { own() } else { wanted.urls.clone() };
+    let external: Result<_, _> = urls.iter().map(|url| ExternalUrl::parse(url)).collect();
+    Ok(Terms {
+        external: external.map_err(StartError::SignedUrl)?,
+        window: wanted.window,
+        unsigned_onboarding: wanted.unsigned_onboarding,
+        ..Terms::default()
+    })
 }
 
 fn device_door(identity: &Arc<Identity>, clock: &Clock) -> Door {

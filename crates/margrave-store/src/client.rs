@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use margrave_core::id::{ClientId, DeviceId, DeviceRef};
 use margrave_core::moment::Moment;
+use margrave_wire::Dialect;
 use rusqlite::OptionalExtension as _;
 
 use crate::column::{self, Columns as _};
 use crate::event::NewEvent;
 use crate::sql::Sql;
+use crate::writer::Tx;
 use crate::{Error, Store};
 
 /// Whether a client may speak to this server.
@@ -36,6 +38,8 @@ impl Standing {
 pub struct ClientRecord {
     pub id: ClientId,
     pub standing: Standing,
+    /// In which form it is given its documents and manifest.
+    pub dialect: Dialect,
     pub last_contact: Option<Moment>,
     pub manifest_version: u64,
     /// The exact body of the manifest.
@@ -46,13 +50,14 @@ impl Store {
     pub async fn clients(&self) -> Result<Vec<ClientRecord>, Error> {
         self.read(|sql| {
             let mut statement = sql.prepare(
-                "SELECT client.id, standing, contact.at, manifest.version, manifest.body FROM client
+                "SELECT client.id, standing, dialect, contact.at, manifest.version, manifest.body FROM client
                  JOIN manifest ON manifest.client = client.id LEFT JOIN contact ON contact.client = client.id",
             )?;
             let clients = statement.query_map([], |row| {
                 Ok(ClientRecord {
                     id: row.parsed("id")?,
                     standing: column::word(row, "standing", Standing::parse)?,
+                    dialect: column::word(row, "dialect", Dialect::parse)?,
                     last_contact: row.moment_maybe("at")?,
                     manifest_version: row.unsigned("version")?,
                     manifest_body: row.get("body")?,
@@ -85,21 +90,9 @@ impl Store {
     pub async fn retire_client(&self, client: &ClientId, at: Moment, actor: &str) -> Result<bool, Error> {
         let (client, actor) = (client.clone(), actor.to_owned());
         self.write(move |tx| {
-            let sql = "UPDATE client SET standing = 'retired' WHERE id = ?1 AND standing <> 'retired'";
-            if tx.sql.statement(sql)?.execute([client.as_str()])? == 0 {
+            if !retire(tx, &client, at)? {
                 return Ok(exists(tx.sql, &client)?);
             }
-            tx.sql
-                .statement(
-                    "UPDATE assignment SET wanted = 0, archived = 1, changed_at = ?2
-                     WHERE client = ?1 AND archived = 0",
-                )?
-                .execute((client.as_str(), column::moment(at)))?;
-            crate::publication::forget_removed(tx.sql)?;
-            tx.sql.statement("DELETE FROM misfit WHERE client = ?1")?.execute([client.as_str()])?;
-            tx.sql
-                .statement("DELETE FROM join_token WHERE client = ?1 AND used_at IS NULL")?
-                .execute([client.as_str()])?;
             let text = format!("{client} was retired; the server refuses it from now on");
             tx.note(NewEvent::new(at, "device.retired", &actor, text).device(&own_device(&client)))?;
             Ok(true)
@@ -170,6 +163,55 @@ impl Store {
 
 pub(crate) fn exists(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<bool> {
     sql.statement("SELECT 1 FROM client WHERE id = ?1")?.exists([client.as_str()])
+}
+
+/// Makes a client with its first manifest, and a device that is named after it until it says otherwise.
+pub(crate) fn insert(
+    sql: &Sql<'_>,
+    client: &ClientId,
+    dialect: Dialect,
+    at: Moment,
+    first_manifest: &[u8],
+) -> rusqlite::Result<()> {
+    let at = column::moment(at);
+    sql.statement("INSERT INTO client (id, standing, dialect, joined_at) VALUES (?1, 'accepted', ?2, ?3)")?
+        .execute((client.as_str(), dialect.as_str(), at))?;
+    sql.statement("INSERT INTO manifest (client, version, body) VALUES (?1, 1, ?2)")?
+        .execute((client.as_str(), first_manifest))?;
+    sql.statement("INSERT INTO device (client, device, created_at, unsettled) VALUES (?1, ?2, ?3, 1)")?
+        .execute((client.as_str(), own_device(client).device.as_str(), at))?;
+    Ok(())
+}
+
+/// Puts a client out and archives its assignments; `false` if that was done before.
+pub(crate) fn retire(tx: &Tx<'_, '_>, client: &ClientId, at: Moment) -> rusqlite::Result<bool> {
+    let sql = "UPDATE client SET standing = 'retired' WHERE id = ?1 AND standing <> 'retired'";
+    if tx.sql.statement(sql)?.execute([client.as_str()])? == 0 {
+        return Ok(false);
+    }
+    tx.sql
+        .statement(
+            "UPDATE assignment SET wanted = 0, archived = 1, changed_at = ?2
+             WHERE client = ?1 AND archived = 0",
+        )?
+        .execute((client.as_str(), column::moment(at)))?;
+    crate::publication::forget_removed(tx.sql)?;
+    tx.sql.statement("DELETE FROM misfit WHERE client = ?1")?.execute([client.as_str()])?;
+    tx.sql
+        .statement("DELETE FROM join_token WHERE client = ?1 AND used_at IS NULL")?
+        .execute([client.as_str()])?;
+    Ok(true)
+}
+
+/// Until when the certificate is valid that the client shows or signs with.
+pub(crate) fn set_certificate_end(
+    sql: &Sql<'_>,
+    client: &ClientId,
+    not_after: Moment,
+) -> rusqlite::Result<()> {
+    sql.statement("UPDATE client SET svid_not_after = ?2 WHERE id = ?1")?
+        .execute((client.as_str(), column::moment(not_after)))?;
+    Ok(())
 }
 
 /// The device that is named after its client, as nearly all are.

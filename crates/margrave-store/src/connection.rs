@@ -9,8 +9,11 @@ use rusqlite::{Connection, OpenFlags};
 use crate::error::OpenError;
 
 /// One file per step, applied in order, each in its own transaction; `user_version` says how far we are.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0003_git.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_first.sql"),
+    include_str!("migrations/0002_signed.sql"),
+    include_str!("migrations/0003_git.sql"),
+];
 
 pub(crate) const FILE_NAME: &str = "margrave.db";
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use margrave_core::deployment::Targets;
 use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::moment::Moment;
+use margrave_wire::Dialect;
 use rusqlite::{OptionalExtension as _, Row, named_params};
 
 use crate::assignment::verdict_from_column;
@@ -18,6 +19,8 @@ use crate::{Error, Standing, Store, Verdict};
 pub struct DeviceRecord {
     pub device: DeviceRef,
     pub standing: Standing,
+    /// In which form its client is given documents, and has sent the capabilities.
+    pub dialect: Dialect,
     pub joined_at: Moment,
     pub last_contact: Option<Moment>,
     pub certificate_expires: Option<Moment>,
@@ -86,7 +89,8 @@ const CONDITION: &str = "CASE WHEN standing = 'retired' THEN 'retired'
     WHEN verdict = 1 OR capabilities IS NULL THEN 'pending'
     ELSE 'converged' END";
 
-const DEVICES: &str = "SELECT device.client, device.device, standing, joined_at, contact.at AS last_contact,
+const DEVICES: &str =
+    "SELECT device.client, device.device, standing, dialect, joined_at, contact.at AS last_contact,
         svid_not_after, manifest.version AS manifest_version, capabilities, simulated, unsettled,
         (SELECT coalesce(max(assignment.verdict), 0) FROM assignment
          WHERE assignment.client = device.client AND assignment.device = device.device
@@ -130,6 +134,7 @@ fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
     let labels = labels(sql, &device)?;
     Ok(DeviceRecord {
         standing: column::word(row, "standing", Standing::parse)?,
+        dialect: column::word(row, "dialect", Dialect::parse)?,
         joined_at: row.moment("joined_at")?,
         last_contact: row.moment_maybe("last_contact")?,
         certificate_expires: row.moment_maybe("svid_not_after")?,
@@ -155,7 +160,47 @@ pub(crate) fn one(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<Option<
         .optional()
 }
 
+/// Gives a device the labels of another, as far as it has none of that name; it becomes unsettled.
+pub(crate) fn lend_labels(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> rusqlite::Result<()> {
+    sql.statement(
+        "INSERT INTO label (client, device, key, value)
+         SELECT ?3, ?4, key, value FROM label WHERE client = ?1 AND device = ?2
+         ON CONFLICT (client, device, key) DO NOTHING",
+    )?
+    .execute((from.client.as_str(), from.device.as_str(), to.client.as_str(), to.device.as_str()))?;
+    sql.statement("UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1 AND device = ?2")?
+        .execute((to.client.as_str(), to.device.as_str()))?;
+    Ok(())
+}
+
 impl Store {
+    /// All devices of one client, as far as they are known.
+    pub async fn devices_of(&self, client: &ClientId) -> Result<Vec<DeviceRecord>, Error> {
+        let client = client.clone();
+        self.read(move |sql| {
+            let mut statement =
+                sql.statement(&format!("{DEVICES} WHERE device.client = ?1 ORDER BY device.device"))?;
+            let rows = statement.query_map([client.as_str()], |row| read(sql, row))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// The names of all devices whose client is of this form.
+    pub async fn devices_in(&self, dialect: Dialect) -> Result<Vec<DeviceRef>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT device.client, device.device FROM device JOIN client ON client.id = device.client
+                 WHERE client.dialect = ?1",
+            )?;
+            let rows = statement.query_map([dialect.as_str()], |row| {
+                Ok(DeviceRef::new(row.parsed("client")?, row.parsed("device")?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
     pub async fn device(&self, device: &DeviceRef) -> Result<Option<DeviceRecord>, Error> {
         let device = device.clone();
         self.read(move |sql| Ok(one(sql, &device)?)).await

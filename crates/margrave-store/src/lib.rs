@@ -24,6 +24,7 @@ mod package;
 mod publication;
 mod report;
 mod revision;
+mod signed;
 mod sql;
 mod store;
 mod token;
@@ -44,6 +45,7 @@ pub use publication::{
 };
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
+pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store};
 pub use token::{JoinError, NewJoinToken, Redeemed};
 

@@ -13,6 +13,7 @@ use margrave_core::id::{
 };
 use margrave_core::manifest::{Blob, Entry, Manifest};
 use margrave_core::moment::Moment;
+use margrave_wire::Dialect;
 use rusqlite::{OptionalExtension as _, Row};
 
 use crate::assignment::{self, AssignmentRecord};
@@ -109,6 +110,7 @@ pub struct MisfitRecord {
 pub struct ClientPicture {
     pub client: ClientId,
     pub standing: Standing,
+    pub dialect: Dialect,
     pub manifest: Manifest,
     /// The next version must be above this; more than the manifest's own after a restored backup.
     pub version_floor: u64,
@@ -275,7 +277,7 @@ struct StoredTargets {
 fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Error> {
     let found = sql
         .statement(
-            "SELECT standing, version, bundle, bundle_size, version_claimed FROM client
+            "SELECT standing, dialect, version, bundle, bundle_size, version_claimed FROM client
              JOIN manifest ON manifest.client = client.id WHERE id = ?1",
         )?
         .query_row([client.as_str()], |row| {
@@ -283,10 +285,11 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
             let size = size.and_then(|size| u64::try_from(size).ok());
             let bundle = row.digest_maybe("bundle")?.map(|digest| Blob { digest, size });
             let standing = column::word(row, "standing", Standing::parse)?;
-            Ok((standing, row.unsigned("version")?, bundle, row.unsigned("version_claimed")?))
+            let dialect = column::word(row, "dialect", Dialect::parse)?;
+            Ok((standing, dialect, row.unsigned("version")?, bundle, row.unsigned("version_claimed")?))
         })
         .optional()?;
-    let Some((standing, version, bundle, claimed)) = found else { return Ok(None) };
+    let Some((standing, dialect, version, bundle, claimed)) = found else { return Ok(None) };
     let entries = entries(sql, client)?;
     let manifest = Manifest::new(version, bundle, entries)
         .map_err(|_| Error::Damaged { what: "a client's references do not make its manifest" })?;
@@ -295,7 +298,14 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
         .query_map([client.as_str()], assignment::read)?
         .collect::<Result<_, _>>()?;
     let version_floor = version.max(claimed);
-    Ok(Some(ClientPicture { client: client.clone(), standing, manifest, version_floor, assignments }))
+    Ok(Some(ClientPicture {
+        client: client.clone(),
+        standing,
+        dialect,
+        manifest,
+        version_floor,
+        assignments,
+    }))
 }
 
 fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {

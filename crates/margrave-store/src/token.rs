@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use margrave_core::digest::Digest;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
+use margrave_wire::Dialect;
 use rusqlite::OptionalExtension as _;
 
-use crate::client::{own_device, set_labels};
+use crate::client::{self, own_device, set_labels};
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
+use crate::signed;
 use crate::sql::Sql;
 use crate::{Error, Standing, Store};
 
@@ -52,6 +54,10 @@ from_database!(JoinError);
 
 /// A client that has a certificate but never used it does not stand in the way: its join broke off half-way.
 fn free_to_join(sql: &Sql<'_>, client: &ClientId) -> Result<bool, JoinError> {
+    // The name of a signed client is never a name of the other kind: neither may stand in for the other.
+    if signed::is_signed(sql, client)? {
+        return Err(JoinError::Joined(client.clone()));
+    }
     let found = sql
         .statement(
             "SELECT standing, contact.at FROM client LEFT JOIN contact ON contact.client = client.id WHERE id = ?1",
@@ -130,18 +136,7 @@ impl Store {
                 .execute((hash.as_bytes(), column::moment(now)))?;
             let device = own_device(&client);
             if new {
-                let at = column::moment(now);
-                tx.sql
-                    .statement("INSERT INTO client (id, standing, joined_at) VALUES (?1, 'accepted', ?2)")?
-                    .execute((client.as_str(), at))?;
-                tx.sql
-                    .statement("INSERT INTO manifest (client, version, body) VALUES (?1, 1, ?2)")?
-                    .execute((client.as_str(), &first_manifest))?;
-                tx.sql
-                    .statement(
-                        "INSERT INTO device (client, device, created_at, unsettled) VALUES (?1, ?2, ?3, 1)",
-                    )?
-                    .execute((client.as_str(), device.device.as_str(), at))?;
+                client::insert(tx.sql, &client, Dialect::Miaf, now, &first_manifest)?;
             }
             let labels = labels.into_iter().map(|(key, value)| (key, Some(value))).collect();
             set_labels(tx.sql, &device, &labels)?;

@@ -1,17 +1,23 @@
 //! Every format that crosses a process boundary.
 //!
 //! Domain types come in and go out; field names, media types and generations stay here. Nothing opens a
-//! socket. Start with [`g2`] for the device protocol and [`description`] for packages.
+//! socket. Start with [`g2`] for the device protocol ([`g1`] for the older one) and
+//! [`description`] for packages.
 
 mod body;
 pub mod bundle;
 pub mod description;
+mod dialect;
+pub mod document;
+pub mod g1;
 pub mod g2;
 pub mod identity;
 pub mod operator;
 pub mod problem;
 pub mod refusal;
+pub mod signature;
 pub mod tree;
 pub mod yaml;
 
 pub use body::BodyError;
+pub use dialect::Dialect;

@@ -44,6 +44,8 @@ pub struct Device {
     /// How commands address it, such as `line-1`, `gw/child` or `client:device`.
     pub id: String,
     pub client: String,
+    /// How its client speaks: `g2` (mutual TLS) or `g1` (signed requests).
+    pub form: String,
     /// `accepted` or `retired`.
     pub standing: String,
     /// `converged`, `pending`, `failed`, `silent` or `retired`; the worst that applies.
@@ -347,6 +349,47 @@ pub struct JoinToken {
 pub struct SetLabels {
     /// A value of `null` removes the label.
     pub labels: BTreeMap<String, Option<String>>,
+}
+
+/// Somebody who signs requests (g1), or asked to be let in to do so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SignedClient {
+    /// The id that the client was given, or will be when it is accepted.
+    pub client: String,
+    /// `pending`, `accepted` or `rejected`.
+    pub decision: String,
+    /// SHA-256 of the public key, in hexadecimal: to be compared with what the device shows.
+    pub fingerprint: String,
+    /// The kind of key, such as `ECDSA P-256`.
+    pub key: String,
+    /// Whom the certificate speaks of. Anybody can write anything there; only the fingerprint counts.
+    pub subject: String,
+    pub certificate_expires: String,
+    pub first_seen: String,
+    pub last_seen: String,
+    /// Where it last asked from; absent when an operator brought the certificate and it never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The device that took its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<String>,
+}
+
+/// Lets a device in by its certificate, also before it first asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AcceptCertificate {
+    /// In PEM.
+    pub certificate: String,
+}
+
+/// Moves a device of the signed interface (g1) to one that joined by mutual TLS (g2).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MoveDevice {
+    /// The device that takes its place.
+    pub to: String,
 }
 
 /// Which devices a deployment would reach; nothing was written.

@@ -121,6 +121,9 @@ pub(crate) struct Demo {
     /// Plain HTTP address of the page, on this machine only; a free port if 8480 is taken
     #[arg(long, value_name = "ADDRESS", value_parser = listen_loopback)]
     pub(crate) local_listen: Option<SocketAddr>,
+    /// Also the older device interface with signed requests (g1), at this address
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_loopback)]
+    pub(crate) signed_listen: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]
@@ -156,6 +159,35 @@ pub(crate) struct Serve {
     /// host:port at which devices reach the built-in registry, if not at the server's own address
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) registry_address: Option<String>,
+    #[command(flatten)]
+    pub(crate) signed: Signed,
+}
+
+/// The older device interface. Everything but the address only says how, and needs it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Signed requests (g1), for devices older than Margo 1.0.0-rc.3")]
+pub(crate) struct Signed {
+    /// Address of the signed device interface; off unless given, and not conformant with 1.0.0-rc.3
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_anywhere)]
+    pub(crate) signed_listen: Option<SocketAddr>,
+    /// Address that devices use and sign, if not https://NAME:PORT; repeat for several
+    #[arg(long = "signed-url", value_name = "URL", requires = "signed_listen")]
+    pub(crate) signed_urls: Vec<String>,
+    /// Plain HTTP, for a proxy that ends TLS; on loopback only, unless --signed-url is given
+    #[arg(long, requires = "signed_listen")]
+    pub(crate) signed_plain: bool,
+    /// How old a signature may be
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = signed_window)]
+    pub(crate) signed_window: Duration,
+    /// Who is let in: `ask` waits for `margrave device accept`, `any` takes everybody
+    #[arg(long, value_name = "WHO", default_value = "ask", value_parser = ["ask", "any"])]
+    pub(crate) signed_accept: String,
+    /// Let in at once who has a certificate of an authority in this file (PEM)
+    #[arg(long, value_name = "FILE", requires = "signed_listen")]
+    pub(crate) signed_trust: Option<PathBuf>,
+    /// Take the first request of old devices that do not sign it
+    #[arg(long, requires = "signed_listen")]
+    pub(crate) signed_unsigned_onboarding: bool,
 }
 
 #[derive(Debug, Args)]
@@ -339,7 +371,8 @@ pub(crate) enum Device {
     #[command(after_help = "\
 Examples:
   margrave device list
-  margrave device list --label site=nord --condition failed")]
+  margrave device list --label site=nord --condition failed
+  margrave device list --waiting")]
     List {
         /// Only those whose name contains this
         #[arg(long)]
@@ -350,6 +383,9 @@ Examples:
         /// Only those that are converged, pending, failed, silent or retired
         #[arg(long, value_parser = ["converged", "pending", "failed", "silent", "retired"])]
         condition: Option<String>,
+        /// Instead, those that wait to be accepted
+        #[arg(long, conflicts_with_all = ["search", "label", "condition"])]
+        waiting: bool,
     },
     /// Show one device: what it is, what it runs, and why not
     #[command(after_help = "Example:\n  margrave device show press-1")]
@@ -373,11 +409,44 @@ Examples:
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
         valid: Duration,
     },
-    /// Accept a device, also one that was retired
-    #[command(after_help = "Example:\n  margrave device accept press-3")]
+    /// Accept a device that waits, or one that was retired
+    #[command(after_help = "\
+Examples:
+  margrave device accept press-3
+  margrave device accept 3f9c01
+  margrave device accept --certificate press-7.pem
+
+Devices that sign their requests (g1) wait until they are accepted: `margrave device list --waiting` shows them. Name
+one by its id or fingerprint, or by the beginning of either; compare the fingerprint with what the device shows.")]
     Accept {
-        /// The device
+        /// The device, or the id or fingerprint of one that waits
+        #[arg(required_unless_present = "certificate")]
+        device: Option<String>,
+        /// Accept the device that has this certificate (PEM), also before it first asks
+        #[arg(long, value_name = "FILE", conflicts_with = "device")]
+        certificate: Option<PathBuf>,
+    },
+    /// Turn away a device that waits to be accepted
+    #[command(after_help = "Example:\n  margrave device reject 3f9c01")]
+    Reject {
+        /// The id or fingerprint, or the beginning of either
         device: String,
+    },
+    /// Put a device that joined in the place of one that signs (g1): labels and deployments go there
+    #[command(after_help = "\
+Examples:
+  margrave device move press-7 press-7-new
+  margrave device move press-7 press-7-new --yes
+
+The old credential is refused from then on. The new device counts its manifests from 1.")]
+    Move {
+        /// The device that signs its requests
+        device: String,
+        /// The device that takes its place
+        to: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
     /// Retire a device: it is out at once, and nothing is deployed to it any more
     #[command(after_help = "\
@@ -584,6 +653,15 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(total))
 }
 
+/// Signatures older than a day protect from nothing.
+fn signed_window(text: &str) -> Result<Duration, String> {
+    let window = duration(text)?;
+    if window > Duration::from_secs(24 * 3600) {
+        return Err("at most 24h; a longer one protects from nothing".to_owned());
+    }
+    Ok(window)
+}
+
 fn listen(text: &str, default: IpAddr) -> Result<SocketAddr, String> {
     if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
         return Ok(SocketAddr::new(default, port));
@@ -636,8 +714,8 @@ mod tests {
     fn the_commands_are_those_of_the_design() {
         let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
         let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
-            deployment revert|deployment remove|deployment history|device list|device show|device token|device accept|device retire|\
-            device label|package add|package list|package show|package check|package remove|events";
+            deployment revert|deployment remove|deployment history|device list|device show|device token|device accept|device reject|\
+            device move|device retire|device label|package add|package list|package show|package check|package remove|events";
         let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
         assert_eq!(names, wanted);
     }

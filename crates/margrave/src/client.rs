@@ -10,8 +10,9 @@ use margrave_http::{Events, Limits, Origin, Request, Response, StatusCode, Trust
 use margrave_identity::pin::Pin;
 use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
-    AddPackage, Context, CreateJoinToken, Deployment, Device, Event, FleetStatus, JoinToken, PREFIX, Package,
-    Page, Problem, PutDeployment, RevertDeployment, Revision, SetLabels, Transition, Why,
+    AcceptCertificate, AddPackage, Context, CreateJoinToken, Deployment, Device, Event, FleetStatus,
+    JoinToken, MoveDevice, PREFIX, Package, Page, Problem, PutDeployment, RevertDeployment, Revision,
+    SetLabels, SignedClient, Transition, Why,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
@@ -127,6 +128,23 @@ impl Client {
 
     pub(crate) async fn accept(&self, device: &str) -> Result<Device> {
         self.ask(Request::post(at(&format!("/devices/{}/accept", segment(device))))).await
+    }
+
+    pub(crate) async fn accept_certificate(&self, want: &AcceptCertificate) -> Result<SignedClient> {
+        self.ask(Request::post(at("/signed-clients")).json(want)).await
+    }
+
+    pub(crate) async fn reject(&self, device: &str) -> Result<SignedClient> {
+        self.ask(Request::post(at(&format!("/devices/{}/reject", segment(device))))).await
+    }
+
+    pub(crate) async fn move_device(&self, device: &str, want: &MoveDevice) -> Result<Device> {
+        self.ask(Request::post(at(&format!("/devices/{}/move", segment(device)))).json(want)).await
+    }
+
+    /// Those who wait to be let in to sign their requests.
+    pub(crate) async fn waiting(&self) -> Result<Vec<SignedClient>> {
+        self.get("/signed-clients?decision=pending").await
     }
 
     pub(crate) async fn retire(&self, device: &str) -> Result<Device> {

@@ -1,15 +1,16 @@
 //! The live picture of clients: what every device request is answered from, without touching the disk.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use margrave_core::digest::Digest;
-use margrave_core::id::{AssignmentId, ClientId};
+use margrave_core::id::{AssignmentId, ClientId, DeviceId, DeviceRef};
 use margrave_core::moment::Moment;
 use margrave_store::{Standing, Store};
+use margrave_wire::Dialect;
 use tokio::sync::watch;
 
 use super::{Error, Fleet, LiveManifest};
@@ -21,6 +22,8 @@ struct State {
 }
 
 struct Live {
+    /// For as long as it exists.
+    dialect: Dialect,
     state: watch::Sender<State>,
     /// Milliseconds; 0 when never.
     contact: AtomicU64,
@@ -33,6 +36,9 @@ struct Live {
 #[derive(Default)]
 pub(super) struct Clients {
     known: RwLock<HashMap<ClientId, Arc<Live>>>,
+    /// Which signed clients have a device of that name. Their own names are numbers that we made up, so people
+    /// call these devices by the names that they gave themselves.
+    signed_devices: RwLock<HashMap<DeviceId, BTreeSet<ClientId>>>,
 }
 
 impl Clients {
@@ -41,11 +47,15 @@ impl Clients {
         for record in store.clients().await? {
             clients.admit(
                 record.id,
+                record.dialect,
                 record.standing,
                 record.manifest_version,
                 record.manifest_body,
                 record.last_contact,
             );
+        }
+        for device in store.devices_in(Dialect::Signed).await? {
+            clients.learn(&device);
         }
         Ok(clients)
     }
@@ -58,6 +68,7 @@ impl Clients {
     pub(super) fn admit(
         &self,
         client: ClientId,
+        dialect: Dialect,
         standing: Standing,
         version: u64,
         body: Vec<u8>,
@@ -66,6 +77,7 @@ impl Clients {
         let body = Bytes::from(body);
         let manifest = LiveManifest { version, etag: Digest::of(&body), body };
         let live = Live {
+            dialect,
             state: watch::Sender::new(State { standing, manifest }),
             contact: AtomicU64::new(contact.map_or(0, |at| at.0)),
             contact_saved: AtomicU64::new(contact.map_or(0, |at| at.0)),
@@ -73,6 +85,56 @@ impl Clients {
         };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.entry(client).or_insert_with(|| Arc::new(live));
+    }
+
+    pub(super) fn dialect(&self, client: &ClientId) -> Option<Dialect> {
+        self.of(client).map(|live| live.dialect)
+    }
+
+    fn standing(&self, client: &ClientId) -> Option<Standing> {
+        self.of(client).map(|live| live.state.borrow().standing)
+    }
+
+    /// A device of a signed client has this name.
+    pub(super) fn learn(&self, device: &DeviceRef) {
+        let mut devices = self.signed_devices.write().unwrap_or_else(PoisonError::into_inner);
+        devices.entry(device.device.clone()).or_default().insert(device.client.clone());
+    }
+
+    /// The signed client whose device is meant by this name alone: the only one, or the only one that is not
+    /// retired. A client of that very name comes first.
+    fn holder(&self, device: &DeviceId) -> Option<ClientId> {
+        let namesake = ClientId::parse(device.gateway().as_str());
+        if namesake.is_ok_and(|client| self.of(&client).is_some()) {
+            return None;
+        }
+        let devices = self.signed_devices.read().unwrap_or_else(PoisonError::into_inner);
+        let clients = devices.get(device)?;
+        let mut accepted = clients.iter().filter(|client| self.standing(client) == Some(Standing::Accepted));
+        match (accepted.next(), accepted.next(), clients.len()) {
+            (Some(only), None, _) => Some(only.clone()),
+            (None, _, 1) => clients.first().cloned(),
+            _ => None,
+        }
+    }
+
+    /// What people call a device.
+    pub(super) fn spoken(&self, device: &DeviceRef) -> String {
+        match self.holder(&device.device) {
+            Some(client) if client == device.client => device.device.to_string(),
+            _ => device.to_string(),
+        }
+    }
+
+    /// The device that people mean: one that is called so by itself is found without its client's name.
+    pub(super) fn addressed(&self, device: &DeviceRef) -> DeviceRef {
+        if device.device.gateway().as_str() != device.client.as_str() {
+            return device.clone();
+        }
+        match self.holder(&device.device) {
+            Some(client) => DeviceRef::new(client, device.device.clone()),
+            None => device.clone(),
+        }
     }
 
     /// From now on every request is answered by this standing; whoever waits is woken.
@@ -135,7 +197,12 @@ impl Clients {
 impl Fleet {
     /// Whether the client may speak; asked on every request and answered from memory.
     pub fn standing(&self, client: &ClientId) -> Option<Standing> {
-        self.live.of(client).map(|live| live.state.borrow().standing)
+        self.live.standing(client)
+    }
+
+    /// In which form the client is spoken to; `None` if there is no such client.
+    pub fn dialect(&self, client: &ClientId) -> Option<Dialect> {
+        self.live.dialect(client)
     }
 
     /// The manifest to answer the client's request with; it counts as fetched.
@@ -181,6 +248,7 @@ impl Fleet {
         let contacts = self.live.unsaved_contacts();
         self.store.touch_contacts(contacts.clone()).await?;
         self.live.contacts_are_saved(&contacts);
+        self.flush_seen().await?;
         self.settle().await
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use margrave_core::capabilities::Capabilities;
 use margrave_core::id::{ClientId, DeviceId, DeviceRef};
 use margrave_store::{CapabilitiesError, NewCapabilities, Put, Standing};
-use margrave_wire::operator;
+use margrave_wire::{Dialect, operator};
 
 use super::intent::Change;
 use super::{Actor, Error, Fleet};
@@ -18,8 +18,12 @@ impl Fleet {
         body: Bytes,
     ) -> Result<Put, Error> {
         let Capabilities { device, simulated, .. } = capabilities;
+        let reported = DeviceRef::new(client.clone(), device.clone());
         let new = NewCapabilities { device, body: body.to_vec(), simulated };
         let put = self.store.put_capabilities(client, new, self.now()).await.map_err(capabilities_error)?;
+        if self.dialect(client) == Some(Dialect::Signed) {
+            self.live.learn(&reported);
+        }
         self.settle_or_log().await;
         Ok(put)
     }
@@ -31,10 +35,23 @@ impl Fleet {
         Ok(())
     }
 
-    /// Lets a retired client in again and gives it what it should run.
+    /// Lets in who waits to become a client, or a retired client again, and gives it what it should run.
     pub async fn accept(&self, actor: &Actor, device: &DeviceRef) -> Result<operator::Device, Error> {
+        let asked = device.to_string();
+        let device = &self.live.addressed(device);
+        if self.store.device(device).await?.is_none()
+            && let Some(accepted) = self.accept_waiting(actor, &asked).await?
+        {
+            return Ok(accepted);
+        }
         self.known(device).await?;
         speaks_for_itself(device, "accept", "accepted")?;
+        if let Some(to) = self.signed.moved_to(&device.client) {
+            return Err(Error::conflict(format!(
+                "{asked} was moved to {to}, and one device is not managed in two ways; retire {to} and let the \
+                 device ask anew with another key"
+            )));
+        }
         if !self.store.accept_client(&device.client, self.now(), &actor.name).await? {
             return Err(Error::not_found(format!("device {device}")));
         }
@@ -47,6 +64,7 @@ impl Fleet {
 
     /// Puts a client out at once: when this answers, its next request is refused.
     pub async fn retire(&self, actor: &Actor, device: &DeviceRef) -> Result<operator::Device, Error> {
+        let device = &self.live.addressed(device);
         self.known(device).await?;
         speaks_for_itself(device, "retire", "retired")?;
         let before = self.standing(&device.client);
@@ -83,7 +101,7 @@ impl Fleet {
 }
 
 /// Standing belongs to clients. A child has none of its own, and nobody means a whole gateway by its name.
-fn speaks_for_itself(device: &DeviceRef, verb: &str, done: &str) -> Result<(), Error> {
+pub(super) fn speaks_for_itself(device: &DeviceRef, verb: &str, done: &str) -> Result<(), Error> {
     if !device.device.is_child() {
         return Ok(());
     }

@@ -8,6 +8,7 @@ use margrave_store::Event;
 use margrave_wire::operator;
 use tokio::sync::broadcast;
 
+use super::client::Clients;
 use super::{Error, Fleet};
 
 /// RFC 3339 in UTC; a time beyond what can be written is the last that can.
@@ -16,7 +17,24 @@ pub(super) fn time(at: Moment) -> String {
     jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
-pub(super) fn shown(event: &Event) -> operator::Event {
+/// An event in the words of people: written down is a device's whole name, said is what it is called today.
+pub(super) fn shown(names: &Clients, event: &Event) -> operator::Event {
+    let mut shown = plain(event);
+    if let Some(device) = &event.device {
+        let (whole, spoken) = (device.to_string(), names.spoken(device));
+        if whole != spoken {
+            shown.text = shown.text.replace(&whole, &spoken);
+            shown.actor = shown.actor.replace(&whole, &spoken);
+            if shown.actor == format!("device {}", device.client) {
+                shown.actor = format!("device {spoken}");
+            }
+            shown.device = Some(spoken);
+        }
+    }
+    shown
+}
+
+fn plain(event: &Event) -> operator::Event {
     operator::Event {
         sequence: event.sequence,
         at: time(event.at),
@@ -32,12 +50,18 @@ pub(super) fn shown(event: &Event) -> operator::Event {
 impl Fleet {
     /// What happened after `after`, oldest first.
     pub async fn events(&self, after: u64, limit: usize) -> Result<Vec<operator::Event>, Error> {
-        Ok(self.store.events_after(after, limit).await?.iter().map(shown).collect())
+        Ok(self
+            .store
+            .events_after(after, limit)
+            .await?
+            .iter()
+            .map(|event| shown(&self.live, event))
+            .collect())
     }
 
     /// What happened last, newest first.
     pub async fn recent_events(&self, limit: usize) -> Result<Vec<operator::Event>, Error> {
-        Ok(self.store.events_newest(limit).await?.iter().map(shown).collect())
+        Ok(self.store.events_newest(limit).await?.iter().map(|event| shown(&self.live, event)).collect())
     }
 
     /// What happened last to one device, newest first.
@@ -46,7 +70,13 @@ impl Fleet {
         device: &DeviceRef,
         limit: usize,
     ) -> Result<Vec<operator::Event>, Error> {
-        Ok(self.store.events_of_device(device, limit).await?.iter().map(shown).collect())
+        Ok(self
+            .store
+            .events_of_device(&self.live.addressed(device), limit)
+            .await?
+            .iter()
+            .map(|event| shown(&self.live, event))
+            .collect())
     }
 
     /// Everything that happens from now on, in order. Whoever falls behind reads [`Fleet::events`] instead.

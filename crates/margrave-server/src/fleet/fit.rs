@@ -7,7 +7,7 @@ use margrave_core::id::{DeviceRef, PackageId, PackageVersion, ProfileId};
 use margrave_core::package::Profile;
 use margrave_core::publish::choose_profile;
 use margrave_store::DeviceRecord;
-use margrave_wire::{g2, operator};
+use margrave_wire::operator;
 
 use super::catalog::Entry;
 use super::{Error, Fleet, Preview, PreviewFit};
@@ -24,13 +24,14 @@ impl Fleet {
     ) -> Result<Preview, Error> {
         let entry = self.entry(id, version).await?;
         let entry = entry.ok_or_else(|| Error::not_found(format!("package {id} {version}")))?;
-        let targets = Targets { devices: devices.into_iter().collect(), labels: BTreeMap::new() };
+        let devices = devices.into_iter().map(|device| self.live.addressed(&device)).collect();
+        let targets = Targets { devices, labels: BTreeMap::new() };
         let mut preview = Preview { fits: Vec::new(), misfits: Vec::new() };
         if targets.devices.is_empty() {
             return Ok(preview);
         }
         for record in self.store.devices_targeted(&targets).await? {
-            let device = record.device.to_string();
+            let device = self.live.spoken(&record.device);
             match fitting(&entry, profile, &record) {
                 Ok(profile) => preview.fits.push(PreviewFit { device, profile: profile.id.to_string() }),
                 Err(reasons) => {
@@ -52,7 +53,9 @@ fn fitting<'a>(
     let Some(body) = &record.capabilities else {
         return Err(vec!["has not reported its capabilities yet".to_owned()]);
     };
-    let capabilities = g2::capabilities::read(body)
+    let capabilities = record
+        .dialect
+        .capabilities(body)
         .map_err(|error| vec![format!("its capabilities cannot be read: {error}")])?;
     // Nobody has answered anything yet, so nothing about answers can be wrong.
     let unanswered = |_: &Profile| Ok::<(), Vec<String>>(());

@@ -16,7 +16,7 @@ use margrave_core::violation::{Violation, join};
 use margrave_store::{
     DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, PublishError, Scope, Standing,
 };
-use margrave_wire::operator;
+use margrave_wire::{Dialect, operator};
 use serde_json::Value;
 
 use super::catalog::{Entry, Pulled, all_kept, by_version};
@@ -32,6 +32,7 @@ pub(super) enum Change {
     RemoveDeployment { name: DeploymentName, seen: Option<u64> },
     RevertDeployment { name: DeploymentName, to: u64, seen: Option<u64> },
     Label { device: DeviceRef, labels: BTreeMap<String, Option<String>> },
+    Move { from: DeviceRef, to: DeviceRef },
 }
 
 /// More named devices than a person lists; beyond that, labels are the tool.
@@ -49,7 +50,9 @@ impl Fleet {
                 self.put(actor, &name, &want, Some(to)).await
             }
             Change::RemoveDeployment { name, seen } => self.remove(actor, &name, seen).await,
+            Change::Move { from, to } => self.replace_device(actor, &from, &to).await,
             Change::Label { device, labels } => {
+                let device = self.live.addressed(&device);
                 all_kept(label_changes(&labels))?;
                 if !self.store.set_labels(&device, labels, self.now(), &actor.name).await? {
                     return Err(Error::not_found(format!("device {device}")));
@@ -92,11 +95,11 @@ impl Fleet {
         for device in &draft.devices {
             match draft.wish.place(device, None, &self.options.registry_address) {
                 Ok(placed) => fits.push(PreviewFit {
-                    device: device.device.to_string(),
+                    device: self.live.spoken(&device.device),
                     profile: placed.wanted.profile.to_string(),
                 }),
                 Err(unplaced) => misfits.push(operator::Misfit {
-                    device: device.device.to_string(),
+                    device: self.live.spoken(&device.device),
                     temporary: unplaced.is_temporary(),
                     reasons: unplaced.reasons(),
                 }),
@@ -130,7 +133,7 @@ impl Fleet {
                 .iter()
                 .filter(|misfit| decision.unfit.contains(&misfit.device) && named.contains(&misfit.device))
                 .map(|misfit| operator::Misfit {
-                    device: misfit.device.to_string(),
+                    device: self.live.spoken(&misfit.device),
                     reasons: misfit.reasons.clone(),
                     temporary: false,
                 })
@@ -245,7 +248,11 @@ impl Fleet {
 
     /// What installations of a deployment have, as far as a change to `entry` has to keep it: immutable values
     /// count from the first publication on (DM-059), and another package asks other questions.
-    async fn values_in_force(&self, held: &Deployment, entry: &Entry) -> Result<Option<Answers>, Error> {
+    pub(super) async fn values_in_force(
+        &self,
+        held: &Deployment,
+        entry: &Entry,
+    ) -> Result<Option<Answers>, Error> {
         if held.package != entry.record.id {
             return Ok(None);
         }
@@ -311,6 +318,7 @@ impl Fleet {
             let place = format!("/targets/devices/{index}");
             match DeviceRef::parse(text) {
                 Ok(device) => {
+                    let device = self.live.addressed(&device);
                     places.insert(device.clone(), place);
                     devices.insert(device);
                 }
@@ -331,8 +339,25 @@ impl Fleet {
             };
             broken.push(Violation::new(places[device].clone(), "targets", message));
         }
+        for record in found.iter().filter(|record| is_unnamed(record)) {
+            let Some(place) = places.get(&record.device) else { continue };
+            let message = format!(
+                "{} has not said yet what its device is called, so it cannot be named; wait for its first report, or \
+                 label it and select by label",
+                record.device
+            );
+            broken.push(Violation::new(place.clone(), "targets", message));
+        }
         Ok((targets, found))
     }
+}
+
+/// Whether the record only keeps the place of a device that will have another name: signed clients have numbers
+/// that we made up, and no device calls itself so.
+fn is_unnamed(record: &DeviceRecord) -> bool {
+    record.dialect == Dialect::Signed
+        && record.capabilities.is_none()
+        && record.device.device.as_str() == record.device.client.as_str()
 }
 
 /// A wish that has been checked, and the devices that it speaks of.

@@ -13,9 +13,11 @@ mod error;
 mod event;
 mod fit;
 mod intent;
+mod moving;
 mod publish;
 mod report;
 mod revision;
+mod signed;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -36,6 +38,7 @@ use tokio::sync::{Mutex, broadcast};
 
 pub use error::Error;
 pub use margrave_store::{Put, Standing};
+pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
 pub(crate) use token::SESSION_LIFETIME;
 
 /// Who did something: `operator admin`, `device line-1` or `server`.
@@ -139,7 +142,8 @@ pub struct Fleet {
     upstream: Client,
     clock: Clock,
     options: FleetOptions,
-    live: client::Clients,
+    live: Arc<client::Clients>,
+    signed: signed::SignedClients,
     catalog: catalog::Catalog,
     /// One decision at a time: what is published is made from what was read. Several servers on one database
     /// are kept apart by compare-and-swap; this only spares one server from losing to itself.
@@ -157,9 +161,11 @@ impl Fleet {
     ) -> Result<Arc<Fleet>, Error> {
         let (events, _) = broadcast::channel(EVENTS_BEHIND_MAX);
         let announce = events.clone();
+        let live = Arc::new(client::Clients::load(&store).await?);
+        let signed = signed::SignedClients::load(&store).await?;
+        let names = Arc::clone(&live);
         // No subscriber is no error: the log has it.
-        store.announce_to(move |event| drop(announce.send(Arc::new(event::shown(event)))));
-        let live = client::Clients::load(&store).await?;
+        store.announce_to(move |event| drop(announce.send(Arc::new(event::shown(&names, event)))));
         let fleet = Fleet {
             store,
             registry,
@@ -167,6 +173,7 @@ impl Fleet {
             clock,
             options,
             live,
+            signed,
             catalog: catalog::Catalog::default(),
             deciding: Mutex::default(),
             events,

@@ -21,7 +21,7 @@ use margrave_store::{
     AssignmentChange, AssignmentRecord, ClientPicture, ClientPublication, DeviceRecord, MisfitRecord,
     NewManifest, Publication, PublishError, Scope, Standing, WantedAssignment,
 };
-use margrave_wire::{bundle, g2};
+use margrave_wire::bundle;
 
 use super::catalog::Entry;
 use super::{Error, Fleet};
@@ -87,7 +87,9 @@ impl Wish {
         registry_address: &str,
     ) -> Result<Placed, Unplaced> {
         let body = device.capabilities.as_ref().ok_or(Unplaced::NotReported)?;
-        let capabilities = g2::capabilities::read(body)
+        let capabilities = device
+            .dialect
+            .capabilities(body)
             .map_err(|error| Unplaced::Misfit(vec![format!("its capabilities cannot be read: {error}")]))?;
         let package = &self.entry.package;
         let deployment = &self.deployment;
@@ -103,7 +105,7 @@ impl Wish {
         for component in &mut workload.components {
             component.repository = reachable(&component.repository, registry_address);
         }
-        let bytes = g2::document::write(&workload);
+        let bytes = device.dialect.document(&workload);
         let wanted = WantedAssignment {
             id,
             device: device.device.clone(),
@@ -335,7 +337,7 @@ impl Fleet {
             client: picture.client.clone(),
             expected: picture.manifest.version(),
             manifest: manifest.map(|manifest| NewManifest {
-                body: g2::manifest::write(&manifest),
+                body: picture.dialect.manifest(&picture.client, &manifest),
                 manifest,
                 bundle: bundled,
                 documents: fresh,
@@ -421,7 +423,7 @@ impl Fleet {
                     client: client.clone(),
                     expected: picture.manifest.version(),
                     manifest: Some(NewManifest {
-                        body: g2::manifest::write(&manifest),
+                        body: picture.dialect.manifest(client, &manifest),
                         manifest,
                         bundle: None,
                         documents: Vec::new(),
@@ -446,6 +448,7 @@ impl Fleet {
         for (client, _) in self.store.clients_ahead().await? {
             self.leap(&client).await?;
         }
+        self.finish_moves("server").await?;
         self.settle().await
     }
 }

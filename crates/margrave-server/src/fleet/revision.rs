@@ -11,6 +11,7 @@ use margrave_store::RevisionRecord;
 use margrave_wire::operator;
 use serde_json::Value;
 
+use super::client::Clients;
 use super::event::time;
 use super::intent::Change;
 use super::view::{shown_answers, shown_targets};
@@ -30,7 +31,9 @@ impl Fleet {
         }
         let older = records.iter().skip(1).map(Some).chain([None]);
         let shown = records.iter().zip(older).enumerate();
-        Ok(shown.map(|(age, (record, before))| shown_revision(record, before, age == 0)).collect())
+        Ok(shown
+            .map(|(age, (record, before))| shown_revision(&self.live, record, before, age == 0))
+            .collect())
     }
 
     /// Wants again what was wanted at an earlier revision, as a new revision. `seen` is the revision that the
@@ -66,13 +69,14 @@ impl Fleet {
             version: Some(version.to_string()),
             profile: profile.map(|profile| profile.to_string()),
             parameters: shown_answers(answers),
-            targets: shown_targets(targets),
+            targets: shown_targets(&self.live, targets),
             revision: seen,
         })
     }
 }
 
 fn shown_revision(
+    names: &Clients,
     record: &RevisionRecord,
     before: Option<&RevisionRecord>,
     newest: bool,
@@ -82,19 +86,19 @@ fn shown_revision(
         revision: deployment.revision,
         current: newest && !removed,
         removed,
-        changes: changes(record, before),
+        changes: changes(names, record, before),
         package: deployment.package.to_string(),
         version: deployment.version.to_string(),
         profile: deployment.profile.map(|profile| profile.to_string()),
         parameters: shown_answers(deployment.answers),
-        targets: shown_targets(deployment.targets),
+        targets: shown_targets(names, deployment.targets),
         changed_at: time(changed_at),
         changed_by,
     }
 }
 
 /// What a revision changed, a phrase each; nothing when the one before is not kept any more.
-fn changes(record: &RevisionRecord, before: Option<&RevisionRecord>) -> Vec<String> {
+fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRecord>) -> Vec<String> {
     let now = &record.deployment;
     if record.removed {
         return vec!["removed".to_owned()];
@@ -138,7 +142,7 @@ fn changes(record: &RevisionRecord, before: Option<&RevisionRecord>) -> Vec<Stri
     ] {
         let devices: Vec<&DeviceRef> = devices.collect();
         if !devices.is_empty() {
-            changes.push(format!("{verb} {}", listed(&devices)));
+            changes.push(format!("{verb} {}", listed(names, &devices)));
         }
     }
     if old.labels != new.labels {
@@ -156,8 +160,8 @@ fn changes(record: &RevisionRecord, before: Option<&RevisionRecord>) -> Vec<Stri
     changes
 }
 
-fn listed(devices: &[&DeviceRef]) -> String {
-    let names: Vec<String> = devices.iter().take(NAMES_MAX).map(ToString::to_string).collect();
+fn listed(names: &Clients, devices: &[&DeviceRef]) -> String {
+    let names: Vec<String> = devices.iter().take(NAMES_MAX).map(|device| names.spoken(device)).collect();
     match devices.len().saturating_sub(NAMES_MAX) {
         0 => names.join(", "),
         more => format!("{} and {more} more", names.join(", ")),

@@ -14,7 +14,7 @@ use margrave_core::manifest::Manifest;
 use margrave_core::moment::Moment;
 use margrave_core::violation::{Violation, join};
 use margrave_store::{JoinError, NewJoinToken, Standing};
-use margrave_wire::{g2, operator};
+use margrave_wire::{Dialect, g2, operator};
 
 use super::event::time;
 use super::{Actor, Error, Fleet};
@@ -140,7 +140,7 @@ impl Fleet {
             let _deciding = self.deciding.lock().await;
             let redeemed =
                 self.store.redeem_join_token(hash, self.now(), body.clone()).await.map_err(join_error)?;
-            self.live.admit(redeemed.client.clone(), Standing::Accepted, 1, body, None);
+            self.live.admit(redeemed.client.clone(), Dialect::Miaf, Standing::Accepted, 1, body, None);
             redeemed
         };
         self.settle_or_log().await;

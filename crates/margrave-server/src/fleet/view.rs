@@ -15,6 +15,7 @@ use margrave_wire::operator;
 use serde_json::Value;
 
 use super::catalog::Entry;
+use super::client::Clients;
 use super::event::time;
 use super::{DeviceQuery, Error, Fleet};
 
@@ -79,7 +80,7 @@ impl Fleet {
     }
 
     pub async fn device(&self, device: &DeviceRef) -> Result<operator::Device, Error> {
-        let record = self.store.device(device).await?;
+        let record = self.store.device(&self.live.addressed(device)).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("device {device}")))?;
         let mut shown = self.shown_devices(vec![record]).await?;
         Ok(shown.remove(0))
@@ -111,8 +112,9 @@ impl Fleet {
             .flatten();
         let shown = |assignment| self.shown_assignment(&record, assignment);
         operator::Device {
-            id: record.device.to_string(),
+            id: self.live.spoken(&record.device),
             client: record.device.client.to_string(),
+            form: record.dialect.as_str().to_owned(),
             standing: record.standing.as_str().to_owned(),
             condition: condition.as_str().to_owned(),
             reason,
@@ -142,7 +144,7 @@ impl Fleet {
         operator::Assignment {
             id: record.id.to_string(),
             deployment: record.name.to_string(),
-            device: record.device.to_string(),
+            device: self.live.spoken(&record.device),
             package: record.package.to_string(),
             version: record.version.to_string(),
             state: outlook.state.to_string(),
@@ -162,6 +164,7 @@ impl Fleet {
         deployment: &DeploymentName,
         device: &DeviceRef,
     ) -> Result<Vec<operator::Transition>, Error> {
+        let device = &self.live.addressed(device);
         let records = self.store.transitions(deployment, device).await?;
         if records.is_empty() && self.store.device(device).await?.is_none() {
             return Err(Error::not_found(format!("device {device}")));
@@ -225,7 +228,7 @@ impl Fleet {
         let records = self.store.deployments().await?.into_iter();
         let shown = records.map(|record| {
             let counts = counts.remove(&record.deployment.id).unwrap_or_default();
-            shown_deployment(record, Vec::new(), counts)
+            shown_deployment(&self.live, record, Vec::new(), counts)
         });
         Ok(shown.collect())
     }
@@ -246,7 +249,7 @@ impl Fleet {
         for outlook in assignments.iter().map(AssignmentRecord::outlook) {
             add(&mut counts, outlook.state, outlook.verdict, 1);
         }
-        Ok(shown_deployment(record, assignments.iter().filter_map(shown).collect(), counts))
+        Ok(shown_deployment(&self.live, record, assignments.iter().filter_map(shown).collect(), counts))
     }
 }
 
@@ -261,6 +264,7 @@ fn add(counts: &mut operator::AssignmentCounts, state: State, verdict: Verdict, 
 }
 
 fn shown_deployment(
+    names: &Clients,
     record: DeploymentRecord,
     assignments: Vec<operator::Assignment>,
     counts: operator::AssignmentCounts,
@@ -269,7 +273,7 @@ fn shown_deployment(
     // What is removed is meant for nobody any more; who still has it is in the assignments.
     let targets = if removed { Default::default() } else { deployment.targets };
     let misfits = misfits.into_iter().map(|misfit| operator::Misfit {
-        device: misfit.device.to_string(),
+        device: names.spoken(&misfit.device),
         reasons: misfit.reasons,
         temporary: misfit.temporary,
     });
@@ -280,7 +284,7 @@ fn shown_deployment(
         version: deployment.version.to_string(),
         profile: deployment.profile.map(|profile| profile.to_string()),
         parameters: shown_answers(deployment.answers),
-        targets: shown_targets(targets),
+        targets: shown_targets(names, targets),
         revision: deployment.revision,
         removing: removed,
         changed_at: time(changed_at),
@@ -296,8 +300,8 @@ pub(super) fn shown_answers(answers: Answers) -> BTreeMap<String, Value> {
     answers.into_iter().map(|(name, answer)| (name.to_string(), value(answer))).collect()
 }
 
-pub(super) fn shown_targets(targets: Targets) -> operator::Targets {
-    let devices = targets.devices.iter().map(DeviceRef::to_string).collect();
+pub(super) fn shown_targets(names: &Clients, targets: Targets) -> operator::Targets {
+    let devices = targets.devices.iter().map(|device| names.spoken(device)).collect();
     operator::Targets { devices, labels: targets.labels }
 }
 

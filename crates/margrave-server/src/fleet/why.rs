@@ -20,7 +20,8 @@ impl Fleet {
     /// Why a device, or one deployment on it (`DEVICE/DEPLOYMENT`), is not as wanted.
     pub async fn why(&self, subject: &str) -> Result<operator::Why, Error> {
         // Device names have slashes, too: the whole is tried first.
-        if let Ok(device) = DeviceRef::parse(subject) {
+        let found = |text: &str| DeviceRef::parse(text).map(|device| self.live.addressed(&device));
+        if let Ok(device) = found(subject) {
             if let Some(record) = self.store.device(&device).await? {
                 let record = self.fresh(record);
                 let assignments = self.store.assignments(Scope::Devices(vec![device])).await?;
@@ -33,7 +34,7 @@ impl Fleet {
             }
         }
         let parts = subject.rsplit_once('/').and_then(|(device, deployment)| {
-            Some((DeviceRef::parse(device).ok()?, DeploymentName::parse(deployment).ok()?))
+            Some((found(device).ok()?, DeploymentName::parse(deployment).ok()?))
         });
         let unknown =
             || Error::not_found(format!("device {}", subject.chars().take(200).collect::<String>()));
@@ -48,7 +49,11 @@ impl Fleet {
                 let converged = about.is_none();
                 chain.splice(0..0, about);
                 if converged {
-                    chain.push(cause("converged", format!("{deployment} on {device} is as wanted"), None));
+                    chain.push(cause(
+                        "converged",
+                        format!("{deployment} on {} is as wanted", self.live.spoken(&device)),
+                        None,
+                    ));
                 }
                 Ok(operator::Why { subject: subject.to_owned(), converged, chain })
             }
@@ -79,8 +84,8 @@ impl Fleet {
         let found = self.store.deployment(name).await?.filter(|found| !found.removed);
         let found =
             found.ok_or_else(|| Error::not_found(format!("deployment {name} on {}", device.device)))?;
-        let id = &device.device;
-        let misfit = found.misfits.into_iter().find(|misfit| misfit.device == *id);
+        let misfit = found.misfits.into_iter().find(|misfit| misfit.device == device.device);
+        let id = self.live.spoken(&device.device);
         let chain = match misfit {
             _ if device.standing == Standing::Retired => self.unreachable_cause(device).into_iter().collect(),
             Some(misfit) => {
@@ -108,7 +113,7 @@ impl Fleet {
         device: &DeviceRecord,
         assignments: &[AssignmentRecord],
     ) -> Vec<Cause> {
-        let id = &device.device;
+        let id = self.live.spoken(&device.device);
         // The worst assignment speaks; among equals the one that waits longest.
         let worst = assignments
             .iter()
@@ -136,7 +141,7 @@ impl Fleet {
 
     /// Why nothing can be expected of the device at the moment.
     fn unreachable_cause(&self, device: &DeviceRecord) -> Option<Cause> {
-        let id = &device.device;
+        let id = self.live.spoken(&device.device);
         match device.condition(self.silent_before()) {
             Condition::Retired => {
                 let hint = "Accept it again if that was a mistake; a replacement joins under a new name.";
@@ -170,7 +175,7 @@ impl Fleet {
         if outlook.verdict == Verdict::Converged {
             return None;
         }
-        let about = format!("{} on {}", record.name, record.device);
+        let about = format!("{} on {}", record.name, self.live.spoken(&record.device));
         let report = record.observed.as_ref().map(|observed| &observed.report);
         let adopted = report.is_some_and(|report| report.adopted_version >= record.changed_version);
         if !adopted {
@@ -207,7 +212,7 @@ impl Fleet {
 
     /// The device has not begun with what is wanted now.
     fn not_adopted(&self, device: &DeviceRecord, record: &AssignmentRecord) -> Cause {
-        let (id, version) = (&record.device, record.changed_version);
+        let (id, version) = (self.live.spoken(&record.device), record.changed_version);
         if let Some(unreachable) = self.unreachable_cause(device) {
             return unreachable;
         }

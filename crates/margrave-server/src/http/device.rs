@@ -17,6 +17,7 @@ use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::report::Report;
 use margrave_device_api::g2::{self, Refusal};
 use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Put, Standing};
+use margrave_wire::Dialect;
 use margrave_wire::identity::{REGISTRY_TOKEN_PATH, RegistryToken};
 
 use super::Stopping;
@@ -28,7 +29,7 @@ const BUSY_RETRY: Duration = Duration::from_secs(30);
 
 /// What the mutual-TLS listener offers: the standard's interface, the registry to pull from, and our extras.
 pub(crate) fn router(fleet: Arc<Fleet>, registry: Mount, stopping: Stopping) -> Router {
-    let api = Arc::new(Devices { fleet: Arc::clone(&fleet), stopping });
+    let api = Arc::new(Devices::new(Arc::clone(&fleet), stopping, Dialect::Miaf));
     let extras = Extras { api: Arc::clone(&api), registry: registry.clone() };
     let no_such_method = |request: Request| async move { Refusal::Method("POST").at(request.uri().path()) };
     Router::new()
@@ -72,15 +73,24 @@ async fn registry_token(State(extras): State<Extras>, request: Request) -> Respo
     (headers, body).into_response()
 }
 
-/// The fleet, as devices see it.
-struct Devices {
+/// The fleet, as devices see it that speak in one of the forms. To others it does not exist: a client of one form
+/// never acts for one of the other, whatever it is called (migration, section 7).
+pub(super) struct Devices {
     fleet: Arc<Fleet>,
     stopping: Stopping,
+    dialect: Dialect,
+}
+
+impl Devices {
+    pub(super) fn new(fleet: Arc<Fleet>, stopping: Stopping, dialect: Dialect) -> Self {
+        Devices { fleet, stopping, dialect }
+    }
 }
 
 impl DeviceApi for Devices {
     fn standing(&self, client: &ClientId) -> Standing {
-        match self.fleet.standing(client) {
+        let standing = self.fleet.standing(client);
+        match standing.filter(|_| self.fleet.dialect(client) == Some(self.dialect)) {
             Some(fleet::Standing::Accepted) => Standing::Accepted,
             Some(fleet::Standing::Retired) => Standing::Retired,
             None => Standing::Unknown,
@@ -155,7 +165,7 @@ fn put(put: fleet::Put) -> Put {
     }
 }
 
-fn api_error(error: fleet::Error) -> ApiError {
+pub(super) fn api_error(error: fleet::Error) -> ApiError {
     match error {
         fleet::Error::GatewayNotFound(device) => ApiError::GatewayNotFound(device),
         fleet::Error::DeviceNotFound(device) => ApiError::DeviceNotFound(device),

@@ -9,6 +9,7 @@ pub mod identity;
 pub mod operator;
 pub mod problem;
 pub mod registry;
+pub mod signed;
 pub mod web;
 
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub enum Arrival {
     Web,
     /// Over mutual TLS, from a verified client.
     Device,
+    /// On the listener of signed requests, from anywhere.
+    Signed,
     /// Over plain HTTP, from this very machine.
     Local,
 }

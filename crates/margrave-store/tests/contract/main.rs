@@ -7,6 +7,7 @@ mod git;
 mod publishing;
 mod reporting;
 mod revisions;
+mod signed;
 mod sqlite;
 
 use std::collections::BTreeMap;

@@ -17,6 +17,8 @@ pub(crate) const COMPONENT_COUNT_MAX: usize = 200;
 pub(crate) enum Source {
     Description,
     Document,
+    /// A document of the older generation, in any of the shapes it had.
+    OlderDocument,
 }
 
 /// All profiles that could be read; what could not is in the findings.
@@ -38,7 +40,7 @@ fn read_one(at: &At<'_>, findings: &mut Findings) -> Option<Profile> {
     }
     let id =
         findings.required(at, "id", "DM-020").and_then(|at| findings.parsed(&at, "DM-020", ProfileId::parse));
-    let kind = read_kind(at, findings);
+    let kind = read_kind(at, Source::Description, findings);
     let description = findings.optional_text(at, "description", "DM-020");
     let components = read_components(at, Source::Description, findings);
     let constraints =
@@ -54,9 +56,12 @@ fn read_one(at: &At<'_>, findings: &mut Findings) -> Option<Profile> {
     Some(Profile { id: id?, kind: kind?, description, components: components?, constraints, extensions })
 }
 
-pub(crate) fn read_kind(at: &At<'_>, findings: &mut Findings) -> Option<ProfileKind> {
+pub(crate) fn read_kind(at: &At<'_>, source: Source, findings: &mut Findings) -> Option<ProfileKind> {
     let text = findings.required_text(at, "type", "DM-020")?;
-    let kind = ProfileKind::parse(text);
+    let kind = match (source, text) {
+        (Source::OlderDocument, "helm.v3") => Some(ProfileKind::Helm),
+        _ => ProfileKind::parse(text),
+    };
     if kind.is_none() {
         let shown: String = text.chars().take(60).collect();
         let hint = if text.starts_with("helm") { "; write helm" } else { "" };
@@ -96,7 +101,7 @@ fn read_component(at: &At<'_>, source: Source, findings: &mut Findings) -> Optio
     let extensions = read_extensions(at, &["name", "properties"], source, findings);
     let properties = findings.required_map(at, "properties", "DM-030")?;
     for gone in ["packageLocation", "keyLocation"] {
-        if properties.has(gone) {
+        if properties.has(gone) && source != Source::OlderDocument {
             let message = format!(
                 "{gone} is gone; push the component to an OCI registry and give repository and revision"
             );
@@ -109,13 +114,32 @@ fn read_component(at: &At<'_>, source: Source, findings: &mut Findings) -> Optio
             findings.add(at.place, "DM-074", unknown(key, &known[..4]));
         }
     }
-    let repository = findings
-        .required(&properties, "repository", "DM-030")
-        .and_then(|at| findings.parsed(&at, "DM-030", read_repository));
-    let revision = findings
-        .required(&properties, "revision", "DM-031")
-        .and_then(|at| findings.parsed(&at, "DM-031", read_revision));
-    let wait = findings.optional_boolean(&properties, "wait", "DM-034");
+    let (repository, revision) = match properties.field("packageLocation") {
+        Some(at) if source == Source::OlderDocument && !properties.has("repository") => {
+            if properties.has("keyLocation") {
+                let message = "the package is to be checked with a key, which this agent cannot do; \
+                               give repository and revision of an OCI registry instead";
+                findings.add(properties.place_of("keyLocation"), "MI-G1-210", message);
+            }
+            findings.parsed(&at, "MI-G1-210", read_location).unzip()
+        }
+        _ => {
+            let repository = findings
+                .required(&properties, "repository", "DM-030")
+                .and_then(|at| findings.parsed(&at, "DM-030", read_repository));
+            let revision = findings
+                .required(&properties, "revision", "DM-031")
+                .and_then(|at| findings.parsed(&at, "DM-031", read_revision));
+            (repository, revision)
+        }
+    };
+    let wait = match properties.field("wait") {
+        // Some samples of the older generation put it in quotes.
+        Some(at) if source == Source::OlderDocument && matches!(at.node.content, Content::Text(_)) => {
+            findings.parsed(&at, "DM-034", |text| text.parse::<bool>().map_err(|_| "must be true or false"))
+        }
+        _ => findings.optional_boolean(&properties, "wait", "DM-034"),
+    };
     let timeout = properties.field("timeout").and_then(|at| findings.parsed(&at, "DM-033", read_timeout));
     if findings.len() > before {
         return None;
@@ -132,6 +156,14 @@ fn read_revision(text: &str) -> Result<Revision, &'static str> {
 
 fn read_timeout(text: &str) -> Result<Timeout, &'static str> {
     Timeout::parse(text).ok_or("must be minutes and seconds, both present, such as 8m30s or 5m0s")
+}
+
+/// `packageLocation` as we write it: an OCI reference with its tag.
+fn read_location(text: &str) -> Result<(String, Revision), &'static str> {
+    const SHAPE: &str = "must be an OCI reference with a tag, such as oci://registry.example.com/team/app:1.0.9; \
+                         packages at plain URLs cannot be fetched";
+    let (repository, tag) = text.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).ok_or(SHAPE)?;
+    Ok((read_repository(repository).map_err(|_| SHAPE)?, Revision::parse(tag).ok_or(SHAPE)?))
 }
 
 /// `oci://host[:port]/path`, without tag or digest.
@@ -198,7 +230,7 @@ pub(crate) fn read_extensions(
                 findings.add(entry.place, "DM-200", format!("the value of {key} must be an object"));
             }
             // Never a reason to fail on a device (DM-183).
-            (_, Source::Document) => {}
+            (_, Source::Document | Source::OlderDocument) => {}
         }
     }
     extensions

@@ -13,8 +13,9 @@ use crate::description::constraints::ARCHITECTURES;
 use crate::g2::EXTENSION;
 use crate::tree::{At, Content, Findings, is_extension};
 
-const PERIPHERALS: [&str; 5] = ["gpu", "display", "camera", "microphone", "speaker"];
-const INTERFACES: [&str; 7] = ["ethernet", "wifi", "cellular", "bluetooth", "usb", "canbus", "rs232"];
+pub(crate) const PERIPHERALS: [&str; 5] = ["gpu", "display", "camera", "microphone", "speaker"];
+pub(crate) const INTERFACES: [&str; 7] =
+    ["ethernet", "wifi", "cellular", "bluetooth", "usb", "canbus", "rs232"];
 /// What a device that hosts workloads reports, and one that does not leaves out (DM-102, DM-103).
 const HOSTING: [&str; 8] = [
     "cpus",
@@ -26,8 +27,8 @@ const HOSTING: [&str; 8] = [
     "supportedRuntimes",
     "supportedDeploymentTypes",
 ];
-const LIST_LENGTH_MAX: usize = 1_000;
-const TEXT_LENGTH_MAX: usize = 4_000;
+pub(crate) const LIST_LENGTH_MAX: usize = 1_000;
+pub(crate) const TEXT_LENGTH_MAX: usize = 4_000;
 
 /// The body of a capabilities report: `properties` and `labels` as they are, and our own additions.
 pub fn write(capabilities: &Capabilities) -> Vec<u8> {
@@ -35,6 +36,15 @@ pub fn write(capabilities: &Capabilities) -> Vec<u8> {
     if !capabilities.labels.is_empty() {
         body["labels"] = json!(capabilities.labels);
     }
+    let extension = extension(capabilities);
+    if !extension.is_empty() {
+        body[EXTENSION] = Value::Object(extension);
+    }
+    body.to_string().into_bytes()
+}
+
+/// Our own additions, in both generations.
+pub(crate) fn extension(capabilities: &Capabilities) -> serde_json::Map<String, Value> {
     let mut extension = serde_json::Map::new();
     if capabilities.simulated {
         extension.insert("simulated".into(), true.into());
@@ -42,10 +52,18 @@ pub fn write(capabilities: &Capabilities) -> Vec<u8> {
     if let Some(version) = &capabilities.agent_version {
         extension.insert("agentVersion".into(), version.as_str().into());
     }
-    if !extension.is_empty() {
-        body[EXTENSION] = Value::Object(extension);
-    }
-    body.to_string().into_bytes()
+    extension
+}
+
+/// Whether the device is simulated, and its agent's version.
+pub(crate) fn read_extension(root: &At<'_>) -> (bool, Option<String>) {
+    let extension = root.field(EXTENSION);
+    let field = |key: &str| extension.as_ref().and_then(|at| at.field(key)).map(|at| &at.node.content);
+    let version = match field("agentVersion") {
+        Some(Content::Text(version)) => Some(version.chars().take(100).collect()),
+        _ => None,
+    };
+    (matches!(field("simulated"), Some(Content::Boolean(true))), version)
 }
 
 /// What a device says it is and can do.
@@ -102,8 +120,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     }
     let hosts = HOSTING.iter().any(|key| at.has(key));
     let hosting = if hosts { read_hosting(&at, labels.is_empty(), findings) } else { None };
-    let extension = root.field(EXTENSION);
-    let extension = |key: &str| extension.as_ref().and_then(|at| at.field(key)).map(|at| &at.node.content);
+    let (simulated, agent_version) = read_extension(root);
     Some(Capabilities {
         device: device?,
         vendor: vendor?,
@@ -112,11 +129,8 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         hosting,
         properties: at.node.to_object(),
         labels,
-        simulated: matches!(extension("simulated"), Some(Content::Boolean(true))),
-        agent_version: match extension("agentVersion") {
-            Some(Content::Text(version)) => Some(version.chars().take(100).collect()),
-            _ => None,
-        },
+        simulated,
+        agent_version,
     })
 }
 
@@ -164,7 +178,12 @@ fn read_hosting(at: &At<'_>, unlabelled: bool, findings: &mut Findings) -> Optio
     Some(Hosting { cpus, memory_bytes, storage_bytes, deployment_types })
 }
 
-fn required_list<'n>(at: &At<'n>, key: &str, rule: &'static str, findings: &mut Findings) -> Vec<At<'n>> {
+pub(crate) fn required_list<'n>(
+    at: &At<'n>,
+    key: &str,
+    rule: &'static str,
+    findings: &mut Findings,
+) -> Vec<At<'n>> {
     let items = findings.required_items(at, key, rule).unwrap_or_default();
     if items.len() > LIST_LENGTH_MAX {
         findings.add(at.place_of(key), rule, format!("has more than {LIST_LENGTH_MAX} elements"));
@@ -219,7 +238,7 @@ fn check_older_architectures(at: &At<'_>, gone: &str, findings: &mut Findings) {
     }
 }
 
-fn read_labels(root: &At<'_>, findings: &mut Findings) -> BTreeMap<String, Value> {
+pub(crate) fn read_labels(root: &At<'_>, findings: &mut Findings) -> BTreeMap<String, Value> {
     let mut labels = BTreeMap::new();
     let Some(at) = root.field("labels").filter(|at| findings.is_map(at, "MI-G2-134")) else { return labels };
     if at.entries().count() > LIST_LENGTH_MAX {

@@ -24,24 +24,37 @@ pub const MEDIA_TYPE: &str = "application/yaml";
 
 /// The document's bytes: the same workload gives the same bytes, always.
 pub fn write(workload: &Workload) -> Vec<u8> {
-    let placement = match &workload.placement {
-        Placement::Device(device) => device.to_string(),
-        Placement::AnyChildOf(gateway) => format!("{gateway}/*"),
-    };
-    let metadata = Node::map([
-        ("name", Node::text(&workload.name)),
-        ("namespace", Node::text(&workload.namespace)),
-        ("deviceId", Node::text(placement)),
-    ]);
+    let metadata = Node::map(metadata(workload));
     // The profile's id and description stay behind: the standard closes this object (DM-074).
     let mut profile = vec![
         ("type".to_owned(), Node::text(workload.kind.as_str())),
-        ("components".to_owned(), Node::list(workload.components.iter().map(component))),
+        ("components".to_owned(), Node::list(workload.components.iter().map(|each| component(each, None)))),
     ];
     if let Some(constraints) = &workload.constraints {
         profile.push(("deviceConstraints".to_owned(), Node::from(&constraints.as_written)));
     }
     profile.extend(extensions(&workload.extensions));
+    let root = Node::map([
+        ("id", Node::text(workload.id.to_string())),
+        ("metadata", metadata),
+        ("spec", spec(workload, profile)),
+    ]);
+    yaml::write(&root).into_bytes()
+}
+
+pub(crate) fn metadata(workload: &Workload) -> [(&'static str, Node); 3] {
+    let placement = match &workload.placement {
+        Placement::Device(device) => device.to_string(),
+        Placement::AnyChildOf(gateway) => format!("{gateway}/*"),
+    };
+    [
+        ("name", Node::text(&workload.name)),
+        ("namespace", Node::text(&workload.namespace)),
+        ("deviceId", Node::text(placement)),
+    ]
+}
+
+pub(crate) fn spec(workload: &Workload, profile: Vec<(String, Node)>) -> Node {
     let parameters =
         workload.parameters.iter().map(|parameter| (parameter.name.as_str(), resolved(parameter)));
     let mut spec = vec![
@@ -50,21 +63,18 @@ pub fn write(workload: &Workload) -> Vec<u8> {
         ("parameters", Node::map(parameters)),
     ];
     spec.extend(hints(&workload.hints).map(|hints| (EXTENSION, hints)));
-    let root = Node::map([
-        ("id", Node::text(workload.id.to_string())),
-        ("metadata", metadata),
-        ("spec", Node::map(spec)),
-    ]);
-    yaml::write(&root).into_bytes()
+    Node::map(spec)
 }
 
-fn component(component: &Component) -> Node {
+/// A component, with the location that an older generation wants besides.
+pub(crate) fn component(component: &Component, package_location: Option<String>) -> Node {
     let mut properties = vec![
         ("repository", Node::text(&component.repository)),
         ("revision", Node::text(component.revision.as_str())),
     ];
     properties.extend(component.wait.map(|wait| ("wait", Node::new(Content::Boolean(wait)))));
     properties.extend(component.timeout.map(|timeout| ("timeout", Node::text(timeout.to_string()))));
+    properties.extend(package_location.map(|location| ("packageLocation", Node::text(location))));
     let fields = [
         ("name".to_owned(), Node::text(component.name.as_str())),
         ("properties".to_owned(), Node::map(properties)),
@@ -72,7 +82,7 @@ fn component(component: &Component) -> Node {
     Node::map(fields.into_iter().chain(extensions(&component.extensions)))
 }
 
-fn extensions(extensions: &Extensions) -> impl Iterator<Item = (String, Node)> + '_ {
+pub(crate) fn extensions(extensions: &Extensions) -> impl Iterator<Item = (String, Node)> + '_ {
     extensions.iter().map(|(key, value)| (key.clone(), Node::from(value)))
 }
 
@@ -121,53 +131,66 @@ fn hints(hints: &Hints) -> Option<Node> {
 /// # Errors
 /// Every broken rule; never empty.
 pub fn read(bytes: &[u8]) -> Result<Workload, Vec<Violation>> {
-    let node = yaml::read(bytes).map_err(|error| vec![Violation::new("", "YAML", error.to_string())])?;
+    read_node(&read_tree(bytes)?, Source::Document, None)
+}
+
+/// As [`read`], from a tree, in the shapes that `source` may have; `reader` is the device that a document
+/// without a `deviceId` is for.
+pub(crate) fn read_node(
+    node: &Node,
+    source: Source,
+    reader: Option<&DeviceId>,
+) -> Result<Workload, Vec<Violation>> {
     let mut findings = Findings::default();
-    let workload = read_root(&At::root(&node), &mut findings);
+    let workload = read_root(&At::root(node), source, reader, &mut findings);
     match workload {
         Some(workload) if findings.is_empty() => Ok(workload),
         _ => Err(findings.into_vec()),
     }
 }
 
-fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Workload> {
+/// The tree of a document's bytes.
+pub(crate) fn read_tree(bytes: &[u8]) -> Result<Node, Vec<Violation>> {
+    yaml::read(bytes).map_err(|error| vec![Violation::new("", "YAML", error.to_string())])
+}
+
+fn read_root(
+    root: &At<'_>,
+    source: Source,
+    reader: Option<&DeviceId>,
+    findings: &mut Findings,
+) -> Option<Workload> {
     if !findings.is_map(root, "DM-070") {
         return None;
     }
-    let id = findings
-        .required(root, "id", "DM-070")
-        .and_then(|at| findings.parsed(&at, "DM-070", AssignmentId::parse));
     let metadata = findings.required_map(root, "metadata", "DM-072");
-    let (name, namespace, placement) = match &metadata {
-        Some(at) => (
-            read_name(at, "name", findings),
-            read_name(at, "namespace", findings),
-            findings
-                .required(at, "deviceId", "DM-072")
-                .and_then(|at| findings.parsed(&at, "DM-072", read_placement)),
-        ),
-        None => (None, None, None),
-    };
-    // Where an older shape keeps the application's id, so that its message points at what is there.
     let older = metadata.as_ref().and_then(|at| at.field("annotations"));
-    if let Some(older) = &older {
+    if let (Source::Document, Some(older)) = (source, &older) {
         let message = "annotations belong to an older shape of the document; applicationId moved to spec";
         findings.add(older.place.clone(), "DM-073", message);
-        if let Some(at) = older.field("applicationId") {
-            findings.parsed(&at, "DM-071", PackageId::parse);
-        }
     }
-    let spec = findings.required_map(root, "spec", "DM-071")?;
-    let application = match spec.field("applicationId") {
-        None if older.is_some() => None,
-        _ => findings.required(&spec, "applicationId", "DM-071"),
+    let id = read_either(root, "id", older.as_ref(), source, "DM-070", AssignmentId::parse, findings);
+    let (name, namespace, placement) = match &metadata {
+        Some(at) => {
+            let (name, namespace) = (read_name(at, "name", findings), read_name(at, "namespace", findings));
+            let placement = match (at.field("deviceId"), reader) {
+                (None, Some(reader)) => Some(Placement::Device(reader.clone())),
+                _ => findings
+                    .required(at, "deviceId", "DM-072")
+                    .and_then(|at| findings.parsed(&at, "DM-072", read_placement)),
+            };
+            (name, namespace, placement)
+        }
+        None => (None, None, None),
     };
-    let application = application.and_then(|at| findings.parsed(&at, "DM-071", PackageId::parse));
+    let spec = findings.required_map(root, "spec", "DM-071")?;
+    let application =
+        read_either(&spec, "applicationId", older.as_ref(), source, "DM-071", PackageId::parse, findings);
     let parameters = read_parameters(&spec, findings);
     let hints = read_hints(&spec, findings);
     let profile = findings.required_map(&spec, "deploymentProfile", "DM-079")?;
-    let kind = profile::read_kind(&profile, findings);
-    let components = profile::read_components(&profile, Source::Document, findings);
+    let kind = profile::read_kind(&profile, source, findings);
+    let components = profile::read_components(&profile, source, findings);
     let mut names = BTreeSet::new();
     for (at, component) in components.iter().flatten().enumerate() {
         if !names.insert(&component.name) {
@@ -176,9 +199,9 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Workload> {
         }
     }
     let constraints =
-        profile.field("deviceConstraints").and_then(|at| constraints::read(&at, Source::Document, findings));
+        profile.field("deviceConstraints").and_then(|at| constraints::read(&at, source, findings));
     let known = ["type", "components", "deviceConstraints"];
-    let extensions = profile::read_extensions(&profile, &known, Source::Document, findings);
+    let extensions = profile::read_extensions(&profile, &known, source, findings);
     Some(Workload {
         id: id?,
         name: name?,
@@ -192,6 +215,34 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Workload> {
         extensions,
         hints,
     })
+}
+
+/// A value that older shapes keep under `metadata.annotations`. Written in both places, it must be the same
+/// (AMB-07); in the current shape the other place is no place at all.
+fn read_either<T: PartialEq, E: std::fmt::Display>(
+    at: &At<'_>,
+    key: &str,
+    older: Option<&At<'_>>,
+    source: Source,
+    rule: &'static str,
+    parse: impl Fn(&str) -> Result<T, E>,
+    findings: &mut Findings,
+) -> Option<T> {
+    let elsewhere = older.and_then(|older| older.field(key));
+    let other = elsewhere.as_ref().and_then(|at| findings.parsed(at, rule, &parse));
+    let here = match (at.field(key), &elsewhere) {
+        (None, Some(_)) => None,
+        // The complaint about the shape says it already.
+        (None, None) if older.is_some() && source == Source::Document && key != "id" => None,
+        _ => findings.required(at, key, rule).and_then(|at| findings.parsed(&at, rule, &parse)),
+    };
+    if let (Some(here), Some(other), Some(elsewhere)) = (&here, &other, &elsewhere)
+        && here != other
+    {
+        let message = format!("must be the same as {}", at.place_of(key));
+        findings.add(elsewhere.place.clone(), "AMB-07", message);
+    }
+    here.or(other)
 }
 
 fn read_name(at: &At<'_>, key: &str, findings: &mut Findings) -> Option<String> {

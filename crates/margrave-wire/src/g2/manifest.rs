@@ -18,25 +18,41 @@ pub const SIZE_MAX: usize = 8 << 20;
 /// Canonical JSON rounds numbers to doubles; an advisory size that would be rounded is left out instead.
 const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
 
+/// What every path of the generation starts with.
+const ROOT: &str = "/api/v1";
+
 /// Where a bundle is served (MI-G2-049).
 pub fn bundle_path(digest: &Digest) -> String {
-    format!("/api/v1/bundles/{digest}")
+    bundle_under(ROOT, digest)
 }
 
 /// Where a document is served (MI-G2-050).
 pub fn document_path(id: AssignmentId, digest: &Digest) -> String {
-    format!("/api/v1/deployments/{id}/{digest}")
+    document_under(ROOT, id, digest)
+}
+
+pub(crate) fn bundle_under(root: &str, digest: &Digest) -> String {
+    format!("{root}/bundles/{digest}")
+}
+
+pub(crate) fn document_under(root: &str, id: AssignmentId, digest: &Digest) -> String {
+    format!("{root}/deployments/{id}/{digest}")
 }
 
 /// The manifest's bytes: RFC 8785 (MI-G2-054), except that a version above 2^53 is written exactly, where
 /// RFC 8785 would round it to a double and two manifests would share a number (DM-086).
 pub fn write(manifest: &Manifest) -> Vec<u8> {
+    write_under(ROOT, manifest)
+}
+
+/// As [`write`], for a generation whose paths start with something else.
+pub(crate) fn write_under(root: &str, manifest: &Manifest) -> Vec<u8> {
     let bundle = manifest.bundle().map_or(Value::Null, |blob| {
-        let url = bundle_path(&blob.digest);
+        let url = bundle_under(root, &blob.digest);
         sized(json!({ "mediaType": bundle::MEDIA_TYPE, "digest": blob.digest, "url": url }), blob)
     });
     let entry = |entry: &Entry| {
-        let url = document_path(entry.id, &entry.document.digest);
+        let url = document_under(root, entry.id, &entry.document.digest);
         let fields = json!({ "deploymentId": entry.id, "digest": entry.document.digest, "url": url });
         sized(fields, entry.document)
     };
@@ -73,19 +89,23 @@ pub struct Listing {
 
 /// A manifest that a device may act on, once it has judged the version.
 pub fn read(bytes: &[u8]) -> Result<Listing, BodyError> {
+    read_under(ROOT, bytes)
+}
+
+pub(crate) fn read_under(paths: &str, bytes: &[u8]) -> Result<Listing, BodyError> {
     if bytes.len() > SIZE_MAX {
         return Err(BodyError::Malformed(format!("{} bytes are more than a manifest has", bytes.len())));
     }
     let node = read_json(bytes)?;
     let mut findings = Findings::default();
-    let listing = read_root(&At::root(&node), &mut findings);
+    let listing = read_root(&At::root(&node), paths, &mut findings);
     match listing {
         Some(listing) if findings.is_empty() => Ok(listing),
         _ => Err(BodyError::Invalid(findings.into_vec())),
     }
 }
 
-fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Listing> {
+fn read_root(root: &At<'_>, paths: &str, findings: &mut Findings) -> Option<Listing> {
     if !findings.is_map(root, "MI-G2-047") {
         return None;
     }
@@ -109,7 +129,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Listing> {
             findings.add(at.place_of("mediaType"), "MI-G2-049", message);
         }
         let blob = read_blob(&at, findings);
-        let url = blob.and_then(|blob| read_url(&at, &bundle_path(&blob.digest), findings));
+        let url = blob.and_then(|blob| read_url(&at, &bundle_under(paths, &blob.digest), findings));
         (blob, url)
     });
     let items = findings.required_items(root, "deployments", "MI-G2-050")?;
@@ -117,7 +137,8 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Listing> {
         findings.add("/deployments", "MI-G2-050", InvalidManifest::TooManyEntries(items.len()).to_string());
         return None;
     }
-    let mut listed: Vec<(Entry, String)> = items.iter().filter_map(|at| read_entry(at, findings)).collect();
+    let mut listed: Vec<(Entry, String)> =
+        items.iter().filter_map(|at| read_entry(at, paths, findings)).collect();
     if !findings.is_empty() {
         return None;
     }
@@ -140,7 +161,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Listing> {
     }
 }
 
-fn read_entry(at: &At<'_>, findings: &mut Findings) -> Option<(Entry, String)> {
+fn read_entry(at: &At<'_>, paths: &str, findings: &mut Findings) -> Option<(Entry, String)> {
     if !findings.is_map(at, "MI-G2-050") {
         return None;
     }
@@ -149,7 +170,7 @@ fn read_entry(at: &At<'_>, findings: &mut Findings) -> Option<(Entry, String)> {
         .and_then(|at| findings.parsed(&at, "MI-G2-050", AssignmentId::parse));
     let document = read_blob(at, findings);
     let (id, document) = (id?, document?);
-    let url = read_url(at, &document_path(id, &document.digest), findings)?;
+    let url = read_url(at, &document_under(paths, id, &document.digest), findings)?;
     Some((Entry { id, document }, url))
 }
 

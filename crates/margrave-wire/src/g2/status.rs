@@ -36,6 +36,15 @@ struct DetailBody {
 
 /// The body of a status report.
 pub fn write(report: &Report) -> Vec<u8> {
+    let body = json!({
+        "deploymentId": report.assignment.to_string(),
+        "adoptedManifestVersion": report.adopted_version,
+    });
+    common(report, body).to_string().into_bytes()
+}
+
+/// Adds to a body what both generations write alike.
+pub(crate) fn common(report: &Report, mut body: Value) -> Value {
     let component = |component: &ComponentReport| {
         let mut fields = json!({ "name": component.name, "state": component.state.as_str() });
         insert_fault(&mut fields, component.fault.as_ref());
@@ -43,12 +52,8 @@ pub fn write(report: &Report) -> Vec<u8> {
     };
     let mut status = json!({ "state": report.state.as_str() });
     insert_fault(&mut status, report.fault.as_ref());
-    let mut body = json!({
-        "deploymentId": report.assignment.to_string(),
-        "adoptedManifestVersion": report.adopted_version,
-        "status": status,
-        "components": report.components.iter().map(component).collect::<Vec<_>>(),
-    });
+    body["status"] = status;
+    body["components"] = report.components.iter().map(component).collect();
     if let Some(device) = &report.device {
         body["deviceId"] = device.as_str().into();
     }
@@ -64,7 +69,7 @@ pub fn write(report: &Report) -> Vec<u8> {
         };
         body[EXTENSION] = serde_json::to_value(detail).expect("plain fields are JSON");
     }
-    body.to_string().into_bytes()
+    body
 }
 
 fn insert_fault(fields: &mut Value, fault: Option<&Fault>) {
@@ -77,31 +82,38 @@ fn insert_fault(fields: &mut Value, fault: Option<&Fault>) {
 pub fn read(bytes: &[u8]) -> Result<Report, BodyError> {
     let node = read_json(bytes)?;
     let mut findings = Findings::default();
-    let report = read_root(&At::root(&node), &mut findings);
+    let root = At::root(&node);
+    let adopted = read_adopted(&root, &mut findings);
+    let device = root.field("deviceId").and_then(|at| findings.parsed(&at, "MI-G2-102", DeviceId::parse));
+    let report = read_common(&root, device, adopted, &mut findings);
     match report {
         Some(report) if findings.is_empty() => Ok(report),
         _ => Err(BodyError::Invalid(findings.into_vec())),
     }
 }
 
-fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Report> {
+fn read_adopted(root: &At<'_>, findings: &mut Findings) -> Option<u64> {
+    let at = findings.required(root, "adoptedManifestVersion", "DM-092")?;
+    let version = findings.unsigned(&at, "DM-092")?;
+    if version == 0 {
+        findings.add(at.place, "DM-092", "must be the version of an adopted manifest; the first one is 1");
+    }
+    Some(version)
+}
+
+/// What both generations read alike.
+pub(crate) fn read_common(
+    root: &At<'_>,
+    device: Option<DeviceId>,
+    adopted_version: Option<u64>,
+    findings: &mut Findings,
+) -> Option<Report> {
     if !findings.is_map(root, "MI-G2-101") {
         return None;
     }
     let assignment = findings
         .required(root, "deploymentId", "MI-G2-101")
         .and_then(|at| findings.parsed(&at, "MI-G2-101", AssignmentId::parse));
-    let device = root.field("deviceId").and_then(|at| findings.parsed(&at, "MI-G2-102", DeviceId::parse));
-    let adopted_version = findings
-        .required(root, "adoptedManifestVersion", "DM-092")
-        .and_then(|at| findings.unsigned(&at, "DM-092").map(|version| (at, version)));
-    if let Some((at, 0)) = &adopted_version {
-        findings.add(
-            at.place.clone(),
-            "DM-092",
-            "must be the version of an adopted manifest; the first one is 1",
-        );
-    }
     let status = findings.required_map(root, "status", "MI-G2-101");
     let (state, fault) = match &status {
         Some(at) => (read_state(at, findings), read_fault(at, findings)),
@@ -117,7 +129,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Report> {
     Some(Report {
         assignment: assignment?,
         device,
-        adopted_version: adopted_version?.1,
+        adopted_version: adopted_version?,
         state: state?,
         fault,
         components,

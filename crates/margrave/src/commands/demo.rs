@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::serve::{Stop, quoted};
+use super::serve::{Stop, quoted, signed_lines};
 use crate::cli;
 use crate::demo::{Demo, Wanted};
 use crate::exit::{Answer, Result, Trouble};
@@ -13,8 +13,8 @@ use crate::render::{Screen, count};
 
 pub(crate) async fn run(screen: &Screen, args: cli::Demo) -> Result {
     logging::for_a_demo()?;
-    let cli::Demo { data, devices, simulated, listen, device_listen, local_listen } = args;
-    let wanted = Wanted { data, devices, simulated, listen, device_listen, local_listen };
+    let cli::Demo { data, devices, simulated, listen, device_listen, local_listen, signed_listen } = args;
+    let wanted = Wanted { data, devices, simulated, listen, device_listen, local_listen, signed_listen };
     let mut stop = Stop::listen()?;
     screen.words("Starting a server, devices and sample packages…");
     // A signal while it starts waits until there is something to take away in order; a second one does not.
@@ -69,6 +69,7 @@ fn greet(screen: &Screen, demo: &Demo) -> Result<()> {
             "signIn": link,
             "url": server.url(),
             "pin": server.pin(),
+            "signedUrls": server.signed_urls(),
             "token": context.token,
             "context": demo.context_file,
             "devices": demo.plan.iter().map(|device| &device.name).collect::<Vec<_>>(),
@@ -94,6 +95,9 @@ fn greet(screen: &Screen, demo: &Demo) -> Result<()> {
         format!("  Token     {}", context.token),
         format!("  Devices   {}", names(demo)),
         format!("  Samples   {}", demo.samples.display()),
+    ]);
+    lines.extend(signed_lines(server));
+    lines.extend([
         String::new(),
         "On the page: choose a package, press Deploy, pick some devices. Or in another terminal:".to_owned(),
         String::new(),

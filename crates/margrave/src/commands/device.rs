@@ -1,7 +1,7 @@
 //! `margrave device`: the fleet's devices.
 
 use jiff::Timestamp;
-use margrave_wire::operator::{self, CreateJoinToken, SetLabels};
+use margrave_wire::operator::{self, AcceptCertificate, CreateJoinToken, MoveDevice, SetLabels};
 
 use super::confirm::confirm;
 use crate::cli::{self, Noun};
@@ -12,10 +12,15 @@ use crate::render::{self, Column, Field, Screen, Table};
 pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
     let client = Client::connect(&args.connection)?;
     match args.verb {
-        cli::Device::List { search, label, condition } => {
+        cli::Device::List { waiting: true, .. } => list_waiting(screen, &client.waiting().await?),
+        cli::Device::List { search, label, condition, waiting: false } => {
             let label = label.map(|pair| format!("{}={}", pair.key, pair.value));
             let devices = client.devices(search.as_deref(), label.as_deref(), condition.as_deref()).await?;
-            list(screen, &devices)
+            list(screen, &devices)?;
+            if !screen.json {
+                remind(screen, client.waiting().await?.len());
+            }
+            Ok(Answer::Done)
         }
         cli::Device::Show { device } => show(screen, &client.device(&device).await?),
         cli::Device::Token { name, labels, valid } => {
@@ -23,7 +28,35 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
             let want = CreateJoinToken { device: name, labels, valid_seconds: Some(valid.as_secs()) };
             token(screen, &client.create_join_token(&want).await?)
         }
-        cli::Device::Accept { device } => changed(screen, &client.accept(&device).await?, "accepted"),
+        cli::Device::Accept { certificate: Some(file), .. } => {
+            let certificate = std::fs::read_to_string(&file)
+                .map_err(|error| Trouble::because(format!("{} cannot be read", file.display()), &error))?;
+            let accepted = client.accept_certificate(&AcceptCertificate { certificate }).await?;
+            decided(screen, &accepted)
+        }
+        cli::Device::Accept { device, certificate: None } => {
+            let device = device.unwrap_or_default();
+            changed(screen, &client.accept(&device).await?, "accepted")
+        }
+        cli::Device::Reject { device } => decided(screen, &client.reject(&device).await?),
+        cli::Device::Move { device, to, yes } => {
+            let (old, new) = (client.device(&device).await?, client.device(&to).await?);
+            let question = format!(
+                "Move {} to {}? What it was labelled and given goes there, and {} is refused from then on.",
+                old.id, new.id, old.id
+            );
+            if !confirm(&question, yes)? {
+                screen.words("Nothing was changed.");
+                return Ok(Answer::No);
+            }
+            let moved = client.move_device(&old.id, &MoveDevice { to: new.id }).await?;
+            if screen.json {
+                screen.object(&moved)?;
+            } else {
+                screen.words(format_args!("{} took the place of {}.", moved.id, old.id));
+            }
+            Ok(Answer::Done)
+        }
         cli::Device::Retire { device, yes } => {
             let known = client.device(&device).await?;
             let question = match known.assignments.len() {
@@ -55,6 +88,56 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
             Ok(Answer::Done)
         }
     }
+}
+
+/// That somebody waits is worth a line wherever devices are looked at.
+fn remind(screen: &Screen, waiting: usize) {
+    let words = match waiting {
+        0 => return,
+        1 => "\n1 device waits to be accepted: margrave device list --waiting".to_owned(),
+        more => format!("\n{more} devices wait to be accepted: margrave device list --waiting"),
+    };
+    screen.words(words);
+}
+
+fn list_waiting(screen: &Screen, waiting: &[operator::SignedClient]) -> Result {
+    if screen.json {
+        screen.object(&waiting)?;
+        return Ok(Answer::Done);
+    }
+    if waiting.is_empty() {
+        screen.words("No device waits to be accepted.");
+        return Ok(Answer::Done);
+    }
+    let now = Timestamp::now();
+    let mut table = Table::new(&[
+        Column::fixed("ID"),
+        Column::fixed("FINGERPRINT"),
+        Column::fixed("ASKED").optional(),
+        Column::fixed("FROM").optional(),
+        Column::flexible("SAYS IT IS"),
+    ]);
+    for client in waiting {
+        table.row([
+            client.client.as_str().into(),
+            client.fingerprint.as_str().into(),
+            render::ago(&client.last_seen, now).into(),
+            client.address.clone().unwrap_or_default().into(),
+            client.subject.as_str().into(),
+        ]);
+    }
+    screen.table(&table)?;
+    screen.words("\nCompare the fingerprint with what the device shows, then: margrave device accept ID");
+    Ok(Answer::Done)
+}
+
+fn decided(screen: &Screen, client: &operator::SignedClient) -> Result {
+    if screen.json {
+        screen.object(client)?;
+    } else {
+        screen.words(format_args!("{} is {}.", client.client, client.decision));
+    }
+    Ok(Answer::Done)
 }
 
 fn list(screen: &Screen, devices: &[operator::Device]) -> Result {
@@ -106,6 +189,9 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
         ("Condition", device.condition.clone()),
         ("Standing", device.standing.clone()),
     ];
+    if device.form == "g1" {
+        facts.push(("Interface", format!("g1 (signed requests), as {}", device.client)));
+    }
     if let Some(reason) = &device.reason {
         facts.push(("Reason", reason.clone()));
     }

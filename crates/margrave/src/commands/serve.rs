@@ -1,10 +1,11 @@
 //! `margrave serve`: the server, until it is told to stop.
 
-use margrave_server::{Config, Server};
+use margrave_server::fleet::Accept;
+use margrave_server::{Config, Server, SignedConfig};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::Serve;
+use crate::cli::{Serve, Signed};
 use crate::exit::{Answer, Result, Trouble};
 use crate::logging;
 use crate::render::Screen;
@@ -33,6 +34,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
         wfm_id,
         svid_lifetime,
         registry_address,
+        signed,
     } = args;
     raise_file_limit();
     let mut config = Config::new(&data);
@@ -47,6 +49,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
     config.wfm = wfm_id;
     config.svid_lifetime = svid_lifetime;
     config.registry_address = registry_address;
+    config.signed = signed_config(signed);
 
     // Before anything is started, so that no signal in between ends us abruptly.
     let mut stop = Stop::listen()?;
@@ -71,6 +74,37 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
     }
 }
 
+fn signed_config(args: Signed) -> Option<SignedConfig> {
+    let Signed {
+        signed_listen,
+        signed_urls,
+        signed_plain,
+        signed_window,
+        signed_accept,
+        signed_trust,
+        signed_unsigned_onboarding,
+    } = args;
+    Some(SignedConfig {
+        listen: signed_listen?,
+        urls: signed_urls,
+        plain: signed_plain,
+        window: signed_window,
+        accept: if signed_accept == "any" { Accept::Any } else { Accept::Ask },
+        trust: signed_trust,
+        unsigned_onboarding: signed_unsigned_onboarding,
+    })
+}
+
+/// What is said about the signed interface where it is on.
+pub(crate) fn signed_lines(server: &Server) -> Vec<String> {
+    let Some(address) = server.addresses().signed else { return Vec::new() };
+    let url = server.signed_urls().first().cloned().unwrap_or_default();
+    vec![
+        format!("  Signed    {url} ({address})"),
+        "            (the older interface, g1; not conformant with Margo 1.0.0-rc.3)".to_owned(),
+    ]
+}
+
 fn greet(screen: &Screen, server: &Server, context_file: &std::path::Path) -> Result<()> {
     let addresses = server.addresses();
     let link = server.sign_in_link();
@@ -81,6 +115,8 @@ fn greet(screen: &Screen, server: &Server, context_file: &std::path::Path) -> Re
             "web": addresses.web.to_string(),
             "device": addresses.device.to_string(),
             "local": addresses.local.map(|address| address.to_string()),
+            "signed": addresses.signed.map(|address| address.to_string()),
+            "signedUrls": server.signed_urls(),
             "context": context_file,
             "signIn": link,
         }));
@@ -96,6 +132,7 @@ fn greet(screen: &Screen, server: &Server, context_file: &std::path::Path) -> Re
     if let Some(local) = addresses.local {
         lines.push(format!("  Local     http://{local}"));
     }
+    lines.extend(signed_lines(server));
     lines.extend([
         format!("  Pin       {}", server.pin()),
         format!("  Context   {}", context_file.display()),

@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use margrave_server::{Config, Server, StartError};
+use margrave_server::{Config, Server, SignedConfig, StartError};
 
 pub(crate) use self::devices::Plan;
 use self::devices::Plant;
@@ -36,6 +36,7 @@ pub(crate) struct Wanted {
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) device_listen: Option<SocketAddr>,
     pub(crate) local_listen: Option<SocketAddr>,
+    pub(crate) signed_listen: Option<SocketAddr>,
 }
 
 /// A running demo.
@@ -70,6 +71,7 @@ impl Demo {
             listen: Port::new(wanted.listen.or(before.map(|before| before.web)), 8443),
             device: Port::new(wanted.device_listen.or(before.map(|before| before.device)), 8444),
             local: Port::new(wanted.local_listen.or(before.map(|before| before.local)), 8480),
+            signed: wanted.signed_listen,
         };
         let plan = devices::plan(wanted.devices);
         let started = Demo::start_with(&data, choice, ports, &plan).await;
@@ -123,6 +125,7 @@ impl Demo {
                     listen: again(Some(addresses.web)),
                     device: again(Some(addresses.device)),
                     local: again(addresses.local),
+                    signed: addresses.signed,
                 };
                 let (simulated, _) = open(data, &choice, ports, plan.len()).await?;
                 server = simulated;
@@ -203,7 +206,7 @@ impl Addresses {
     }
 
     fn of(server: &Server) -> Result<Addresses> {
-        let margrave_server::Addresses { web, device, local } = server.addresses();
+        let margrave_server::Addresses { web, device, local, .. } = server.addresses();
         let local = local.ok_or_else(|| Trouble::broke("the demo's local listener is missing"))?;
         Ok(Addresses { web, device, local })
     }
@@ -249,6 +252,8 @@ struct Ports {
     listen: Port,
     device: Port,
     local: Port,
+    /// Never moved: it is there only if somebody asked for it.
+    signed: Option<SocketAddr>,
 }
 
 /// Starts the server; a usual port that is taken is replaced by a free one.
@@ -264,6 +269,7 @@ async fn open(
         config.listen = ports.listen.address;
         config.device_listen = ports.device.address;
         config.local_listen = Some(ports.local.address);
+        config.signed = ports.signed.map(SignedConfig::new);
         // By address, because a name may lead elsewhere, and everything here is on this machine.
         config.names = ["127.0.0.1", "localhost", "::1"].map(str::to_owned).to_vec();
         config.demo = Some(match choice {

@@ -72,10 +72,12 @@ pub(super) async fn label(
     Ok(Json(api.fleet().label(&actor, &ids.device()?, want).await?))
 }
 
-/// Lets a retired device speak to this server again.
+/// Lets a device in: one that waits to be accepted (by its id or fingerprint, or the beginning of either), or a
+/// retired one again.
 #[utoipa::path(post, path = "/devices/{device}/accept", tag = "devices", operation_id = "acceptDevice",
     params(("device" = String, Path, description = "The device, with '/' written %2F")),
-    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem)))]
+    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem),
+        (status = 409, body = operator::Problem)))]
 pub(super) async fn accept(
     Operator(actor): Operator,
     State(api): State<Api>,

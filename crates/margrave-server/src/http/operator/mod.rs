@@ -9,6 +9,7 @@ mod device;
 mod event;
 mod package;
 mod read;
+mod signed;
 
 use std::sync::Arc;
 
@@ -76,6 +77,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(device::label))
         .routes(routes!(device::accept))
         .routes(routes!(device::retire))
+        .routes(routes!(signed::reject))
+        .routes(routes!(signed::relocate))
+        .routes(routes!(signed::list, signed::bring))
         .routes(routes!(device::token))
         .routes(routes!(package::list, package::add))
         .routes(routes!(package::show, package::remove))

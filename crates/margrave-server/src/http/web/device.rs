@@ -22,10 +22,12 @@ use super::link;
 use super::session::{Submitted, Visitor};
 use super::stamp::Stamp;
 use super::why::Chain;
-use crate::fleet::{DeviceQuery, Error};
+use crate::fleet::{DeviceQuery, Error, Fleet};
 
 const PAGE_SIZE: usize = 50;
 const TIMELINE_MAX: usize = 50;
+/// The form of devices that sign their requests.
+const SIGNED: &str = "g1";
 
 #[derive(Template)]
 #[template(path = "devices.html")]
@@ -34,6 +36,7 @@ struct DevicesPage {
     filter: Filter,
     conditions: [&'static str; 5],
     rows: Vec<Row>,
+    waiting: Vec<Waiting>,
     next: Option<String>,
     command: Command,
 }
@@ -89,9 +92,38 @@ struct Row {
     badge: Badge,
     reason: Option<String>,
     simulated: bool,
+    /// It signs its requests instead of showing a certificate in the handshake.
+    signed: bool,
     labels: Vec<String>,
     assignments: Vec<Line>,
     contact: Option<Stamp>,
+}
+
+/// Somebody who wants to be let in to sign requests.
+struct Waiting {
+    key: String,
+    id: String,
+    path: String,
+    subject: String,
+    fingerprint: String,
+    kind: String,
+    address: Option<String>,
+    asked: Stamp,
+}
+
+impl Waiting {
+    fn of(client: &operator::SignedClient) -> Self {
+        Waiting {
+            key: format!("waiting-{}", client.client),
+            id: client.client.clone(),
+            path: link::device(&client.client),
+            subject: client.subject.clone(),
+            fingerprint: client.fingerprint.clone(),
+            kind: client.key.clone(),
+            address: client.address.clone(),
+            asked: Stamp::ago(&client.last_seen),
+        }
+    }
 }
 
 struct Line {
@@ -114,6 +146,7 @@ impl Row {
             badge: Badge::condition(&device.condition),
             reason: device.reason.clone(),
             simulated: device.simulated,
+            signed: device.form == SIGNED,
             labels: device.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             assignments: device.assignments.iter().map(line).collect(),
             contact: device.last_contact.as_deref().map(Stamp::ago),
@@ -128,10 +161,16 @@ pub(super) async fn list(
 ) -> Result<Response, PageError> {
     let frame = Frame::new(&web, &visitor, Section::Devices, "Devices").await?;
     let page = web.fleet().devices(filter.query()).await?;
+    // Above the first page of all devices; who looks for something else is not kept from it.
+    let waiting = match filter.is_empty() && filter.after.is_none() {
+        true => web.fleet().signed_clients(Some("pending"))?,
+        false => Vec::new(),
+    };
     render(&DevicesPage {
         frame,
         conditions: ["converged", "pending", "failed", "silent", "retired"],
         rows: page.items.iter().map(Row::of).collect(),
+        waiting: waiting.iter().map(Waiting::of).collect(),
         next: page.next.as_deref().map(|after| filter.page(after)),
         filter,
         command: Command::new(["margrave", "device", "token", "--name", "line-1"]),
@@ -155,6 +194,7 @@ struct DevicePage {
     timeline: Vec<Activity>,
     command: Command,
     retired: bool,
+    signed: bool,
     /// It speaks through its gateway, and only that can be retired.
     child: bool,
 }
@@ -185,7 +225,13 @@ pub(super) async fn show(
     let frame = Frame::new(&web, &visitor, Section::Devices, name.clone()).await?.watching("device", &name);
     let frame = frame.leading_to("/devices".to_owned());
     let fleet = web.fleet();
-    let device = fleet.device(&id).await?;
+    let device = match fleet.device(&id).await {
+        // Somebody who waits has no page; the list says what there is to know.
+        Err(Error::NotFound { .. }) if is_waiting(fleet, &name)? => {
+            return Ok(Redirect::to("/devices").into_response());
+        }
+        device => device?,
+    };
     let settled = matches!(device.condition.as_str(), "converged" | "retired");
     let why = if settled { None } else { Some(Chain::of(&fleet.why(&name).await?)) };
     let mut assignments = Vec::with_capacity(device.assignments.len());
@@ -207,6 +253,7 @@ pub(super) async fn show(
         timeline: events.iter().map(Activity::of).collect(),
         command: Command::new(["margrave", "device", "show", &name]),
         retired: device.standing == "retired",
+        signed: device.form == SIGNED,
         child: id.device.is_child(),
         device,
     })
@@ -236,11 +283,13 @@ async fn assignment_card(web: &Web, assignment: &operator::Assignment) -> Result
 /// What the device reported, in words. Anything unexpected is left out rather than guessed at.
 fn facts(capabilities: &Value) -> Vec<Fact> {
     let properties = capabilities.get("properties").unwrap_or(capabilities);
+    // Older devices keep what they have in a place of its own, and call the list of processors otherwise.
+    let resources = properties.get("resources").unwrap_or(properties);
+    let within = |name: &str| properties.get(name).or_else(|| resources.get(name));
     // Agents write `unknown` where a required field has no value.
-    let text =
-        |name: &str| properties.get(name).map(plain).filter(|text| !text.is_empty() && text != "unknown");
+    let text = |name: &str| within(name).map(plain).filter(|text| !text.is_empty() && text != "unknown");
     let list = |name: &str, key: Option<&str>| {
-        let items = properties.get(name)?.as_array()?;
+        let items = within(name)?.as_array()?;
         let words: Vec<String> = items
             .iter()
             .filter_map(|item| match key {
@@ -251,10 +300,13 @@ fn facts(capabilities: &Value) -> Vec<Fact> {
             .collect();
         (!words.is_empty()).then(|| words.join(", "))
     };
-    let cpus = properties.get("cpus").and_then(Value::as_array).map(|cpus| {
+    let cpus = within("cpus").or_else(|| within("cpu")).filter(|cpus| cpus.is_array() || cpus.is_object());
+    let cpus = cpus.map(|cpus| {
+        let cpus = cpus.as_array().map_or(std::slice::from_ref(cpus), Vec::as_slice);
         let words = cpus.iter().map(|cpu| {
             let cores = cpu.get("cores").map(plain).unwrap_or_default();
-            let architecture = cpu.get("architecture").map(plain).unwrap_or_default();
+            let architecture = cpu.get("architecture").or_else(|| cpu.get("architectures"));
+            let architecture = architecture.map(plain).unwrap_or_default();
             let unit = if cores == "1" { "core" } else { "cores" };
             format!("{cores} {unit} {architecture}").trim().to_owned()
         });
@@ -268,6 +320,7 @@ fn facts(capabilities: &Value) -> Vec<Fact> {
         ("Memory", text("memory").map(|text| size(&text))),
         ("Storage", text("storage").map(|text| size(&text))),
         ("Runs", list("supportedDeploymentTypes", None)),
+        ("Roles", list("roles", None)),
         ("Interfaces", list("interfaces", Some("type"))),
         ("Peripherals", list("peripherals", Some("type"))),
     ]
@@ -453,6 +506,19 @@ pub(super) async fn accept(
     Ok(Redirect::to(&link::device(&device.id)).into_response())
 }
 
+pub(super) async fn reject(
+    State(web): State<Web>,
+    Path(id): Path<String>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    web.fleet().reject(&submitted.visitor.actor, &parse(&id)?).await?;
+    Ok(Redirect::to("/devices").into_response())
+}
+
+fn is_waiting(fleet: &Fleet, id: &str) -> Result<bool, Error> {
+    Ok(fleet.signed_clients(None)?.iter().any(|client| client.client == id && client.decision != "accepted"))
+}
+
 fn parse(id: &str) -> Result<DeviceRef, PageError> {
     DeviceRef::parse(id).map_err(|error| PageError::Malformed(sentence(&error.to_string())))
 }
@@ -479,6 +545,15 @@ mod tests {
                 "Runs: helm, compose",
                 "Interfaces: ethernet, wifi",
             ]
+        );
+        let older =
+            facts(&json!({"properties": {"vendor": "Acme", "roles": ["Standalone Device"], "resources": {
+                "cpu": {"cores": 2, "architectures": ["amd64"]}, "memory": "4Gi",
+            }}}));
+        let lines: Vec<String> = older.iter().map(|fact| format!("{}: {}", fact.name, fact.text)).collect();
+        assert_eq!(
+            lines,
+            ["Made by: Acme", "Processor: 2 cores amd64", "Memory: 4 GiB", "Roles: Standalone Device"]
         );
         assert!(facts(&json!({"properties": {"cpus": "many", "interfaces": 7}})).is_empty());
         assert!(facts(&json!(null)).is_empty());

@@ -89,6 +89,7 @@ pub fn router(app: App) -> Router {
         .route("/devices/{device}/labels", post(device::label))
         .route("/devices/{device}/retire", get(device::retire_ask).post(device::retire))
         .route("/devices/{device}/accept", post(device::accept))
+        .route("/devices/{device}/reject", post(device::reject))
         .route("/packages", get(package::list).post(package::add))
         .route("/packages/{package}/{version}", get(package::show))
         .route("/packages/{package}/{version}/icon", get(package::icon))

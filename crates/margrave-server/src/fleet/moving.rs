@@ -1,0 +1,209 @@
+//! Moving a device from signed requests (g1) to mutual TLS (g2).
+//!
+//! To the server these are two clients, and nothing about them says that they are one device: an operator does
+//! (migration, section 6). What the old one was labelled and named in goes to the new one; the old credential is
+//! refused from then on. Numbers of manifests do not go along: they belong to the client, and the new one has its
+//! own, from 1.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use margrave_core::deployment::Deployment;
+use margrave_core::id::{ClientId, DeviceId, DeviceRef};
+use margrave_store::{DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, PublishError, Standing};
+use margrave_wire::{Dialect, operator};
+
+use super::device::speaks_for_itself;
+use super::intent::Change;
+use super::publish::{ATTEMPTS_MAX, Decision, Unplaced, Wish};
+use super::signed::admission_error;
+use super::{Actor, Error, Fleet};
+
+/// Which device takes the place of which.
+type Places = BTreeMap<DeviceRef, DeviceRef>;
+
+impl Fleet {
+    /// Puts the device `to` in the place of the signed device `from`, children with it.
+    pub async fn move_device(
+        &self,
+        actor: &Actor,
+        from: &DeviceRef,
+        to: &DeviceRef,
+    ) -> Result<operator::Device, Error> {
+        self.change(actor, Change::Move { from: from.clone(), to: to.clone() }).await?;
+        self.device(to).await
+    }
+
+    pub(super) async fn replace_device(
+        &self,
+        actor: &Actor,
+        from: &DeviceRef,
+        to: &DeviceRef,
+    ) -> Result<(), Error> {
+        let (from, to) = (self.live.addressed(from), self.live.addressed(to));
+        speaks_for_itself(&from, "move", "moved")?;
+        speaks_for_itself(&to, "move to", "moved to")?;
+        let old = self.existing(&from).await?;
+        let new = self.existing(&to).await?;
+        if old.dialect != Dialect::Signed {
+            return Err(Error::conflict(format!(
+                "{from} does not sign its requests; only a device of the signed interface (g1) is moved"
+            )));
+        }
+        if new.dialect != Dialect::Miaf || new.standing != Standing::Accepted {
+            return Err(Error::conflict(format!(
+                "{to} is no accepted device of the interface by mutual TLS (g2); let the device join first, with \
+                 `margrave device token`"
+            )));
+        }
+        let client = old.device.client.clone();
+        let places = self.places(&client, &to).await?;
+        self.check_move(&places).await?;
+        let before = self.standing(&client);
+        // Out first, written down second, as with every client that is retired.
+        self.live.set_standing(&client, Standing::Retired);
+        // The device that was named stands first, and in the log.
+        let pairs = std::iter::once((from.clone(), to.clone()))
+            .chain(places.into_iter().filter(|(old, _)| *old != from))
+            .collect();
+        let moved = self.store.move_signed(&client, pairs, &to, self.now(), &actor.name).await;
+        if let (Err(_), Some(before)) = (&moved, before) {
+            self.live.set_standing(&client, before);
+        }
+        moved.map_err(admission_error)?;
+        self.signed.set_moved(&client, to);
+        // From here on a crash loses nothing: the rest is done again at the next start.
+        self.finish_moves(&actor.name).await?;
+        self.settle().await
+    }
+
+    /// Names the new devices wherever a deployment still names those that were moved. Safe to call at any time.
+    pub(super) async fn finish_moves(&self, by: &str) -> Result<(), Error> {
+        let moved = self.signed.moved();
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let mut places = Places::new();
+        for (client, to) in moved {
+            places.extend(self.places(&client, &to).await?);
+        }
+        let _deciding = self.deciding.lock().await;
+        for record in self.naming(&places).await? {
+            self.rename_targets(record, &places, by).await?;
+        }
+        Ok(())
+    }
+
+    async fn existing(&self, device: &DeviceRef) -> Result<DeviceRecord, Error> {
+        let found = self.store.device(device).await?;
+        found.ok_or_else(|| Error::not_found(format!("device {}", self.live.spoken(device))))
+    }
+
+    /// The devices of a client, and for each the one in its place: its gateway's name is exchanged.
+    async fn places(&self, client: &ClientId, to: &DeviceRef) -> Result<Places, Error> {
+        let mut places = Places::new();
+        for record in self.store.devices_of(client).await? {
+            let old = &record.device.device;
+            let below = old.as_str().strip_prefix(old.gateway().as_str()).unwrap_or_default();
+            let new = DeviceId::parse(&format!("{}{below}", to.device))
+                .map_err(|error| Error::conflict(error.to_string()))?;
+            places.insert(record.device.clone(), DeviceRef::new(to.client.clone(), new));
+        }
+        Ok(places)
+    }
+
+    /// The deployments that name one of the old devices.
+    async fn naming(&self, places: &Places) -> Result<Vec<DeploymentRecord>, Error> {
+        let names = |record: &DeploymentRecord| {
+            record.deployment.targets.devices.iter().any(|device| places.contains_key(device))
+        };
+        let deployments = self.store.deployments().await?.into_iter();
+        Ok(deployments.filter(|record| !record.removed && names(record)).collect())
+    }
+
+    /// Everything can move, or nothing does.
+    async fn check_move(&self, places: &Places) -> Result<(), Error> {
+        let new = self.store.devices_named(places.values().cloned().collect()).await?;
+        let known: BTreeSet<&DeviceRef> = new.iter().map(|record| &record.device).collect();
+        let missing: Vec<String> = places
+            .values()
+            .filter(|device| !known.contains(device))
+            .map(|device| self.live.spoken(device))
+            .collect();
+        if !missing.is_empty() {
+            return Err(Error::conflict(format!(
+                "{} would take the place of a child and has not been reported yet; let the new gateway report its \
+                 children first",
+                missing.join(", ")
+            )));
+        }
+        let mut misfits = Vec::new();
+        for record in self.naming(places).await? {
+            let Some(wish) = self.renamed(&record, places).await? else { continue };
+            let named: Vec<&DeviceRef> =
+                record.deployment.targets.devices.iter().filter_map(|device| places.get(device)).collect();
+            for device in new.iter().filter(|record| named.contains(&&record.device)) {
+                if let Err(Unplaced::Misfit(reasons)) =
+                    wish.place(device, None, &self.options.registry_address)
+                {
+                    let device = self.live.spoken(&device.device);
+                    misfits.push(operator::Misfit { device, reasons, temporary: false });
+                }
+            }
+        }
+        if misfits.is_empty() { Ok(()) } else { Err(Error::Misfit(misfits)) }
+    }
+
+    /// What is wanted once the new devices are named. `None` when its package is gone, which the log says elsewhere.
+    async fn renamed(&self, record: &DeploymentRecord, places: &Places) -> Result<Option<Wish>, Error> {
+        let held = &record.deployment;
+        let Some(entry) = self.entry(&held.package, &held.version).await? else { return Ok(None) };
+        let mut deployment: Deployment = held.clone();
+        let renamed = held.targets.devices.iter().map(|device| places.get(device).unwrap_or(device).clone());
+        deployment.targets.devices = renamed.collect();
+        deployment.revision = held.revision.saturating_add(1);
+        let previous = self.values_in_force(held, &entry).await?;
+        Ok(Some(Wish { deployment, entry, previous }))
+    }
+
+    async fn rename_targets(
+        &self,
+        mut record: DeploymentRecord,
+        places: &Places,
+        by: &str,
+    ) -> Result<(), Error> {
+        for attempt in 1.. {
+            let Some(wish) = self.renamed(&record, places).await? else { return Ok(()) };
+            let devices = self.store.devices_targeted(&wish.deployment.targets).await?;
+            let Decision { clients, misfits, .. } = self.decide_deployment(&wish, devices).await?;
+            let name = wish.deployment.name.clone();
+            let at = self.now();
+            let text = format!("{name} names the devices that were moved by their new names");
+            let publication = Publication {
+                at,
+                intent: Some(Intent::Put {
+                    deployment: Box::new(wish.deployment),
+                    seen: Some(record.deployment.revision),
+                    by: by.to_owned(),
+                }),
+                clients,
+                misfits,
+                settled: Vec::new(),
+                events: vec![NewEvent::new(at, "deployment.changed", by, text).deployment(&name)],
+            };
+            match self.publish(publication).await {
+                Err(PublishError::RevisionMoved | PublishError::ManifestMoved(_))
+                    if attempt < ATTEMPTS_MAX =>
+                {
+                    match self.store.deployment(&name).await?.filter(|found| !found.removed) {
+                        Some(found) => record = found,
+                        None => return Ok(()),
+                    }
+                }
+                Err(PublishError::Store(error)) => return Err(error.into()),
+                Err(error) => return Err(Error::conflict(error.to_string())),
+                Ok(()) => return Ok(()),
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+}

@@ -1,0 +1,152 @@
+//! The signed listener's inside: the fleet as a [`SignedApi`]. What is answered to whom is `margrave-device-api`'s.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use bytes::Bytes;
+use margrave_core::capabilities::Capabilities;
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, ClientId, DeviceId};
+use margrave_core::moment::Moment;
+use margrave_core::report::Report;
+use margrave_device_api::g1::{Applicant, Onboarding, SignedApi, SignedClient, SignedStanding, Terms};
+use margrave_device_api::{Answer, ApiError, DeviceApi, LiveManifest, Put, Standing};
+use margrave_wire::Dialect;
+
+use super::Stopping;
+use super::device::{Devices, api_error};
+use crate::fleet::{self, Clock, Fleet, SignedPolicy};
+
+/// What the listener was told.
+pub(crate) struct Signed {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) clock: Clock,
+    pub(crate) policy: SignedPolicy,
+    pub(crate) terms: Terms,
+    /// PEM.
+    pub(crate) root_certificate: String,
+}
+
+pub(crate) fn router(signed: Signed, stopping: Stopping) -> Router {
+    let devices = Devices::new(Arc::clone(&signed.fleet), stopping, Dialect::Signed);
+    let heard = Heard { fleet: Arc::clone(&signed.fleet), devices };
+    drop(Arc::new(signed));
+    margrave_device_api::g2::router(Arc::new(heard))
+}
+
+impl SignedApi for Signed {
+    fn client(&self, client: &ClientId) -> Option<SignedClient> {
+        let fleet::SignedKey { standing, rejected, key } = self.fleet.signed_key(client)?;
+        let standing = match standing {
+            Some(fleet::Standing::Accepted) => SignedStanding::Accepted,
+            Some(fleet::Standing::Retired) => SignedStanding::Retired,
+            None if rejected => SignedStanding::Rejected,
+            None => SignedStanding::Pending,
+        };
+        Some(SignedClient { standing, key })
+    }
+
+    fn onboard<'a>(&'a self, applicant: Applicant) -> Answer<'a, Result<Onboarding, ApiError>> {
+        Box::pin(async move {
+            let Applicant { certificate, proven, address } = applicant;
+            let address = address.map(|address| address.to_string());
+            let outcome = self.fleet.onboard(&self.policy, certificate, proven, address).await;
+            outcome.map_err(api_error).map(|outcome| match outcome {
+                fleet::Onboarding::Accepted(client) => Onboarding::Accepted(client),
+                fleet::Onboarding::Pending => Onboarding::Pending,
+                fleet::Onboarding::Rejected => Onboarding::Rejected,
+            })
+        })
+    }
+
+    fn root_certificate(&self) -> String {
+        self.root_certificate.clone()
+    }
+
+    fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn manifest_given<'a>(&'a self, client: &'a ClientId, version: u64) -> Answer<'a, Result<(), ApiError>> {
+        Box::pin(async move { self.fleet.manifest_given(client, version).await.map_err(api_error) })
+    }
+
+    fn manifest_last_given(&self, client: &ClientId) -> Option<u64> {
+        self.fleet.manifest_last_given(client)
+    }
+}
+
+/// The fleet, which hears of a client only once its signature was checked: the router asks for nothing here before.
+struct Heard {
+    fleet: Arc<Fleet>,
+    devices: Devices,
+}
+
+impl Heard {
+    fn of(&self, client: &ClientId) -> &Devices {
+        self.fleet.touched(client);
+        &self.devices
+    }
+}
+
+impl DeviceApi for Heard {
+    fn standing(&self, client: &ClientId) -> Standing {
+        self.devices.standing(client)
+    }
+
+    fn manifest(&self, client: &ClientId) -> Option<LiveManifest> {
+        self.of(client).manifest(client)
+    }
+
+    fn manifest_changed<'a>(
+        &'a self,
+        client: &'a ClientId,
+        than: Digest,
+        within: Duration,
+    ) -> Answer<'a, ()> {
+        self.of(client).manifest_changed(client, than, within)
+    }
+
+    fn document<'a>(
+        &'a self,
+        client: &'a ClientId,
+        assignment: AssignmentId,
+        digest: Digest,
+    ) -> Answer<'a, Result<Option<Bytes>, ApiError>> {
+        self.of(client).document(client, assignment, digest)
+    }
+
+    fn bundle<'a>(
+        &'a self,
+        client: &'a ClientId,
+        digest: Digest,
+    ) -> Answer<'a, Result<Option<Bytes>, ApiError>> {
+        self.of(client).bundle(client, digest)
+    }
+
+    fn put_capabilities<'a>(
+        &'a self,
+        client: &'a ClientId,
+        capabilities: Capabilities,
+        body: Bytes,
+    ) -> Answer<'a, Result<Put, ApiError>> {
+        self.of(client).put_capabilities(client, capabilities, body)
+    }
+
+    fn delete_capabilities<'a>(
+        &'a self,
+        client: &'a ClientId,
+        device: &'a DeviceId,
+    ) -> Answer<'a, Result<(), ApiError>> {
+        self.of(client).delete_capabilities(client, device)
+    }
+
+    fn report<'a>(&'a self, client: &'a ClientId, report: Report) -> Answer<'a, Result<Put, ApiError>> {
+        self.of(client).report(client, report)
+    }
+}

@@ -48,11 +48,9 @@ impl Keeper {
             return;
         };
         let mut renewal = match source {
-            SvidSource::Issued { pin } => Renewal::Ask {
-                pin,
-                at: self.svid.current().renew_at(clock::roll()),
-                failures: 0,
-            },
+            SvidSource::Issued { pin } => {
+                Renewal::Ask { pin, at: self.svid.current().renew_at(clock::roll()), failures: 0 }
+            }
             SvidSource::Installed(_) => Renewal::Watch { files: Watch::default(), warned: 0 },
         };
         let mut refresh_at = clock::now().after(self.refresh_pause());
@@ -87,7 +85,10 @@ impl Keeper {
                     Ok(()) => {
                         *failures = 0;
                         *at = self.svid.current().renew_at(clock::roll());
-                        tracing::info!(until = timestamp(self.svid.current().not_after()), "identity renewed");
+                        tracing::info!(
+                            until = timestamp(self.svid.current().not_after()),
+                            "identity renewed"
+                        );
                         self.way.note(None);
                         self.reconnect();
                     }
@@ -105,7 +106,10 @@ impl Keeper {
                     files.look(&mut self.identity, &self.data, &self.svid, &self.bundle, now);
                 if svid {
                     *warned = 0;
-                    tracing::info!(until = timestamp(self.svid.current().not_after()), "the replaced certificate is in use");
+                    tracing::info!(
+                        until = timestamp(self.svid.current().not_after()),
+                        "the replaced certificate is in use"
+                    );
                 }
                 if bundle {
                     self.tag = None;
@@ -147,9 +151,15 @@ impl Keeper {
         let expires_in = svid.not_after().since(now).as_secs();
         match svid.elapsed(now) {
             // What runs keeps running; only the server no longer hears of it (ID-187).
-            1.0.. => tracing::error!(error, "the certificate has expired and could not be renewed; trying again"),
+            1.0.. => {
+                tracing::error!(error, "the certificate has expired and could not be renewed; trying again")
+            }
             0.8.. => {
-                tracing::error!(error, expires_in, "the certificate expires soon and could not be renewed; trying again")
+                tracing::error!(
+                    error,
+                    expires_in,
+                    "the certificate expires soon and could not be renewed; trying again"
+                )
             }
             _ => tracing::warn!(error, expires_in, "the certificate could not be renewed yet; trying again"),
         }
@@ -190,7 +200,8 @@ impl Keeper {
         match service.fetch(&domain, tag.as_deref()).await? {
             Found::Unchanged => Ok(false),
             Found::Bundle { body, tag } => {
-                let set = serde_json::from_slice(&body).map_err(|error| IdentityError::Answer(Box::new(error)))?;
+                let set =
+                    serde_json::from_slice(&body).map_err(|error| IdentityError::Answer(Box::new(error)))?;
                 let changed = self.identity.take_bundle(&self.data, &self.bundle, set, tag.clone())?;
                 self.tag = tag;
                 Ok(changed)

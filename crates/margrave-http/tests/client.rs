@@ -602,7 +602,9 @@ async fn id_204_retry_after_is_read_in_seconds_and_as_a_date_of_the_servers_cloc
         assert_eq!(response.retry_after(), wait.map(Duration::from_secs), "{head}");
     }
     // Without a Date the only clock there is is ours.
-    let address = say("HTTP/1.1 503 Busy\r\nRetry-After: Fri, 31 Dec 2100 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n").await;
+    let address =
+        say("HTTP/1.1 503 Busy\r\nRetry-After: Fri, 31 Dec 2100 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n")
+            .await;
     let response = plain(address, Limits::default()).send(Request::get("/")).await.unwrap();
     assert!(response.retry_after().unwrap() > Duration::from_secs(365 * 24 * 3600));
 }
@@ -621,6 +623,7 @@ async fn a_terse_request_says_where_to_and_what_for_and_nothing_else() {
     let request = Request::get("/api/v1/deployments").terse().header(header::IF_NONE_MATCH, "\"x\"");
     assert_eq!(plain(address, Limits::default()).send(request).await.unwrap().status.as_u16(), 304);
     let head = heard.recv().await.unwrap();
-    let expected = format!("GET /api/v1/deployments HTTP/1.1\r\nif-none-match: \"x\"\r\nhost: {address}\r\n\r\n");
+    let expected =
+        format!("GET /api/v1/deployments HTTP/1.1\r\nif-none-match: \"x\"\r\nhost: {address}\r\n\r\n");
     assert_eq!(head, expected);
 }

@@ -30,7 +30,9 @@ impl Refusal {
         let Ok(Value::Object(members)) = serde_json::from_slice(body) else { return Refusal::default() };
         let text = |names: [&str; 2]| {
             let found = names.iter().find_map(|name| members.get(*name)?.as_str());
-            found.map(|text| text.chars().filter(|c| !c.is_control()).take(TEXT_LENGTH_MAX).collect::<String>())
+            found.map(|text| {
+                text.chars().filter(|c| !c.is_control()).take(TEXT_LENGTH_MAX).collect::<String>()
+            })
         };
         Refusal {
             kind: members.get("type").and_then(Value::as_str).and_then(ProblemType::of),

@@ -55,7 +55,11 @@ pub struct Installation {
 
 /// Takes over installed files as this device's identity. The server is not asked: it may be away, and its
 /// operator decides on his own when this device is accepted.
-pub async fn install(place: &Place, installation: Installation, now: Moment) -> Result<Identity, IdentityError> {
+pub async fn install(
+    place: &Place,
+    installation: Installation,
+    now: Moment,
+) -> Result<Identity, IdentityError> {
     let Installation { url, svid, key, bundle, identity_url, trust, device, git } = installation;
     let origin = Origin::parse(&url).map_err(|error| IdentityError::Address(error.to_string()))?;
     if origin.scheme() != Scheme::Https {
@@ -174,7 +178,8 @@ impl Watch {
         now: Moment,
     ) -> Reloaded {
         let mut reloaded = Reloaded::default();
-        let Some(SvidCredential { source: SvidSource::Installed(installed), .. }) = identity.svid_credential()
+        let Some(SvidCredential { source: SvidSource::Installed(installed), .. }) =
+            identity.svid_credential()
         else {
             return reloaded;
         };
@@ -195,12 +200,16 @@ impl Watch {
             let seen = Stamp::of(path);
             if seen.is_some() && self.bundle.as_ref() != Some(&seen) {
                 self.bundle = Some(seen);
-                let taken = installed.read_bundle(path).and_then(|set| identity.take_bundle(data, bundle, set, None));
+                let taken =
+                    installed.read_bundle(path).and_then(|set| identity.take_bundle(data, bundle, set, None));
                 match taken {
                     Ok(changed) => reloaded.bundle = changed,
                     Err(error) => {
                         let error = margrave_core::chain::sentence(&error);
-                        tracing::warn!(error, "the replaced trust bundle is not used; the one in use stays (ID-189)");
+                        tracing::warn!(
+                            error,
+                            "the replaced trust bundle is not used; the one in use stays (ID-189)"
+                        );
                     }
                 }
             }
@@ -223,7 +232,10 @@ fn reload_svid(
     }
     let current = live.current();
     if next.name() != current.name() {
-        return Err(IdentityError::OtherName { current: current.name().to_string(), new: next.name().to_string() });
+        return Err(IdentityError::OtherName {
+            current: current.name().to_string(),
+            new: next.name().to_string(),
+        });
     }
     if next.is_expired(now) {
         return Err(IdentityError::Expired { path: installed.svid.clone(), at: timestamp(next.not_after()) });

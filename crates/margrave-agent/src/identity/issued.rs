@@ -120,7 +120,10 @@ impl Identity {
         let next = SvidCredential {
             certificates: renewed.certificates,
             key: key.to_pem(),
-            bundle_tag: credential.bundle_tag.clone().filter(|_| renewed.trust_bundle == credential.trust_bundle),
+            bundle_tag: credential
+                .bundle_tag
+                .clone()
+                .filter(|_| renewed.trust_bundle == credential.trust_bundle),
             trust_bundle: renewed.trust_bundle,
             source: credential.source.clone(),
         };

@@ -44,7 +44,9 @@ pub enum ServiceError {
     },
     #[error("{url} answered {words}")]
     Refused { url: String, words: String },
-    #[error("the identity service at {url} has no discovery document; give the bundle's own address with --bundle (ID-150)")]
+    #[error(
+        "the identity service at {url} has no discovery document; give the bundle's own address with --bundle (ID-150)"
+    )]
     NoDiscovery { url: String },
     #[error("the discovery document at {url} is not used")]
     Discovery {
@@ -63,7 +65,10 @@ pub enum ServiceError {
 pub(crate) enum Found {
     Unchanged,
     /// The body as it came, and its validator.
-    Bundle { body: Vec<u8>, tag: Option<String> },
+    Bundle {
+        body: Vec<u8>,
+        tag: Option<String>,
+    },
 }
 
 impl Service {
@@ -114,9 +119,14 @@ impl Service {
             Some(discovery) => match (self.discover(discovery, own).await, &self.bundle) {
                 (Ok(url), _) => url,
                 // What is there but wrong is a matter for the operator; what is away has a stand-in.
-                (Err(ServiceError::Unreachable { .. } | ServiceError::Refused { .. } | ServiceError::NoDiscovery { .. }), Some(url)) => {
-                    url.clone()
-                }
+                (
+                    Err(
+                        ServiceError::Unreachable { .. }
+                        | ServiceError::Refused { .. }
+                        | ServiceError::NoDiscovery { .. },
+                    ),
+                    Some(url),
+                ) => url.clone(),
                 (Err(error), _) => return Err(error),
             },
         };
@@ -158,8 +168,11 @@ impl Service {
     async fn get(&self, url: &str, size_max: u64, tag: Option<&str>) -> Result<Response, ServiceError> {
         let (origin, path) = Origin::split(url)
             .map_err(|error| ServiceError::Identity(Box::new(IdentityError::Address(error.to_string()))))?;
-        let client: Client =
-            self.trust.client(origin, Limits::default()).await.map_err(|error| ServiceError::Identity(Box::new(error)))?;
+        let client: Client = self
+            .trust
+            .client(origin, Limits::default())
+            .await
+            .map_err(|error| ServiceError::Identity(Box::new(error)))?;
         let path = if path.is_empty() { "/".to_owned() } else { path };
         let mut request = Request::get(path).header(header::ACCEPT, JSON).body_max(size_max);
         if let Some(tag) = tag {

@@ -75,7 +75,8 @@ pub(crate) async fn download(
     wanted: &Wanted<'_>,
     held: &mut Option<Part>,
 ) -> Result<Document, Trouble> {
-    let mut part = held.take().filter(|part| part.digest == wanted.digest).unwrap_or_else(|| Part::new(wanted.digest));
+    let mut part =
+        held.take().filter(|part| part.digest == wanted.digest).unwrap_or_else(|| Part::new(wanted.digest));
     let deadline = Instant::now() + TIME_MAX;
     let mut resumptions = 0;
     loop {
@@ -106,7 +107,12 @@ pub(crate) async fn download(
     }
 }
 
-async fn piece(link: &Link, wanted: &Wanted<'_>, part: &mut Part, deadline: Instant) -> Result<Piece, Trouble> {
+async fn piece(
+    link: &Link,
+    wanted: &Wanted<'_>,
+    part: &mut Part,
+    deadline: Instant,
+) -> Result<Piece, Trouble> {
     let mut request = Request::get(wanted.path)
         .header(header::ACCEPT, wanted.media_type)
         .body_idle(SILENCE_MAX)
@@ -156,7 +162,11 @@ async fn piece(link: &Link, wanted: &Wanted<'_>, part: &mut Part, deadline: Inst
             )));
         }
         if Instant::now() > deadline {
-            return Err(Trouble::passing(format!("{} took longer than {} s", wanted.path, TIME_MAX.as_secs())));
+            return Err(Trouble::passing(format!(
+                "{} took longer than {} s",
+                wanted.path,
+                TIME_MAX.as_secs()
+            )));
         }
     }
 }
@@ -176,7 +186,8 @@ fn first_byte(headers: &HeaderMap) -> Option<u64> {
 /// The digest is of the decoded bytes (MI-G2-071). A server that only says that it compressed is believed when
 /// its bytes prove it wrong.
 fn verified(wanted: &Wanted<'_>, part: &mut Part) -> Result<Document, Trouble> {
-    let refused = |why: &dyn std::fmt::Display| Trouble::passing(format!("{} was refused: {why}", wanted.path));
+    let refused =
+        |why: &dyn std::fmt::Display| Trouble::passing(format!("{} was refused: {why}", wanted.path));
     let coding = part.coding.take().filter(|_| wanted.may_be_coded);
     let coded = coding.as_ref().map(|_| part.bytes.clone());
     match (Document::verified(std::mem::take(&mut part.bytes), wanted.digest), coding, coded) {

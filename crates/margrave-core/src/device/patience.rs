@@ -129,7 +129,9 @@ mod tests {
     fn mi_g2_193_quiet_never_ends_early_and_never_lasts_for_ever() {
         for roll in [0.0, 0.3, 1.0] {
             let until = quiet_until(NOW, Duration::from_secs(100), roll);
-            assert!(until >= NOW.after(Duration::from_secs(100)) && until <= NOW.after(Duration::from_secs(110)));
+            assert!(
+                until >= NOW.after(Duration::from_secs(100)) && until <= NOW.after(Duration::from_secs(110))
+            );
         }
         let endless = quiet_until(NOW, Duration::MAX, 1.0);
         assert!(endless <= NOW.after(Duration::from_secs(27 * 3600)));

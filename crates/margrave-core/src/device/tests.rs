@@ -625,7 +625,11 @@ fn versions_of_another_identity_say_nothing_and_what_runs_keeps_running() {
     world.run_until_converged();
     assert_eq!((world.started, world.device.accepted().unwrap().version), (started, 1));
     let told: BTreeSet<_> = world.reports.iter().map(|r| (r.assignment, r.adopted_version)).collect();
-    assert_eq!(told, BTreeSet::from([(id(1), 1), (id(2), 1)]), "the new server hears where everything stands");
+    assert_eq!(
+        told,
+        BTreeSet::from([(id(1), 1), (id(2), 1)]),
+        "the new server hears where everything stands"
+    );
 
     // And from here on it does not go back either, under either name for the same ledger.
     world.boot();

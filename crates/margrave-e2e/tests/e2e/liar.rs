@@ -321,7 +321,10 @@ impl Liar {
         held(&self.devices).twist = None;
     }
 
-    pub(crate) fn twist_web(&self, twist: impl FnMut(&Heard, Option<Reply>) -> Option<Reply> + Send + 'static) {
+    pub(crate) fn twist_web(
+        &self,
+        twist: impl FnMut(&Heard, Option<Reply>) -> Option<Reply> + Send + 'static,
+    ) {
         held(&self.web).twist = Some(Box::new(twist));
     }
 
@@ -427,7 +430,8 @@ impl Story {
 
     /// The same, under a prefix.
     pub(crate) fn under(self, prefix: &str) -> Self {
-        let answers = self.answers.into_iter().map(|(path, reply)| (format!("{prefix}{path}"), reply)).collect();
+        let answers =
+            self.answers.into_iter().map(|(path, reply)| (format!("{prefix}{path}"), reply)).collect();
         Story { answers }
     }
 }
@@ -473,8 +477,14 @@ fn serve(
         }
         let mut words = head.split(' ');
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let heard =
-            Heard { method: method.to_owned(), path: path.to_owned(), body, connection: number, at: Instant::now(), head: head.clone() };
+        let heard = Heard {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            body,
+            connection: number,
+            at: Instant::now(),
+            head: head.clone(),
+        };
         let reply = held(script).answer(heard);
         if !write_reply(&mut stream, &reply)? {
             break;

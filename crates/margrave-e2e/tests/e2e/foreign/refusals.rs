@@ -21,7 +21,9 @@ fn archive(entries: &[(&str, tar::EntryType, &[u8])]) -> Vec<u8> {
         }
         header.set_mode(0o644);
         header.set_cksum();
-        archive.append(&header, if kind.is_file() { *content } else { &[] }).expect("memory takes every write");
+        archive
+            .append(&header, if kind.is_file() { *content } else { &[] })
+            .expect("memory takes every write");
     }
     archive.into_inner().and_then(|gzip| gzip.finish()).expect("memory takes every write")
 }
@@ -39,8 +41,11 @@ fn a_device_refuses_what_is_dangerous_says_why_and_keeps_what_it_has() {
     let before = liar.status()["deployments"].clone();
     let next = Story::honest(6, &[(ONE, &one), (TWO, &two), (THREE, &three)]);
     let file = tar::EntryType::Regular;
-    let all: Vec<(&str, tar::EntryType, &[u8])> =
-        vec![("1.yaml", file, one.as_bytes()), ("2.yaml", file, two.as_bytes()), ("3.yaml", file, three.as_bytes())];
+    let all: Vec<(&str, tar::EntryType, &[u8])> = vec![
+        ("1.yaml", file, one.as_bytes()),
+        ("2.yaml", file, two.as_bytes()),
+        ("3.yaml", file, three.as_bytes()),
+    ];
     let with = |name: &'static str, kind: tar::EntryType| {
         let mut entries = all.clone();
         entries[2] = (name, kind, three.as_bytes());
@@ -115,18 +120,29 @@ fn a_device_refuses_what_is_dangerous_says_why_and_keeps_what_it_has() {
             next.clone().retold(|manifest| manifest.replace("\"/api/v1/", "\"https://127.0.0.1/api/v1/")),
             "url",
         ),
-        ("a page to log in at", next.clone().changed(MANIFEST, |_| Reply::of("<html>Log in</html>")), "manifest"),
+        (
+            "a page to log in at",
+            next.clone().changed(MANIFEST, |_| Reply::of("<html>Log in</html>")),
+            "manifest",
+        ),
         ("304 out of turn", Story::default(), "404"),
     ];
     for (what, lie, words) in &lies {
         liar.say(lie);
-        wait_for(&format!("the device speaks of {words:?} after {what}, not of {:?}", liar.trouble()), || {
-            liar.trouble().contains(words).then_some(())
-        });
+        wait_for(
+            &format!("the device speaks of {words:?} after {what}, not of {:?}", liar.trouble()),
+            || liar.trouble().contains(words).then_some(()),
+        );
         let status = liar.status();
-        assert_eq!((&status["manifestVersion"], &status["deployments"]), (&5.into(), &before), "after {what}");
+        assert_eq!(
+            (&status["manifestVersion"], &status["deployments"]),
+            (&5.into(), &before),
+            "after {what}"
+        );
         liar.say(&held);
-        wait_for(&format!("the device is calm again after {what}"), || liar.trouble().is_empty().then_some(()));
+        wait_for(&format!("the device is calm again after {what}"), || {
+            liar.trouble().is_empty().then_some(())
+        });
     }
     // The truth, after all of that.
     liar.say(&next);

@@ -58,15 +58,19 @@ fn what_servers_do_wrong_without_harm_is_taken() {
         ("201 for 200", single(2).changed("/api/v1/", |reply| Reply { status: 201, ..reply })),
         (
             "a size that is wrong",
-            single(3).retold(|manifest| manifest.replace("\"deploymentId\"", "\"sizeBytes\":1,\"deploymentId\"")),
+            single(3)
+                .retold(|manifest| manifest.replace("\"deploymentId\"", "\"sizeBytes\":1,\"deploymentId\"")),
         ),
         (
             "a size that makes no sense",
-            single(4).retold(|manifest| manifest.replace("\"deploymentId\"", "\"sizeBytes\":\"big\",\"deploymentId\"")),
+            single(4).retold(|manifest| {
+                manifest.replace("\"deploymentId\"", "\"sizeBytes\":\"big\",\"deploymentId\"")
+            }),
         ),
         (
             "members that nobody knows",
-            single(5).retold(|manifest| manifest.replacen('{', "{\"_client_cert\":{\"spiffe_id\":\"x\"},", 1)),
+            single(5)
+                .retold(|manifest| manifest.replacen('{', "{\"_client_cert\":{\"spiffe_id\":\"x\"},", 1)),
         ),
         (
             "compressed although nobody asked",
@@ -86,7 +90,10 @@ fn what_servers_do_wrong_without_harm_is_taken() {
             "content types of a file server",
             bundled(9).changed("/api/v1/", |reply| reply.with("Content-Type", "application/octet-stream")),
         ),
-        ("caching that forbids nothing", bundled(10).changed("/api/v1/", |reply| reply.with("Cache-Control", "public"))),
+        (
+            "caching that forbids nothing",
+            bundled(10).changed("/api/v1/", |reply| reply.with("Cache-Control", "public")),
+        ),
     ];
     let _agent = liar.run_agent(&SIMULATED);
     for (at, (what, story)) in stories.iter().enumerate() {

@@ -1,12 +1,13 @@
 //! Who this device is, to which server, and by which of the three forms it speaks to it.
 //!
 //! `issued.rs` joins a server of ours and renews, `installed.rs` takes what an operator installed for any server,
-//! `service.rs` fetches trust bundles, `file.rs` is how all of it lies on disk. Keeping it fresh is the keeper's task.
+//! `signed.rs` onboards at servers of the signed generation, `service.rs` fetches trust bundles, `file.rs` is how all of it lies on disk. Keeping it fresh is the keeper's task.
 
 mod file;
 mod installed;
 mod issued;
 mod service;
+mod signed;
 mod trust;
 
 use std::fs::{File, OpenOptions};
@@ -33,10 +34,12 @@ pub(crate) use installed::{Reloaded, Watch};
 pub use issued::{Enrollment, enroll, join};
 pub(crate) use service::Found;
 pub use service::{Service, ServiceError};
+pub use signed::{Onboarding, SignedCredential, onboard};
 pub use trust::WebTrust;
 
 use crate::clock;
 use crate::run::lock;
+use crate::upstream::Tongue;
 
 /// An identity file, a certificate or a bundle larger than this is not one.
 const FILE_SIZE_MAX: u64 = 1 << 20;
@@ -85,6 +88,7 @@ pub struct Identity {
 #[derive(Clone)]
 pub enum Credential {
     Svid(SvidCredential),
+    Signed(SignedCredential),
 }
 
 /// An SVID with its key, and the bundle that the server's is verified against.
@@ -184,6 +188,16 @@ pub enum IdentityError {
     NoBundle,
     #[error("the trust bundle could not be fetched")]
     Service(#[from] ServiceError),
+    #[error("the key does not belong to the certificate; give the pair that was issued together")]
+    OtherKey,
+    #[error(
+        "no operator has accepted this device yet (its fingerprint is {fingerprint}); once one has, run the same command again, which asks with the same key"
+    )]
+    Undecided { fingerprint: String },
+    #[error(
+        "the server knows this certificate already and does not say under which id ({0}); give the id with --client-id"
+    )]
+    KnownAlready(String),
     #[error("{0}")]
     Address(String),
     #[error("the pin is not a pin: copy it as the server printed it")]
@@ -289,6 +303,7 @@ impl Identity {
         match (&self.credential, &self.git) {
             (Credential::Svid(_), None) => Form::G2,
             (Credential::Svid(_), Some(_)) => Form::Git,
+            (Credential::Signed(_), _) => Form::G1,
         }
     }
 
@@ -296,19 +311,31 @@ impl Identity {
     pub fn principal(&self) -> Result<String, IdentityError> {
         match &self.credential {
             Credential::Svid(credential) => Ok(credential.svid().map_err(answer)?.name().to_string()),
+            // Another server may well give the same id.
+            Credential::Signed(_) => Ok(format!("g1 {} {}", self.device_url, self.client_id)),
         }
     }
 
     /// When the certificate that this device proves itself with expires.
-    pub fn expires(&self) -> Result<Moment, SvidError> {
+    pub fn expires(&self) -> Result<Moment, IdentityError> {
         match &self.credential {
-            Credential::Svid(credential) => Ok(credential.svid()?.not_after()),
+            Credential::Svid(credential) => Ok(credential.svid().map_err(answer)?.not_after()),
+            Credential::Signed(credential) => Ok(credential.certificate()?.not_after()),
+        }
+    }
+
+    /// Which generation's paths and bodies the server understands.
+    pub(crate) fn tongue(&self) -> Tongue {
+        match &self.credential {
+            Credential::Svid(_) => Tongue::G2,
+            Credential::Signed(_) => Tongue::G1(self.client_id.clone()),
         }
     }
 
     pub(crate) fn svid_credential(&self) -> Option<&SvidCredential> {
         match &self.credential {
             Credential::Svid(credential) => Some(credential),
+            Credential::Signed(_) => None,
         }
     }
 

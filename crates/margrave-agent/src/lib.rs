@@ -9,6 +9,7 @@ pub mod identity;
 mod keeper;
 pub mod launch;
 pub mod machine;
+mod process;
 pub mod registry_login;
 mod run;
 pub mod runtime;
@@ -17,3 +18,4 @@ mod upstream;
 mod way;
 
 pub use run::{AgentConfig, RunError, run};
+pub use upstream::{GitError, check_program as check_git};

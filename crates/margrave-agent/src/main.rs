@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use margrave_agent::identity::{Enrollment, Identity, Installation, Place, WebTrust};
+use margrave_agent::identity::{Enrollment, GitSource, Identity, Installation, Onboarding, Place, WebTrust};
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
 use margrave_agent::runtime::Telemetry;
 use margrave_agent::runtime::simulated::Simulation;
 use margrave_agent::{clock, identity, status};
-use margrave_core::id::DeviceId;
+use margrave_core::id::{ClientId, DeviceId};
 use tokio::sync::watch;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -54,7 +54,10 @@ Example:
 
 `margrave device token` prints this command with everything filled in. Any other Margo server, with files
 that its operator issued:
-  margrave-agent join https://wfm.example --svid svid.pem --key key.pem --bundle bundle.json")]
+  margrave-agent join https://wfm.example --svid svid.pem --key key.pem --bundle bundle.json
+
+A server of the older generation, which takes signed requests:
+  margrave-agent join https://wfm.example --signed --ca root.pem")]
     Join(Box<Join>),
     /// Run the device until stopped. What it started keeps running.
     #[command(
@@ -84,7 +87,7 @@ struct Join {
     /// The certificate that an operator issued to this device (an X.509-SVID with its chain, PEM), for any Margo server.
     #[arg(long, value_name = "FILE", requires = "key")]
     svid: Option<PathBuf>,
-    /// The key of --svid, PKCS#8 in PEM.
+    /// The key of --svid or --certificate, PKCS#8 in PEM.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// The trust bundle of --svid: a JSON file, or the https address where it is published.
@@ -93,7 +96,34 @@ struct Join {
     /// The identity service of --svid, whose discovery document tells where the trust bundle is.
     #[arg(long, value_name = "URL", requires = "svid")]
     identity_url: Option<String>,
-    /// What the device calls itself in what it reports; the client's name when left out.
+    /// For a server of the older, signed generation: show it a certificate, and wait for its operator to accept this device.
+    #[arg(long, conflicts_with_all = ["svid", "git", "git_url"])]
+    signed: bool,
+    /// The certificate to show, PEM, when the server's operator knows one already; made by itself when left out.
+    #[arg(long, value_name = "FILE", requires_all = ["signed", "key"])]
+    certificate: Option<PathBuf>,
+    /// The id that a server of the signed generation gave this device's certificate earlier and does not tell again.
+    #[arg(long, value_name = "ID", requires = "signed")]
+    client_id: Option<ClientId>,
+    /// How long to wait for an operator to accept this device, such as 10m; 0s asks once.
+    #[arg(long, value_name = "TIME", requires = "signed", default_value = "1h")]
+    patience: Seconds,
+    /// Take desired state from this device's Git repository at the server, which an operator allows with `margrave device git`.
+    #[arg(long, conflicts_with = "git_url")]
+    git: bool,
+    /// Take desired state from this Git repository instead, of the form that a Margrave server has (docs/devices.md).
+    #[arg(long, value_name = "URL", requires = "git_token")]
+    git_url: Option<String>,
+    /// The token that opens --git-url.
+    #[arg(long, env = "MARGRAVE_GIT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    git_token: Option<String>,
+    /// The user that --git-token is of; most servers do not mind.
+    #[arg(long, value_name = "NAME", default_value = "margrave")]
+    git_user: String,
+    /// The authority that --git-url's certificate chains to, PEM; the system's when left out.
+    #[arg(long, value_name = "FILE", requires = "git_url")]
+    git_ca: Option<PathBuf>,
+    /// What the device calls itself in what it reports; the client's name (with --signed, the machine's) when left out.
     #[arg(long, value_name = "ID")]
     device: Option<DeviceId>,
     /// Replace the identity that is here, and keep what runs; see docs/devices.md before moving a device.
@@ -103,20 +133,59 @@ struct Join {
 
 impl Join {
     async fn perform(self, data: &Path) -> anyhow::Result<Identity> {
+        let git = self.git_source().await?;
         let place = if self.replace { Place::taken_over(data)? } else { Place::vacant(data)? };
-        let Join { url, token, pin, ca, svid, key, bundle, identity_url, device, replace: _ } = self;
+        let Join {
+            url, token, pin, ca, svid, key, bundle, identity_url, device, signed, certificate, ..
+        } = self;
+        if signed {
+            let onboarding = Onboarding {
+                url,
+                trust: WebTrust::of(pin, ca.as_deref())?,
+                given: certificate.zip(key),
+                client: self.client_id,
+                device,
+                patience: self.patience.0,
+            };
+            return Ok(identity::onboard(&place, onboarding).await?);
+        }
         if let (Some(svid), Some(key)) = (svid, key) {
             let trust = WebTrust::of(pin, ca.as_deref())?;
-            let installation =
-                Installation { url, svid, key, bundle, identity_url, trust, device, git: None };
+            let installation = Installation { url, svid, key, bundle, identity_url, trust, device, git };
             return Ok(identity::install(&place, installation, clock::now()).await?);
         }
-        let token =
-            token.context("give the --token that `margrave device token` printed, or --svid and --key")?;
+        let token = token.context(
+            "give the --token that `margrave device token` printed, or --svid and --key, or --signed",
+        )?;
         let [pin] = <[String; 1]>::try_from(pin)
             .ok()
             .context("give the --pin that `margrave device token` printed, once")?;
-        Ok(identity::enroll(&place, Enrollment { url, token, pin, git: None }).await?)
+        anyhow::ensure!(device.is_none(), "with --token the server names this device; leave --device out");
+        Ok(identity::enroll(&place, Enrollment { url, token, pin, git }).await?)
+    }
+
+    async fn git_source(&self) -> anyhow::Result<Option<GitSource>> {
+        let source = match (&self.git_url, &self.git_token) {
+            (Some(url), Some(token)) => {
+                let authority = match &self.git_ca {
+                    Some(path) => Some(
+                        std::fs::read_to_string(path)
+                            .with_context(|| format!("{} cannot be read", path.display()))?,
+                    ),
+                    None => None,
+                };
+                GitSource::Given {
+                    url: url.clone(),
+                    username: self.git_user.clone(),
+                    token: token.clone(),
+                    authority,
+                }
+            }
+            _ if self.git => GitSource::Server,
+            _ => return Ok(None),
+        };
+        margrave_agent::check_git().await?;
+        Ok(Some(source))
     }
 }
 

@@ -17,16 +17,15 @@ use margrave_http::{Client, Limits, Origin, Trust};
 use margrave_identity::live::{LiveBundle, LiveSvid};
 use margrave_identity::tls::device_client_config;
 use margrave_ledger::{Blobs, LedgerError, Recovery, StateFile};
-use margrave_wire::g2;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::clock;
-use crate::identity::{Identity, IdentityError, create_private};
+use crate::identity::{Credential, Identity, IdentityError, SignedCredential, create_private};
 use crate::keeper::Keeper;
 use crate::runtime::Runtime;
 use crate::status::{self, Live};
-use crate::upstream::{Link, Proof, Upstream};
+use crate::upstream::{Git, Link, Proof, Tongue, Upstream};
 use crate::way::Way;
 
 /// What a device needs to run; [`crate::launch::Launch`] makes one.
@@ -46,6 +45,7 @@ pub struct AgentConfig {
 #[derive(Clone)]
 pub(crate) enum Access {
     Svid { svid: Arc<LiveSvid>, bundle: Arc<LiveBundle> },
+    Signed(SignedCredential),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -75,12 +75,16 @@ const CONNECTION_IDLE: Duration = Duration::from_secs(10 * 60);
 
 impl Access {
     pub(crate) fn open(identity: &Identity) -> Result<Access, IdentityError> {
-        let credential = identity.svid_credential().ok_or(IdentityError::NotAClient)?;
-        let (svid, bundle) = credential.live()?;
-        Ok(Access::Svid { svid, bundle })
+        match &identity.credential {
+            Credential::Svid(credential) => {
+                let (svid, bundle) = credential.live()?;
+                Ok(Access::Svid { svid, bundle })
+            }
+            Credential::Signed(credential) => Ok(Access::Signed(credential.clone())),
+        }
     }
 
-    fn link(&self, identity: &Identity, way: &Arc<Way>) -> Result<Link, RunError> {
+    async fn link(&self, identity: &Identity, way: &Arc<Way>) -> Result<Link, RunError> {
         let limits = Limits { connection_age: CONNECTION_AGE, idle: CONNECTION_IDLE, ..Limits::patient() };
         let origin =
             Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
@@ -91,6 +95,7 @@ impl Access {
                     .map_err(|error| RunError::Address(error.to_string()))?;
                 Ok(Link::new(client, Proof::Svid(svid.clone()), way.clone()))
             }
+            Access::Signed(credential) => Ok(credential.link(origin, limits, way.clone()).await?),
         }
     }
 }
@@ -101,8 +106,10 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
     let _lock = lock(&data)?;
     let mut agent = Agent::open(&data, &identity, runtime, capabilities, settings)?;
     let way = Arc::new(Way::default());
-    let link = access.link(&identity, &way)?;
-    let upstream = Arc::new(Upstream::new(link, agent.settings.device.clone(), identity.is_issued()));
+    let link = access.link(&identity, &way).await?;
+    let git = identity.git.clone().map(|source| Git::new(source, &data));
+    let device = agent.settings.device.clone();
+    let upstream = Arc::new(Upstream::new(link, identity.tongue(), device, identity.is_issued(), git));
 
     let live = Arc::new(std::sync::Mutex::new(Live::default()));
     let mut background = JoinSet::new();
@@ -111,6 +118,8 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             let (data, upstream, way) = (data.clone(), upstream.clone(), way.clone());
             background.spawn(Keeper { data, identity, svid, bundle, upstream, way, tag: None }.keep());
         }
+        // Its certificate is the one that the server was shown; another one would be another client.
+        Access::Signed(_) => {}
     }
     background.spawn(status::serve(data.clone(), live.clone()));
 
@@ -237,6 +246,7 @@ pub(crate) fn lock(data: &std::path::Path) -> Result<File, RunError> {
 /// What this device is, as it tells the server and as documents are held against.
 struct Own {
     device: DeviceId,
+    tongue: Tongue,
     capabilities: Capabilities,
     /// The capabilities as they go over the wire.
     body: Vec<u8>,
@@ -276,7 +286,7 @@ impl Agent {
             }
         }
         let blobs = Blobs::open(&data.join("documents"))?;
-        let own = Arc::new(Own::new(settings.device.clone(), capabilities));
+        let own = Arc::new(Own::new(settings.device.clone(), identity.tongue(), capabilities));
         let capabilities_are = Digest::of(&own.body);
         let mut agent = Agent {
             device: device.unwrap_or_else(Device::blank),
@@ -304,7 +314,7 @@ impl Agent {
 
     /// The device can do more than it said; the server hears of it, and documents are read anew with it.
     fn become_able(&mut self, capabilities: Capabilities) {
-        let own = Own::new(self.settings.device.clone(), capabilities);
+        let own = Own::new(self.settings.device.clone(), self.own.tongue.clone(), capabilities);
         let are = Digest::of(&own.body);
         self.own = Arc::new(own);
         self.absorb(Event::CapabilitiesAre(are));
@@ -383,20 +393,21 @@ impl Agent {
 }
 
 impl Own {
-    fn new(device: DeviceId, capabilities: Capabilities) -> Self {
-        let body = g2::capabilities::write(&capabilities);
-        Own { device, capabilities, body }
+    fn new(device: DeviceId, tongue: Tongue, capabilities: Capabilities) -> Self {
+        let body = tongue.capabilities(&capabilities);
+        Own { device, tongue, capabilities, body }
     }
 
     /// What a document says to this device: a workload that can run here, or why it cannot.
     fn read(&self, id: Option<AssignmentId>, document: &Document) -> Reading {
         let invalid = |message: String| Failure::new(FailureCode::DocumentInvalid, message);
         let not_eligible = |message: String| Failure::new(FailureCode::NotEligible, message);
-        let workload = g2::document::read(document.bytes()).map_err(|violations| {
-            let said: Vec<String> =
-                violations.iter().take(5).map(|violation| violation.to_string()).collect();
-            invalid(format!("the document is not usable: {}", said.join("; ")))
-        })?;
+        let workload =
+            margrave_wire::document::read_any(document.bytes(), &self.device).map_err(|violations| {
+                let said: Vec<String> =
+                    violations.iter().take(5).map(|violation| violation.to_string()).collect();
+                invalid(format!("the document is not usable: {}", said.join("; ")))
+            })?;
         if let Some(id) = id.filter(|id| *id != workload.id) {
             return Err(invalid(format!("the document of {id} calls itself {}", workload.id)));
         }

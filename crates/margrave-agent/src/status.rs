@@ -10,7 +10,7 @@ use std::time::Duration;
 use margrave_core::device::Device;
 use margrave_core::moment::Moment;
 use margrave_ledger::{Blobs, LedgerError, StateFile};
-use margrave_wire::g2;
+use margrave_wire::document;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -82,8 +82,6 @@ pub enum StatusError {
     Identity(#[from] IdentityError),
     #[error("the device's memory cannot be read")]
     Ledger(#[from] LedgerError),
-    #[error("the device's certificate cannot be read")]
-    Certificate(#[from] margrave_identity::svid::SvidError),
 }
 
 /// Reads what is on disk under `data`, and asks the agent if one is running.
@@ -100,7 +98,7 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
         let document = assignment.wanted.or(assignment.held);
         let document = document.map(|digest| blobs.read(&digest)).transpose()?.flatten();
         let name = document
-            .and_then(|document| g2::document::read(document.bytes()).ok())
+            .and_then(|bytes| document::read_any(bytes.bytes(), &identity.device_id).ok())
             .map_or_else(|| "(document not here)".to_owned(), |workload| workload.name);
         let components = &assignment.components;
         deployments.push(DeploymentStatus {

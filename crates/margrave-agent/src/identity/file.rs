@@ -6,7 +6,8 @@ use margrave_wire::identity::JwkSet;
 use serde::{Deserialize, Serialize};
 
 use super::installed::Installed;
-use super::{Credential, Form, GitSource, Identity, SvidCredential, SvidSource};
+use super::signed::SignedCredential;
+use super::{Credential, Form, GitSource, Identity, SvidCredential, SvidSource, WebTrust};
 
 /// Files of agents before the forms were told apart have no `form`: they are g2, issued by a server of ours.
 #[derive(Serialize, Deserialize)]
@@ -30,6 +31,9 @@ pub(super) struct IdentityFile {
     bundle_tag: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     installed: Option<Installed>,
+    /// How a server of the signed generation is recognised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    web_trust: Option<WebTrust>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     git: Option<GitSource>,
 }
@@ -42,28 +46,38 @@ pub(super) struct Incomplete(&'static str);
 impl From<&Identity> for IdentityFile {
     fn from(identity: &Identity) -> Self {
         let Identity { client_id, device_id, url, device_url, registry, credential, git } = identity.clone();
-        let Credential::Svid(SvidCredential { certificates, key, trust_bundle, bundle_tag, source }) =
-            credential;
-        let (pin, installed) = match source {
-            SvidSource::Issued { pin } => (Some(pin), None),
-            SvidSource::Installed(installed) => (None, Some(installed)),
-        };
         let named = device_id.as_str() != client_id.as_str();
-        IdentityFile {
+        let mut file = IdentityFile {
             form: identity.form(),
             device_id: named.then_some(device_id),
             client_id,
             url,
-            pin,
+            pin: None,
             device_url,
             registry,
-            certificates,
-            key,
-            trust_bundle: Some(trust_bundle),
-            bundle_tag,
-            installed,
+            certificates: vec![],
+            key: String::new(),
+            trust_bundle: None,
+            bundle_tag: None,
+            installed: None,
+            web_trust: None,
             git,
+        };
+        match credential {
+            Credential::Svid(SvidCredential { certificates, key, trust_bundle, bundle_tag, source }) => {
+                (file.certificates, file.key) = (certificates, key);
+                (file.trust_bundle, file.bundle_tag) = (Some(trust_bundle), bundle_tag);
+                match source {
+                    SvidSource::Issued { pin } => file.pin = Some(pin),
+                    SvidSource::Installed(installed) => file.installed = Some(installed),
+                }
+            }
+            Credential::Signed(SignedCredential { certificate, key, trust }) => {
+                (file.certificates, file.key) = (vec![certificate], key);
+                file.web_trust = Some(trust);
+            }
         }
+        file
     }
 }
 
@@ -83,7 +97,11 @@ impl TryFrom<IdentityFile> for Identity {
                     (None, None) => return Err(Incomplete("pin")),
                 },
             }),
-            Form::G1 => return Err(Incomplete("a form that this agent knows")),
+            Form::G1 => Credential::Signed(SignedCredential {
+                certificate: file.certificates.concat(),
+                key: file.key,
+                trust: file.web_trust.ok_or(Incomplete("webTrust"))?,
+            }),
         };
         if file.form == Form::Git && file.git.is_none() {
             return Err(Incomplete("git"));

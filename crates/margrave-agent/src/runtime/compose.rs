@@ -30,7 +30,7 @@ use super::explain::{self, last_words};
 use super::health;
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
-use super::program::{Compose, Finished, Run, RunError, plugin_directories};
+use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{
     Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage, write_durably,
 };
@@ -449,6 +449,7 @@ impl ComposeRuntime {
             directory: &prepared.files,
             input,
             time_max,
+            output_max: OUTPUT_BYTES_MAX,
         };
         prepared.compose.run(run).await
     }
@@ -501,6 +502,7 @@ impl ComposeRuntime {
                 directory: Path::new("/"),
                 input,
                 time_max: DOWN_TIME_MAX,
+                output_max: OUTPUT_BYTES_MAX,
             };
             let finished = compose.run(run).await.map_err(|error| run_failure(&error))?;
             let words = || Failure::new(FailureCode::RemoveFailed, last_words(&finished.errors));

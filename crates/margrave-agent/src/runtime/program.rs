@@ -1,20 +1,18 @@
 //! The Compose program: where it is, and how it is run.
 //!
 //! Compose v2 is a program of its own that `docker compose` merely starts, so where we find the plug-in we
-//! run it directly: one process less, and 50 ms less per call. Every run is in a process group of its own
-//! that is killed as a whole when time is up or the caller goes away; what it prints is bounded.
+//! run it directly: one process less, and 50 ms less per call.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use margrave_core::report::{Failure, FailureCode};
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::Command;
+
+use crate::process;
+pub(super) use crate::process::{Finished, Run, RunError};
 
 /// Where Docker's client looks for plug-ins, in its order, after the user's own directory.
 const PLUGIN_DIRECTORIES: [&str; 4] = [
@@ -24,15 +22,10 @@ const PLUGIN_DIRECTORIES: [&str; 4] = [
     "/usr/libexec/docker/cli-plugins",
 ];
 
-/// What a person needs of a program's output: the end, and not more than a report can carry many times over.
-const ERRORS_BYTES_MAX: usize = 64 * 1024;
 /// The resolved model of a large application is some hundred kilobytes.
-const OUTPUT_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub(super) const OUTPUT_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Printing a version reads no files and asks nobody.
 const VERSION_TIME_MAX: Duration = Duration::from_secs(20);
-/// After a polite request to end; Compose then only has to cancel what it asked the engine.
-const GRACE: Duration = Duration::from_secs(3);
-
 /// A Compose v2 (or newer) that answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Compose {
@@ -40,44 +33,6 @@ pub(super) struct Compose {
     /// `compose` when the program is Docker's client.
     first: Option<&'static str>,
     version: String,
-}
-
-/// What one run of a program left.
-#[derive(Debug)]
-pub(super) struct Finished {
-    pub success: bool,
-    pub output: Vec<u8>,
-    /// The end of what it printed as errors.
-    pub errors: String,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum RunError {
-    #[error("{program} could not be started")]
-    Start {
-        program: String,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{program} took longer than {} s", .limit.as_secs())]
-    TooLong { program: String, limit: Duration },
-    #[error("{program} printed more than {OUTPUT_BYTES_MAX} bytes")]
-    TooMuch { program: String },
-    #[error("the output of {program} could not be read")]
-    Read {
-        program: String,
-        #[source]
-        source: io::Error,
-    },
-}
-
-/// One run.
-pub(super) struct Run<'a> {
-    pub arguments: Vec<OsString>,
-    pub variables: &'a BTreeMap<OsString, OsString>,
-    pub directory: &'a Path,
-    pub input: Stdio,
-    pub time_max: Duration,
 }
 
 impl Compose {
@@ -111,6 +66,7 @@ impl Compose {
                 directory,
                 input: Stdio::null(),
                 time_max: VERSION_TIME_MAX,
+                output_max: OUTPUT_BYTES_MAX,
             };
             match compose.run(run).await {
                 Ok(finished) if finished.success => {
@@ -153,111 +109,9 @@ impl Compose {
 
     /// Runs to the end, or until the time is up.
     pub(super) async fn run(&self, run: Run<'_>) -> Result<Finished, RunError> {
-        let Run { arguments, variables, directory, input, time_max } = run;
-        let program = self.program.display().to_string();
-        let mut command = Command::new(&self.program);
-        command
-            .args(self.first)
-            .args(arguments)
-            .env_clear()
-            .envs(variables)
-            .current_dir(directory)
-            .stdin(input)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true);
-        let start = |source| RunError::Start { program: program.clone(), source };
-        let mut child = command.spawn().map_err(start)?;
-        // The command holds our copies of the pipes' other ends and of the input.
-        drop(command);
-        let mut group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
-        let (Some(mut out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(start(io::Error::other("its output is not connected")));
-        };
-        let work = async {
-            let (output, errors) =
-                tokio::join!(head(&mut out, OUTPUT_BYTES_MAX), tail(&mut err, ERRORS_BYTES_MAX));
-            (output, errors, child.wait().await)
-        };
-        let Ok((output, errors, status)) = tokio::time::timeout(time_max, work).await else {
-            group.end(&mut child).await;
-            return Err(RunError::TooLong { program, limit: time_max });
-        };
-        group.0 = None;
-        let read = |source| RunError::Read { program: program.clone(), source };
-        let output = output.map_err(read)?.ok_or_else(|| RunError::TooMuch { program: program.clone() })?;
-        let errors = String::from_utf8_lossy(&errors.map_err(read)?).into_owned();
-        Ok(Finished { success: status.map_err(read)?.success(), output, errors })
-    }
-}
-
-/// A process group that does not outlive its owner: dropped in the middle of a run, it is killed at once.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0
-            && let Err(error) = kill_process_group(group, signal)
-            && error != rustix::io::Errno::SRCH
-        {
-            tracing::warn!(%error, "a Compose process could not be ended");
-        }
-    }
-
-    /// Asks politely first: Compose then cancels its requests instead of leaving the engine in the middle.
-    async fn end(&mut self, child: &mut tokio::process::Child) {
-        self.signal(Signal::TERM);
-        if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
-            self.signal(Signal::KILL);
-            if let Err(error) = child.wait().await {
-                tracing::warn!(%error, "a Compose process could not be waited for");
-            }
-        }
-        // Its children may have thought otherwise.
-        self.signal(Signal::KILL);
-        self.0 = None;
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.signal(Signal::KILL);
-    }
-}
-
-/// Everything, or `None` when it is more than allowed; read to its end either way, so that the program
-/// does not block on a full pipe.
-async fn head(from: &mut (impl AsyncRead + Unpin), size_max: usize) -> io::Result<Option<Vec<u8>>> {
-    let mut whole = Vec::new();
-    let mut piece = vec![0; 16 * 1024];
-    let mut fits = true;
-    loop {
-        let length = from.read(&mut piece).await?;
-        if length == 0 {
-            return Ok(fits.then_some(whole));
-        }
-        fits &= whole.len() + length <= size_max;
-        if fits {
-            whole.extend_from_slice(&piece[..length]);
-        }
-    }
-}
-
-/// The last `size_max` bytes.
-async fn tail(from: &mut (impl AsyncRead + Unpin), size_max: usize) -> io::Result<Vec<u8>> {
-    let mut kept = Vec::new();
-    let mut piece = vec![0; 16 * 1024];
-    loop {
-        let length = from.read(&mut piece).await?;
-        if length == 0 {
-            kept.drain(..kept.len().saturating_sub(size_max));
-            return Ok(kept);
-        }
-        kept.extend_from_slice(&piece[..length]);
-        if kept.len() > 2 * size_max {
-            kept.drain(..kept.len() - size_max);
-        }
+        let Run { mut arguments, .. } = run;
+        arguments.splice(0..0, self.first.map(OsString::from));
+        process::run(&self.program, Run { arguments, ..run }).await
     }
 }
 
@@ -288,6 +142,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::process::ERRORS_BYTES_MAX;
 
     /// A directory on the search path with one program in it, which is a shell script.
     fn installed(name: &str, script: &str) -> (tempfile::TempDir, BTreeMap<OsString, OsString>) {
@@ -314,7 +169,8 @@ mod tests {
         directory: &'a Path,
         time_max: Duration,
     ) -> Run<'a> {
-        Run { arguments: vec!["up".into()], variables, directory, input: Stdio::null(), time_max }
+        let output_max = OUTPUT_BYTES_MAX;
+        Run { arguments: vec!["up".into()], variables, directory, input: Stdio::null(), time_max, output_max }
     }
 
     #[test]

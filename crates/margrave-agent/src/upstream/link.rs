@@ -8,6 +8,7 @@ use margrave_identity::live::LiveSvid;
 use margrave_wire::problem;
 use margrave_wire::refusal::Refusal;
 
+use super::seal::{Lesson, Seal, SealError};
 use crate::clock;
 use crate::identity::refusal;
 use crate::status::timestamp;
@@ -24,6 +25,8 @@ pub(crate) struct Link {
 pub(crate) enum Proof {
     /// From the handshake.
     Svid(Arc<LiveSvid>),
+    /// From a signature on every request.
+    Signature(Seal),
 }
 
 impl Link {
@@ -31,20 +34,54 @@ impl Link {
         Link { client, proof, way }
     }
 
-    /// Any success will do; everything else is trouble.
-    pub(crate) async fn exchange(&self, request: Request) -> Result<Response, Trouble> {
-        accepted(self.send(request).await?)
-    }
-
     /// The answer, whatever its status.
     pub(crate) async fn send(&self, request: Request) -> Result<Response, Trouble> {
         self.may_call()?;
-        self.client.send(request).await.map_err(|error| self.unreachable(error))
+        let Proof::Signature(seal) = &self.proof else {
+            return self.client.send(request).await.map_err(|error| self.unreachable(error));
+        };
+        let mut retold = 0;
+        loop {
+            let copy =
+                request.again().ok_or_else(|| Trouble::permanent("a request cannot be signed twice"))?;
+            let signed = seal.sign(copy).map_err(|error| unsigned(&error))?;
+            let response = self.client.send(signed).await.map_err(|error| self.unreachable(error))?;
+            match seal.learn(&response, retold) {
+                Lesson::Stands => return Ok(response),
+                Lesson::OtherTime(off) => self.note_clock(off),
+                Lesson::OtherStyle => {}
+            }
+            retold += 1;
+        }
+    }
+
+    /// A wrong clock is worked around, but somebody should set it right.
+    fn note_clock(&self, off: i64) {
+        let notice = match off {
+            -30..=30 => None,
+            31.. => Some(format!(
+                "this device's clock is {off} s behind the server's; requests are signed by the server's"
+            )),
+            _ => Some(format!(
+                "this device's clock is {} s ahead of the server's; requests are signed by the server's",
+                -off
+            )),
+        };
+        match &notice {
+            Some(notice) => tracing::warn!("{notice}"),
+            None => tracing::info!("this device's clock is right again"),
+        }
+        self.way.note(notice);
     }
 
     /// The head of the answer; its body is read piece by piece.
     pub(crate) async fn open(&self, request: Request) -> Result<Answer, Trouble> {
         self.may_call()?;
+        let request = match &self.proof {
+            Proof::Svid(_) => request,
+            // Polls come before downloads, so how to sign is known by now.
+            Proof::Signature(seal) => seal.sign(request).map_err(|error| unsigned(&error))?,
+        };
         self.client.open(request).await.map_err(|error| self.unreachable(error))
     }
 
@@ -79,6 +116,8 @@ impl Link {
                 }
                 Ok(())
             }
+            // What a server of that generation thinks of dates is its own affair.
+            Proof::Signature(_) => Ok(()),
         }
     }
 
@@ -89,6 +128,10 @@ impl Link {
         }
         Trouble::passing(margrave_core::chain::sentence(&error))
     }
+}
+
+fn unsigned(error: &SealError) -> Trouble {
+    Trouble::passing(margrave_core::chain::sentence(error))
 }
 
 /// Any success will do; everything else is trouble, and says whether and when asking again can help (MI-G2-193).

@@ -2,10 +2,14 @@
 //!
 //! Accepts what real servers do wrong but harmlessly (201 for 200, missing optional headers, a coding that nobody
 //! asked for), and refuses what is dangerous (bytes that are not what was promised, addresses elsewhere).
-//! `link.rs` is one authenticated exchange, `download.rs` content over a bad line.
+//! `link.rs` is one authenticated exchange, `download.rs` content over a bad line, `git.rs` desired state from a
+//! repository instead.
 
 mod download;
+mod git;
 mod link;
+mod seal;
+mod tongue;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -20,8 +24,12 @@ use margrave_http::{HeaderName, Request, Response, StatusCode, header};
 use margrave_wire::{bundle, g2};
 
 use download::{Part, Wanted, decode, download};
+pub(crate) use git::Git;
+pub use git::{GitError, check_program};
 use link::accepted;
 pub(crate) use link::{Link, Proof};
+pub(crate) use seal::Seal;
+pub(crate) use tongue::Tongue;
 
 /// A document larger than this describes no application.
 const DOCUMENT_SIZE_MAX: u64 = 1 << 20;
@@ -31,10 +39,13 @@ const POLL_SLACK: Duration = Duration::from_secs(60);
 
 pub(crate) struct Upstream {
     link: Link,
+    tongue: Tongue,
     device: DeviceId,
     /// Every server answers with the manifest's only format when none is named (MI-G2-043); ours is trusted to,
     /// which saves a tenth of what a poll costs.
     terse: bool,
+    /// Where desired state comes from, when not from the device interface.
+    git: Option<Git>,
     known: Mutex<Known>,
     /// A download that was cut.
     part: tokio::sync::Mutex<Option<Part>>,
@@ -50,8 +61,9 @@ struct Known {
 }
 
 impl Upstream {
-    pub(crate) fn new(link: Link, device: DeviceId, terse: bool) -> Self {
-        Upstream { link, device, terse, known: Mutex::default(), part: tokio::sync::Mutex::new(None) }
+    pub(crate) fn new(link: Link, tongue: Tongue, device: DeviceId, terse: bool, git: Option<Git>) -> Self {
+        let part = tokio::sync::Mutex::new(None);
+        Upstream { link, tongue, device, terse, git, known: Mutex::default(), part }
     }
 
     /// Forgets open connections: the next request presents the newest SVID.
@@ -64,20 +76,40 @@ impl Upstream {
     }
 
     pub(crate) async fn send_capabilities(&self, body: &[u8]) -> Result<Digest, Trouble> {
-        let request =
-            Request::put(g2::capabilities_path(&self.device)).bytes("application/json", body.to_vec());
-        self.link.exchange(request).await?;
+        let paths = self.tongue.capabilities_paths(&self.device);
+        self.tell(paths, |path| Request::put(path).bytes("application/json", body.to_vec())).await.map_err(
+            // A server that forgot this client may remember it again.
+            |trouble| Trouble { permanent: trouble.permanent && self.tongue == Tongue::G2, ..trouble },
+        )?;
         Ok(Digest::of(body))
     }
 
     pub(crate) async fn send_report(&self, report: &Report) -> Result<(), Trouble> {
-        let request = Request::post(g2::status_path(report.assignment))
-            .bytes("application/json", g2::status::write(report));
-        self.link.exchange(request).await.map(drop)
+        let body = self.tongue.status(report);
+        let paths = self.tongue.status_paths(report.assignment);
+        self.tell(paths, |path| Request::post(path).bytes("application/json", body.clone())).await
+    }
+
+    /// Sends to the first of the paths that the server knows.
+    async fn tell(&self, paths: Vec<String>, request: impl Fn(String) -> Request) -> Result<(), Trouble> {
+        let mut first = None;
+        for path in paths {
+            let response = self.link.send(request(path)).await?;
+            let unknown = matches!(response.status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
+            match accepted(response) {
+                Ok(_) => return Ok(()),
+                Err(trouble) if unknown => first = first.or(Some(trouble)),
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Err(first.unwrap_or_else(|| Trouble::permanent("there is nowhere to send this to")))
     }
 
     pub(crate) async fn poll(&self, held: Option<Digest>, wait: Duration) -> Result<Polled, Trouble> {
-        let mut request = Request::get(g2::MANIFEST_PATH)
+        if let Some(git) = &self.git {
+            return git.poll(&self.link, held).await;
+        }
+        let mut request = Request::get(self.tongue.manifest_path())
             .body_max(g2::manifest::SIZE_MAX as u64)
             .timeout(wait + POLL_SLACK)
             .terse();
@@ -112,7 +144,9 @@ impl Upstream {
                 "the manifest's bytes have digest {body}, its ETag promised {promised} (MI-G2-072)"
             )));
         }
-        let listing = g2::manifest::read(&bytes)
+        let listing = self
+            .tongue
+            .manifest(&bytes)
             .map_err(|error| Trouble::passing(format!("the server's manifest is not usable: {error}")))?;
         let mut urls = BTreeMap::new();
         for (entry, url) in listing.manifest.entries().iter().zip(listing.document_urls) {
@@ -128,10 +162,13 @@ impl Upstream {
 
     /// Everything the plan names, each verified against its digest.
     pub(crate) async fn fetch(&self, plan: &FetchPlan) -> Result<Vec<(AssignmentId, Document)>, Trouble> {
+        if let Some(git) = &self.git {
+            let (FetchPlan::Bundle { entries, .. } | FetchPlan::Documents(entries)) = plan;
+            return git.documents(entries).await;
+        }
         match plan {
             FetchPlan::Bundle { bundle, entries } => {
-                let url =
-                    self.url(&bundle.digest).unwrap_or_else(|| g2::manifest::bundle_path(&bundle.digest));
+                let url = self.url(&bundle.digest).unwrap_or_else(|| self.tongue.bundle_path(&bundle.digest));
                 let archive = self
                     .download(&Wanted {
                         path: self.link.path(&url),
@@ -153,7 +190,7 @@ impl Upstream {
                 for entry in entries {
                     let digest = entry.document.digest;
                     let url =
-                        self.url(&digest).unwrap_or_else(|| g2::manifest::document_path(entry.id, &digest));
+                        self.url(&digest).unwrap_or_else(|| self.tongue.document_path(entry.id, &digest));
                     let wanted = Wanted {
                         path: self.link.path(&url),
                         media_type: g2::document::MEDIA_TYPE,

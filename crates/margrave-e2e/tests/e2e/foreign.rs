@@ -1,7 +1,9 @@
 //! A real agent at servers that are not ours: what it takes, what it refuses, how patient it is, and what its
 //! identity goes through.
 
+mod git;
 mod identity;
-mod patience;
+pub(crate) mod patience;
 mod refusals;
+mod signed;
 mod tolerance;

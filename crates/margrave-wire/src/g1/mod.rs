@@ -50,6 +50,16 @@ pub fn status_path(client: &ClientId, assignment: AssignmentId) -> String {
     format!("/api/v1/clients/{client}/deployments/{assignment}/status")
 }
 
+/// Where capabilities go at servers of the oldest snapshots, which know one device per client (1.15).
+pub fn capabilities_path_without_device(client: &ClientId) -> String {
+    format!("/api/v1/clients/{client}/capabilities")
+}
+
+/// Where reports go at servers of the oldest snapshot (1.15).
+pub fn status_path_singular(client: &ClientId, assignment: AssignmentId) -> String {
+    format!("/api/v1/clients/{client}/deployment/{assignment}/status")
+}
+
 /// Refuses a body of another kind. Several snapshots leave `kind` and `apiVersion` away, and none says
 /// which versions there are, so that only a wrong `kind` is wrong.
 fn check_kind(root: &At<'_>, wanted: &str, rule: &'static str, findings: &mut Findings) {

@@ -37,7 +37,7 @@ fn id_180_id_187_an_expired_device_keeps_quiet_and_running_until_its_files_are_r
     let liar = Liar::start();
     installed(&liar);
     // Its life is nearly over: all three warnings are due at once, and the end is seconds away.
-    let (age, left) = (Duration::from_secs(3600), Duration::from_secs(8));
+    let (age, left) = (Duration::from_secs(3600), Duration::from_secs(20));
     liar.issue(margrave_core::moment::Moment(now().0 - 3_600_000), age + left);
     let bundle = liar.write("bundle.json", liar.bundle_json());
     assert!(liar.install_with(&liar.url, &["--bundle", text(&bundle)]).status.success());

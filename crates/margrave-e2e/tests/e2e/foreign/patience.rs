@@ -76,7 +76,7 @@ fn mi_g2_192_a_refusal_that_is_final_is_asked_about_in_the_regular_rhythm_only()
 }
 
 /// Every file under `folder`, and how it looks from outside.
-fn picture(folder: &Path) -> BTreeMap<String, (i64, i64, i64, u64, u64)> {
+pub(crate) fn picture(folder: &Path) -> BTreeMap<String, (i64, i64, i64, u64, u64)> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

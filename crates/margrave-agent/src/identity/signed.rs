@@ -1,0 +1,200 @@
+//! An identity at a server of the signed generation: a key and a certificate that the server was shown, and the id
+//! that it gave for them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use margrave_core::id::{ClientId, DeviceId};
+use margrave_core::moment::Moment;
+use margrave_http::{Limits, Origin, Request, Response, Scheme, StatusCode};
+use margrave_identity::key::PrivateKey;
+use margrave_identity::message::{ClientCertificate, Signer};
+use margrave_wire::g1::{ONBOARDING_PATH, onboarding};
+
+use super::{
+    Credential, Identity, IdentityError, Place, WebTrust, answer, key_error, read_bounded, refusal,
+    write_secret,
+};
+use crate::clock;
+use crate::upstream::{Link, Proof, Seal};
+use crate::way::Way;
+
+/// Between two questions whether an operator has decided by now.
+const ASK_EVERY: Duration = Duration::from_secs(10);
+const ASK_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What signs requests, and what the server's web certificate is judged by.
+#[derive(Clone)]
+pub struct SignedCredential {
+    pub(super) certificate: String,
+    pub(super) key: String,
+    pub(super) trust: WebTrust,
+}
+
+/// What a person typed to join a server of the signed generation.
+#[derive(Debug, Clone)]
+pub struct Onboarding {
+    pub url: String,
+    pub trust: WebTrust,
+    /// Certificate and key that the server's operator knows already; made here when left out.
+    pub given: Option<(PathBuf, PathBuf)>,
+    /// The client id, where the server knows the certificate and does not say it again.
+    pub client: Option<ClientId>,
+    pub device: Option<DeviceId>,
+    /// How long an operator may take to decide.
+    pub patience: Duration,
+}
+
+impl SignedCredential {
+    pub(crate) fn certificate(&self) -> Result<ClientCertificate, IdentityError> {
+        ClientCertificate::from_pem(&self.certificate).map_err(answer)
+    }
+
+    /// The link to the server, on which every request is signed.
+    pub(crate) async fn link(
+        &self,
+        origin: Origin,
+        limits: Limits,
+        way: Arc<Way>,
+    ) -> Result<Link, IdentityError> {
+        let signer = Signer::from_pem(&self.key).map_err(key_error)?;
+        let client = self.trust.client(origin.clone(), limits).await?;
+        Ok(Link::new(client, Proof::Signature(Seal::new(signer, origin)), way))
+    }
+}
+
+/// Shows the server this device's certificate, waits for its operator, and keeps the id it is known by.
+pub async fn onboard(place: &Place, onboarding: Onboarding) -> Result<Identity, IdentityError> {
+    let Onboarding { url, trust, given, client, device, patience } = onboarding;
+    let origin = Origin::parse(&url).map_err(|error| IdentityError::Address(error.to_string()))?;
+    if origin.scheme() != Scheme::Https {
+        return Err(IdentityError::Address(format!("{url} must be https (MI-G1-003)")));
+    }
+    let device = match device {
+        Some(device) => Some(device),
+        None => host_name(),
+    };
+    let data = place.data();
+    let (certificate, key) = match &given {
+        Some((certificate, key)) => (read_bounded(certificate)?, read_bounded(key)?),
+        None => made(data, device.as_ref())?,
+    };
+    let credential = SignedCredential { certificate, key, trust };
+    let shown = credential.certificate()?;
+    let signer = Signer::from_pem(&credential.key).map_err(key_error)?;
+    if shown.key().keyid() != signer.keyid() {
+        return Err(IdentityError::OtherKey);
+    }
+    let link = credential.link(origin.clone(), Limits::default(), Arc::new(Way::default())).await?;
+    let client = match client {
+        Some(client) => client,
+        None => ask(&link, &shown, patience).await?,
+    };
+    let identity = Identity {
+        device_id: match device {
+            Some(device) => device,
+            None => DeviceId::parse(client.as_str()).map_err(answer)?,
+        },
+        client_id: client,
+        url: origin.to_string(),
+        device_url: origin.to_string(),
+        registry: None,
+        credential: Credential::Signed(credential),
+        git: None,
+    };
+    place.settle(&identity)?;
+    for spent in [key_in(data), certificate_in(data)] {
+        match std::fs::remove_file(&spent) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(IdentityError::file("removed", &spent)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(identity)
+}
+
+/// Asks until the server gives an id. The protocol has no word for "not yet": undecided and rejected look the same
+/// (AMB-04), so the waiting is bounded by patience alone.
+async fn ask(
+    link: &Link,
+    certificate: &ClientCertificate,
+    patience: Duration,
+) -> Result<ClientId, IdentityError> {
+    let started = tokio::time::Instant::now();
+    let mut told = false;
+    loop {
+        let body = onboarding::write_request(certificate.der());
+        let request = Request::post(ONBOARDING_PATH).bytes("application/json", body).timeout(ASK_TIME_MAX);
+        let sent = link.send(request).await;
+        let pause = match sent {
+            Ok(response) if response.status.is_success() => {
+                return onboarding::read_answer(&response.body).map_err(answer);
+            }
+            // Known already: some servers say so, some of those with the id (AMB-04).
+            Ok(response) if response.status == StatusCode::CONFLICT => {
+                let known = onboarding::read_answer(&response.body);
+                return known.map_err(|_| IdentityError::KnownAlready(refusal(&response)));
+            }
+            Ok(response) => undecided(&response)?,
+            // Somebody who waits already need not notice that the server restarts.
+            Err(trouble) if told => trouble.retry_after.unwrap_or(ASK_EVERY),
+            Err(trouble) => return Err(IdentityError::Refused(trouble.message)),
+        };
+        if started.elapsed() + pause > patience {
+            return Err(IdentityError::Undecided { fingerprint: certificate.fingerprint().hex() });
+        }
+        if !std::mem::replace(&mut told, true) {
+            tracing::info!(
+                fingerprint = certificate.fingerprint().hex(),
+                "the server has not accepted this device yet; waiting for its operator, who should see this fingerprint"
+            );
+        }
+        tokio::time::sleep(pause.mul_f64(0.9 + clock::roll() / 5.0)).await;
+    }
+}
+
+/// How long to wait before the next question, or why there is none.
+fn undecided(response: &Response) -> Result<Duration, IdentityError> {
+    match response.status {
+        StatusCode::FORBIDDEN
+        | StatusCode::ACCEPTED
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::SERVICE_UNAVAILABLE => {
+            Ok(response.retry_after().unwrap_or(ASK_EVERY).max(Duration::from_secs(1)))
+        }
+        _ => Err(IdentityError::Refused(refusal(response))),
+    }
+}
+
+/// Key and certificate of our own making, on disk before they are shown to anybody: asked again, the server gives
+/// the same certificate the same id.
+fn made(data: &Path, device: Option<&DeviceId>) -> Result<(String, String), IdentityError> {
+    let (key_path, certificate_path) = (key_in(data), certificate_in(data));
+    if key_path.exists() && certificate_path.exists() {
+        return Ok((read_bounded(&certificate_path)?, read_bounded(&key_path)?));
+    }
+    let key = PrivateKey::generate().map_err(key_error)?;
+    let name = device.map_or("margrave-agent", DeviceId::as_str);
+    let now: Moment = clock::now();
+    let certificate = ClientCertificate::self_signed(&key, name, now).map_err(key_error)?;
+    let (certificate, key) = (certificate.pem(), key.to_pem());
+    write_secret(data, &key_path, key.as_bytes())?;
+    write_secret(data, &certificate_path, certificate.as_bytes())?;
+    Ok((certificate, key))
+}
+
+fn key_in(data: &Path) -> PathBuf {
+    data.join("onboarding-key.pem")
+}
+
+fn certificate_in(data: &Path) -> PathBuf {
+    data.join("onboarding-certificate.pem")
+}
+
+/// What this machine is called, if that can be a device's name.
+fn host_name() -> Option<DeviceId> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    DeviceId::parse(name.trim().split('.').next().unwrap_or_default()).ok().filter(|id| !id.is_child())
+}

@@ -120,13 +120,18 @@ def filter_path_parameters(context, path_parameters):
     return not any(dotted(value) for value in (path_parameters or {}).values())
 
 
+def as_list(request):
+    request.headers["Accept"] = "application/json"
+    return request
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if INTERFACE == "signed":
         kwargs["auth"] = SIGNER
     # A stream of events does not end, and a client that reads to the end would wait; the list of events does.
     if case.path.endswith("/events"):
-        case.headers["Accept"] = "application/json"
+        kwargs["auth"] = as_list
 
 
 # What line-2 is really given, so that some requests reach what lies behind the first check.

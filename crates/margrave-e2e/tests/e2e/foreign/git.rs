@@ -72,7 +72,8 @@ impl Repository {
             std::fs::remove_dir_all(&folder).expect("the test's directory is writable");
         }
         std::fs::create_dir(&folder).expect("the test's directory is writable");
-        std::fs::write(self.tree().join("manifest.json"), g2::manifest::write(&manifest)).expect("it is writable");
+        std::fs::write(self.tree().join("manifest.json"), g2::manifest::write(&manifest))
+            .expect("it is writable");
         for (id, text) in files {
             std::fs::write(folder.join(format!("{id}.yaml")), text).expect("it is writable");
         }
@@ -109,7 +110,8 @@ fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for piece in bytes.chunks(3) {
-        let number = piece.iter().fold(0u32, |n, byte| (n << 8) | u32::from(*byte)) << (8 * (3 - piece.len()));
+        let number =
+            piece.iter().fold(0u32, |n, byte| (n << 8) | u32::from(*byte)) << (8 * (3 - piece.len()));
         for at in 0..4 {
             let letter = LETTERS[((number >> (18 - 6 * at)) & 63) as usize];
             out.push(if at <= piece.len() { char::from(letter) } else { '=' });
@@ -123,7 +125,11 @@ fn backend(git: &Path, root: &Path, heard: &Heard) -> Reply {
     let (path, query) = heard.path.split_once('?').unwrap_or((&heard.path, ""));
     let mut command = Command::new(git);
     command.arg("http-backend").env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command.envs([("GIT_HTTP_EXPORT_ALL", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null"), ("REMOTE_USER", "margrave")]);
+    command.envs([
+        ("GIT_HTTP_EXPORT_ALL", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("REMOTE_USER", "margrave"),
+    ]);
     command.env("GIT_PROJECT_ROOT", root).env("PATH_INFO", path).env("QUERY_STRING", query);
     command.env("REQUEST_METHOD", &heard.method).env("CONTENT_LENGTH", heard.body.len().to_string());
     for (header, variable) in [
@@ -133,8 +139,12 @@ fn backend(git: &Path, root: &Path, heard: &Heard) -> Reply {
     ] {
         command.env(variable, heard.header(header).unwrap_or_default());
     }
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("git starts");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("git starts");
     child.stdin.take().expect("a pipe").write_all(&heard.body).expect("git reads");
     let output = child.wait_with_output().expect("git ends").stdout;
     let end = output.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
@@ -159,7 +169,10 @@ fn desired_state_comes_from_a_repository_and_is_judged_like_any_other() {
     assert_eq!(liar.status()["form"], "git");
     let mut agent = liar.run_agent(&SIMULATED);
     wait_for("version 1 is installed", || liar.is_installed(1).then_some(()));
-    assert!(liar.heard().iter().any(|heard| heard.method == "PUT"), "capabilities go to the device interface");
+    assert!(
+        liar.heard().iter().any(|heard| heard.method == "PUT"),
+        "capabilities go to the device interface"
+    );
     assert!(liar.heard().iter().all(|heard| heard.path != MANIFEST), "the manifest is not polled there");
 
     repository.honest(2, &[(ONE, &one), (TWO, &two)]);
@@ -170,7 +183,9 @@ fn desired_state_comes_from_a_repository_and_is_judged_like_any_other() {
     repository.commit(3, &[(ONE, &one), (TWO, "id: x")], &[(ONE, &one), (TWO, &two)]);
     wait_for("a wrong document is refused", || liar.trouble().contains("digest").then_some(()));
     repository.commit(4, &[(ONE, &one), (TWO, "id: y")], &[(ONE, &one)]);
-    wait_for("a missing document is told", || liar.trouble().contains("is not in the repository").then_some(()));
+    wait_for("a missing document is told", || {
+        liar.trouble().contains("is not in the repository").then_some(())
+    });
     // History rewritten to an older manifest.
     repository.git(&["reset", "--quiet", "--hard", "HEAD~3"]);
     wait_for("an older manifest is refused", || liar.trouble().contains("older").then_some(()));

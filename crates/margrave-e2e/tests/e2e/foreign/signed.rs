@@ -61,7 +61,9 @@ impl SignedServer {
         liar.twist_web(move |heard, _| {
             let at = i64::try_from(now().0 / 1000).expect("before the end of time") + ways.clock;
             let date = http_date(at);
-            let reply = |status: u16, body: Vec<u8>| Some(Reply { status, ..Reply::of(body) }.with("Date", date.clone()));
+            let reply = |status: u16, body: Vec<u8>| {
+                Some(Reply { status, ..Reply::of(body) }.with("Date", date.clone()))
+            };
             if heard.path == g1::ONBOARDING_PATH {
                 let shown = onboarding::read_request(&heard.body).expect("an agent's request");
                 let chain = onboarding::read_certificates(&shown).expect("an agent's certificate");
@@ -71,7 +73,10 @@ impl SignedServer {
             match verify(&url, heard, known, at, &ways) {
                 Ok(label) => drop(seen.lock().expect("nobody panics").insert(label)),
                 Err(why) => {
-                    complaints.lock().expect("nobody panics").push(format!("{} {}: {why}", heard.method, heard.path));
+                    complaints
+                        .lock()
+                        .expect("nobody panics")
+                        .push(format!("{} {}: {why}", heard.method, heard.path));
                     return reply(401, br#"{"error":"Invalid signature"}"#.to_vec());
                 }
             }
@@ -153,7 +158,9 @@ impl Answers {
         match (heard.method.as_str(), oldest) {
             ("PUT", false) if path == "/capabilities/line-1" => (201, vec![]),
             ("PUT", true) if path == "/capabilities" => (201, vec![]),
-            ("POST", false) if path.starts_with("/deployments/") && path.ends_with("/status") => (200, vec![]),
+            ("POST", false) if path.starts_with("/deployments/") && path.ends_with("/status") => {
+                (200, vec![])
+            }
             ("POST", true) if path.starts_with("/deployment/") && path.ends_with("/status") => (200, vec![]),
             ("GET", _) if heard.path == g1::manifest_path(&self.client) => {
                 let tag = format!("\"{}\"", Digest::of(&self.manifest));
@@ -198,7 +205,8 @@ fn verify(
     ways: &Ways,
 ) -> Result<String, String> {
     let line = |name: &str| heard.header(name).map(str::as_bytes).into_iter();
-    let found = signature::read(line("signature-input"), line("signature")).map_err(|error| error.to_string())?;
+    let found =
+        signature::read(line("signature-input"), line("signature")).map_err(|error| error.to_string())?;
     let [signature] = &found[..] else { return Err("more than one signature".into()) };
     let digest = heard.header("content-digest").map(str::to_owned);
     if !heard.body.is_empty() && digest.as_deref() != Some(&signature::content_digest(&heard.body)) {
@@ -258,7 +266,10 @@ fn mi_g1_020_mi_g1_044_a_device_onboards_waits_for_its_operator_and_signs_everyt
     assert_eq!(capabilities["properties"]["id"], "line-1");
     let report = server.heard("POST").pop().expect("a report");
     let report: Value = serde_json::from_slice(&report.body).expect("JSON");
-    assert_eq!((&report["kind"], &report["status"]["state"]), (&"DeploymentStatusManifest".into(), &"installed".into()));
+    assert_eq!(
+        (&report["kind"], &report["status"]["state"]),
+        (&"DeploymentStatusManifest".into(), &"installed".into())
+    );
     let status = server.liar.status();
     assert_eq!((&status["form"], &status["device"]), (&"g1".into(), &CLIENT.into()));
 
@@ -325,7 +336,8 @@ fn mi_g1_006_mi_g1_008_the_server_is_trusted_by_what_was_given_and_a_pair_must_f
     let (mine, other) = (PrivateKey::generate().expect("a key"), PrivateKey::generate().expect("a key"));
     let certificate = ClientCertificate::self_signed(&mine, "press", now()).expect("a certificate");
     let certificate = server.liar.write("device.pem", certificate.pem());
-    let (mine, other) = (server.liar.write("key.pem", mine.to_pem()), server.liar.write("other.pem", other.to_pem()));
+    let (mine, other) =
+        (server.liar.write("key.pem", mine.to_pem()), server.liar.write("other.pem", other.to_pem()));
     let authority = server.liar.write("web.pem", &server.liar.web_authority);
     let with = |key| ["--ca", text(&authority), "--certificate", text(&certificate), "--key", key];
     let output = server.join(&with(text(&other)));

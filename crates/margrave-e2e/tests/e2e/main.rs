@@ -10,5 +10,6 @@ mod hostile;
 mod liar;
 mod local_registry;
 mod processes;
+mod signed;
 mod stage;
 mod vendor;

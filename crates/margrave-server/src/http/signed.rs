@@ -10,7 +10,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::moment::Moment;
 use margrave_core::report::Report;
-use margrave_device_api::g1::{Applicant, Onboarding, SignedApi, SignedClient, SignedStanding, Terms};
+use margrave_device_api::g1::{self, Applicant, Onboarding, SignedApi, SignedClient, SignedStanding, Terms};
 use margrave_device_api::{Answer, ApiError, DeviceApi, LiveManifest, Put, Standing};
 use margrave_wire::Dialect;
 
@@ -30,8 +30,7 @@ pub(crate) struct Signed {
 pub(crate) fn router(signed: Signed) -> Router {
     let devices = Devices::new(Arc::clone(&signed.fleet), Dialect::Signed);
     let heard = Heard { fleet: Arc::clone(&signed.fleet), devices };
-    drop(Arc::new(signed));
-    margrave_device_api::g2::router(Arc::new(heard))
+    g1::router(Arc::new(heard), Arc::new(signed))
 }
 
 impl SignedApi for Signed {
@@ -49,7 +48,7 @@ impl SignedApi for Signed {
     fn onboard<'a>(&'a self, applicant: Applicant) -> Answer<'a, Result<Onboarding, ApiError>> {
         Box::pin(async move {
             let Applicant { certificate, proven, address } = applicant;
-            let address = address.map(|address| address.to_string());
+            let address = address.map(|address| address.ip().to_string());
             let outcome = self.fleet.onboard(&self.policy, certificate, proven, address).await;
             outcome.map_err(api_error).map(|outcome| match outcome {
                 fleet::Onboarding::Accepted(client) => Onboarding::Accepted(client),

@@ -14,6 +14,8 @@ mod plant;
 mod recognition;
 mod registry;
 mod rotation;
+mod signed;
+mod signer;
 mod start;
 mod stock;
 mod web;

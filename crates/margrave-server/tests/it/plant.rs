@@ -19,7 +19,7 @@ use margrave_identity::proof::prove;
 use margrave_identity::svid::Svid;
 use margrave_identity::tls::{device_client_config, pinned_client_config};
 use margrave_server::fleet::{Actor, Clock};
-use margrave_server::{Config, Server, StartError};
+use margrave_server::{Config, Server, SignedConfig, StartError};
 use margrave_wire::identity::{
     JOIN_PATH, JoinRequest, JoinResponse, RENEW_PATH, RenewRequest, RenewResponse,
 };
@@ -65,6 +65,13 @@ impl Plant {
     /// A server whose clock is `ahead` seconds ahead of the machine's.
     pub(crate) async fn with(svid_lifetime: Duration, ahead: i64) -> Plant {
         Plant::at(ahead, |config| Config { svid_lifetime, ..config }).await
+    }
+
+    /// With the signed device interface, as `change` leaves its configuration.
+    pub(crate) async fn signed(change: impl FnOnce(&mut SignedConfig)) -> Plant {
+        let mut signed = SignedConfig::new("127.0.0.1:0".parse().unwrap());
+        change(&mut signed);
+        Plant::of(|config| Config { signed: Some(signed), ..config }).await
     }
 
     /// A server with another configuration than usual.

@@ -528,3 +528,42 @@ async fn a_page_is_told_that_something_changed() {
     timeout(DEADLINE, told).await.expect("the page is told");
     assert!(seen.contains(&format!("id: {}", newest + 1)), "{seen}");
 }
+
+#[tokio::test]
+async fn who_waits_to_be_let_in_is_decided_about_on_the_page() {
+    use margrave_identity::key::PrivateKey;
+    use margrave_identity::message::ClientCertificate;
+    use margrave_server::fleet::SignedPolicy;
+
+    let plant = Plant::new().await;
+    let fleet = plant.server.fleet();
+    let mut ids = Vec::new();
+    for name in [HOSTILE, "second"] {
+        let key = PrivateKey::generate().unwrap();
+        let certificate = ClientCertificate::self_signed(&key, name, crate::plant::now()).unwrap();
+        fleet.onboard(&SignedPolicy::default(), certificate, true, None).await.unwrap();
+        ids = fleet.signed_clients(Some("pending")).unwrap();
+    }
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/devices").await;
+    is_clean(&page);
+    assert!(page.contains("Waiting to be accepted") && page.contains(&ids[0].fingerprint), "{page}");
+    assert!(!browser.page("/devices?search=x").await.contains("Waiting to be accepted"));
+    let (first, second) = (ids[0].client.clone(), ids[1].client.clone());
+    // Who waits has no page of its own.
+    let reply = browser.get(&format!("/devices/{first}")).await;
+    assert_eq!((reply.status.as_u16(), location(&reply)), (303, "/devices"));
+    // A form from elsewhere decides nothing.
+    let forged = browser.send_form(&format!("/devices/{first}/accept"), &[("csrf", "x")], &[]).await;
+    forged.is(403);
+    assert_eq!(fleet.signed_clients(Some("pending")).unwrap().len(), 2);
+    let reply = browser.post(&format!("/devices/{first}/accept"), &[]).await;
+    assert_eq!((reply.status.as_u16(), location(&reply)), (303, &*format!("/devices/{first}")));
+    let page = browser.page(&format!("/devices/{first}")).await;
+    assert!(page.contains("g1 (signed requests)"), "{page}");
+    let reply = browser.post(&format!("/devices/{second}/reject"), &[]).await;
+    assert_eq!((reply.status.as_u16(), location(&reply)), (303, "/devices"));
+    let page = browser.page("/devices").await;
+    assert!(!page.contains("Waiting to be accepted") && page.contains(">g1</span>"), "{page}");
+    assert_eq!(fleet.signed_clients(Some("rejected")).unwrap()[0].client, second);
+}

@@ -266,11 +266,11 @@ impl Fleet {
     /// Answers a fetch, from a repository that has everything that was published until now.
     pub(crate) async fn git_fetch(
         self: &Arc<Self>,
-        pass: Pass,
+        mut pass: Pass,
         protocol: Protocol,
         ask: Ask,
     ) -> Result<Upload, FetchError> {
-        self.git_check(&pass).await?;
+        self.git_check(&mut pass).await?;
         let repository = self.git.of(&pass.client).ok_or(FetchError::Void)?;
         let places = self.git_places(&repository).await?;
         let version = self.git_catch_up(&pass.client, &repository).await.map_err(|error| match error {
@@ -280,7 +280,7 @@ impl Fleet {
         })?;
         let packs = repository.hold().await;
         // Its right may have ended while it waited.
-        self.git_check(&pass).await?;
+        self.git_check(&mut pass).await?;
         let mut command = self.git.program.on(repository.path()).await.map_err(FetchError::NoGit)?;
         command.args(["upload-pack", "--strict", "--stateless-rpc", "--timeout=60"]);
         let request = match ask {
@@ -308,23 +308,16 @@ impl Fleet {
         Ok(upload::start(Arc::clone(self), pass, repository, running, pipes, request, held))
     }
 
-    /// Ends when the pass does not open its repository any more.
-    async fn git_pass_ends(&self, mut pass: Pass) {
-        loop {
-            // An error means that nobody is left who could say so: the server ends.
-            if pass.revoked.changed().await.is_err() || self.git_check(&pass).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    async fn git_check(&self, pass: &Pass) -> Result<(), FetchError> {
+    /// Whether the pass still opens its repository; costs nothing unless somebody lost a right since the last look.
+    async fn git_check(&self, pass: &mut Pass) -> Result<(), FetchError> {
         if self.standing(&pass.client) != Some(Standing::Accepted) {
             return Err(FetchError::Retired);
         }
         if !pass.revoked.has_changed().unwrap_or(true) {
             return Ok(());
         }
+        // Before the look-up, so that no change is missed.
+        pass.revoked.borrow_and_update();
         let owner = self.store.git_owner(pass.token, self.now()).await;
         match owner.map_err(|error| FetchError::Storage(error.into()))? {
             Some(owner) if owner == pass.client => Ok(()),

@@ -1,10 +1,9 @@
 //! One answer of `git upload-pack` on its way to a client.
 //!
-//! The program talks to the client through us, bounded in time and size. It is killed when the client goes away, when
-//! time is up, and when its right ends half-way: what has not been sent by then is never sent.
+//! The program talks to the client through us, bounded in time and size. It is killed when the client goes away and when
+//! time is up. When the client's right ends half-way, what has not been given by then is never given.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -41,15 +40,23 @@ pub(crate) enum Cut {
 /// The answer, piece by piece. Dropped, the program behind it is killed.
 pub(crate) struct Upload {
     pieces: mpsc::Receiver<Result<Bytes, Cut>>,
-    closed: Arc<AtomicBool>,
+    fleet: Arc<Fleet>,
+    pass: Pass,
 }
 
 impl Upload {
-    /// The next piece; `None` at the end.
+    /// The next piece; `None` at the end. Nothing is given any more once the right has ended, not even what was made
+    /// ready before.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
-        let piece = self.pieces.recv().await?;
-        // Also what was made ready before the right ended is not given any more.
-        if self.closed.load(Ordering::Acquire) { Some(Err(Cut::Closed)) } else { Some(piece) }
+        let piece = self.pieces.recv().await;
+        match self.fleet.git_check(&mut self.pass).await {
+            Ok(()) => piece,
+            Err(error) => {
+                tracing::info!(client = %self.pass.client, reason = %error, "a fetch was cut off");
+                self.pieces.close();
+                Some(Err(Cut::Closed))
+            }
+        }
     }
 }
 
@@ -70,10 +77,8 @@ pub(super) fn start(
     held: Held,
 ) -> Upload {
     let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
-    let closed = Arc::new(AtomicBool::new(false));
-    let ends = Arc::clone(&closed);
+    let client = pass.client.clone();
     tokio::spawn(async move {
-        let client = pass.client.clone();
         let ended = tokio::select! {
             ended = relay(running, pipes, request, &sender) => ended,
             () = sender.closed() => {
@@ -81,10 +86,6 @@ pub(super) fn start(
                 return;
             }
             () = tokio::time::sleep_until(Instant::now() + TIME_MAX) => Err(Cut::TooLong),
-            () = fleet.git_pass_ends(pass) => {
-                ends.store(true, Ordering::Release);
-                Err(Cut::Closed)
-            }
         };
         drop(held);
         match ended {
@@ -101,7 +102,7 @@ pub(super) fn start(
             }
         }
     });
-    Upload { pieces, closed }
+    Upload { pieces, fleet, pass }
 }
 
 async fn relay(

@@ -329,7 +329,7 @@ async fn a_fetch_that_is_going_on_ends_with_the_right_to_it() {
     };
     let upload = world.fetch(pass(&token).await, want(&head)).await.unwrap();
     let second = put(true, Some(60)).await;
-    assert_eq!(drain(upload).await, (all, true));
+    assert!(drain(upload).await.1);
     // Without one, at once.
     let upload = world.fetch(pass(&second).await, want(&head)).await.unwrap();
     let third = put(true, None).await;

@@ -115,7 +115,7 @@ impl Server {
             return Err(StartError::NotLocal(address));
         }
 
-        files::raise_limit();
+        let files = files::raise_limit();
         let lock = take(&data)?;
         // Absolute, so that nothing moves when somebody changes the working directory.
         let data = data.canonicalize().map_err(data_error(&data, "found"))?;
@@ -186,14 +186,26 @@ impl Server {
         let mut listeners = JoinSet::new();
         let door = Door::Web(web_server_config(Arc::clone(&identity.web_leaf)));
         let router = http::web(&app, identity_pages, mount.clone());
-        listeners.spawn(listener::serve(web, door, router, Limits::WEB, stopping.clone()));
+        listeners.spawn(listener::serve(web, door, router, Limits::WEB.within(files), stopping.clone()));
         let tls = device_server_config(Arc::clone(&identity.svid), Arc::clone(&identity.bundle));
         let door = Door::Device { tls, identity: Arc::clone(&identity), clock: clock.clone() };
         let inside = http::device::Interface::new(Arc::clone(&fleet), mount.clone());
-        listeners.spawn(listener::serve(device, door, inside, Limits::DEVICE, stopping.clone()));
+        listeners.spawn(listener::serve(
+            device,
+            door,
+            inside,
+            Limits::DEVICE.within(files),
+            stopping.clone(),
+        ));
         if let Some((local, _)) = local {
             let router = http::local(&app, mount);
-            listeners.spawn(listener::serve(local, Door::Local, router, Limits::LOCAL, stopping.clone()));
+            listeners.spawn(listener::serve(
+                local,
+                Door::Local,
+                router,
+                Limits::LOCAL.within(files),
+                stopping.clone(),
+            ));
         }
         let tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
         let addresses = Addresses { web: web_address, device: device_address, local: local_address };

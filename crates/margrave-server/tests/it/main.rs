@@ -6,6 +6,7 @@ mod forge;
 mod identity;
 mod line;
 mod operator;
+mod overload;
 mod plant;
 mod registry;
 mod start;

@@ -5,6 +5,7 @@ mod deploying;
 mod identity;
 mod reverting;
 mod seeing;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -141,7 +141,7 @@ impl Server {
             return Err(StartError::SignedPlain(signed.listen));
         }
 
-        files::raise_limit();
+        let files = files::raise_limit();
         let lock = take(&data)?;
         // Absolute, so that nothing moves when somebody changes the working directory.
         let data = data.canonicalize().map_err(data_error(&data, "found"))?;
@@ -234,14 +234,26 @@ impl Server {
         let mut listeners = JoinSet::new();
         let door = Door::Web(web_server_config(Arc::clone(&identity.web_leaf)));
         let router = http::web(&app, identity_pages, mount.clone());
-        listeners.spawn(listener::serve(web, door, router, Limits::WEB, stopping.clone()));
+        listeners.spawn(listener::serve(web, door, router, Limits::WEB.within(files), stopping.clone()));
         let tls = device_server_config(Arc::clone(&identity.svid), Arc::clone(&identity.bundle));
         let door = Door::Device { tls, identity: Arc::clone(&identity), clock: clock.clone() };
         let inside = http::device::Interface::new(Arc::clone(&fleet), mount.clone(), device_prefix);
-        listeners.spawn(listener::serve(device, door, inside, Limits::DEVICE, stopping.clone()));
+        listeners.spawn(listener::serve(
+            device,
+            door,
+            inside,
+            Limits::DEVICE.within(files),
+            stopping.clone(),
+        ));
         if let Some((local, _)) = local {
             let router = http::local(&app, mount);
-            listeners.spawn(listener::serve(local, Door::Local, router, Limits::LOCAL, stopping.clone()));
+            listeners.spawn(listener::serve(
+                local,
+                Door::Local,
+                router,
+                Limits::LOCAL.within(files),
+                stopping.clone(),
+            ));
         }
         let mut signed_address = None;
         let mut signed_urls = Vec::new();
@@ -266,7 +278,13 @@ impl Server {
             };
             let router = http::signed::router(inside);
             let door = Door::Signed(tls);
-            listeners.spawn(listener::serve(listener, door, router, Limits::SIGNED, stopping.clone()));
+            listeners.spawn(listener::serve(
+                listener,
+                door,
+                router,
+                Limits::SIGNED.within(files),
+                stopping.clone(),
+            ));
         }
         let tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
         let addresses = Addresses {

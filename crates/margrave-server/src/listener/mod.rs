@@ -102,6 +102,20 @@ impl Limits {
         Limits { connections: 16_384, quiet_time: Duration::from_secs(90), ..Limits::DEVICE };
 
     pub(crate) const LOCAL: Limits = Limits { connections: 1_024, ..Limits::WEB };
+
+    /// These limits in a process that may have so many `files` open: three quarters for devices, and enough beside
+    /// them for everything else.
+    pub(crate) fn within(self, files: u64) -> Limits {
+        let part = |most: usize, of: u64| most.min(usize::try_from(files / of).unwrap_or(most)).max(1);
+        let connections = match self.age {
+            Some(_) => {
+                self.connections.min(usize::try_from(files / 4 * 3).unwrap_or(self.connections)).max(1)
+            }
+            None => part(self.connections, 32),
+        };
+        let strangers = part(self.strangers, if self.age.is_some() { 8 } else { 64 });
+        Limits { connections, strangers, ..self }
+    }
 }
 
 /// Who may come in, and how.

@@ -25,6 +25,8 @@ pub(crate) struct Line {
     sender: SendRequest<Body>,
     /// What the server presented, leaf first.
     pub(crate) peer: Vec<CertificateDer<'static>>,
+    /// Whether a session went on that was begun earlier.
+    pub(crate) resumed: bool,
 }
 
 /// The connection failed below HTTP: refused, broken or closed.
@@ -41,7 +43,8 @@ impl Line {
             .unwrap()
             .map_err(broken)?;
         let peer = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
-        Line::over(stream, peer).await
+        let resumed = stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+        Ok(Line { resumed, ..Line::over(stream, peer).await? })
     }
 
     pub(crate) async fn plain(address: SocketAddr) -> Line {
@@ -56,7 +59,7 @@ impl Line {
         let (sender, connection) = handshake.map_err(|error| Broken(error.to_string()))?;
         // How it ends is seen by whoever sends.
         tokio::spawn(async move { connection.await.unwrap_or_default() });
-        Ok(Line { sender, peer })
+        Ok(Line { sender, peer, resumed: false })
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Result<Reply, Broken> {

@@ -10,6 +10,7 @@ mod interface;
 mod leaf;
 mod line;
 mod operator;
+mod overload;
 mod plant;
 mod recognition;
 mod registry;

@@ -7,6 +7,7 @@ mod identity;
 mod reverting;
 mod seeing;
 mod signed;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,7 @@
 //! The listener from outside, over real sockets, with plain text where TLS is not the point.
 
+mod device;
+
 use super::*;
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -17,6 +19,8 @@ const DEADLINE: Duration = Duration::from_secs(20);
 struct Running {
     address: SocketAddr,
     stop: tokio::sync::watch::Sender<bool>,
+    /// One permit for each request that takes long.
+    arrived: Arc<tokio::sync::Semaphore>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -25,16 +29,25 @@ async fn running(limits: Limits) -> Running {
     let address = listener.local_addr().unwrap();
     let (stop, stopping) = Stopping::new();
     let wait = stopping.clone();
+    let arrived = Arc::new(tokio::sync::Semaphore::new(0));
+    let (held, stuck) = (Arc::clone(&arrived), Arc::clone(&arrived));
     let router = Router::new()
         .route("/", get(|| async { "hello" }))
         .route(
             "/held",
             get(move || async move {
+                held.add_permits(1);
                 wait.wait().await;
                 "released"
             }),
         )
-        .route("/stuck", get(|| async { std::future::pending::<()>().await }))
+        .route(
+            "/stuck",
+            get(move || async move {
+                stuck.add_permits(1);
+                std::future::pending::<()>().await
+            }),
+        )
         .route(
             "/panic",
             post(|| async {
@@ -44,7 +57,7 @@ async fn running(limits: Limits) -> Running {
             }),
         );
     let task = tokio::spawn(serve(listener, Door::Local, router, limits, stopping));
-    Running { address, stop, task }
+    Running { address, stop, arrived, task }
 }
 
 /// Sends `text` and reads to the end of the connection.
@@ -108,28 +121,16 @@ async fn stopping_releases_held_requests_and_gives_up_on_stuck_ones() {
     let running = running(Limits { quiet_time: DEADLINE, ..SHORT }).await;
     let ask = |path: &'static str| {
         let address = running.address;
-        tokio::spawn(async move {
-            // The third may have been faster, for a moment.
-            loop {
-                let answer = exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
-                if !answer.starts_with("HTTP/1.1 503") {
-                    return answer;
-                }
-            }
-        })
+        tokio::spawn(
+            async move { exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await },
+        )
     };
     let (held, stuck) = (ask("/held"), ask("/stuck"));
-    // Both places are taken once a third connection is told to come back later.
-    let third = async {
-        let ask = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-        loop {
-            let answer = exchange(running.address, ask).await;
-            if answer.starts_with("HTTP/1.1 503") {
-                return answer;
-            }
-        }
-    };
-    let turned_away = timeout(DEADLINE, third).await.expect("places run out").to_lowercase();
+    drop(timeout(DEADLINE, running.arrived.acquire_many(2)).await.expect("both arrive"));
+    // Both places are taken, and a third connection is told to come back later.
+    let ask = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let turned_away = exchange(running.address, ask).await.to_lowercase();
+    assert!(turned_away.starts_with("http/1.1 503"), "{turned_away}");
     assert!(
         turned_away.contains("retry-after: ") && turned_away.contains("connection: close"),
         "{turned_away}"

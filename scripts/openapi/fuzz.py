@@ -267,7 +267,8 @@ def trust(plant, spec):
     ]
 
 
-INTERFACES = {"operator": operator, "device": device, "signed": signed, "trust": trust}
+# The operator comes last, because it may well retire the devices that the others speak for.
+INTERFACES = {"device": device, "signed": signed, "trust": trust, "operator": operator}
 
 
 def main():

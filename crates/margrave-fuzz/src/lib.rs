@@ -17,6 +17,7 @@ mod ranges;
 mod requests;
 pub mod seeds;
 mod signed;
+mod signed_requests;
 
 /// One way in.
 pub struct Target {
@@ -147,6 +148,13 @@ pub const TARGETS: &[Target] = &[
         name: "signed-onboarding",
         run: signed::onboarding,
         seeds: seeds::onboardings,
+        examples: &[],
+        input_bytes_max: 8 * KIB,
+    },
+    Target {
+        name: "signed-requests",
+        run: signed_requests::requests,
+        seeds: seeds::signed_requests,
         examples: &[],
         input_bytes_max: 8 * KIB,
     },

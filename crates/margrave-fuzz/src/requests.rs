@@ -29,7 +29,7 @@ pub(crate) const MANIFEST: &[u8] = br#"{"bundle":null,"deployments":[],"manifest
 
 /// A fleet with one client, which remembers what it was told and how long it was asked to wait.
 #[derive(Default)]
-struct Fleet {
+pub(crate) struct Fleet {
     told: Mutex<Told>,
 }
 
@@ -46,7 +46,7 @@ impl Fleet {
     }
 }
 
-fn now<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
+pub(crate) fn now<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
@@ -111,7 +111,7 @@ impl DeviceApi for Fleet {
     }
 }
 
-fn runtime() -> &'static Runtime {
+pub(crate) fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
@@ -119,7 +119,7 @@ fn runtime() -> &'static Runtime {
 }
 
 /// The request that an input means; `None` where it is none that hyper would pass on.
-fn request(bytes: &[u8]) -> Option<Request<Bytes>> {
+pub(crate) fn request(bytes: &[u8]) -> Option<Request<Bytes>> {
     let end = bytes.windows(2).position(|pair| pair == b"\n\n");
     let (head, body) = match end {
         Some(end) => (&bytes[..end], &bytes[end + 2..]),

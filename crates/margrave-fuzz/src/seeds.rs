@@ -527,3 +527,37 @@ pub(crate) fn onboardings() -> Vec<Vec<u8>> {
     seeds.push(onboarding::write_request(own.der()));
     seeds
 }
+
+pub(crate) fn signed_requests() -> Vec<Vec<u8>> {
+    let client = crate::signed_requests::CLIENT;
+    let (document, bundle) = (Digest::of(DOCUMENT), Digest::of(BUNDLE));
+    let base = format!("/api/v1/clients/{client}");
+    let json = "content-type: application/json\n\n";
+    let mut requests = vec![
+        b"GET /api/v1/onboarding/certificate".to_vec(),
+        format!("GET {base}/deployments\naccept: */*\nif-none-match: *\nprefer: wait=5").into_bytes(),
+        format!("GET {base}/deployments/{ASSIGNMENT}/{document}").into_bytes(),
+        format!("GET {base}/bundles/{bundle}").into_bytes(),
+        format!("DELETE {base}/capabilities/line-1").into_bytes(),
+        b"GET /api/v1/clients/other/deployments".to_vec(),
+        b"GET /api/v1/deployments".to_vec(),
+    ];
+    for body in signed_capabilities() {
+        requests.push([format!("PUT {base}/capabilities/line-1\n{json}").as_bytes(), &body].concat());
+        requests.push([format!("POST {base}/capabilities\n{json}").as_bytes(), &body].concat());
+    }
+    for body in signed_statuses() {
+        let head = format!("POST {base}/deployments/{ASSIGNMENT}/status\n{json}");
+        requests.push([head.as_bytes(), &body].concat());
+    }
+    for body in onboardings() {
+        requests.push([format!("POST /api/v1/onboarding\n{json}").as_bytes(), &body].concat());
+    }
+    let mut seeds = Vec::new();
+    for request in &requests {
+        for how in [&b"s"[..], b"u", b"t0", b"t1", b"t2", b"t3"] {
+            seeds.push([how, request].concat());
+        }
+    }
+    seeds
+}

@@ -22,7 +22,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 
-use crate::stage::{PRETENDED, Running, Stage, wait_for};
+use crate::stage::{PRETENDED, Running, Stage, free_port, wait_for};
 
 /// Longer than any time that a server may give a slow peer; whoever is not answered by then is not answered.
 const SILENCE_MAX: Duration = Duration::from_secs(50);
@@ -30,6 +30,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(50);
 /// A server with one device on which `hello` is installed, and how all of it looked then.
 struct Plant {
     stage: Stage,
+    signed: u16,
     token: String,
     before: Value,
     _agent: Running,
@@ -37,7 +38,8 @@ struct Plant {
 
 impl Plant {
     fn start() -> Self {
-        let stage = Stage::start();
+        let signed = free_port();
+        let stage = Stage::start_with(&["--signed-listen", &format!("127.0.0.1:{signed}")]);
         stage.join("line-1");
         let agent = stage.simulated("line-1", "10ms");
         stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
@@ -50,7 +52,7 @@ impl Plant {
         let context: Value = serde_json::from_slice(&context).expect("the context is JSON");
         let token = context["token"].as_str().expect("an operator's token").to_owned();
         let before = picture(&stage);
-        Plant { stage, token, before, _agent: agent }
+        Plant { stage, signed, token, before, _agent: agent }
     }
 
     /// The plain listener of this machine: operator interface, pages, registry.
@@ -63,6 +65,11 @@ impl Plant {
         let token = self.stage.json(&["device", "token"]);
         let pin = token["pin"].as_str().expect("a pin").parse().expect("the pin is a pin");
         Door { port: self.stage.web, tls: Some(margrave_identity::tls::pinned_client_config(vec![pin])) }
+    }
+
+    /// The older generation's interface; its certificate is of the page's authority.
+    fn signed(&self) -> Door {
+        Door { port: self.signed, ..self.web() }
     }
 
     fn bearer(&self) -> (&'static str, String) {

@@ -96,6 +96,7 @@ targets! {
     signed_document "signed-document"
     signed_manifest "signed-manifest"
     signed_onboarding "signed-onboarding"
+    signed_requests "signed-requests"
     signed_status "signed-status"
     status "status"
     trust_bundle "trust-bundle"

@@ -14,6 +14,7 @@ fn doors(plant: &Plant) -> Vec<(&'static str, Door)> {
         ("local", plant.local()),
         ("web", plant.web()),
         ("device", super::device::member(&plant.stage, "line-2").0),
+        ("signed", plant.signed()),
     ]
 }
 
@@ -181,6 +182,7 @@ fn what_never_ends_is_ended() {
         // A handler that reads its body, so that the body is really read.
         let head = match listener {
             "device" => format!("PUT /api/v1/capabilities/line-2 HTTP/1.1\r\n{json}\r\n"),
+            "signed" => format!("POST /api/v1/onboarding HTTP/1.1\r\n{json}\r\n"),
             _ => format!("POST /api/operator/v1/packages HTTP/1.1\r\n{bearer}{json}\r\n"),
         };
         let extension = [b"1;".to_vec(), vec![b'e'; 60 * 1024]].concat();

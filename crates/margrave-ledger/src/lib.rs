@@ -60,6 +60,11 @@ fn sync_directory(path: &Path) -> Result<(), LedgerError> {
 /// Documents hold parameter values: nobody but the agent's own user has to read them.
 fn create_directory(path: &Path) -> Result<(), LedgerError> {
     use std::os::unix::fs::PermissionsExt;
+    // Looking at a device, as its status command does, must not write.
+    let is_private = |metadata: std::fs::Metadata| metadata.permissions().mode() & 0o777 == 0o700;
+    if std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir() && is_private(metadata)) {
+        return Ok(());
+    }
     std::fs::create_dir_all(path).map_err(LedgerError::io("created", path))?;
     let own = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(path, own).map_err(LedgerError::io("kept to its owner", path))?;

@@ -132,7 +132,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A server of trust domain `liar.example`, and one device of it.
+/// A server, usually of trust domain `liar.example`, and one device of it.
 pub(crate) struct Liar {
     devices: Arc<Mutex<Script>>,
     web: Arc<Mutex<Script>>,
@@ -152,7 +152,12 @@ pub(crate) struct Liar {
 
 impl Liar {
     pub(crate) fn start() -> Self {
-        let domain: TrustDomain = "liar.example".parse().expect("a domain");
+        Self::start_in("liar.example")
+    }
+
+    /// One of another trust domain.
+    pub(crate) fn start_in(domain: &str) -> Self {
+        let domain: TrustDomain = domain.parse().expect("a domain");
         let wfm: WfmId = "scripted".parse().expect("an id");
         let authority = Arc::new(Authority::create(domain.clone(), now()).expect("an authority"));
         let trust = Bundle::of_anchor(domain, authority.anchor(), 1, LIFETIME);

@@ -6,6 +6,7 @@ mod authority;
 mod browser;
 mod foreign;
 mod git;
+mod forms;
 mod hostile;
 mod liar;
 mod local_registry;

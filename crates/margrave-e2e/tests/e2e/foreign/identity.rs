@@ -217,7 +217,7 @@ fn what_is_no_identity_of_a_device_is_refused_at_the_door() {
 
 #[test]
 fn a_device_moves_to_another_server_and_its_memory_of_versions_stays_behind() {
-    let (old, new) = (Liar::start(), Liar::start());
+    let (old, new) = (Liar::start(), Liar::start_in("other.example"));
     let one = document(ONE, "one", "hello");
     old.say(&Story::honest(57, &[(ONE, &one)]));
     old.install();
@@ -258,7 +258,7 @@ fn a_device_moves_to_another_server_and_its_memory_of_versions_stays_behind() {
     });
     assert_eq!((&told["adoptedManifestVersion"], &told["status"]["state"]), (&1.into(), &"installed".into()));
     assert_eq!(new.heard()[0].method, "PUT", "capabilities come first");
-    // Older than 1 of this server is older, whatever the other one had.
+    // From here on, this server's versions count.
     new.say(&Story::honest(1, &[]));
     wait_for("a version that comes twice is refused", || {
         old.trouble().contains("other content").then_some(())

@@ -18,7 +18,11 @@ fn join_signed(stage: &Stage, url: &str) -> PathBuf {
     let data = stage.path("line-1");
     let authority = stage.path("server/identity/web-authority.crt");
     let mut command = Command::new(program("margrave-agent"));
-    command.args(["join", url, "--signed", "--device", "line-1", "--ca"]).arg(authority).arg("--data").arg(&data);
+    command
+        .args(["join", url, "--signed", "--device", "line-1", "--ca"])
+        .arg(authority)
+        .arg("--data")
+        .arg(&data);
     let mut joining = Running::start("join", &stage.path(""), &mut command);
     let waiting = wait_for("the operator sees the device", || {
         let list = stage.json(&["device", "list", "--waiting"]);
@@ -48,7 +52,9 @@ fn live_through(stage: &mut Stage, form: &str, start: impl Fn(&Stage) -> Running
     stage.json(&["deployment", "update", "hello", "--set", "greeting=two"]);
     agent.kill();
     let _agent = start(stage);
-    wait_for("the update arrives", || stage.history("line-1", "hello").contains(&"UPDATING".to_owned()).then_some(()));
+    wait_for("the update arrives", || {
+        stage.history("line-1", "hello").contains(&"UPDATING".to_owned()).then_some(())
+    });
     stage.wait_state("line-1", "hello", "INSTALLED");
     let since = stage.agent_status("line-1")["deployments"][0]["since"].clone();
 
@@ -69,7 +75,8 @@ fn live_through(stage: &mut Stage, form: &str, start: impl Fn(&Stage) -> Running
 
 fn eager(stage: &Stage) -> Running {
     let file = stage.path("line-1.simulation.json");
-    std::fs::write(&file, r#"{"start": {"leastMillis": 300}, "pull": {"leastMillis": 50}}"#).expect("it is writable");
+    std::fs::write(&file, r#"{"start": {"leastMillis": 300}, "pull": {"leastMillis": 50}}"#)
+        .expect("it is writable");
     let file = file.to_str().expect("a plain path").to_owned();
     stage.run_agent("line-1", &["--runtime", "simulated", "--simulation", &file, "--poll", "500ms"])
 }

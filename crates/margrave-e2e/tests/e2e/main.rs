@@ -5,8 +5,8 @@
 mod authority;
 mod browser;
 mod foreign;
-mod git;
 mod forms;
+mod git;
 mod hostile;
 mod liar;
 mod local_registry;

@@ -134,7 +134,7 @@ const PATIENT: Limits =
 #[tokio::test]
 async fn id_067_a_resumed_connection_is_answered_and_an_expired_one_is_not() {
     let plant = Plant::new(PATIENT).await;
-    let tls = plant.client(&plant.identity.authority, HOUR);
+    let tls = plant.client(&plant.identity.authorities.issuing(), HOUR);
     let mut first = plant.call(&tls).await.unwrap();
     assert!(first.ask("/").await.is_some() && !first.resumed);
     for _ in 0..2 {
@@ -151,7 +151,7 @@ async fn id_067_a_resumed_connection_is_answered_and_an_expired_one_is_not() {
 #[tokio::test]
 async fn id_113_open_connections_end_when_the_bundle_no_longer_holds_them() {
     let plant = Plant::new(PATIENT).await;
-    let own = &plant.identity.authority;
+    let own = &plant.identity.authorities.issuing();
     let other = Authority::create("plant.example".parse().unwrap(), machine_now()).unwrap();
     let (tls, other_tls) = (plant.client(own, HOUR), plant.client(&other, HOUR));
     let mut open = plant.call(&tls).await.unwrap();
@@ -182,7 +182,7 @@ async fn id_113_open_connections_end_when_the_bundle_no_longer_holds_them() {
 #[tokio::test]
 async fn silent_strangers_keep_nobody_out() {
     let plant = Plant::new(Limits { strangers: 4, ..PATIENT }).await;
-    let tls = plant.client(&plant.identity.authority, HOUR);
+    let tls = plant.client(&plant.identity.authorities.issuing(), HOUR);
     let mut open = plant.call(&tls).await.unwrap();
     assert!(open.ask("/").await.is_some());
     let mut strangers = Vec::new();
@@ -223,7 +223,7 @@ async fn a_handshake_without_end_is_cut_off() {
 #[tokio::test]
 async fn a_full_house_tells_devices_when_to_come_back() {
     let plant = Plant::new(Limits { connections: 1, ..PATIENT }).await;
-    let tls = plant.client(&plant.identity.authority, HOUR);
+    let tls = plant.client(&plant.identity.authorities.issuing(), HOUR);
     let mut open = plant.call(&tls).await.unwrap();
     assert!(open.ask("/").await.is_some());
     let mut turned_away = plant.call(&tls).await.unwrap();

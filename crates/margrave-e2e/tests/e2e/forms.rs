@@ -73,12 +73,19 @@ fn live_through(stage: &mut Stage, form: &str, start: impl Fn(&Stage) -> Running
     });
 }
 
+/// An agent that polls often. Its name is unknown to the server until it has said what it is.
 fn eager(stage: &Stage) -> Running {
     let file = stage.path("line-1.simulation.json");
     std::fs::write(&file, r#"{"start": {"leastMillis": 300}, "pull": {"leastMillis": 50}}"#)
-        .expect("it is writable");
-    let file = file.to_str().expect("a plain path").to_owned();
-    stage.run_agent("line-1", &["--runtime", "simulated", "--simulation", &file, "--poll", "500ms"])
+        .expect("the stage's directory is writable");
+    let mut command = Command::new(program("margrave-agent"));
+    command.args(["run", "--runtime", "simulated", "--poll", "500ms", "--simulation"]).arg(file);
+    command.arg("--data").arg(stage.path("line-1"));
+    let running = Running::start("line-1", &stage.path(""), &mut command);
+    wait_for("the device says what it is", || {
+        stage.margrave(&["device", "show", "line-1"]).status.success().then_some(())
+    });
+    running
 }
 
 #[test]
@@ -118,7 +125,7 @@ fn a_device_with_a_repository_lives_through_everything() {
 }
 
 #[test]
-fn a_device_moves_from_signed_requests_to_mutual_tls_and_nothing_restarts() {
+fn a_device_moves_from_signed_requests_to_mutual_tls_with_all_that_runs() {
     let (stage, url) = signed_plant();
     join_signed(&stage, &url);
     stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);

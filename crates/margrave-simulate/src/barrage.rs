@@ -187,6 +187,9 @@ pub async fn connect(address: SocketAddr, callers: &[Caller], lasting: Duration,
                         // A peer that is already gone has no use for our goodbye.
                         drop(line.stream.shutdown().await);
                     }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        shared.paced.fetch_add(1, Ordering::Relaxed);
+                    }
                     Err(error) => shared.fail(|| error.to_string()),
                 }
             }
@@ -309,8 +312,12 @@ impl Line {
         };
         let first = line.poll.clone();
         let Reply { status, head_end } = line.ask(&first).await?;
-        if !matches!(status, 200 | 304) {
-            return Err(io::Error::other(format!("the server answered {status}")));
+        match status {
+            200 | 304 => {}
+            429 | 503 => {
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "the server asks to come later"));
+            }
+            _ => return Err(io::Error::other(format!("the server answered {status}"))),
         }
         let (head, body) = line.buffer.split_at(head_end);
         if let Some(etag) = header(head, "etag") {

@@ -150,7 +150,7 @@ fn a_device_moves_from_signed_requests_to_mutual_tls_with_all_that_runs() {
         .output()
         .expect("our own program starts");
     assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
-    stage.json(&["device", "move", "line-1", "line-1-new"]);
+    stage.json(&["device", "move", "line-1", "line-1-new", "--yes"]);
     let mut command = Command::new(program("margrave-agent"));
     command.args(["run", "--runtime", "simulated", "--poll", "500ms", "--data"]).arg(stage.path("line-1"));
     let _agent = Running::start("moved", &stage.path(""), &mut command);

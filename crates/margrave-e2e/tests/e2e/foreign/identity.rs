@@ -147,7 +147,8 @@ fn id_142_id_148_a_device_follows_its_trust_domain_to_a_new_authority() {
 }
 
 #[test]
-fn id_151_to_id_164_an_identity_service_that_cannot_be_trusted_gives_no_bundle() {
+fn id_135_id_151_id_152_id_156_id_160_id_161_id_164_an_identity_service_that_cannot_be_trusted_gives_no_bundle()
+ {
     let liar = Liar::start();
     liar.issue(now(), LIFETIME);
     let good = |uri: &str| json!({ "trustDomain": "liar.example", "trustBundleUri": uri });

@@ -1,5 +1,6 @@
 //! The agent's runtimes, from outside: the simulated one, and the real one on real engines.
 
 mod compose;
+mod mending;
 mod rig;
 mod simulated;

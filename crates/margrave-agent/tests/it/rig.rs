@@ -280,3 +280,36 @@ pub(crate) fn busybox() -> Vec<u8> {
     bytes.flush().unwrap();
     bytes
 }
+
+macro_rules! on_engine {
+    ($module:ident, $variable:literal: $($name:ident),* $(,)?) => {
+        mod $module {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                crate::rig::on($variable, super::$name).await;
+            })*
+        }
+    };
+}
+
+/// What both engines must do.
+macro_rules! on_engines {
+    ($($name:ident),* $(,)?) => {
+        on_engine! { docker, "MARGRAVE_TEST_DOCKER_HOST": $($name),* }
+        on_engine! { podman, "MARGRAVE_TEST_PODMAN_HOST": $($name),* }
+    };
+}
+
+pub(crate) use {on_engine, on_engines};
+
+/// One service that says a word and stays, with a volume.
+pub(crate) const WEB: &str = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sh, -c, "echo $$GREETING; sleep 1000"]
+    environment: {GREETING: "${GREETING:-hello}"}
+    stop_signal: SIGKILL
+    volumes: ["data:/data"]
+volumes: {data: {}}
+"#;

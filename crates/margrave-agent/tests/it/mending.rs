@@ -1,0 +1,222 @@
+//! The real runtime when somebody or something interferes: containers changed by hand, files lost, acts cut off.
+
+use std::time::Duration;
+
+use margrave_agent::runtime::Runtime;
+use margrave_core::device::{Health, Order};
+use margrave_core::report::FailureCode;
+
+use crate::rig::{Rig, WEB, on_engine, on_engines, text, until};
+
+on_engines! {
+    promise_5_a_container_removed_by_hand_is_seen_and_replaced,
+    promise_2_a_repair_needs_no_registry,
+    what_somebody_recreated_otherwise_is_not_ours_any_more,
+    removal_needs_no_files,
+    a_change_is_told_at_once,
+    updates_that_are_cut_off_anywhere_end_well,
+}
+
+// Compose recreates containers on Podman that it leaves alone on Docker, and Podman 4.3 does not tell a container
+// that was stopped from one that ended.
+on_engine! {
+    docker_alone, "MARGRAVE_TEST_DOCKER_HOST":
+    promise_5_a_container_stopped_by_hand_is_seen_and_started,
+    an_apply_that_was_cut_off_is_continued,
+    a_lost_directory_costs_no_restart,
+}
+
+async fn promise_5_a_container_removed_by_hand_is_seen_and_replaced(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    rig.docker(&["rm", "-f", &rig.container("web", "web")]);
+    let seen = rig.seen().await;
+    assert_eq!(seen.health, Health::Unhealthy("service web is missing".into()));
+    assert_eq!(seen.fingerprint, Some(order.fingerprint()));
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    rig.finish().await;
+}
+
+async fn promise_5_a_container_stopped_by_hand_is_seen_and_started(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    let web = rig.container("web", "web");
+    rig.docker(&["stop", "--time", "10", &web]);
+    assert_eq!(rig.docker(&["inspect", "--format", "{{.State.ExitCode}}", &web]), "0", "as if it were a job");
+    assert_eq!(rig.health().await, Health::Unhealthy("service web was stopped".into()));
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    let web = rig.container("web", "web");
+    rig.docker(&["pause", &web]);
+    assert_eq!(rig.health().await, Health::Unhealthy("service web is paused".into()));
+    rig.docker(&["unpause", &web]);
+    rig.finish().await;
+}
+
+async fn promise_2_a_repair_needs_no_registry(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    rig.cut_off().await;
+    rig.docker(&["rm", "-f", &rig.container("web", "web")]);
+    let restarted = rig.restarted();
+    restarted.prefetch(&order).await.unwrap();
+    restarted.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
+    let other = Order { values: vec![("GREETING".into(), text("x"))], ..order };
+    let failure = rig.runtime.apply(&other).await.unwrap_err();
+    assert_eq!(failure.code, FailureCode::PullFailed, "{failure}");
+    assert_eq!(rig.health().await, Health::Healthy, "what runs is left alone");
+    rig.finish().await;
+}
+
+async fn an_apply_that_was_cut_off_is_continued(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "${SECONDS_TO_SLEEP:-1000}"]
+    stop_signal: SIGKILL
+    healthcheck: {test: ["CMD", "test", "-e", "/ready"], interval: 1s, retries: 1000}
+  late: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, depends_on: {web: {condition: service_healthy}}}
+"#;
+    let order = rig.compose("web", compose).await;
+    let running = || {
+        let web = rig.container("web", "web");
+        !web.is_empty() && rig.docker(&["inspect", "--format", "{{.State.Status}}", &web]) == "running"
+    };
+    tokio::select! {
+        result = rig.runtime.apply(&order) => panic!("{result:?}"),
+        () = until("the first container runs", async || running()) => {}
+    }
+    let seen = rig.seen().await;
+    assert_eq!(seen.fingerprint, None, "half of it runs");
+    rig.exec(&rig.container("web", "web"), "touch /ready");
+    let web = rig.started_at(&rig.container("web", "web"));
+    rig.restarted().apply(&order).await.unwrap();
+    assert_eq!(rig.started_at(&rig.container("web", "web")), web, "what runs is left alone");
+    let seen = rig.seen().await;
+    assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Healthy));
+    rig.finish().await;
+}
+
+async fn a_lost_directory_costs_no_restart(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let before = rig.started_at(&rig.container("web", "web"));
+    std::fs::remove_dir_all(rig.data.join("compose")).unwrap();
+    let runtime = rig.restarted();
+    let seen = runtime.observe().await.unwrap().remove(0);
+    assert_eq!((seen.assignment, seen.fingerprint, seen.health), (order.assignment, None, Health::Healthy));
+    runtime.apply(&order).await.unwrap();
+    assert_eq!(rig.started_at(&rig.container("web", "web")), before);
+    assert_eq!(rig.seen().await.fingerprint, Some(order.fingerprint()));
+    rig.finish().await;
+}
+
+async fn what_somebody_recreated_otherwise_is_not_ours_any_more(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let web = rig.container("web", "web");
+    let labels = rig.docker(&[
+        "inspect",
+        "--format",
+        "{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}\n{{end}}",
+        &web,
+    ]);
+    rig.docker(&["rm", "-f", &web]);
+    let labels: Vec<String> = labels.lines().map(|l| l.replace("config-hash=", "config-hash=0")).collect();
+    let mut arguments = vec!["run", "-d", "--network", "none"];
+    for label in &labels {
+        arguments.extend(["--label", label.as_str()]);
+    }
+    let image = rig.image();
+    arguments.extend([image.as_str(), "sleep", "1000"]);
+    rig.docker(&arguments);
+    let seen = rig.seen().await;
+    assert_eq!(seen.fingerprint, None);
+    rig.runtime.apply(&order).await.unwrap();
+    let seen = rig.seen().await;
+    assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Healthy));
+    rig.finish().await;
+}
+
+async fn removal_needs_no_files(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    std::fs::remove_dir_all(rig.data.join("compose")).unwrap();
+    std::fs::remove_dir_all(rig.data.join("artifacts")).unwrap();
+    let runtime = rig.restarted();
+    runtime.remove(order.assignment, &order.component).await.unwrap();
+    let [containers, networks, volumes] = rig.left("web");
+    assert_eq!((containers.as_str(), networks.as_str()), ("", ""));
+    rig.docker(&["volume", "rm", &volumes]);
+    rig.finish().await;
+}
+
+async fn a_change_is_told_at_once(rig: Rig) {
+    let order = rig.compose("web", WEB).await;
+    rig.runtime.apply(&order).await.unwrap();
+    let web = rig.container("web", "web");
+    // Again and again, because only what happens after the runtime began to listen is told.
+    let disturb = async {
+        for _ in 0..100 {
+            rig.docker(&["pause", &web]);
+            rig.docker(&["unpause", &web]);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        changed = rig.runtime.changed() => changed.unwrap(),
+        () = disturb => panic!("a hundred changes, and none was told"),
+    }
+    rig.finish().await;
+}
+
+async fn updates_that_are_cut_off_anywhere_end_well(rig: Rig) {
+    let compose = r#"
+services:
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, environment: {A: "${A:-}"}, volumes: ["data:/data"]}
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, environment: {A: "${A:-}"}, depends_on: [db]}
+volumes: {data: {}}
+"#;
+    let order = rig.compose("web", compose).await;
+    rig.runtime.apply(&order).await.unwrap();
+    rig.exec(&rig.container("web", "db"), "echo kept > /data/file");
+    let with = |n: u64| Order { values: vec![("A".into(), text(&n.to_string()))], ..order.clone() };
+    for n in 1..=12 {
+        let update = with(n);
+        let after = Duration::from_millis(80 * n);
+        // Killed with everything it started, as by a power cut, and then another agent takes over.
+        let runtime = rig.restarted();
+        if let Ok(result) = tokio::time::timeout(after, runtime.apply(&update)).await {
+            result.unwrap();
+        }
+        // Whatever it is said to be, that is what the containers are.
+        if let Some(fingerprint) = rig.seen().await.fingerprint {
+            let value = (1..=n).find(|m| with(*m).fingerprint() == fingerprint).map(|m| m.to_string());
+            assert!(value.is_some() || fingerprint == order.fingerprint());
+            let wanted = format!("A={}", value.unwrap_or_default());
+            for service in ["db", "web"] {
+                let container = rig.container("web", service);
+                let environment = rig.docker(&["inspect", "--format", "{{json .Config.Env}}", &container]);
+                assert!(environment.contains(&format!("\"{wanted}\"")), "{wanted}: {environment}");
+            }
+        }
+    }
+    let last = with(99);
+    rig.runtime.apply(&last).await.unwrap();
+    let seen = rig.seen().await;
+    assert_eq!((seen.fingerprint, seen.health), (Some(last.fingerprint()), Health::Healthy));
+    let [containers, _, _] = rig.left("web");
+    assert_eq!(containers.lines().count(), 2, "nothing of the attempts is left");
+    assert_eq!(rig.exec(&rig.container("web", "db"), "cat /data/file; echo $A"), "kept\n99");
+    rig.finish().await;
+}

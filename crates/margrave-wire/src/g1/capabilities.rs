@@ -6,7 +6,6 @@
 
 use margrave_core::capabilities::{Capabilities, Cpu, Hosting};
 use margrave_core::constraints::Quantity;
-use margrave_core::id::DeviceId;
 use margrave_core::package::ProfileKind;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +14,7 @@ use crate::description::constraints::ARCHITECTURES;
 use crate::g1::check_kind;
 use crate::g2::EXTENSION;
 use crate::g2::capabilities::{
-    INTERFACES, LIST_LENGTH_MAX, PERIPHERALS, TEXT_LENGTH_MAX, extension, read_extension, read_labels,
+    INTERFACES, LIST_LENGTH_MAX, Maker, PERIPHERALS, TEXT_LENGTH_MAX, extension, read_extension, read_labels,
 };
 use crate::tree::{At, Content, Findings};
 
@@ -125,14 +124,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     }
     check_kind(root, KIND, "MI-G1-174", findings);
     let at = findings.required_map(root, "properties", "MI-G1-174")?;
-    let device = findings
-        .required(&at, "id", "MI-G1-175")
-        .and_then(|at| findings.parsed(&at, "MI-G1-173", DeviceId::parse));
-    let mut text = |key: &str| {
-        let text = findings.required_text(&at, key, "MI-G1-175")?;
-        Some(text.chars().take(TEXT_LENGTH_MAX).collect::<String>())
-    };
-    let (vendor, model_number, serial_number) = (text("vendor"), text("modelNumber"), text("serialNumber"));
+    let maker = Maker::read(&at, "MI-G1-173", "MI-G1-175", findings);
     let mut reading = Reading { properties: at.node.to_object(), findings };
     let hosting = if at.has("roles") || at.has("resources") {
         reading.roles_model(&at)
@@ -147,11 +139,12 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         labels = read_labels(&at, findings);
     }
     let (simulated, agent_version) = read_extension(root);
+    let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
-        device: device?,
-        vendor: vendor?,
-        model_number: model_number?,
-        serial_number: serial_number?,
+        device,
+        vendor,
+        model_number,
+        serial_number,
         hosting,
         properties,
         labels,

@@ -102,14 +102,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     }
     let labels = read_labels(root, findings);
     let at = findings.required_map(root, "properties", "MI-G2-124")?;
-    let device = findings
-        .required(&at, "id", "MI-G2-125")
-        .and_then(|at| findings.parsed(&at, "MI-G2-123", DeviceId::parse));
-    let mut text = |key: &str| {
-        let text = findings.required_text(&at, key, "MI-G2-125")?;
-        Some(text.chars().take(TEXT_LENGTH_MAX).collect::<String>())
-    };
-    let (vendor, model_number, serial_number) = (text("vendor"), text("modelNumber"), text("serialNumber"));
+    let maker = Maker::read(&at, "MI-G2-123", "MI-G2-125", findings);
     for gone in ["roles", "resources"].into_iter().filter(|key| at.has(key)) {
         let message = format!(
             "{gone} belongs to an older shape of capabilities; report cpus, memory, storage, peripherals, \
@@ -121,17 +114,51 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     let hosts = HOSTING.iter().any(|key| at.has(key));
     let hosting = if hosts { read_hosting(&at, labels.is_empty(), findings) } else { None };
     let (simulated, agent_version) = read_extension(root);
+    let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
-        device: device?,
-        vendor: vendor?,
-        model_number: model_number?,
-        serial_number: serial_number?,
+        device,
+        vendor,
+        model_number,
+        serial_number,
         hosting,
         properties: at.node.to_object(),
         labels,
         simulated,
         agent_version,
     })
+}
+
+/// Which device it is and who made it: the part that both generations have.
+pub(crate) struct Maker {
+    pub(crate) device: DeviceId,
+    pub(crate) vendor: String,
+    pub(crate) model_number: String,
+    pub(crate) serial_number: String,
+}
+
+impl Maker {
+    /// Every field that is missing is found, not only the first.
+    pub(crate) fn read(
+        at: &At<'_>,
+        id_rule: &'static str,
+        rule: &'static str,
+        findings: &mut Findings,
+    ) -> Option<Maker> {
+        let device =
+            findings.required(at, "id", rule).and_then(|at| findings.parsed(&at, id_rule, DeviceId::parse));
+        let mut text = |key: &str| {
+            let text = findings.required_text(at, key, rule)?;
+            Some(text.chars().take(TEXT_LENGTH_MAX).collect::<String>())
+        };
+        let (vendor, model_number, serial_number) =
+            (text("vendor"), text("modelNumber"), text("serialNumber"));
+        Some(Maker {
+            device: device?,
+            vendor: vendor?,
+            model_number: model_number?,
+            serial_number: serial_number?,
+        })
+    }
 }
 
 fn read_hosting(at: &At<'_>, unlabelled: bool, findings: &mut Findings) -> Option<Hosting> {

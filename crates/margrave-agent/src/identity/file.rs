@@ -121,3 +121,80 @@ impl TryFrom<IdentityFile> for Identity {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: &serde_json::Value) -> Result<Identity, Incomplete> {
+        let file: IdentityFile = serde_json::from_value(value.clone()).unwrap();
+        Identity::try_from(file)
+    }
+
+    fn old() -> serde_json::Value {
+        json!({
+            "clientId": "line-1", "url": "https://plant.example:8443", "pin": "p", "registry": null,
+            "deviceUrl": "https://plant.example:8444", "certificates": ["c"], "key": "k",
+            "trustBundle": { "keys": [] },
+        })
+    }
+
+    #[test]
+    fn a_file_of_an_older_agent_is_g2_and_issued() {
+        let identity = read(&old()).unwrap();
+        assert_eq!((identity.form(), identity.is_issued()), (Form::G2, true));
+        assert_eq!(identity.device_id.as_str(), "line-1");
+        // Written again, it says so.
+        assert_eq!(serde_json::to_value(IdentityFile::from(&identity)).unwrap()["form"], "g2");
+    }
+
+    #[test]
+    fn every_form_survives_its_own_file() {
+        let with = |changes: serde_json::Value| {
+            let mut file = old();
+            for (key, value) in changes.as_object().unwrap() {
+                file[key] = value.clone();
+            }
+            file
+        };
+        let installed =
+            json!({ "svid": "/a", "key": "/b", "service": { "bundle": "https://m/b", "trust": "system" } });
+        for (form, file) in [
+            (Form::G2, with(json!({ "form": "g2", "deviceId": "press-4", "bundleTag": "\"7\"" }))),
+            (Form::G2, with(json!({ "form": "g2", "pin": null, "installed": installed }))),
+            (Form::Git, with(json!({ "form": "git", "git": "server" }))),
+            (
+                Form::Git,
+                with(
+                    json!({ "form": "git", "git": { "given": { "url": "https://g/x", "username": "u", "token": "t" } } }),
+                ),
+            ),
+            (
+                Form::G1,
+                with(
+                    json!({ "form": "g1", "pin": null, "trustBundle": null, "webTrust": { "pins": ["p"] } }),
+                ),
+            ),
+        ] {
+            let identity = read(&file).unwrap();
+            assert_eq!(identity.form(), form, "{file}");
+            let written = serde_json::to_value(IdentityFile::from(&identity)).unwrap();
+            let again = serde_json::to_value(IdentityFile::from(&read(&written).unwrap())).unwrap();
+            assert_eq!(written, again);
+            assert_eq!(written["deviceId"], file["deviceId"]);
+            assert_eq!(written["git"], file["git"]);
+        }
+    }
+
+    #[test]
+    fn a_file_that_lacks_what_its_form_needs_is_refused() {
+        for (form, without) in [("g2", "trustBundle"), ("g2", "pin"), ("g1", "webTrust"), ("git", "git")] {
+            let mut file = old();
+            file["form"] = form.into();
+            file.as_object_mut().unwrap().remove(without);
+            assert!(read(&file).is_err(), "{form} without {without}");
+        }
+    }
+}

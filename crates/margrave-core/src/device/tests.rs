@@ -597,6 +597,39 @@ fn a_lost_document_that_no_server_has_any_more_does_not_keep_a_newer_manifest_aw
     assert_eq!(fetches, 1);
 }
 
+#[test]
+fn a_poll_that_something_on_the_way_cuts_is_asked_to_be_held_shorter() {
+    let seconds = Duration::from_secs;
+    let mut world = polling();
+    world.settings.poll_wait = seconds(600);
+    let mut polled = |after: Duration, result: Result<Polled, Trouble>| loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Poll { wait, .. }) => {
+                world.absorb(Event::Began(action));
+                world.now = world.now.after(after);
+                world.absorb(Event::Polled(result));
+                return wait;
+            }
+            Some(action) => {
+                world.absorb(Event::Began(action.clone()));
+                let event = world.perform(action);
+                world.absorb(event);
+            }
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    };
+    let fine = || Ok(Polled::Unchanged { held_open: true });
+    polled(seconds(1), fine());
+    assert_eq!(polled(seconds(60), Err(Trouble::passing("504"))), seconds(600));
+    // First a quick question, whether anybody is there at all; then less time.
+    assert_eq!(polled(seconds(1), fine()), seconds(0));
+    assert_eq!(polled(seconds(45), fine()), seconds(45));
+    // A server that is away says nothing about waiting.
+    polled(seconds(1), Err(Trouble::passing("no connection")));
+    polled(seconds(1), fine());
+    assert_eq!(polled(seconds(45), fine()), seconds(45));
+}
+
 /// Migration from signed requests, section 6, step 5.
 #[test]
 fn versions_of_another_identity_say_nothing_and_what_runs_keeps_running() {

@@ -24,6 +24,10 @@ pub(super) struct Upstream {
 
     asking: bool,
     ask: Pause,
+    /// When the poll under way began, and how long the server was allowed to hold it open.
+    asked: Option<(Moment, Duration)>,
+    /// Something between us and the server cuts polls that are held open for longer.
+    wait_max: Option<Duration>,
     /// A newer manifest whose documents are still to come.
     pub(super) staged: Option<(Manifest, Digest)>,
 
@@ -40,6 +44,9 @@ pub(super) struct Upstream {
     /// Whether the server answered a poll since the start or the last trouble.
     heard: bool,
 }
+
+/// Shorter waits than this are cut by nobody, and would only be polls by another name.
+const WAIT_MIN: Duration = Duration::from_secs(20);
 
 impl Device {
     pub(super) fn next_upstream(&self, settings: &Settings, now: Moment) -> Option<Action> {
@@ -81,6 +88,7 @@ impl Device {
             let held = self.accepted_here().map(|accepted| accepted.body);
             // Until the server has been heard, a quick answer says more than a long wait.
             let wait = if up.heard { settings.poll_wait } else { Duration::ZERO };
+            let wait = up.wait_max.map_or(wait, |limit| wait.min(limit));
             return Some(Action::Poll { held, wait });
         }
         None
@@ -126,7 +134,11 @@ impl Device {
         }
     }
 
-    pub(super) fn began_upstream(&mut self, action: &Action) {
+    pub(super) fn began_upstream(&mut self, now: Moment, action: &Action) {
+        self.upstream.asked = match action {
+            Action::Poll { wait, .. } => Some((now, *wait)),
+            _ => self.upstream.asked,
+        };
         match action {
             Action::SendCapabilities => self.upstream.telling = true,
             Action::Poll { .. } | Action::Fetch(_) => self.upstream.asking = true,
@@ -171,6 +183,7 @@ impl Device {
         let outcome = match result {
             Ok(outcome) => outcome,
             Err(trouble) => {
+                self.cut(now);
                 self.upstream.ask.failed(settings, now, roll, &trouble);
                 return self.troubled(now, roll, trouble);
             }
@@ -201,6 +214,16 @@ impl Device {
                     }
                 }
             }
+        }
+    }
+
+    /// A poll that was held open ended badly before its time: a proxy or a firewall may allow less than we asked
+    /// for, so the next one asks for less. A restart tries the full time again.
+    fn cut(&mut self, now: Moment) {
+        let Some((began, wait)) = self.upstream.asked.take() else { return };
+        let lasted = now.since(began);
+        if lasted >= WAIT_MIN && lasted < wait {
+            self.upstream.wait_max = Some(lasted.mul_f64(0.75).max(WAIT_MIN));
         }
     }
 

@@ -188,7 +188,7 @@ impl Device {
     }
 
     pub(super) fn began(&mut self, settings: &Settings, now: Moment, action: Action) {
-        self.began_upstream(&action);
+        self.began_upstream(now, &action);
         match &action {
             Action::Observe => self.work.observing = Some(self.tick),
             Action::Prefetch(order) | Action::Apply(order) => {

@@ -15,6 +15,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use margrave_core::device::{Device, Event, Settings};
 use margrave_core::id::{ClientId, DeviceId};
@@ -214,6 +215,8 @@ pub enum IdentityError {
     },
     #[error("the server refused: {0}")]
     Refused(String),
+    #[error("the server is busy and asks for {} s of patience: {words}", after.as_secs())]
+    Busy { words: String, after: Duration },
     #[error("the server's answer makes no sense")]
     Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the server issued a certificate that is not for one of its clients")]
@@ -221,6 +224,15 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
+    /// How long the other end asked to be left alone (ID-204).
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            IdentityError::Busy { after, .. }
+            | IdentityError::Service(ServiceError::Refused { retry_after: Some(after), .. }) => Some(*after),
+            _ => None,
+        }
+    }
+
     fn file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| IdentityError::File { what, path, source }
@@ -257,9 +269,16 @@ impl Place {
     pub fn taken_over(data: &Path) -> Result<Place, IdentityError> {
         let identity = match Identity::load(data) {
             Err(IdentityError::NotJoined) => return Place::vacant(data),
-            loaded => loaded?,
+            loaded => loaded,
         };
         let lock = lock(data).map_err(|_| IdentityError::Running(data.to_owned()))?;
+        let identity = match identity {
+            // Replacing it is what one does with a damaged identity; the ledger knows whose it is.
+            Err(IdentityError::Damaged(..)) => {
+                return Ok(Place { data: data.to_owned(), _lock: Some(lock) });
+            }
+            loaded => loaded?,
+        };
         // What the ledger holds was accepted under the identity that goes; older agents did not write that down.
         let (mut ledger, device, _) =
             StateFile::<Device>::open(&data.join("ledger")).map_err(IdentityError::Ledger)?;

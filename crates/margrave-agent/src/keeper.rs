@@ -24,6 +24,8 @@ const RETRY_MAX: Duration = Duration::from_secs(3600);
 /// A publisher's refresh hint below this is a mistake (ID-146); above, a machine that sleeps notices late.
 const REFRESH_MIN: Duration = Duration::from_secs(30);
 const REFRESH_MAX: Duration = Duration::from_secs(24 * 3600);
+/// A service may ask for patience, but not for longer than this.
+const QUIET_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Clocks jump and machines sleep, so no nap is longer.
 const NAP_MAX: Duration = Duration::from_secs(60);
 /// How often to look at installed files: soon enough for a technician who replaced one and waits.
@@ -95,7 +97,8 @@ impl Keeper {
                     Err(error) => {
                         *failures = failures.saturating_add(1);
                         let svid = self.svid.current();
-                        *at = now.after(retry_pause(&svid, now, *failures));
+                        let asked = error.retry_after().unwrap_or_default().min(QUIET_MAX);
+                        *at = now.after(retry_pause(&svid, now, *failures).max(asked));
                         self.complain(&svid, now, &error);
                     }
                 }
@@ -183,10 +186,11 @@ impl Keeper {
                 self.refresh_pause()
             }
             Err(error) => {
+                let asked = error.retry_after().unwrap_or_default().min(QUIET_MAX);
                 // The current bundle stays in force, however old (ID-143).
                 let error = margrave_core::chain::sentence(&error);
                 tracing::warn!(error, "the trust bundle could not be refreshed; the one in use stays");
-                self.refresh_pause().min(Duration::from_secs(300))
+                self.refresh_pause().min(Duration::from_secs(300)).max(asked)
             }
         }
     }

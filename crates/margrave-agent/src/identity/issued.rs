@@ -156,7 +156,11 @@ async fn exchange<Q: Serialize, A: serde::de::DeserializeOwned>(
     let sent = client.send(Request::post(path).json(request).timeout(TIME_MAX)).await;
     let response = sent.map_err(|source| IdentityError::Unreachable { url: url.to_owned(), source })?;
     if !response.status.is_success() {
-        return Err(IdentityError::Refused(refusal(&response)));
+        let words = refusal(&response);
+        return Err(match response.retry_after() {
+            Some(after) => IdentityError::Busy { words, after },
+            None => IdentityError::Refused(words),
+        });
     }
     serde_json::from_slice(&response.body).map_err(answer)
 }

@@ -4,6 +4,8 @@
 //! Owns fetching and the rules about origins. Whether a bundle is usable is decided in `margrave-identity`, when
 //! to fetch again by the keeper.
 
+use std::time::Duration;
+
 use margrave_core::id::TrustDomain;
 use margrave_http::{Client, Limits, Origin, Request, Response, StatusCode, header};
 use margrave_wire::identity::{BUNDLE_PATH, DISCOVERY_PATH, Discovery, InvalidDiscovery};
@@ -43,7 +45,7 @@ pub enum ServiceError {
         source: margrave_http::Error,
     },
     #[error("{url} answered {words}")]
-    Refused { url: String, words: String },
+    Refused { url: String, words: String, retry_after: Option<Duration> },
     #[error(
         "the identity service at {url} has no discovery document; give the bundle's own address with --bundle (ID-150)"
     )]
@@ -137,7 +139,7 @@ impl Service {
                 tag: response.header(header::ETAG).filter(|tag| tag.len() <= 200).map(str::to_owned),
                 body: response.body.to_vec(),
             }),
-            _ => Err(ServiceError::Refused { url, words: refusal(&response) }),
+            _ => Err(refused(&url, &response)),
         }
     }
 
@@ -151,7 +153,7 @@ impl Service {
             }
         }
         if !response.status.is_success() {
-            return Err(ServiceError::Refused { url: url.to_owned(), words: refusal(&response) });
+            return Err(refused(url, &response));
         }
         let wrong = |source| ServiceError::Discovery { url: url.to_owned(), source };
         let found = Discovery::parse(&response.body).map_err(wrong)?.matching(own).map_err(wrong)?;
@@ -180,4 +182,9 @@ impl Service {
         }
         client.send(request).await.map_err(|source| ServiceError::Unreachable { url: url.to_owned(), source })
     }
+}
+
+fn refused(url: &str, response: &Response) -> ServiceError {
+    let (words, retry_after) = (refusal(response), response.retry_after());
+    ServiceError::Refused { url: url.to_owned(), words, retry_after }
 }

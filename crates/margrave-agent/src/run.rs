@@ -67,12 +67,6 @@ const LOOK_FOR_RUNTIME_EVERY: Duration = Duration::from_secs(15);
 /// Never sleep longer than this: clocks jump, and a device must notice.
 const NAP_MAX: Duration = Duration::from_secs(60);
 
-/// Connections to the server are few and long: a handshake costs as much as ten polls. Their age stays short
-/// beside the life of an SVID (ID-110), and every change of SVID or bundle ends them anyway (ID-106).
-const CONNECTION_AGE: Duration = Duration::from_secs(3600);
-/// Kept over the usual pauses between polls; the probes of TCP keep middleboxes from forgetting it.
-const CONNECTION_IDLE: Duration = Duration::from_secs(10 * 60);
-
 impl Access {
     pub(crate) fn open(identity: &Identity) -> Result<Access, IdentityError> {
         match &identity.credential {
@@ -85,7 +79,7 @@ impl Access {
     }
 
     async fn link(&self, identity: &Identity, way: &Arc<Way>) -> Result<Link, RunError> {
-        let limits = Limits { connection_age: CONNECTION_AGE, idle: CONNECTION_IDLE, ..Limits::patient() };
+        let limits = Limits::device();
         let origin =
             Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
         match self {

@@ -74,10 +74,20 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For a device, which has time. When a whole fleet comes back at once, its server shakes hands with one after
-    /// the other; whoever gives up early has it do that twice.
-    pub fn patient() -> Limits {
-        Limits { dial: Duration::from_secs(30), request: Duration::from_secs(60), ..Limits::default() }
+    /// For a device and its server. It has time: when a whole fleet comes back at once, its server shakes hands
+    /// with one after the other, and whoever gives up early has it do that twice.
+    ///
+    /// Connections are few and long, as a handshake costs as much as ten polls. They are kept over the usual pauses
+    /// between polls; their age stays short beside the life of an SVID (ID-110), and every change of SVID or bundle
+    /// ends them anyway (ID-106).
+    pub fn device() -> Limits {
+        Limits {
+            dial: Duration::from_secs(30),
+            request: Duration::from_secs(60),
+            idle: Duration::from_secs(10 * 60),
+            connection_age: Duration::from_secs(12 * 3600),
+            ..Limits::default()
+        }
     }
 }
 

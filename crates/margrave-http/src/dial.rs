@@ -108,11 +108,11 @@ async fn connect(origin: &Origin, loopback_only: bool, wait: Duration) -> Result
 }
 
 /// A connection may be silent for minutes while a server holds a poll open. Probes below TCP's payload keep
-/// middleboxes from forgetting it, and tell within two minutes that the other end is gone.
+/// middleboxes from forgetting it, and tell within three minutes that the other end is gone.
 fn stay_alive(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(120))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(20))?;
     sockopt::set_tcp_keepcnt(stream, 3)?;
     Ok(())

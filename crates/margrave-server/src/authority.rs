@@ -33,7 +33,7 @@ pub(crate) const KEY: &str = "authority.key";
 const ROTATED: &str = "authorities.json";
 
 /// How often devices look for a changed trust bundle. Nothing changes it but an operator who plans ahead.
-pub(crate) const BUNDLE_REFRESH: Duration = Duration::from_secs(60 * 60);
+pub(crate) const BUNDLE_REFRESH: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// Everything that a rotation leaves behind, in one file.
 #[derive(Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use crate::authority::{Picture, RotationError, Shown};
 use crate::fleet::{self, Actor, Clock, Fleet};
 use crate::identity::Identity;
 
-/// How long devices have to learn of the next authority when nobody says otherwise. They look every hour; a day is
+/// How long devices have to learn of the next authority when nobody says otherwise. They look every four hours; a day is
 /// for those that were switched off over night.
 const SWITCH_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longer waits are a mistake in the unit.

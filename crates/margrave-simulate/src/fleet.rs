@@ -52,7 +52,7 @@ impl Fleet {
                 .map_err(|error| RosterError::Address(error.to_string()))?;
             let trust = Trust::Tls(member.tls(desk));
             // The very limits of a real device, so that sizing is not flattered.
-            let client = Client::new(trust, desk.device_origin().clone(), Limits::patient())
+            let client = Client::new(trust, desk.device_origin().clone(), Limits::device())
                 .map_err(|error| RosterError::Address(error.to_string()))?;
             fleet.clients.push(client.clone());
             let upstream = Arc::new(Upstream::new(client, id.clone(), fleet.tally.clone()));

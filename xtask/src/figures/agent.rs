@@ -51,7 +51,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     for (what, arguments, real_cycle, goal) in ways {
         let weight = weigh(&stage, &data, &forwarder, &arguments, cycles)?;
         let day = |every: Duration| DAY.as_secs_f64() / every.as_secs_f64();
-        let reconnects = day(Limits::patient().connection_age);
+        let reconnects = day(Limits::device().connection_age);
         let refreshes = day(refresh.every);
         let total = day(real_cycle) * weight.cycle as f64
             + reconnects * weight.connection as f64

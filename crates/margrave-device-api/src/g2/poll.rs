@@ -19,9 +19,10 @@ use super::preconditions::{self, Tags};
 use super::{Refusal, accepted, caught, etag};
 use crate::{DeviceApi, LiveManifest};
 
-/// How long a poll is held. Proxies and NAT gateways on the way forget silent connections after a minute, some
-/// a little earlier; below that, nobody between us and the device notices that nothing is being said.
-pub const WAIT_MAX: Duration = Duration::from_secs(50);
+/// How long a poll is held at most. A waiting client costs nothing but its place, and the fewer answers an idle
+/// day has, the less a metered line costs; what is between a client and us may allow less, which only the client
+/// can find out, and then asks for less.
+pub const WAIT_MAX: Duration = Duration::from_secs(600);
 
 const PATH: &str = "/api/v1/deployments";
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");

@@ -15,11 +15,11 @@ use rustls::server::ProducesTickets;
 
 use crate::live::LiveBundle;
 
-/// How old a connection may become, counted from the full handshake behind it (ID-110).
-pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(60 * 60);
+/// How old a connection may become, counted from the full handshake behind it (ID-110). This is the outermost
+/// bound: it ends before with its SVID, and whenever a new trust bundle does not hold it (ID-113).
+pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Half of it: what is resumed is worth something for a while yet. A client without keep-alive shakes hands in
-/// full twice an hour.
+/// A client without keep-alive shakes hands in full twice an hour.
 const RESUMED_AGE_MAX: Duration = Duration::from_secs(30 * 60);
 
 /// Starts the resumption data of our own connections. A secret, so that no certificate can contain it.

@@ -27,6 +27,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use margrave_device_api::Caller;
+use margrave_device_api::g2::WAIT_MAX;
 use margrave_identity::tls::{CONNECTION_AGE_MAX, Session, begin_session};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -54,7 +55,7 @@ const HEADER_COUNT_MAX: usize = 64;
 /// Request line and headers together; also what one connection may make us buffer at once.
 const HEADER_BYTES_MAX: usize = 32 * 1024;
 /// After its time has come, a connection may finish the request it is in; the longest is a held poll.
-const LAST_REQUEST_MAX: Duration = Duration::from_secs(90);
+const LAST_REQUEST_MAX: Duration = WAIT_MAX.saturating_add(Duration::from_secs(30));
 /// Connections that the kernel keeps for us while we are busy; it takes less where `net.core.somaxconn` says so.
 pub(crate) const BACKLOG: u32 = 16 * 1024;
 

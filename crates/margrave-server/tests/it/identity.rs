@@ -33,7 +33,7 @@ async fn id_062_130_140_141_150_151_154_156_discovery_and_bundle_are_public_and_
     let set: JwkSet = reply.is(200).json();
     assert_eq!((set.spiffe_sequence, set.keys.len()), (Some(1), 1));
     // It says how often to look, and no cache on the way may keep anybody from it.
-    assert_eq!(set.spiffe_refresh_hint, Some(3600));
+    assert_eq!(set.spiffe_refresh_hint, Some(4 * 3600));
     assert_eq!(reply.header("cache-control"), "no-cache");
     assert!(set.keys[0].anchor().is_ok());
     let etag = reply.header("etag").to_owned();

@@ -460,7 +460,6 @@ async fn an_svid_with_the_name_of_a_signed_client_is_nobody() {
         device: Some(id.to_string()),
         labels: Default::default(),
         valid_seconds: None,
-        git: false,
     };
     assert!(plant.server.fleet().create_join_token(&operator(), token).await.is_err());
 }

@@ -53,7 +53,7 @@ impl Upstream {
             .body_max(g2::manifest::SIZE_MAX as u64)
             .timeout(wait + POLL_SLACK);
         if let Some(held) = held {
-            request = request.header(header::IF_NONE_MATCH, format!("\"{held}\""));
+            request = request.header(header::IF_NONE_MATCH, g2::validator::tag(&held));
         }
         let is_held = !wait.is_zero();
         let _waiting = is_held.then(|| self.tally.hold());

@@ -41,8 +41,8 @@ pub(crate) struct Upstream {
     link: Link,
     tongue: Tongue,
     device: DeviceId,
-    /// Every server answers with the manifest's only format when none is named (MI-G2-043); ours is trusted to,
-    /// which saves a tenth of what a poll costs.
+    /// Every server answers with the manifest's only format when none is named (MI-G2-043), and ours knows its
+    /// manifests by a part of their digest: both save a tenth of what a poll costs.
     terse: bool,
     /// Where desired state comes from, when not from the device interface.
     git: Option<Git>,
@@ -118,8 +118,8 @@ impl Upstream {
         }
         if let Some(held) = held {
             let tag = self.known(|known| known.tag.clone()).filter(|(of, _)| *of == held);
-            request = request
-                .header(header::IF_NONE_MATCH, tag.map_or_else(|| format!("\"{held}\""), |(_, tag)| tag));
+            let own = if self.terse { g2::validator::short_tag } else { g2::validator::tag };
+            request = request.header(header::IF_NONE_MATCH, tag.map_or_else(|| own(&held), |(_, tag)| tag));
         }
         if !wait.is_zero() {
             request = request.header(HeaderName::from_static("prefer"), format!("wait={}", wait.as_secs()));

@@ -31,7 +31,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::violation::Violation;
 use margrave_wire::bundle;
-use margrave_wire::g2::{capabilities, document, status};
+use margrave_wire::g2::{capabilities, document, status, validator};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -175,8 +175,7 @@ pub(crate) fn artifact(
 }
 
 fn etag(digest: &Digest) -> HeaderValue {
-    let text = ["\"sha256:", &digest.hex(), "\""].concat();
-    HeaderValue::try_from(text).expect("a digest is plain text")
+    HeaderValue::try_from(validator::tag(digest)).expect("a digest is plain text")
 }
 
 async fn put_capabilities(

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, VARY};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use margrave_core::digest::Digest;
 use margrave_core::id::ClientId;
@@ -29,7 +29,6 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 /// Answers differ per client, and mutual TLS alone does not tell a shared cache so (ID-123).
 const CACHE_PRIVATE: HeaderValue = HeaderValue::from_static("private");
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static(manifest::MEDIA_TYPE);
-const VARY_ACCEPT: HeaderValue = HeaderValue::from_static("Accept");
 const WAIT: HeaderValue = HeaderValue::from_static("wait");
 
 /// What comes of a poll.
@@ -136,6 +135,5 @@ fn answer(live: LiveManifest, tags: &Tags) -> Response {
     let headers = response.headers_mut();
     headers.insert(ETAG, etag(&live.digest));
     headers.insert(CACHE_CONTROL, CACHE_PRIVATE);
-    headers.insert(VARY, VARY_ACCEPT);
     response
 }

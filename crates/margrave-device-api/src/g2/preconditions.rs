@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::header::{ACCEPT, CONTENT_TYPE, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderName};
 use margrave_core::digest::Digest;
+use margrave_wire::g2::validator::Validator;
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
@@ -60,8 +61,8 @@ pub(crate) fn holds(headers: &HeaderMap, digest: &Digest) -> bool {
 /// that we could have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tags {
-    One(Digest),
-    Some(Vec<Digest>),
+    One(Validator),
+    Some(Vec<Validator>),
     Any,
 }
 
@@ -69,31 +70,27 @@ impl Tags {
     pub(crate) fn of(headers: &HeaderMap) -> Tags {
         let mut lines = headers.get_all(IF_NONE_MATCH).iter();
         if let (Some(line), None) = (lines.next(), lines.next())
-            && let Some(digest) = line.to_str().ok().and_then(tag)
+            && let Some(held) = line.to_str().ok().and_then(Validator::parse)
         {
-            return Tags::One(digest);
+            return Tags::One(held);
         }
-        let mut digests = Vec::new();
+        let mut held = Vec::new();
         for element in elements(headers, &IF_NONE_MATCH) {
             if element == "*" {
                 return Tags::Any;
             }
-            digests.extend(tag(element.strip_prefix("W/").unwrap_or(&element)));
+            held.extend(Validator::parse(element.strip_prefix("W/").unwrap_or(&element)));
         }
-        Tags::Some(digests)
+        Tags::Some(held)
     }
 
     pub(crate) fn hold(&self, digest: &Digest) -> bool {
         match self {
-            Tags::One(held) => held == digest,
-            Tags::Some(held) => held.contains(digest),
+            Tags::One(held) => held.stands_for(digest),
+            Tags::Some(held) => held.iter().any(|held| held.stands_for(digest)),
             Tags::Any => true,
         }
     }
-}
-
-fn tag(text: &str) -> Option<Digest> {
-    Digest::parse(text.strip_prefix('"')?.strip_suffix('"')?).ok()
 }
 
 /// How long the caller is willing to wait for a change, by RFC 7240's `wait`. The first one given counts;

@@ -12,5 +12,6 @@ mod liar;
 mod local_registry;
 mod processes;
 mod signed;
+mod simulate;
 mod stage;
 mod vendor;

@@ -107,16 +107,17 @@ async fn mi_g2_044_045_053_064_071_id_123_a_manifest_is_sent_as_it_is_and_to_one
         assert_eq!(reply.header("cache-control"), "private");
         assert_eq!(reply.header("etag"), format!("\"{}\"", Digest::of(&reply.body)));
         assert_eq!(reply.header("content-encoding"), "");
-        // What it depends on: a representation chosen by Accept, none by Accept-Encoding.
-        assert_eq!(reply.header("vary"), "Accept");
+        // There is one representation, so nothing varies (MI-G2-064 asks for Vary where something is compressed).
+        assert_eq!(reply.header("vary"), "");
         assert_eq!(reply.header("content-length"), reply.body.len().to_string());
     }
     let etag = format!("\"{}\"", Digest::of(&press.get(MANIFEST).await.body));
-    for held in [etag.clone(), format!("W/{etag}"), format!("\"x\", {etag}"), "*".to_owned()] {
+    let short = margrave_wire::g2::validator::short_tag(&Digest::parse(etag.trim_matches('"')).unwrap());
+    for held in [etag.clone(), short, format!("W/{etag}"), format!("\"x\", {etag}"), "*".to_owned()] {
         let reply = press.line.send("GET", MANIFEST, &[("if-none-match", &held)], "").await.unwrap();
         assert!(reply.is(304).body.is_empty(), "{held}");
         assert_eq!((reply.header("etag"), reply.header("cache-control")), (etag.as_str(), "private"));
-        assert_eq!((reply.header("vary"), reply.header("content-type")), ("Accept", ""));
+        assert_eq!((reply.header("vary"), reply.header("content-type")), ("", ""));
     }
 }
 

@@ -4,6 +4,7 @@ pub mod capabilities;
 pub mod document;
 pub mod manifest;
 pub mod status;
+pub mod validator;
 
 /// Where our own additions live in every body; others ignore it (DM-202).
 pub const EXTENSION: &str = "x-margrave-extensions";

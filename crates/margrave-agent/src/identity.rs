@@ -3,6 +3,7 @@
 //! `issued.rs` joins a server of ours and renews, `installed.rs` takes what an operator installed for any server,
 //! `signed.rs` onboards at servers of the signed generation, `service.rs` fetches trust bundles, `file.rs` is how all of it lies on disk. Keeping it fresh is the keeper's task.
 
+mod authorized;
 mod file;
 mod installed;
 mod issued;
@@ -29,6 +30,8 @@ use margrave_wire::identity::JwkSet;
 use margrave_wire::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use authorized::Authorized;
+pub use authorized::AuthorizedError;
 use file::IdentityFile;
 pub use installed::{Installation, install};
 pub(crate) use installed::{Reloaded, Watch};
@@ -219,6 +222,8 @@ pub enum IdentityError {
     Busy { words: String, after: Duration },
     #[error("the server's answer makes no sense")]
     Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the offered trust bundle is older than the one in use, and this device refuses that (ID-145)")]
+    OlderBundle,
     #[error("the server issued a certificate that is not for one of its clients")]
     NotAClient,
 }
@@ -379,6 +384,7 @@ impl Identity {
         live: &LiveBundle,
         set: JwkSet,
         tag: Option<String>,
+        refuse_older: bool,
     ) -> Result<bool, IdentityError> {
         let held = self.svid_credential().ok_or(IdentityError::NotAClient)?;
         if set == held.trust_bundle {
@@ -387,6 +393,10 @@ impl Identity {
         let current = live.current();
         let bundle = Bundle::from_wire(current.trust_domain().clone(), &set).map_err(answer)?;
         if bundle.is_older_than(&current) {
+            if refuse_older {
+                tracing::error!("security: an older trust bundle was offered and refused (ID-145)");
+                return Err(IdentityError::OlderBundle);
+            }
             tracing::warn!(
                 "security: an older trust bundle is offered; taken, because its transport is authenticated (ID-145)"
             );

@@ -42,6 +42,8 @@ pub(crate) struct Keeper {
     pub(crate) way: Arc<Way>,
     /// The validator of the newest body that was looked at and found good, also when nothing had to be written.
     pub(crate) tag: Option<String>,
+    /// Whether a bundle with a lower number than the one in use is refused (ID-145).
+    pub(crate) refuse_older_bundle: bool,
 }
 
 impl Keeper {
@@ -206,7 +208,13 @@ impl Keeper {
             Found::Bundle { body, tag } => {
                 let set =
                     serde_json::from_slice(&body).map_err(|error| IdentityError::Answer(Box::new(error)))?;
-                let changed = self.identity.take_bundle(&self.data, &self.bundle, set, tag.clone())?;
+                let changed = self.identity.take_bundle(
+                    &self.data,
+                    &self.bundle,
+                    set,
+                    tag.clone(),
+                    self.refuse_older_bundle,
+                )?;
                 self.tag = tag;
                 Ok(changed)
             }

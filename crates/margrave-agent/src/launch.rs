@@ -50,6 +50,8 @@ pub struct Launch {
     pub poll_every: Option<Duration>,
     /// How long a server may hold a poll open; zero turns waiting off.
     pub poll_wait: Option<Duration>,
+    /// Refuse a trust bundle with a lower number than the one in use (ID-145).
+    pub refuse_older_bundle: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -70,13 +72,20 @@ pub enum LaunchError {
 
 impl Launch {
     pub fn new(data: impl Into<PathBuf>, runtime: RuntimeChoice) -> Self {
-        Launch { data: data.into(), runtime, capabilities: None, poll_every: None, poll_wait: None }
+        Launch {
+            data: data.into(),
+            runtime,
+            capabilities: None,
+            poll_every: None,
+            poll_wait: None,
+            refuse_older_bundle: false,
+        }
     }
 
     /// Everything [`crate::run`] needs. Nothing is started, and no engine has to answer yet: a device that
     /// boots faster than its engine finds it later.
     pub async fn prepare(self) -> Result<AgentConfig, LaunchError> {
-        let Launch { data, runtime, capabilities, poll_every, poll_wait } = self;
+        let Launch { data, runtime, capabilities, poll_every, poll_wait, refuse_older_bundle } = self;
         let identity = Identity::load(&data)?;
         let access = Access::open(&identity)?;
         let device = identity.device_id.clone();
@@ -133,7 +142,16 @@ impl Launch {
         if let Some(poll_wait) = poll_wait {
             settings.poll_wait = poll_wait;
         }
-        Ok(AgentConfig { data, identity, access, runtime, capabilities, capabilities_later, settings })
+        Ok(AgentConfig {
+            data,
+            identity,
+            access,
+            runtime,
+            capabilities,
+            capabilities_later,
+            settings,
+            refuse_older_bundle,
+        })
     }
 }
 

@@ -203,9 +203,12 @@ struct Run {
     /// Time between two polls, for servers that do not hold them open, such as 30s.
     #[arg(long, value_name = "TIME")]
     poll: Option<Seconds>,
-    /// How long a server may hold a poll open, such as 50s; it may answer earlier; 0s turns that off.
+    /// How long a server may hold a poll open, such as 10m; it may answer earlier; 0s turns that off.
     #[arg(long, value_name = "TIME")]
     wait: Option<Seconds>,
+    /// Refuse a trust bundle whose number is lower than that of the one in use; otherwise that is only logged.
+    #[arg(long)]
+    refuse_older_bundle: bool,
     /// OTLP over HTTP address of the device's OpenTelemetry collector, as containers reach it; told to every container.
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
@@ -320,7 +323,7 @@ fn is_loopback(registry: &str) -> bool {
 
 impl Run {
     fn launch(self, data: PathBuf) -> anyhow::Result<Launch> {
-        let Run { runtime, engine, capabilities, poll, wait, otlp, simulation } = self;
+        let Run { runtime, engine, capabilities, poll, wait, refuse_older_bundle, otlp, simulation } = self;
         let runtime = match runtime {
             RuntimeName::Compose => {
                 let telemetry = otlp.map(|http_endpoint| Telemetry {
@@ -346,6 +349,7 @@ impl Run {
             capabilities,
             poll_every: poll.map(|p| p.0),
             poll_wait: wait.map(|w| w.0),
+            refuse_older_bundle,
         })
     }
 }

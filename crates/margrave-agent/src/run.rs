@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::clock;
-use crate::identity::{Credential, Identity, IdentityError, SignedCredential, create_private};
+use crate::identity::{
+    Authorized, AuthorizedError, Credential, Identity, IdentityError, SignedCredential, create_private,
+};
 use crate::keeper::Keeper;
 use crate::runtime::Runtime;
 use crate::status::{self, Live};
@@ -39,6 +41,8 @@ pub struct AgentConfig {
     /// What to report instead once the runtime answers, when it does not yet.
     pub capabilities_later: Option<Capabilities>,
     pub settings: Settings,
+    /// Whether a trust bundle with a lower number than the one in use is refused (ID-145).
+    pub refuse_older_bundle: bool,
 }
 
 /// The identity in use, shared with whatever else connects to the server: all see a renewal at once.
@@ -52,6 +56,8 @@ pub(crate) enum Access {
 pub enum RunError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Authorized(#[from] AuthorizedError),
     #[error("the device's memory cannot be opened")]
     Ledger(#[from] LedgerError),
     #[error("another agent is already running on {0}; stop it, or give this one its own --data directory")]
@@ -78,7 +84,7 @@ impl Access {
         }
     }
 
-    async fn link(&self, identity: &Identity, way: &Arc<Way>) -> Result<Link, RunError> {
+    async fn link(&self, data: &Path, identity: &Identity, way: &Arc<Way>) -> Result<Link, RunError> {
         let limits = Limits::device();
         let origin =
             Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;
@@ -87,7 +93,11 @@ impl Access {
                 let trust = Trust::Tls(device_client_config(svid.clone(), bundle.clone()));
                 let client = Client::new(trust, origin, limits)
                     .map_err(|error| RunError::Address(error.to_string()))?;
-                Ok(Link::new(client, Proof::Svid(svid.clone()), way.clone()))
+                Ok(Link::new(
+                    client,
+                    Proof::Svid { svid: svid.clone(), authorized: Authorized::open(data)? },
+                    way.clone(),
+                ))
             }
             Access::Signed(credential) => Ok(credential.link(origin, limits, way.clone()).await?),
         }
@@ -96,11 +106,20 @@ impl Access {
 
 /// Runs until `shutdown` becomes true. What runs on the device keeps running.
 pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), RunError> {
-    let AgentConfig { data, identity, access, runtime, capabilities, capabilities_later, settings } = config;
+    let AgentConfig {
+        data,
+        identity,
+        access,
+        runtime,
+        capabilities,
+        capabilities_later,
+        settings,
+        refuse_older_bundle,
+    } = config;
     let _lock = lock(&data)?;
     let mut agent = Agent::open(&data, &identity, runtime, capabilities, settings)?;
     let way = Arc::new(Way::default());
-    let link = access.link(&identity, &way).await?;
+    let link = access.link(&data, &identity, &way).await?;
     let git = identity.git.clone().map(|source| Git::new(source, &data));
     let device = agent.settings.device.clone();
     let upstream = Arc::new(Upstream::new(link, identity.tongue(), device, identity.is_issued(), git));
@@ -110,7 +129,9 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
     match access {
         Access::Svid { svid, bundle } => {
             let (data, upstream, way) = (data.clone(), upstream.clone(), way.clone());
-            background.spawn(Keeper { data, identity, svid, bundle, upstream, way, tag: None }.keep());
+            background.spawn(
+                Keeper { data, identity, svid, bundle, upstream, way, tag: None, refuse_older_bundle }.keep(),
+            );
         }
         // Its certificate is the one that the server was shown; another one would be another client.
         Access::Signed(_) => {}

@@ -10,13 +10,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use margrave_core::id::TrustDomain;
+use margrave_core::identity::{ClientName, ServerName};
+use margrave_core::moment::Moment;
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::bundle::Bundle;
 use crate::svid::{Svid, SvidError};
+use crate::verify::memory::Memory;
+use crate::verify::{Peer, Refusal, verify_peer};
 use crate::web::WebLeaf;
 
 /// The SVID that we present, whichever it is at the moment.
@@ -76,6 +81,7 @@ pub struct LiveBundle {
     bundle: ArcSwap<Bundle>,
     replaced: AtomicU64,
     told: Mutex<Vec<Box<dyn Fn() + Send>>>,
+    verified: Memory,
 }
 
 impl std::fmt::Debug for LiveBundle {
@@ -98,6 +104,7 @@ impl LiveBundle {
             bundle: ArcSwap::from_pointee(bundle),
             replaced: AtomicU64::new(0),
             told: Mutex::default(),
+            verified: Memory::default(),
         })
     }
 
@@ -108,6 +115,26 @@ impl LiveBundle {
     /// How often it was replaced.
     pub fn generation(&self) -> u64 {
         self.replaced.load(Ordering::Acquire)
+    }
+
+    /// The client behind `chain` by [`verify_peer`] with the bundle of this moment, from memory where the same
+    /// question was answered before.
+    pub fn verify_client(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: Moment,
+        own: &ServerName,
+    ) -> Result<Peer<ClientName>, Refusal> {
+        let key = Memory::key(chain);
+        // The number before the bundle: should it be replaced in between, what follows is remembered under a number
+        // that nobody asks for.
+        let generation = self.generation();
+        if let Some(peer) = self.verified.recall(&key, generation, own, now) {
+            return Ok(peer);
+        }
+        let peer = verify_peer(chain, now, own, &self.current())?;
+        self.verified.remember(key, generation, own, now, &peer);
+        Ok(peer)
     }
 
     /// Calls `told` after every replacement, on whichever thread replaces: be brief.

@@ -9,10 +9,11 @@ mod sessions;
 mod tickets;
 mod web;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 pub use authority::{AuthorityFileError, authority_client_config};
 pub use device::{device_client_config, device_server_config};
+use rustls::CipherSuite;
 use rustls::crypto::CryptoProvider;
 pub use tickets::{CONNECTION_AGE_MAX, Session, begin_session};
 pub use web::{PinRefusal, pinned_client_config, web_server_config};
@@ -21,8 +22,12 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 static TLS_1_3: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {
-    static PROVIDER: std::sync::LazyLock<Arc<CryptoProvider>> =
-        std::sync::LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+        let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+        // SHA-384 has no help from the processor, and a handshake hashes a lot (ID-061).
+        provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+        Arc::new(provider)
+    });
     PROVIDER.clone()
 }
 

@@ -5,6 +5,8 @@
 //! and, later, the stored chain of an open connection (ID-111). Whether a verified client is accepted is
 //! asked per request, elsewhere (ID-082).
 
+pub(crate) mod memory;
+
 use margrave_core::id::{TrustDomain, WfmId};
 use margrave_core::identity::{ClientName, InvalidName, ServerName};
 use margrave_core::moment::Moment;
@@ -14,7 +16,7 @@ use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::aws_lc_rs as algorithm;
 
 use crate::bundle::Bundle;
-use crate::certificate::{CHAIN_LENGTH_MAX, Serial, Statements, Unreadable, is_expired, shown};
+use crate::certificate::{CHAIN_LENGTH_MAX, Serial, Statements, Unreadable, shown};
 use crate::key::{KeyFault, PublicKey};
 
 /// The signatures of section 4, in certificates (`all`) and in the handshake (`mapping`). The bound of 3072
@@ -165,50 +167,6 @@ pub fn verify_peer<N: PeerName>(
 ) -> Result<Peer<N>, Refusal> {
     let (leaf, name) = identify::<N>(chain, own)?;
     verify_path::<N>(chain, leaf, name, now, now, own, bundle)
-}
-
-/// The verdict of [`verify_peer`] about a chain that was accepted before, against this very bundle and for this very
-/// server: signatures do not change, so as a rule only names and times are looked at again.
-pub fn verify_peer_again<N: PeerName>(
-    chain: &[CertificateDer<'_>],
-    now: Moment,
-    own: &ServerName,
-    bundle: &Bundle,
-) -> Result<Peer<N>, Refusal> {
-    // Which anchor it was is not known, and an unneeded certificate may be out of its time: where anything at all
-    // is, the whole verification decides.
-    if bundle.anchors().iter().all(|anchor| anchor.is_valid(now))
-        && let Ok(peer) = presented_peer(chain, now, own)
-    {
-        return Ok(peer);
-    }
-    verify_peer(chain, now, own, bundle)
-}
-
-/// Whom a chain names, if all of it is within its time.
-fn presented_peer<N: PeerName>(
-    chain: &[CertificateDer<'_>],
-    now: Moment,
-    own: &ServerName,
-) -> Result<Peer<N>, Refusal> {
-    let (leaf, name) = identify::<N>(chain, own)?;
-    if name.server().wfm != own.wfm {
-        return Err(Refusal::WfmId { own: own.wfm.clone(), got: name.server().wfm.clone() });
-    }
-    let (mut not_before, mut not_after) = (leaf.not_before, leaf.not_after);
-    for issuer in &chain[1..] {
-        let issuer =
-            Statements::read(issuer).map_err(|error| Refusal::Chain(ChainFault::Unreadable(error)))?;
-        not_before = not_before.max(issuer.not_before);
-        not_after = not_after.min(issuer.not_after);
-    }
-    if is_expired(not_after, now) {
-        return Err(Refusal::Expired { not_after });
-    }
-    if now < not_before {
-        return Err(Refusal::NotYetValid { not_before });
-    }
-    Ok(Peer { name, not_after, serial: leaf.serial })
 }
 
 /// Like [`verify_peer`], but a leaf that has expired is still taken for who it was. Only renewal may ask this.

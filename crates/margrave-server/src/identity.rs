@@ -23,7 +23,7 @@ use margrave_core::identity::{ClientName, ServerName};
 use margrave_core::moment::Moment;
 use margrave_identity::authority::{Authority, AuthorityError, IssueError};
 use margrave_identity::live::{LiveBundle, LiveSvid, LiveWebLeaf};
-use margrave_identity::verify::{Peer, Refusal, verify_peer, verify_peer_again};
+use margrave_identity::verify::{Peer, Refusal};
 use margrave_identity::web::WebAuthority;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
@@ -159,22 +159,7 @@ impl Identity {
         chain: &[CertificateDer<'_>],
         now: Moment,
     ) -> Result<Peer<ClientName>, Refusal> {
-        verify_peer(chain, now, &self.name, &self.bundle.current())
-    }
-
-    /// Who presented `chain`, which was accepted against the bundle of this generation, by what counts now.
-    pub(crate) fn recognise_again(
-        &self,
-        chain: &[CertificateDer<'_>],
-        generation: u64,
-        now: Moment,
-    ) -> Result<Peer<ClientName>, Refusal> {
-        let bundle = self.bundle.current();
-        if self.bundle.generation() == generation {
-            verify_peer_again(chain, now, &self.name, &bundle)
-        } else {
-            verify_peer(chain, now, &self.name, &bundle)
-        }
+        self.bundle.verify_client(chain, now, &self.name)
     }
 
     /// Makes the next authority known, and lets it issue at once where that was asked for.

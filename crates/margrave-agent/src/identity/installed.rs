@@ -200,8 +200,9 @@ impl Watch {
             let seen = Stamp::of(path);
             if seen.is_some() && self.bundle.as_ref() != Some(&seen) {
                 self.bundle = Some(seen);
-                let taken =
-                    installed.read_bundle(path).and_then(|set| identity.take_bundle(data, bundle, set, None));
+                let taken = installed
+                    .read_bundle(path)
+                    .and_then(|set| identity.take_bundle(data, bundle, set, None, false));
                 match taken {
                     Ok(changed) => reloaded.bundle = changed,
                     Err(error) => {

@@ -10,7 +10,7 @@ use margrave_wire::refusal::Refusal;
 
 use super::seal::{Lesson, Seal, SealError};
 use crate::clock;
-use crate::identity::refusal;
+use crate::identity::{Authorized, refusal};
 use crate::status::timestamp;
 use crate::way::Way;
 
@@ -24,7 +24,7 @@ pub(crate) struct Link {
 /// How the server learns who asks.
 pub(crate) enum Proof {
     /// From the handshake.
-    Svid(Arc<LiveSvid>),
+    Svid { svid: Arc<LiveSvid>, authorized: Authorized },
     /// From a signature on every request.
     Signature(Seal),
 }
@@ -78,7 +78,7 @@ impl Link {
     pub(crate) async fn open(&self, request: Request) -> Result<Answer, Trouble> {
         self.may_call()?;
         let request = match &self.proof {
-            Proof::Svid(_) => request,
+            Proof::Svid { .. } => request,
             // Polls come before downloads, so how to sign is known by now.
             Proof::Signature(seal) => seal.sign(request).map_err(|error| unsigned(&error))?,
         };
@@ -106,8 +106,15 @@ impl Link {
     /// With an expired certificate every call is in vain, and a server full of refused handshakes (ID-187).
     fn may_call(&self) -> Result<(), Trouble> {
         match &self.proof {
-            Proof::Svid(svid) => {
+            Proof::Svid { svid, authorized } => {
                 let svid = svid.current();
+                if !authorized.permits(svid.server_name()) {
+                    return Err(Trouble::passing(format!(
+                        "{} does not list {}, the server of this device; it is not called (ID-104)",
+                        authorized.path().display(),
+                        svid.server_name()
+                    )));
+                }
                 if svid.is_expired(clock::now()) {
                     return Err(Trouble::passing(format!(
                         "this device's certificate expired at {}; the server is not called until it has a new one (ID-187)",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use margrave_core::identity::{ClientName, ServerName};
+use margrave_core::identity::ServerName;
 use margrave_core::moment::Moment;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, Tls12Resumption};
@@ -18,7 +18,7 @@ use super::sessions::Sessions;
 use super::tickets::Tickets;
 use super::{HTTP_1_1, TLS_1_3, no_tls12, other, provider};
 use crate::live::{LiveBundle, LiveSvid};
-use crate::verify::{ALGORITHMS, PeerName, Refusal, log_refusal, verify_peer};
+use crate::verify::{ALGORITHMS, Peer, Refusal, log_refusal, verify_peer};
 
 /// The device listener: a client SVID is required, and refused in the handshake if it is not one of ours
 /// (ID-064, ID-190).
@@ -75,24 +75,26 @@ struct Verifier {
 }
 
 impl Verifier {
-    fn verify<N: PeerName>(
+    /// Asks `judge` about what was presented, with the name of our own server.
+    fn verify<N>(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
+        judge: impl FnOnce(&[CertificateDer<'_>], Moment, &ServerName) -> Result<Peer<N>, Refusal>,
     ) -> Result<(), rustls::Error> {
         let chain: Vec<CertificateDer<'_>> = std::iter::once(end_entity)
             .chain(intermediates)
             .map(|der| CertificateDer::from(der.as_ref()))
             .collect();
-        let svid = self.svid.current();
         let moment = Moment(now.as_secs().saturating_mul(1000));
-        verify_peer::<N>(&chain, moment, svid.server_name(), &self.bundle.current()).map(|_| ()).map_err(
-            |refusal| {
+        match judge(&chain, moment, self.svid.current().server_name()) {
+            Ok(_) => Ok(()),
+            Err(refusal) => {
                 log_refusal(&chain, &refusal);
-                alert_of(refusal, now)
-            },
-        )
+                Err(alert_of(refusal, now))
+            }
+        }
     }
 }
 
@@ -122,7 +124,12 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.verify::<ClientName>(end_entity, intermediates, now)?;
+        self.verify(
+            end_entity,
+            intermediates,
+            now,
+            |chain: &[CertificateDer<'_>], now, own: &ServerName| self.bundle.verify_client(chain, now, own),
+        )?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -159,7 +166,14 @@ impl ServerCertVerifier for Verifier {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verify::<ServerName>(end_entity, intermediates, now)?;
+        self.verify(
+            end_entity,
+            intermediates,
+            now,
+            |chain: &[CertificateDer<'_>], now, own: &ServerName| {
+                verify_peer::<ServerName>(chain, now, own, &self.bundle.current())
+            },
+        )?;
         Ok(ServerCertVerified::assertion())
     }
 

@@ -36,8 +36,6 @@ const MARK_BYTES: usize = 16;
 pub struct Session {
     /// How long ago the full handshake was.
     pub age: Duration,
-    /// [`LiveBundle::generation`] of the bundle that its peer was verified against, or is about to be.
-    pub generation: u64,
 }
 
 /// Tells a connection what it goes back to, so that its next ticket says the same.
@@ -54,7 +52,7 @@ pub(super) fn begin_session_at(connection: &mut ServerConnection, bundle: &LiveB
         .filter(|origin| origin.at <= now)
         .unwrap_or_else(|| Origin { at: now, generation: bundle.generation() });
     connection.set_resumption_data(&origin.write());
-    Session { age: Duration::from_millis(now - origin.at), generation: origin.generation }
+    Session { age: Duration::from_millis(now - origin.at) }
 }
 
 /// The full handshake behind a session.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::forge::{CLIENT, Forge, NOW, SERVER, moment};
+use crate::live::LiveBundle;
 use base64::Engine as _;
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -261,11 +262,16 @@ fn id_142_after_the_anchor_was_replaced_the_old_chain_is_refused() {
 fn id_067_a_second_look_comes_to_the_same_verdict() {
     let forge = Forge::new();
     let chain = forge.chain().0;
+    let live = LiveBundle::new(forge.bundle());
+    // In this order, so that later questions meet the memory of earlier ones.
     let check = |now: Moment, own: &ServerName| {
-        let first = verify_peer::<ClientName>(&chain, now, own, &forge.bundle());
-        let again = verify_peer_again::<ClientName>(&chain, now, own, &forge.bundle());
-        assert_eq!(first.map_err(|refusal| refusal.code()), again.clone().map_err(|refusal| refusal.code()));
-        again.map(drop).map_err(|refusal| refusal.code())
+        let fresh = verify_peer::<ClientName>(&chain, now, own, &forge.bundle());
+        for _ in 0..2 {
+            let again = live.verify_client(&chain, now, own);
+            let fresh = fresh.clone().map_err(|refusal| refusal.code());
+            assert_eq!(fresh, again.map_err(|refusal| refusal.code()));
+        }
+        fresh.map(drop).map_err(|refusal| refusal.code())
     };
     assert_eq!(check(NOW, &own()), Ok(()));
     assert_eq!(check(moment(NOW, 3599), &own()), Ok(()));
@@ -274,6 +280,15 @@ fn id_067_a_second_look_comes_to_the_same_verdict() {
     let other = |name: &str| ServerName::parse(name).unwrap();
     assert_eq!(check(NOW, &other("spiffe://plant.example/margo/wfm/line-8")), Err("wfm_id"));
     assert_eq!(check(NOW, &other("spiffe://other.example/margo/wfm/line-7")), Err("trust_domain"));
+    // One byte more or less is another chain.
+    let mut changed = chain.clone();
+    let mut bytes = changed[0].to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    changed[0] = bytes.into();
+    assert!(live.verify_client(&changed, NOW, &own()).is_err());
+    // Another bundle is another question.
+    live.replace(Forge::new().bundle()).unwrap();
+    assert_eq!(live.verify_client(&chain, NOW, &own()).unwrap_err().code(), "chain");
 }
 
 #[test]

@@ -375,7 +375,7 @@ fn recognise(
     let session = session?;
     let now = clock.now();
     let generation = identity.bundle.generation();
-    match identity.recognise_again(chain, session.generation, now) {
+    match identity.recognise(chain, now) {
         Ok(peer) => Some(Admitted {
             known: Known { client: peer.name.client, chain: chain.into() },
             age: session.age,

@@ -147,6 +147,59 @@ fn id_142_id_148_a_device_follows_its_trust_domain_to_a_new_authority() {
 }
 
 #[test]
+fn id_145_an_older_trust_bundle_is_told_of_and_refused_where_that_is_wanted() {
+    let liar = Liar::start();
+    installed(&liar);
+    liar.issue(now(), LIFETIME);
+    let domain = liar.authority.trust_domain().clone();
+    let discovery = json!({
+        "trustDomain": domain.as_str(), "trustBundleUri": format!("{}{BUNDLE}", liar.web_url), "crlUris": [],
+    });
+    let numbered = |number| {
+        let bundle = Bundle::of_anchor(domain.clone(), liar.authority.anchor(), number, LIFETIME);
+        serde_json::to_vec(&bundle.to_wire()).expect("plain data")
+    };
+    publish(&liar, discovery.clone(), numbered(5));
+    let joined = liar.install_with(&liar.url, &["--identity-url", &liar.web_url, "--pin", &liar.pin]);
+    assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
+    publish(&liar, discovery, numbered(4));
+    for (arguments, words) in [
+        (&[SIMULATED[0], SIMULATED[1], "--refuse-older-bundle"][..], "offered and refused (ID-145)"),
+        (&SIMULATED, "trust bundle replaced"),
+    ] {
+        // Who comes back after an outage looks at once (ID-148).
+        liar.twist(|_, _| Some(Reply::status(503).with("Retry-After", "1")));
+        let agent = liar.run_agent(arguments);
+        wait_for("the server is away", || liar.trouble().contains("503").then_some(()));
+        liar.straighten();
+        wait_for("the older bundle is told of", || {
+            (agent.log().contains("security: an older trust bundle") && agent.log().contains(words))
+                .then_some(())
+        });
+    }
+}
+
+#[test]
+fn id_104_a_device_calls_only_servers_that_its_owner_lists() {
+    let liar = Liar::start();
+    installed(&liar);
+    liar.install();
+    let list = liar.path("line-1").join("authorized.json");
+    std::fs::write(&list, "[]").expect("it is writable");
+    let mut refused = liar.run_agent(&SIMULATED);
+    wait_for("it does not start", || (!refused.is_running()).then_some(()));
+    assert!(refused.log().contains("lists no server"), "{}", refused.log());
+    std::fs::write(&list, r#"["spiffe://elsewhere.example/margo/wfm/line-7"]"#).expect("it is writable");
+    liar.forget();
+    let _agent = liar.run_agent(&SIMULATED);
+    wait_for("it says why it calls nobody", || liar.trouble().contains("ID-104").then_some(()));
+    assert!(liar.heard().is_empty(), "{:?}", liar.heard());
+    let own = format!("spiffe://{}/margo/wfm/{}", liar.authority.trust_domain(), liar.wfm);
+    std::fs::write(&list, format!("[\"{own}\"]")).expect("it is writable");
+    wait_for("version 1 is installed", || liar.is_installed(1).then_some(()));
+}
+
+#[test]
 fn id_135_id_151_id_152_id_156_id_160_id_161_id_164_an_identity_service_that_cannot_be_trusted_gives_no_bundle()
  {
     let liar = Liar::start();

@@ -136,6 +136,47 @@ fn mi_g1_043_what_we_sign_we_verify() {
     assert!(matches!(Signer::from_pem("nothing"), Err(SignerError::NotPkcs8)));
 }
 
+/// Every length that fits, with keys whose size leaves spare bits and keys whose size does not.
+#[test]
+fn amb_05_a_pss_salt_may_have_any_length() {
+    use aws_lc_rs::rand::SystemRandom;
+    use aws_lc_rs::signature::{RSA_PSS_SHA256, RSA_PSS_SHA512, RsaKeyPair};
+    for (bits, step) in [(RsaKeySize::_2048, 1), (RsaKeySize::_3072, 37)] {
+        let pair = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, bits).unwrap();
+        let key = public(&pair.serialize_pem());
+        let private = RsaKeyPair::from_pkcs8(&pair.serialize_der()).unwrap();
+        let length = private.public_modulus_len();
+        for (algorithm, hash_length) in [(RsaPssSha256, 32), (RsaPssSha512, 64)] {
+            for salt in (0..=length - hash_length - 2).step_by(step) {
+                let salted = RsaPssSaltLength::Custom(salt as u16);
+                let mut signature = vec![0; length];
+                let random = SystemRandom::new();
+                // The library wants its encodings to live for ever; a test may let them.
+                let encoding = match algorithm {
+                    RsaPssSha256 => RSA_PSS_SHA256.with_pss_salt_length(salted),
+                    _ => RSA_PSS_SHA512.with_pss_salt_length(salted),
+                };
+                private.sign(Box::leak(Box::new(encoding)), &random, b"base", &mut signature).unwrap();
+                for alg in [None, Some(algorithm.as_str())] {
+                    let verified = key.verify(alg, b"base", &signature).unwrap();
+                    assert_eq!(verified.algorithm, algorithm, "salt of {salt}");
+                }
+                assert_eq!(key.verify(None, b"other", &signature), Err(SignatureFault::Mismatch));
+                assert_eq!(
+                    key.verify(Some("rsa-v1_5-sha256"), b"base", &signature),
+                    Err(SignatureFault::Mismatch)
+                );
+                signature[length / 2] ^= 1;
+                assert_eq!(key.verify(None, b"base", &signature), Err(SignatureFault::Mismatch));
+            }
+        }
+        // What no key of this size can have signed.
+        for impossible in [vec![0xff; length], vec![0; length], vec![0; length + 1], vec![1], vec![]] {
+            assert_eq!(key.verify(None, b"base", &impossible), Err(SignatureFault::Mismatch));
+        }
+    }
+}
+
 #[test]
 fn an_algorithm_that_is_named_must_be_known_and_go_with_the_key() {
     let key = public(&pems()[0]);

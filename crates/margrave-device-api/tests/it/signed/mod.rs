@@ -3,6 +3,7 @@
 mod authentication;
 mod desired_state;
 mod onboarding;
+mod tampering;
 mod vectors;
 mod writes;
 

@@ -7,7 +7,7 @@ use crate::plant::ID;
 
 const OTHER: &str = "99999999-6a0a-4f0e-9b57-2c1c8e0f4a11";
 
-fn capabilities(id: &str) -> String {
+pub(super) fn capabilities(id: &str) -> String {
     format!(
         r#"{{"apiVersion":"device.margo.org/v1alpha1","kind":"DeviceCapabilitiesManifest","properties":{{
         "id":"{id}","vendor":"Acme","modelNumber":"C4","serialNumber":"0007","roles":["standalone device"],
@@ -18,7 +18,7 @@ fn capabilities(id: &str) -> String {
 }
 
 #[tokio::test]
-async fn mi_g1_182_mi_g1_189_capabilities_are_201_by_every_method_and_path_there_ever_was() {
+async fn mi_g1_182_189_213_capabilities_are_201_by_every_method_and_path_there_ever_was() {
     let world = World::new();
     let body = capabilities("line-1");
     for (method, resource) in [

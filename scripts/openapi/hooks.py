@@ -32,6 +32,11 @@ ADDED_WITH_BODY = {
 }
 
 
+def or_null(member):
+    # The older document is of OpenAPI 3.0, which has no type "null".
+    return {"allOf": [member], "nullable": True} if INTERFACE == "signed" else {"anyOf": [member, {"type": "null"}]}
+
+
 def allow_null(schemas, schema):
     """What is optional may be null, which counts as left out: several languages write it so."""
     schema = schemas[schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
@@ -39,7 +44,7 @@ def allow_null(schemas, schema):
     for name, member in schema.get("properties", {}).items():
         allow_null(schemas, member)
         if name not in required:
-            schema["properties"][name] = {"anyOf": [member, {"type": "null"}]}
+            schema["properties"][name] = or_null(member)
     if "items" in schema:
         allow_null(schemas, schema["items"])
 
@@ -85,7 +90,6 @@ def before_load_schema(context, raw_schema):
                     for status, description in ADDED_WITH_BODY.items():
                         operation["responses"].setdefault(status, problem(description))
 
-
     if INTERFACE == "signed":
         # The scheme in the document is a header that no text knows; RFC 9421 is what is meant (its own TODO says so).
         raw_schema.pop("security")
@@ -93,7 +97,15 @@ def before_load_schema(context, raw_schema):
         schemas = raw_schema["components"]["schemas"]
         # AMB-18: no deployments, no bundle.
         schemas["DeploymentBundleRef"]["nullable"] = True
-        schemas["UnsignedAppStateManifest"]["required"] = ["manifestVersion", "bundle", "deployments"]
+        # Both are called URIs, and both have a pattern that only paths fit.
+        for reference in ("DeploymentBundleRef", "DeploymentManifestRef"):
+            schemas[reference]["properties"]["url"].pop("format")
+        # As with the newer interface: the document's schema is there, so it is looked at.
+        document = raw_schema["paths"]["/api/v1/clients/{clientId}/deployments/{deploymentId}/{digest}"]["get"]
+        whole = {"$ref": "#/components/schemas/appDeploymentManifest"}
+        document["responses"]["200"]["content"]["application/yaml"]["schema"] = whole
+        for body in ("DeviceCapabilitiesManifest", "DeploymentStatusManifest"):
+            allow_null(schemas, schemas[body])
         for path, operations in raw_schema["paths"].items():
             for method, operation in operations.items():
                 operation.pop("security", None)

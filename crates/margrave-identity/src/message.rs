@@ -7,12 +7,16 @@
 //! Start with [`VerificationKey::verify`]; certificates are in [`certificate`].
 
 pub mod certificate;
+mod pss;
 mod signer;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use aws_lc_rs::signature::{self as lc, ParsedPublicKey, RsaParameters, RsaPssSaltLength};
+use aws_lc_rs::digest;
+use aws_lc_rs::signature::{
+    self as lc, ParsedPublicKey, RsaParameters, RsaPssSaltLength, VerificationAlgorithm as _,
+};
 use margrave_core::digest::Digest;
 use x509_parser::oid_registry::{
     OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION, OID_SIG_ED25519,
@@ -121,38 +125,18 @@ enum Material {
 /// tried first.
 struct RsaKey {
     pkcs1: Box<[u8]>,
+    opener: pss::Opener,
     last: AtomicU8,
 }
 
 type Way = (Algorithm, &'static RsaParameters);
 
-/// Every way in which RSA clients are known to sign. The library wants to be told the length of a PSS salt:
-/// as long as the hash (RFC 9421, 3.3.1), the longest that fits (Go, OpenSSL), 20 (Java's default), the
-/// length of the other hash, and none cover what programs do.
-static RSA_WAYS: [Way; 11] = [
+/// The ways in which RSA clients sign by the book: a PSS salt is as long as the hash (RFC 9421, 3.3.1). For salts of
+/// another length see `pss.rs`.
+static RSA_WAYS: [Way; 3] = [
     (RsaV15Sha256, &lc::RSA_PKCS1_2048_8192_SHA256),
     (RsaPssSha512, &lc::RSA_PSS_2048_8192_SHA512),
     (RsaPssSha256, &lc::RSA_PSS_2048_8192_SHA256),
-    (RsaPssSha512, &const { lc::RSA_PSS_2048_8192_SHA512.with_pss_salt_length(RsaPssSaltLength::Max) }),
-    (RsaPssSha256, &const { lc::RSA_PSS_2048_8192_SHA256.with_pss_salt_length(RsaPssSaltLength::Max) }),
-    (
-        RsaPssSha512,
-        &const { lc::RSA_PSS_2048_8192_SHA512.with_pss_salt_length(RsaPssSaltLength::Custom(20)) },
-    ),
-    (
-        RsaPssSha256,
-        &const { lc::RSA_PSS_2048_8192_SHA256.with_pss_salt_length(RsaPssSaltLength::Custom(20)) },
-    ),
-    (
-        RsaPssSha512,
-        &const { lc::RSA_PSS_2048_8192_SHA512.with_pss_salt_length(RsaPssSaltLength::Custom(32)) },
-    ),
-    (
-        RsaPssSha256,
-        &const { lc::RSA_PSS_2048_8192_SHA256.with_pss_salt_length(RsaPssSaltLength::Custom(64)) },
-    ),
-    (RsaPssSha512, &const { lc::RSA_PSS_2048_8192_SHA512.with_pss_salt_length(RsaPssSaltLength::Custom(0)) }),
-    (RsaPssSha256, &const { lc::RSA_PSS_2048_8192_SHA256.with_pss_salt_length(RsaPssSaltLength::Custom(0)) }),
 ];
 
 /// A signature that counts.
@@ -212,7 +196,8 @@ impl VerificationKey {
                 return Err(KeyFault::RsaSize(size));
             }
             parsed(&lc::RSA_PKCS1_2048_8192_SHA256)?;
-            Material::Rsa(RsaKey { pkcs1: bits.into(), last: AtomicU8::new(0) })
+            let opener = pss::Opener::new(significant, rsa.exponent).ok_or(KeyFault::Malformed)?;
+            Material::Rsa(RsaKey { pkcs1: bits.into(), opener, last: AtomicU8::new(0) })
         } else {
             return Err(KeyFault::Kind(algorithm.to_id_string()));
         };
@@ -306,14 +291,34 @@ impl RsaKey {
             if alg.is_some_and(|alg| alg != *algorithm) {
                 continue;
             }
-            if lc::UnparsedPublicKey::new(*parameters, &self.pkcs1).verify(base, signature).is_ok() {
+            if parameters.verify_sig(&self.pkcs1, base, signature).is_ok() {
                 if at != last {
                     self.last.store(u8::try_from(at).unwrap_or(0), Ordering::Relaxed);
                 }
                 return Ok(*algorithm);
             }
         }
-        Err(SignatureFault::Mismatch)
+        self.verify_salted(alg, base, signature).ok_or(SignatureFault::Mismatch)
+    }
+
+    /// PSS with a salt of any length.
+    fn verify_salted(&self, alg: Option<Algorithm>, base: &[u8], signature: &[u8]) -> Option<Algorithm> {
+        if alg == Some(RsaV15Sha256) {
+            return None;
+        }
+        let opened = self.opener.open(signature)?;
+        let ways = [
+            (RsaPssSha256, &digest::SHA256, lc::RSA_PSS_2048_8192_SHA256),
+            (RsaPssSha512, &digest::SHA512, lc::RSA_PSS_2048_8192_SHA512),
+        ];
+        ways.into_iter().find_map(|(algorithm, hash, parameters)| {
+            if alg.is_some_and(|alg| alg != algorithm) {
+                return None;
+            }
+            let salt = RsaPssSaltLength::Custom(opened.salt_length(hash)?);
+            let parameters = parameters.with_pss_salt_length(salt);
+            parameters.verify_sig(&self.pkcs1, base, signature).is_ok().then_some(algorithm)
+        })
     }
 }
 

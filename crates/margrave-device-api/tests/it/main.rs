@@ -5,4 +5,5 @@ mod desired_state;
 mod openapi;
 mod plant;
 mod refusals;
+mod signed;
 mod status;

@@ -27,6 +27,7 @@ struct State {
     devices: BTreeSet<(ClientId, DeviceId)>,
     reported: BTreeSet<(ClientId, AssignmentId)>,
     bodies: Vec<Bytes>,
+    reports: Vec<Report>,
     /// What the next write answers instead.
     trouble: Option<ApiError>,
     waits: Vec<Duration>,
@@ -67,6 +68,10 @@ impl Plant {
 
     pub(crate) fn bodies(&self) -> Vec<Bytes> {
         self.state.lock().unwrap().bodies.clone()
+    }
+
+    pub(crate) fn reports(&self) -> Vec<Report> {
+        self.state.lock().unwrap().reports.clone()
     }
 
     pub(crate) fn waits(&self) -> Vec<Duration> {
@@ -227,7 +232,9 @@ impl DeviceApi for Plant {
             if report.assignment.to_string() != ID {
                 return Err(ApiError::AssignmentUnknown(report.assignment));
             }
-            let new = self.state.lock().unwrap().reported.insert((client.clone(), report.assignment));
+            let mut state = self.state.lock().unwrap();
+            let new = state.reported.insert((client.clone(), report.assignment));
+            state.reports.push(report);
             Ok(if new { Put::Created } else { Put::Updated })
         })
     }

@@ -119,6 +119,10 @@ impl Clients {
         self.of(client).map(|live| live.state.borrow().standing)
     }
 
+    fn standing_in(&self, client: &ClientId, dialect: Dialect) -> Option<Standing> {
+        self.of(client).filter(|live| live.dialect == dialect).map(|live| live.state.borrow().standing)
+    }
+
     /// A device of a signed client has this name.
     pub(super) fn learn(&self, device: &DeviceRef) {
         let mut devices = self.signed_devices.write().unwrap_or_else(PoisonError::into_inner);
@@ -234,6 +238,11 @@ impl Fleet {
     /// Whether the client may speak; asked on every request and answered from memory.
     pub fn standing(&self, client: &ClientId) -> Option<Standing> {
         self.live.standing(client)
+    }
+
+    /// As [`Fleet::standing`], of a client that is spoken to in this form; one of another form does not exist.
+    pub fn standing_in(&self, client: &ClientId, dialect: Dialect) -> Option<Standing> {
+        self.live.standing_in(client, dialect)
     }
 
     /// In which form the client is spoken to; `None` if there is no such client.

@@ -198,8 +198,7 @@ impl Devices {
 
 impl DeviceApi for Devices {
     fn standing(&self, client: &ClientId) -> Standing {
-        let standing = self.fleet.standing(client);
-        match standing.filter(|_| self.fleet.dialect(client) == Some(self.dialect)) {
+        match self.fleet.standing_in(client, self.dialect) {
             Some(fleet::Standing::Accepted) => Standing::Accepted,
             Some(fleet::Standing::Retired) => Standing::Retired,
             None => Standing::Unknown,

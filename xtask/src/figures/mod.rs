@@ -117,12 +117,18 @@ fn target() -> Result<PathBuf> {
 /// optimisation would measure itself.
 pub(crate) fn run(wanted: &Wanted) -> Result<bool> {
     eprintln!("building the release programs …");
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--locked", "-p", "margrave", "-p", "margrave-agent", "-p", "xtask"])
-        .current_dir(root()?)
-        .env("CARGO_TARGET_DIR", target()?)
-        .status()?;
-    ensure!(built.success(), "the release build failed");
+    for packages in [
+        &["--release", "-p", "margrave", "-p", "xtask"][..],
+        &["--profile", "device", "-p", "margrave-agent"],
+    ] {
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--locked"])
+            .args(packages)
+            .current_dir(root()?)
+            .env("CARGO_TARGET_DIR", target()?)
+            .status()?;
+        ensure!(built.success(), "the release build failed");
+    }
     let measured =
         Command::new(target()?.join("release/xtask")).arg("measure").args(&wanted.words).status()?;
     match measured.code() {

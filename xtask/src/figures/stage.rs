@@ -26,9 +26,10 @@ pub(super) struct Programs {
 impl Programs {
     pub(super) fn beside(target: &Path) -> Programs {
         let release = target.join("release");
+        let device = target.join("device");
         Programs {
             margrave: release.join("margrave"),
-            agent: release.join("margrave-agent"),
+            agent: device.join("margrave-agent"),
             xtask: release.join("xtask"),
         }
     }

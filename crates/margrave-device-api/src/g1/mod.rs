@@ -174,12 +174,12 @@ impl House {
                 let (assignment, digest) = named.ok_or(Refusal::NoDocument)?;
                 let content = api.document(client, assignment, digest).await.map_err(Refusal::Api)?;
                 let content = content.ok_or(Refusal::NoDocument)?;
-                Ok(artifact(&request.headers, document::MEDIA_TYPE, digest, content))
+                Ok(artifact(request, document::MEDIA_TYPE, digest, content))
             }
             Resource::Common(Common::Bundle(digest)) => {
                 let digest = digest.ok_or(SignedRefusal::NoDigest)?;
                 let content = api.bundle(client, digest).await.map_err(Refusal::Api)?;
-                Ok(artifact(&request.headers, bundle::MEDIA_TYPE, digest, content.ok_or(Refusal::NoBundle)?))
+                Ok(artifact(request, bundle::MEDIA_TYPE, digest, content.ok_or(Refusal::NoBundle)?))
             }
             Resource::Common(Common::Status(_) | Common::Capabilities(_)) | Resource::CapabilitiesOfBody => {
                 Err(Refusal::NoSuchPath.into())

@@ -54,7 +54,7 @@ impl Interface {
         let share = self.admission.share(body.exact().unwrap_or(most).min(most))?;
         let is_artifact = g2::is_artifact(request.uri().path());
         let admission = Arc::clone(&self.admission);
-        let path = is_artifact.then(|| request.uri().path().to_owned());
+        let path = is_artifact.then(|| g2::asked_path(&request).to_owned());
         let answer = match self.router.answer(guest, request) {
             Reply::Now(response) => return Ok(Reply::Now(response)),
             Reply::Later(answer) => answer,
@@ -89,10 +89,10 @@ impl Inside for Interface {
             Some(Poll::Later(answer)) => return Reply::Later(answer),
             None => {}
         }
-        let path = request.uri().clone();
+        let path = g2::asked_path(&request).to_owned();
         self.work(guest, request).unwrap_or_else(|Full| {
             tracing::debug!(%client, "a request was turned away, there is too much to do");
-            Reply::Now(busy().at(path.path()))
+            Reply::Now(busy().at(&path))
         })
     }
 
@@ -127,7 +127,7 @@ fn weighed(admission: &Admission, response: Response, path: &str) -> Response {
 fn router(api: &Arc<dyn DeviceApi>, registry: Mount) -> Router {
     let extras = Extras { api: Arc::clone(api), registry: registry.clone() };
     let no_such_method =
-        |request: axum::extract::Request| async move { Refusal::Method("POST").at(request.uri().path()) };
+        |request: axum::extract::Request| async move { Refusal::Method("POST").at(g2::asked_path(&request)) };
     Router::new()
         .route(REGISTRY_TOKEN_PATH, post(registry_token).fallback(no_such_method))
         .route(GIT_TOKEN_PATH, post(git_token).fallback(no_such_method))
@@ -144,7 +144,7 @@ struct Extras {
 
 /// Lets the device's container engine pull what the device may pull.
 async fn registry_token(State(extras): State<Extras>, request: axum::extract::Request) -> Response {
-    let path = request.uri().path();
+    let path = g2::asked_path(&request);
     let client = match g2::admit(extras.api.as_ref(), request.extensions()) {
         Ok(client) => client,
         Err(refusal) => return refusal.at(path),
@@ -158,7 +158,7 @@ async fn registry_token(State(extras): State<Extras>, request: axum::extract::Re
 
 /// Lets the device pull its desired state from a Git repository of its own, if an operator wants that.
 async fn git_token(State(extras): State<Extras>, request: axum::extract::Request) -> Response {
-    let path = request.uri().path();
+    let path = g2::asked_path(&request);
     let client = match g2::admit(extras.api.as_ref(), request.extensions()) {
         Ok(client) => client,
         Err(refusal) => return refusal.at(path),
@@ -215,7 +215,7 @@ impl DeviceApi for Devices {
         client: &'a ClientId,
         than: Digest,
         within: Duration,
-    ) -> Answer<'a, ()> {
+    ) -> Answer<'a, bool> {
         Box::pin(self.fleet.manifest_changed(client, than, within))
     }
 

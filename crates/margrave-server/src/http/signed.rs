@@ -106,7 +106,7 @@ impl DeviceApi for Heard {
         client: &'a ClientId,
         than: Digest,
         within: Duration,
-    ) -> Answer<'a, ()> {
+    ) -> Answer<'a, bool> {
         self.of(client).manifest_changed(client, than, within)
     }
 

@@ -29,14 +29,8 @@ static PAIRS: LazyLock<Vec<Pair>> = LazyLock::new(|| {
     };
     let rsa = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
     vec![
-        pair(
-            &KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap(),
-            Algorithm::EcdsaP256Sha256,
-        ),
-        pair(
-            &KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap(),
-            Algorithm::EcdsaP384Sha384,
-        ),
+        pair(&KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap(), Algorithm::EcdsaP256Sha256),
+        pair(&KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap(), Algorithm::EcdsaP384Sha384),
         pair(&KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap(), Algorithm::Ed25519),
         pair(&rsa, Algorithm::RsaV15Sha256),
         pair(&rsa, Algorithm::RsaPssSha256),

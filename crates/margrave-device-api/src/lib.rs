@@ -65,9 +65,14 @@ pub trait DeviceApi: Send + Sync + 'static {
     fn manifest(&self, client: &ClientId) -> Option<LiveManifest>;
 
     /// Ends when the client's manifest is no longer `than`, when `within` has passed, or early for a reason
-    /// of the implementor's own (it is stopping). The caller looks again in every case.
-    fn manifest_changed<'a>(&'a self, client: &'a ClientId, than: Digest, within: Duration)
-    -> Answer<'a, ()>;
+    /// of the implementor's own (it is stopping). The caller looks again in every case. `false` when nothing was
+    /// waited for at all, because the client has too many polls held already.
+    fn manifest_changed<'a>(
+        &'a self,
+        client: &'a ClientId,
+        than: Digest,
+        within: Duration,
+    ) -> Answer<'a, bool>;
 
     fn document<'a>(
         &'a self,

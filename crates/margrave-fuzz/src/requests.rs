@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RANGE};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use margrave_core::capabilities::Capabilities;
@@ -63,10 +63,10 @@ impl DeviceApi for Fleet {
         Some(LiveManifest { version: 7, digest: Digest::of(MANIFEST), body: Bytes::from_static(MANIFEST) })
     }
 
-    fn manifest_changed<'a>(&'a self, _: &'a ClientId, than: Digest, within: Duration) -> Answer<'a, ()> {
+    fn manifest_changed<'a>(&'a self, _: &'a ClientId, than: Digest, within: Duration) -> Answer<'a, bool> {
         assert_eq!(than, Digest::of(MANIFEST), "only who holds the current manifest waits for the next");
         self.told(|told| told.waits.push(within));
-        now(())
+        now(true)
     }
 
     fn document<'a>(
@@ -167,6 +167,16 @@ pub(crate) fn requests(bytes: &[u8]) {
     }
     let documented = match status {
         StatusCode::OK | StatusCode::CREATED => true,
+        StatusCode::PARTIAL_CONTENT => {
+            let part = header(CONTENT_RANGE).expect("a part says which");
+            let (first, last) =
+                part.strip_prefix("bytes ").and_then(|part| part.split_once('-')).expect("from and to");
+            let (last, size) = last.split_once('/').expect("of all");
+            let number = |text: &str| text.parse::<usize>().expect("a number");
+            assert!(number(first) <= number(last) && number(last) < number(size), "{part}");
+            assert_eq!(body.len(), number(last) - number(first) + 1);
+            asked.method == Method::GET && asked.headers.contains_key(RANGE) && header(ETAG).is_some()
+        }
         StatusCode::NO_CONTENT => asked.method == Method::DELETE && body.is_empty(),
         StatusCode::NOT_MODIFIED => {
             assert!(body.is_empty() && asked.headers.contains_key(IF_NONE_MATCH));

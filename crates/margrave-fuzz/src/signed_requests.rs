@@ -4,6 +4,7 @@
 //! it and then changes it in the way that the next byte says, anything else leaves it as it is.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -13,11 +14,12 @@ use http_body_util::BodyExt as _;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
 use margrave_device_api::g1::{
-    Applicant, Onboarding, SignedApi, SignedClient, SignedStanding, Terms, router,
+    Applicant, Onboarding, Sender, SignedApi, SignedClient, SignedStanding, Terms, UsedSignature, router,
 };
 use margrave_device_api::{Answer, ApiError, DeviceApi};
 use margrave_identity::message::{Signer, VerificationKey};
 use margrave_wire::g1::{ONBOARDING_PATH, ROOT_CERTIFICATE_PATH};
+use margrave_wire::identity::RegistryToken;
 use margrave_wire::signature::{
     CONTENT_DIGEST, Message, SIGNATURE, SIGNATURE_INPUT, Style, Unsigned, content_digest,
 };
@@ -79,6 +81,30 @@ impl SignedApi for Members {
 
     fn manifest_last_given(&self, _: &ClientId) -> Option<u64> {
         None
+    }
+
+    fn registry_token(&self, client: &ClientId) -> RegistryToken {
+        RegistryToken {
+            username: client.to_string(),
+            password: "secret".to_owned(),
+            expires: "later".to_owned(),
+        }
+    }
+
+    fn charge(&self, _: Sender<'_>) -> Result<(), Duration> {
+        Ok(())
+    }
+
+    fn forged(&self, client: &ClientId) {
+        assert_eq!(client.as_str(), CLIENT, "only who exists can be claimed to be");
+    }
+
+    fn signatures_kept(&self) -> Vec<UsedSignature> {
+        Vec::new()
+    }
+
+    fn keep_signatures<'a>(&'a self, _: Vec<UsedSignature>) -> Answer<'a, Result<(), ApiError>> {
+        now(Ok(()))
     }
 }
 

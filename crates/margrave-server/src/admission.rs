@@ -18,6 +18,15 @@ const RATE: u32 = 20;
 /// What it may ask in one go: a device that was offline for a week, and tells of it.
 const BURST: u32 = 100;
 
+/// What all those may ask together who have proven nothing to the signed interface (g1): whose signature does not count,
+/// who names nobody, or who wants to be let in. To check a signature takes a tenth of a millisecond, with the largest
+/// keys a few: strangers get no more than a part of one processor. A plant of some thousands that waits to be let in,
+/// asking once a minute, stays below.
+const STRANGERS_RATE: u32 = 100;
+const STRANGERS_BURST: u32 = 1_000;
+/// For how long a client is doubted in whose name somebody asked wrongly.
+const DOUBT: Duration = Duration::from_secs(10);
+
 /// Requests that are being worked on at the same time; as many as the store lets wait for one commit and the next.
 /// Held polls are none: they wait and do nothing.
 const WORK_MAX: usize = 8_192;
@@ -36,6 +45,7 @@ const ACCOUNTS_SWEPT_MIN: usize = 1024;
 
 pub(crate) struct Admission {
     accounts: Mutex<Accounts>,
+    strangers: Account,
     work: Arc<Semaphore>,
     bodies: Arc<Semaphore>,
     artifacts: Arc<Semaphore>,
@@ -55,6 +65,25 @@ struct Accounts {
 pub(crate) struct Account {
     /// Microseconds after the birth of [`Admission`]: when everything that was asked would be paid for, at the rate.
     paid_at: AtomicU64,
+    /// Until when somebody who asks in its name may well be somebody else.
+    doubted_until: AtomicU64,
+}
+
+/// So much at once, and then one after the other; in microseconds.
+#[derive(Clone, Copy)]
+struct Rate {
+    one: u64,
+    all: u64,
+}
+
+impl Rate {
+    const CLIENT: Rate = Rate::new(RATE, BURST);
+    const STRANGERS: Rate = Rate::new(STRANGERS_RATE, STRANGERS_BURST);
+
+    const fn new(rate: u32, burst: u32) -> Rate {
+        let one = 1_000_000 / rate as u64;
+        Rate { one, all: one * burst as u64 }
+    }
 }
 
 /// A part of what all requests may use together, given back when dropped.
@@ -76,6 +105,7 @@ impl Admission {
     fn with(work: usize, bodies: usize, artifacts: usize) -> Arc<Admission> {
         Arc::new(Admission {
             accounts: Mutex::default(),
+            strangers: Account::default(),
             work: Arc::new(Semaphore::new(work)),
             bodies: Arc::new(Semaphore::new(bodies)),
             artifacts: Arc::new(Semaphore::new(artifacts)),
@@ -98,9 +128,7 @@ impl Admission {
             return Arc::clone(account);
         }
         if accounts.of.len() >= accounts.sweep_at {
-            accounts.of.retain(|_, account| {
-                Arc::strong_count(account) > 1 || account.paid_at.load(Ordering::Relaxed) > now
-            });
+            accounts.of.retain(|_, account| Arc::strong_count(account) > 1 || account.says_something(now));
             accounts.sweep_at = accounts.of.len().saturating_mul(2).max(ACCOUNTS_SWEPT_MIN);
         }
         Arc::clone(accounts.of.entry(client.clone()).or_default())
@@ -108,7 +136,40 @@ impl Admission {
 
     /// Takes one request from an account; otherwise says when to come back.
     pub(crate) fn charge(&self, account: &Account) -> Result<(), Duration> {
-        account.charge(self.elapsed()).map_err(rate_retry)
+        account.charge(Rate::CLIENT, self.elapsed()).map_err(rate_retry)
+    }
+
+    /// Takes one request from what strangers may ask together; otherwise says when to come back.
+    pub(crate) fn charge_stranger(&self) -> Result<(), Duration> {
+        self.strangers.charge(Rate::STRANGERS, self.elapsed()).map_err(rate_retry)
+    }
+
+    /// Somebody asked in the name of a client and was not it. It counts as a stranger's request, and not as one of the
+    /// client's: nobody may use up what a device may ask without having its key.
+    pub(crate) fn forged(&self, client: &ClientId) {
+        self.forged_at(client, self.elapsed());
+    }
+
+    fn forged_at(&self, client: &ClientId, now: u64) {
+        let doubt = u64::try_from(DOUBT.as_micros()).unwrap_or(u64::MAX);
+        self.account_at(client, now).doubted_until.fetch_max(now.saturating_add(doubt), Ordering::Relaxed);
+        // Full is full: this request was looked at already.
+        self.strangers.charge(Rate::STRANGERS, now).unwrap_or_default();
+    }
+
+    /// Whether to look at a request in the name of a client. Not while strangers use up all that they may and somebody
+    /// asks wrongly in this very name; everybody else is looked at even then.
+    pub(crate) fn claimed(&self, client: &ClientId) -> Result<(), Duration> {
+        self.claimed_at(client, self.elapsed()).map_err(rate_retry)
+    }
+
+    fn claimed_at(&self, client: &ClientId, now: u64) -> Result<(), Duration> {
+        match self.strangers.wait(Rate::STRANGERS, now) {
+            Some(wait) if self.account_at(client, now).doubted_until.load(Ordering::Relaxed) > now => {
+                Err(wait)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A share for a request whose body takes up to `body` bytes.
@@ -131,17 +192,30 @@ fn reserve(from: &Arc<Semaphore>, bytes: u64) -> Result<OwnedSemaphorePermit, Fu
 
 impl Account {
     /// `now` in microseconds; the wait if it has to.
-    fn charge(&self, now: u64) -> Result<(), Duration> {
-        const ONE: u64 = 1_000_000 / RATE as u64;
-        const ALL: u64 = ONE * BURST as u64;
+    fn charge(&self, rate: Rate, now: u64) -> Result<(), Duration> {
         let charged = self.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid_at| {
-            let paid_at = paid_at.max(now) + ONE;
-            (paid_at - now <= ALL).then_some(paid_at)
+            let paid_at = paid_at.max(now) + rate.one;
+            (paid_at - now <= rate.all).then_some(paid_at)
         });
         match charged {
             Ok(_) => Ok(()),
-            Err(paid_at) => Err(Duration::from_micros((paid_at + ONE).saturating_sub(now + ALL))),
+            Err(paid_at) => Err(rate.wait(paid_at, now)),
         }
+    }
+
+    /// How long the next one would have to wait, if it would.
+    fn wait(&self, rate: Rate, now: u64) -> Option<Duration> {
+        Some(rate.wait(self.paid_at.load(Ordering::Relaxed), now)).filter(|wait| !wait.is_zero())
+    }
+
+    fn says_something(&self, now: u64) -> bool {
+        self.paid_at.load(Ordering::Relaxed) > now || self.doubted_until.load(Ordering::Relaxed) > now
+    }
+}
+
+impl Rate {
+    fn wait(self, paid_at: u64, now: u64) -> Duration {
+        Duration::from_micros((paid_at + self.one).saturating_sub(now + self.all))
     }
 }
 
@@ -164,15 +238,15 @@ mod tests {
     #[test]
     fn an_identity_may_burst_and_then_has_its_rate() {
         let account = Account::default();
-        let taken = |now| (0..10_000).take_while(|_| account.charge(now).is_ok()).count();
+        let taken = |now| (0..10_000).take_while(|_| account.charge(Rate::CLIENT, now).is_ok()).count();
         assert_eq!(taken(0), BURST as usize);
         assert_eq!(taken(SECOND), RATE as usize);
-        assert_eq!(account.charge(SECOND), Err(Duration::from_millis(50)));
+        assert_eq!(account.charge(Rate::CLIENT, SECOND), Err(Duration::from_millis(50)));
         assert_eq!(taken(SECOND + SECOND / 2), RATE as usize / 2);
         // Full again, and no fuller than full.
         assert_eq!(taken(3600 * SECOND), BURST as usize);
         // A clock that stands still or goes back lets nobody in and breaks nothing.
-        assert!(account.charge(0).is_err());
+        assert!(account.charge(Rate::CLIENT, 0).is_err());
     }
 
     #[test]
@@ -180,9 +254,9 @@ mod tests {
         let admission = Admission::new();
         let (one, two): (ClientId, ClientId) = ("line-1".parse().unwrap(), "line-2".parse().unwrap());
         let kept = admission.account_at(&one, 0);
-        while kept.charge(0).is_ok() {}
-        assert!(admission.account_at(&one, 0).charge(0).is_err());
-        assert!(admission.account_at(&two, 0).charge(0).is_ok());
+        while kept.charge(Rate::CLIENT, 0).is_ok() {}
+        assert!(admission.account_at(&one, 0).charge(Rate::CLIENT, 0).is_err());
+        assert!(admission.account_at(&two, 0).charge(Rate::CLIENT, 0).is_ok());
         for at in 0..5 * ACCOUNTS_SWEPT_MIN {
             admission.account_at(&format!("passer-by-{at}").parse().unwrap(), 0);
         }
@@ -190,7 +264,37 @@ mod tests {
         assert!(known <= 2 * ACCOUNTS_SWEPT_MIN, "{known}");
         // Neither held nor full: it still says something.
         drop(kept);
-        assert!(admission.account_at(&one, 0).charge(0).is_err());
+        assert!(admission.account_at(&one, 0).charge(Rate::CLIENT, 0).is_err());
+    }
+
+    #[test]
+    fn who_asks_in_anothers_name_takes_nothing_from_it_and_is_put_off_alone() {
+        let admission = Admission::new();
+        let (one, two): (ClientId, ClientId) = ("line-1".parse().unwrap(), "line-2".parse().unwrap());
+        // A device that signs wrongly now and then is looked at every time.
+        for _ in 0..STRANGERS_BURST {
+            assert_eq!(admission.claimed_at(&one, 0), Ok(()));
+            admission.forged_at(&one, 0);
+        }
+        // Then it is put off, until strangers have paid; the others notice nothing.
+        assert_eq!(admission.claimed_at(&one, 0), Err(Duration::from_millis(10)));
+        assert_eq!(admission.claimed_at(&two, 0), Ok(()));
+        assert_eq!(admission.account_at(&one, 0).charge(Rate::CLIENT, 0), Ok(()));
+        assert!(admission.strangers.charge(Rate::STRANGERS, 0).is_err());
+        assert_eq!(admission.claimed_at(&one, 10_000), Ok(()));
+        // A flood in one name goes on: a request of it is looked at as often as the rate says.
+        let looked = (0..SECOND).step_by(1000).filter(|now| {
+            let looked = admission.claimed_at(&one, *now).is_ok();
+            if looked {
+                admission.forged_at(&one, *now);
+            }
+            looked
+        });
+        let looked = looked.count();
+        assert!(looked <= STRANGERS_RATE as usize, "{looked}");
+        // Whoever was doubted is trusted again after a while, flood or not.
+        while admission.strangers.charge(Rate::STRANGERS, 20 * SECOND).is_ok() {}
+        assert_eq!(admission.claimed_at(&one, 20 * SECOND), Ok(()));
     }
 
     #[test]

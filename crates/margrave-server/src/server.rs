@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use margrave_device_api::g1::Terms;
@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::admission::Admission;
 use crate::auth::SignInCodes;
 use crate::config::{Config, SignedConfig, authority};
 use crate::files;
@@ -237,7 +238,14 @@ impl Server {
         listeners.spawn(listener::serve(web, door, router, Limits::WEB.within(files), stopping.clone()));
         let tls = device_server_config(Arc::clone(&identity.svid), Arc::clone(&identity.bundle));
         let door = Door::Device { tls, identity: Arc::clone(&identity), clock: clock.clone() };
-        let inside = http::device::Interface::new(Arc::clone(&fleet), mount.clone(), device_prefix);
+        // Of both device interfaces together: there is one memory and one disk.
+        let admission = Admission::new();
+        let inside = http::device::Interface::new(
+            Arc::clone(&fleet),
+            mount.clone(),
+            Arc::clone(&admission),
+            device_prefix,
+        );
         listeners.spawn(listener::serve(
             device,
             door,
@@ -275,13 +283,16 @@ impl Server {
                 policy,
                 terms,
                 root_certificate: identity.web_authority.certificate_pem(),
+                tokens: RegistryTokens::new(identity.registry_key.clone()),
+                admission,
+                kept: Mutex::new(fleet.used_signatures().await?),
             };
-            let router = http::signed::router(inside);
+            let inside = http::signed::Interface::new(inside);
             let door = Door::Signed(tls);
             listeners.spawn(listener::serve(
                 listener,
                 door,
-                router,
+                inside,
                 Limits::SIGNED.within(files),
                 stopping.clone(),
             ));

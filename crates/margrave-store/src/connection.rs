@@ -13,6 +13,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_first.sql"),
     include_str!("migrations/0002_signed.sql"),
     include_str!("migrations/0003_git.sql"),
+    include_str!("migrations/0004_used_signatures.sql"),
+    include_str!("migrations/0005_device_origin.sql"),
 ];
 
 pub(crate) const FILE_NAME: &str = "margrave.db";

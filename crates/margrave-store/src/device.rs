@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use margrave_core::deployment::Targets;
-use margrave_core::id::{ClientId, DeviceRef};
+use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
 use margrave_core::moment::Moment;
 use margrave_wire::Dialect;
 use rusqlite::{OptionalExtension as _, Row, named_params};
@@ -34,6 +34,8 @@ pub struct DeviceRecord {
     pub verdict: Verdict,
     /// How often something changed that decides what it runs, since that was last decided.
     pub unsettled: u64,
+    /// The signed device whose place it took.
+    pub origin: Option<DeviceRef>,
 }
 
 /// How a device does, the worst first that applies.
@@ -66,6 +68,11 @@ impl Condition {
 }
 
 impl DeviceRecord {
+    /// The id of a deployment on this device: that of the device whose place it took, if it did.
+    pub fn assignment_id(&self, deployment: DeploymentId) -> AssignmentId {
+        AssignmentId::derive(deployment, self.origin.as_ref().unwrap_or(&self.device))
+    }
+
     /// How it does at a time when silence began at `silent_before`. [`CONDITION`] says the same in SQL.
     pub fn condition(&self, silent_before: Moment) -> Condition {
         if self.standing == Standing::Retired {
@@ -91,7 +98,7 @@ const CONDITION: &str = "CASE WHEN standing = 'retired' THEN 'retired'
 
 const DEVICES: &str =
     "SELECT device.client, device.device, standing, dialect, joined_at, contact.at AS last_contact,
-        svid_not_after, manifest.version AS manifest_version, capabilities, simulated, unsettled,
+        svid_not_after, manifest.version AS manifest_version, capabilities, simulated, unsettled, origin,
         (SELECT coalesce(max(assignment.verdict), 0) FROM assignment
          WHERE assignment.client = device.client AND assignment.device = device.device
          AND archived = 0) AS verdict
@@ -144,6 +151,7 @@ fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
         labels,
         verdict: verdict_from_column(row.get("verdict")?),
         unsettled: row.unsigned("unsettled")?,
+        origin: row.get::<_, Option<String>>("origin")?.map(|_| row.parsed("origin")).transpose()?,
         device,
     })
 }
@@ -170,6 +178,21 @@ pub(crate) fn lend_labels(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> ru
     .execute((from.client.as_str(), from.device.as_str(), to.client.as_str(), to.device.as_str()))?;
     sql.statement("UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1 AND device = ?2")?
         .execute((to.client.as_str(), to.device.as_str()))?;
+    Ok(())
+}
+
+/// Puts a device in the place of another one, whose assignments are over: their ids go along.
+pub(crate) fn take_place(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> rusqlite::Result<()> {
+    let (old, new) = ((from.client.as_str(), from.device.as_str()), (to.client.as_str(), to.device.as_str()));
+    sql.statement("UPDATE device SET origin = ?3 WHERE client = ?1 AND device = ?2")?.execute((
+        new.0,
+        new.1,
+        from.to_string(),
+    ))?;
+    sql.statement(
+        "UPDATE assignment SET client = ?3, device = ?4 WHERE client = ?1 AND device = ?2 AND archived = 1",
+    )?
+    .execute((old.0, old.1, new.0, new.1))?;
     Ok(())
 }
 

@@ -24,6 +24,7 @@ mod package;
 mod publication;
 mod report;
 mod revision;
+mod signature;
 mod signed;
 mod sql;
 mod store;
@@ -45,6 +46,7 @@ pub use publication::{
 };
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
+pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store};
 pub use token::{JoinError, NewJoinToken, Redeemed};

@@ -226,7 +226,8 @@ impl Store {
     }
 
     /// Puts a signed client out for good, because other devices take the place of its own: each pair is one of its
-    /// devices and the one that gets its labels. What the new device was labelled with before stays.
+    /// devices and the one that gets its labels and the ids of its assignments. What the new device was labelled with
+    /// before stays.
     pub async fn move_signed(
         &self,
         client: &ClientId,
@@ -247,6 +248,9 @@ impl Store {
                 device::lend_labels(tx.sql, old, new)?;
             }
             retire(tx, &client, at)?;
+            for (old, new) in &pairs {
+                device::take_place(tx.sql, old, new)?;
+            }
             tx.sql
                 .statement("UPDATE signed_client SET moved_to = ?2 WHERE id = ?1")?
                 .execute((client.as_str(), to.to_string()))?;

@@ -17,6 +17,7 @@ mod target;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -33,17 +34,19 @@ use margrave_wire::g1::{capabilities, document, onboarding, status};
 use margrave_wire::{BodyError, bundle};
 use tracing::Instrument as _;
 
-use crate::DeviceApi;
 use crate::g2::poll::Asked;
 use crate::g2::target::Target as Common;
 use crate::g2::{
     CACHE_NEVER, CAPABILITIES_BYTES_MAX, Pace, Refusal, STATUS_BYTES_MAX, artifact, caught, collected,
     headless, poll, preconditions,
 };
+use crate::{ApiError, DeviceApi};
 use authentication::{authenticate, is_attempted, within};
 use refusal::SignedRefusal;
 use replay::Replay;
-pub use signed::{Applicant, Onboarding, SignedApi, SignedClient, SignedStanding, Terms};
+pub use signed::{
+    Applicant, Onboarding, Sender, SignedApi, SignedClient, SignedStanding, Terms, UsedSignature,
+};
 use target::{Resource, Target};
 
 /// A body where none belongs is read to be compared with its digest, but not for long.
@@ -53,11 +56,49 @@ const STRAY_BYTES_MAX: usize = 4 * 1024;
 ///
 /// The router remembers used signatures for as long as it lives, so a listener makes one and keeps it.
 pub fn router(api: Arc<dyn DeviceApi>, signed: Arc<dyn SignedApi>) -> Router {
-    let house = Arc::new(House { api, signed, replay: Arc::default() });
+    let replay = Replay::remembering(signed.signatures_kept());
+    let house = Arc::new(House { api, signed, replay });
     Router::new().fallback(move |request: Request| {
         let house = Arc::clone(&house);
         async move { house.respond(request).await }
     })
+}
+
+/// What a request asks for, as far as it decides what the request may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// A manifest: answered from memory, perhaps after a long wait.
+    Poll,
+    /// A document or bundle: as large as what operators deploy.
+    Artifact,
+    Other,
+}
+
+impl Load {
+    /// Of a request for this path, whatever prefix of ours it has.
+    pub fn of(terms: &Terms, path: &str) -> Load {
+        match Target::of(local_path(terms, path)) {
+            Some(Target::OfClient(_, Resource::Common(Common::Manifest))) => Load::Poll,
+            Some(Target::OfClient(_, Resource::Common(Common::Document(_) | Common::Bundle(_)))) => {
+                Load::Artifact
+            }
+            _ => Load::Other,
+        }
+    }
+}
+
+/// The answer of a server that has more to do than it can, in this generation's shape.
+pub fn busy(retry_after: Duration, path: &str) -> Response {
+    SignedRefusal::from(Refusal::Api(ApiError::Busy { retry_after })).at(path)
+}
+
+/// The path without the prefix of our external address, whether a proxy took it away or not.
+fn local_path<'p>(terms: &Terms, path: &'p str) -> &'p str {
+    let mut prefixes = terms.external.iter().map(|external| external.prefix());
+    match prefixes.find(|prefix| within(path, prefix)) {
+        Some(prefix) => &path[prefix.len()..],
+        None => path,
+    }
 }
 
 struct House {
@@ -85,7 +126,8 @@ impl House {
 
     async fn answer(&self, request: Request) -> Result<Response, SignedRefusal> {
         let (parts, body) = request.into_parts();
-        let target = Target::of(self.local_path(parts.uri.path())).ok_or(Refusal::NoSuchPath)?;
+        let target =
+            Target::of(local_path(self.signed.terms(), parts.uri.path())).ok_or(Refusal::NoSuchPath)?;
         if !target.allows(&parts.method) {
             return Err(Refusal::Method(target.methods()).into());
         }
@@ -95,19 +137,23 @@ impl House {
             }
             Target::Onboarding => self.onboard(&parts, body).await,
             Target::OfClient(client, resource) => {
-                let client = client.ok_or(SignedRefusal::NoClient)?;
+                let Some(client) = client else { return Err(self.unwanted(SignedRefusal::NoClient)) };
                 self.of_client(&client, resource, &parts, body).await
             }
         }
     }
 
-    /// The path without the prefix of our external address, whether a proxy took it away or not.
-    fn local_path<'p>(&self, path: &'p str) -> &'p str {
-        let mut prefixes = self.signed.terms().external.iter().map(|external| external.prefix());
-        match prefixes.find(|prefix| within(path, prefix)) {
-            Some(prefix) => &path[prefix.len()..],
-            None => path,
-        }
+    /// What somebody hears who is no client: why, or that strangers ask too much.
+    fn unwanted(&self, why: SignedRefusal) -> SignedRefusal {
+        self.charge(Sender::Stranger).err().unwrap_or(why)
+    }
+
+    /// Takes a request from what its sender may ask.
+    fn charge(&self, sender: Sender<'_>) -> Result<(), SignedRefusal> {
+        self.signed.charge(sender).map_err(|retry_after| {
+            tracing::debug!(?sender, "asks too often");
+            Refusal::TooMany { retry_after }.into()
+        })
     }
 
     /// Whether policy wants this client, and the key to verify it by (MI-G1-060).
@@ -126,7 +172,9 @@ impl House {
         request: &Parts,
         body: Body,
     ) -> Result<Response, SignedRefusal> {
-        let known = self.admitted(client)?;
+        let known = self.admitted(client).map_err(|refusal| self.unwanted(refusal))?;
+        // Before more is read of it, so that nobody in a client's name keeps us busy with what does not count.
+        self.charge(Sender::Claims(client))?;
         let bytes_max = match (&resource, &request.method) {
             (Resource::Common(Common::Status(_)), _) => STATUS_BYTES_MAX,
             (_, &Method::PUT | &Method::POST) => CAPABILITIES_BYTES_MAX,
@@ -137,7 +185,9 @@ impl House {
         let now = self.signed.now();
         let proof = authenticate(terms, now, &known.key, request, &body).inspect_err(|refusal| {
             tracing::info!(%client, ?refusal, "a request's signature does not count");
+            self.signed.forged(client);
         })?;
+        self.charge(Sender::Proven(client))?;
         if matches!(request.method, Method::GET | Method::HEAD) {
             return self.read(client, resource, request).await;
         }
@@ -148,8 +198,12 @@ impl House {
                 tracing::warn!(%client, ?refused, "a signed request was refused as a repetition");
                 SignedRefusal::Replay(refused)
             })?;
-        let response = self.change(client, resource, request, body).await?;
+        // Kept while the change is made, so that both are one commit as a rule. Who is answered is remembered.
+        let kept = async { self.signed.keep_signatures(ticket.used()).await.map_err(Refusal::Api) };
+        let (changed, kept) = tokio::join!(self.change(client, resource, request, body), kept);
+        let response = changed?;
         ticket.spent();
+        kept?;
         Ok(response)
     }
 
@@ -174,16 +228,16 @@ impl House {
                 let (assignment, digest) = named.ok_or(Refusal::NoDocument)?;
                 let content = api.document(client, assignment, digest).await.map_err(Refusal::Api)?;
                 let content = content.ok_or(Refusal::NoDocument)?;
-                Ok(artifact(&request.headers, document::MEDIA_TYPE, digest, content))
+                Ok(artifact(request, document::MEDIA_TYPE, digest, content))
             }
             Resource::Common(Common::Bundle(digest)) => {
                 let digest = digest.ok_or(SignedRefusal::NoDigest)?;
                 let content = api.bundle(client, digest).await.map_err(Refusal::Api)?;
-                Ok(artifact(&request.headers, bundle::MEDIA_TYPE, digest, content.ok_or(Refusal::NoBundle)?))
+                Ok(artifact(request, bundle::MEDIA_TYPE, digest, content.ok_or(Refusal::NoBundle)?))
             }
-            Resource::Common(Common::Status(_) | Common::Capabilities(_)) | Resource::CapabilitiesOfBody => {
-                Err(Refusal::NoSuchPath.into())
-            }
+            Resource::Common(Common::Status(_) | Common::Capabilities(_))
+            | Resource::CapabilitiesOfBody
+            | Resource::RegistryToken => Err(Refusal::NoSuchPath.into()),
         }
     }
 
@@ -207,6 +261,10 @@ impl House {
                 self.put_capabilities(client, Named::ByPath(device), request, body).await
             }
             Resource::CapabilitiesOfBody => self.put_capabilities(client, Named::ByBody, request, body).await,
+            Resource::RegistryToken => {
+                let token = serde_json::to_vec(&self.signed.registry_token(client));
+                Ok(json_answer(StatusCode::OK, token.expect("texts always serialise")))
+            }
             Resource::Common(Common::Manifest | Common::Document(_) | Common::Bundle(_)) => {
                 Err(Refusal::NoSuchPath.into())
             }
@@ -255,6 +313,7 @@ impl House {
 
     /// The one request whose body is looked at before its signature: the key is in it (AMB-03).
     async fn onboard(&self, request: &Parts, body: Body) -> Result<Response, SignedRefusal> {
+        self.charge(Sender::Stranger)?;
         let body = collected(body, onboarding::REQUEST_BYTES_MAX, Pace::DEVICE).await?;
         check_json(request)?;
         let text = onboarding::read_request(&body).map_err(|error| match error {

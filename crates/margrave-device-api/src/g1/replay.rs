@@ -10,8 +10,10 @@
 //! change within moments: it cannot do otherwise when it retries, and doing the latest thing again changes
 //! nothing. ECDSA and PSS signatures are never equal by chance; a second one is always a copy.
 //!
-//! The memory is lost in a restart. What can then be repeated is bounded by the window, and by whoever can read
-//! what TLS protects.
+//! **Over a restart** the server keeps what is remembered, and gives it back to the next router. To refuse everything
+//! that was signed before the start would need no memory, but refuse every device whose clock is behind ours, for as
+//! long as it is behind; a device that hears 401 may give up for good. Kept is also what failed in the end: nobody can
+//! say after a crash how far a change came, and whoever tries again signs anew.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +23,8 @@ use margrave_core::digest::Digest;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
 use margrave_identity::message::Verified;
+
+use super::signed::UsedSignature;
 
 /// A client that changes seven things a second for the whole window stays below; a device makes a few an hour.
 const PER_CLIENT_MAX: usize = 2_500;
@@ -69,9 +73,26 @@ pub(super) struct Ticket {
     replay: Arc<Replay>,
     client: ClientId,
     marks: Vec<Mark>,
+    until: Moment,
 }
 
 impl Replay {
+    /// What was kept over a restart, in whatever order.
+    pub(super) fn remembering(mut kept: Vec<UsedSignature>) -> Arc<Replay> {
+        kept.sort_by_key(|used| used.until);
+        let mut state = State::default();
+        // More than fit were not remembered before, either.
+        for UsedSignature { client, mark, until } in kept.into_iter().take(OVERALL_MAX) {
+            let used = state.clients.entry(client).or_default();
+            let mark = Mark::from_be_bytes(mark);
+            if used.marks.insert(mark) {
+                used.order.push_back((mark, until));
+                state.count += 1;
+            }
+        }
+        Arc::new(Replay { state: Mutex::new(state) })
+    }
+
     /// Lets a changing request through once. `keep` is how long its signature could be repeated.
     pub(super) fn admit(
         self: &Arc<Self>,
@@ -90,7 +111,8 @@ impl Replay {
         let used = clients.entry(client.clone()).or_default();
         *count -= used.forget(now);
         let mark = mark(verified.mark);
-        let ticket = |marks| Ticket { replay: Arc::clone(self), client: client.clone(), marks };
+        let until = now.after(keep);
+        let ticket = |marks| Ticket { replay: Arc::clone(self), client: client.clone(), marks, until };
         if used.marks.contains(&mark) {
             let retry = verified.algorithm.is_deterministic()
                 && used.latest.is_some_and(|(latest, at)| latest == mark && now.since(at) <= RETRY_MAX);
@@ -114,7 +136,7 @@ impl Replay {
         }
         for mark in &marks {
             used.marks.insert(*mark);
-            used.order.push_back((*mark, now.after(keep)));
+            used.order.push_back((*mark, until));
         }
         used.latest = Some((mark, now));
         *count += marks.len();
@@ -152,6 +174,16 @@ impl Used {
 }
 
 impl Ticket {
+    /// What has to be kept, so that it is used up after a restart as well.
+    pub(super) fn used(&self) -> Vec<UsedSignature> {
+        let used = |mark: &Mark| UsedSignature {
+            client: self.client.clone(),
+            mark: mark.to_be_bytes(),
+            until: self.until,
+        };
+        self.marks.iter().map(used).collect()
+    }
+
     /// The request was done; its signature is used up.
     pub(super) fn spent(mut self) {
         self.marks.clear();
@@ -285,6 +317,31 @@ mod tests {
         assert!(check.ask("d", "b", Algorithm::Ed25519, 2000).is_ok());
         assert_eq!(check.count(), 0);
         assert_eq!(check.0.lock().clients.len(), 1, "only the last one that asked");
+    }
+
+    #[test]
+    fn mi_g1_065_what_was_used_before_a_restart_is_used_after_it() {
+        let check = Check::new();
+        let mut kept = Vec::new();
+        for (what, at) in [("a#n1", 1000), ("b", 1100)] {
+            let ticket = check.ask("c", what, Algorithm::EcdsaP256Sha256, at);
+            let ticket = ticket.unwrap_or_else(|_| panic!("{what}"));
+            kept.extend(ticket.used());
+            ticket.spent();
+        }
+        assert_eq!(kept.len(), 3, "two signatures and a nonce");
+        kept.reverse();
+        kept.push(kept[0].clone());
+        let check = Check(Replay::remembering(kept));
+        assert_eq!(check.count(), 3);
+        for what in ["a#n1", "b", "c#n1"] {
+            assert_eq!(check.done(what, Algorithm::EcdsaP256Sha256, 1200), Err(Refused::Copied), "{what}");
+        }
+        assert_eq!(check.done("c#n2", Algorithm::EcdsaP256Sha256, 1200), Ok(()));
+        assert_eq!(check.done("a", Algorithm::EcdsaP256Sha256, 1361), Ok(()));
+        assert_eq!(check.count(), 4, "the oldest two are over");
+        // Another client may have chosen the same nonce.
+        assert!(check.ask("d", "e#n1", Algorithm::EcdsaP256Sha256, 1200).is_ok());
     }
 
     #[test]

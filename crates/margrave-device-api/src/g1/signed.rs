@@ -1,6 +1,6 @@
 //! What the signed generation needs of a server beyond [`crate::DeviceApi`]: who its clients are.
 //!
-//! Memory of used signatures is not part of it: the router keeps that itself (`replay.rs`).
+//! Memory of used signatures is the router's own (`replay.rs`); the server only keeps it over a restart.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
 use margrave_identity::message::{ClientCertificate, VerificationKey};
+use margrave_wire::identity::RegistryToken;
 use margrave_wire::signature::ExternalUrl;
 
 use crate::{Answer, ApiError};
@@ -37,6 +38,44 @@ pub trait SignedApi: Send + Sync + 'static {
 
     /// The version last given, from memory: what a report of this generation, which names none, is about.
     fn manifest_last_given(&self, client: &ClientId) -> Option<u64>;
+
+    /// What lets the client's container engine pull from our own registry.
+    fn registry_token(&self, client: &ClientId) -> RegistryToken;
+
+    /// Takes a request from what its sender may ask; otherwise says for how long to stay away (429). Answered from
+    /// memory.
+    fn charge(&self, sender: Sender<'_>) -> Result<(), Duration>;
+
+    /// A request that claimed to be this client's was not: its signature did not count.
+    fn forged(&self, client: &ClientId);
+
+    /// The signatures that were kept and could still be repeated. Asked once, before the first request.
+    fn signatures_kept(&self) -> Vec<UsedSignature>;
+
+    /// Keeps signatures over a restart. Durable before it answers.
+    fn keep_signatures<'a>(&'a self, used: Vec<UsedSignature>) -> Answer<'a, Result<(), ApiError>>;
+}
+
+/// On whose account a request goes. Whoever has proven nothing is a stranger: what a stranger does must neither take
+/// the server's time without bound nor use up what a device may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender<'a> {
+    /// Names a client that does not exist or is not let in, or wants to become one.
+    Stranger,
+    /// Names this client; its signature is about to be checked.
+    Claims(&'a ClientId),
+    /// Is this client.
+    Proven(&'a ClientId),
+}
+
+/// A signature that a client has used up, as far as it must be remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedSignature {
+    pub client: ClientId,
+    /// Half of a SHA-256: nobody finds a second signature with the same one.
+    pub mark: [u8; 16],
+    /// From then on it is too old to count.
+    pub until: Moment,
 }
 
 /// A client that was onboarded once.

@@ -2,7 +2,7 @@
 
 use http::Method;
 use margrave_core::id::ClientId;
-use margrave_wire::g1::{ONBOARDING_PATH, ROOT_CERTIFICATE_PATH};
+use margrave_wire::g1::{ONBOARDING_PATH, REGISTRY_TOKEN, ROOT_CERTIFICATE_PATH};
 
 use crate::g2::target::{self, assignment, decoded};
 
@@ -20,6 +20,8 @@ pub(super) enum Resource {
     Common(target::Target),
     /// Without a device id in the path, as the first snapshots had it: the body names the device.
     CapabilitiesOfBody,
+    /// Beyond the standard: a login for our own registry.
+    RegistryToken,
 }
 
 const CLIENTS: &str = "/api/v1/clients/";
@@ -35,6 +37,7 @@ impl Target {
         let (client, rest) = path.strip_prefix(CLIENTS)?.split_once('/')?;
         let resource = match rest.split('/').collect::<Vec<_>>()[..] {
             ["capabilities"] => Resource::CapabilitiesOfBody,
+            [REGISTRY_TOKEN] => Resource::RegistryToken,
             // The oldest snapshot has the singular.
             ["deployment", id, "status"] if !id.is_empty() => {
                 Resource::Common(target::Target::Status(assignment(id)))
@@ -50,7 +53,7 @@ impl Target {
     pub(super) fn methods(&self) -> &'static str {
         match self {
             Target::RootCertificate => "GET, HEAD",
-            Target::Onboarding => "POST",
+            Target::Onboarding | Target::OfClient(_, Resource::RegistryToken) => "POST",
             Target::OfClient(_, Resource::CapabilitiesOfBody) => "POST, PUT",
             Target::OfClient(_, Resource::Common(target::Target::Capabilities(_))) => "POST, PUT, DELETE",
             Target::OfClient(_, Resource::Common(common)) => common.methods(),
@@ -87,6 +90,7 @@ mod tests {
             (format!("deployment/{ID}/status"), common(target::Target::Status(Some(id)))),
             ("capabilities/gw/a".to_owned(), common(target::Target::Capabilities("gw/a".parse().ok()))),
             ("capabilities".to_owned(), Some(Resource::CapabilitiesOfBody)),
+            ("x-margrave-registry-token".to_owned(), Some(Resource::RegistryToken)),
         ] {
             assert_eq!(check(&format!("/api/v1/clients/c-17/{path}")), (client(), wanted.clone()), "{path}");
             assert_eq!(check(&format!("/api/v1/clients/c%2D17/{path}")), (client(), wanted), "{path}");

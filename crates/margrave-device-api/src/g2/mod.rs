@@ -8,6 +8,7 @@
 
 pub(crate) mod poll;
 pub(crate) mod preconditions;
+mod range;
 mod refusal;
 pub(crate) mod target;
 
@@ -23,9 +24,9 @@ use axum::body::Body;
 use axum::extract::{OriginalUri, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
+use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::request::Parts;
-use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode};
+use http::{Extensions, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
@@ -85,10 +86,14 @@ fn accepted(api: &dyn DeviceApi, client: &ClientId) -> Result<(), Refusal> {
     }
 }
 
-async fn respond(api: &dyn DeviceApi, request: Request) -> Response {
-    // As the caller wrote it, also where somebody in front of us takes a prefix off.
+/// The path as the caller wrote it, also where a listener took a prefix off: problems name it so.
+pub fn asked_path<B>(request: &http::Request<B>) -> &str {
     let original = request.extensions().get::<OriginalUri>().map(|OriginalUri(uri)| uri.path());
-    let path = original.unwrap_or_else(|| request.uri().path()).to_owned();
+    original.unwrap_or_else(|| request.uri().path())
+}
+
+async fn respond(api: &dyn DeviceApi, request: Request) -> Response {
+    let path = asked_path(&request).to_owned();
     let is_head = request.method() == Method::HEAD;
     let client = request.extensions().get::<Caller>().map(|Caller(client)| client.to_string());
     let span = tracing::info_span!("device", client, method = %request.method(), path);
@@ -137,12 +142,12 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
         },
         Target::Document(Some((assignment, digest))) => {
             let content = api.document(client, assignment, digest).await.map_err(Refusal::Api)?;
-            Ok(artifact(&parts.headers, document::MEDIA_TYPE, digest, content.ok_or(Refusal::NoDocument)?))
+            Ok(artifact(&parts, document::MEDIA_TYPE, digest, content.ok_or(Refusal::NoDocument)?))
         }
         Target::Document(None) => Err(Refusal::NoDocument),
         Target::Bundle(Some(digest)) => {
             let content = api.bundle(client, digest).await.map_err(Refusal::Api)?;
-            Ok(artifact(&parts.headers, bundle::MEDIA_TYPE, digest, content.ok_or(Refusal::NoBundle)?))
+            Ok(artifact(&parts, bundle::MEDIA_TYPE, digest, content.ok_or(Refusal::NoBundle)?))
         }
         Target::Bundle(None) => Err(Refusal::NoBundle),
         Target::Status(assignment) => report(api, client, assignment, &parts, body).await,
@@ -159,15 +164,29 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
 
 /// A document or bundle: bytes that can never be others under this digest.
 pub(crate) fn artifact(
-    headers: &HeaderMap,
+    request: &Parts,
     media_type: &'static str,
     digest: Digest,
     content: Bytes,
 ) -> Response {
+    let headers = &request.headers;
     let mut response = if preconditions::holds(headers, &digest) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        ([(CONTENT_TYPE, HeaderValue::from_static(media_type))], content).into_response()
+        let size = content.len();
+        // Only a GET has parts (RFC 9110, 14.2).
+        let wanted = (request.method == Method::GET).then(|| range::wanted(headers, &digest, size)).flatten();
+        let mut response = match wanted {
+            Some(part) => {
+                let text = format!("bytes {}-{}/{size}", part.start, part.end - 1);
+                let of = HeaderValue::try_from(text).expect("digits are plain text");
+                (StatusCode::PARTIAL_CONTENT, [(CONTENT_RANGE, of)], content.slice(part)).into_response()
+            }
+            None => content.into_response(),
+        };
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        response.headers_mut().insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        response
     };
     response.headers_mut().insert(ETAG, etag(&digest));
     response.headers_mut().insert(CACHE_CONTROL, CACHE_FOR_EVER);

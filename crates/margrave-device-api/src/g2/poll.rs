@@ -2,6 +2,7 @@
 //!
 //! A listener may ask [`poll`] before it goes through a router, which costs more than the answer.
 
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use margrave_core::id::ClientId;
 use margrave_wire::g2::manifest;
 
 use super::preconditions::{self, Tags};
-use super::{Refusal, accepted, caught, etag};
+use super::{Refusal, accepted, asked_path, caught, etag};
 use crate::{DeviceApi, LiveManifest};
 
 /// How long a poll is held at most. A waiting client costs nothing but its place, and the fewer answers an idle
@@ -51,16 +52,21 @@ pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>
         Ok(Asked::Now(response, _)) => Poll::Now(response),
         Ok(Asked::Wait(waiting)) => {
             let (api, client) = (Arc::clone(api), client.clone());
+            // Kept while it waits, so only where it differs from what everybody asks for.
+            let path = match asked_path(request) {
+                PATH => Cow::Borrowed(PATH),
+                other => Cow::Owned(other.to_owned()),
+            };
             Poll::Later(Box::pin(async move {
                 let api = api.as_ref();
                 let answer = caught(wait(api, &client, waiting, || accepted(api, &client))).await;
                 match answer.unwrap_or(Err(Refusal::Broken)) {
                     Ok((response, _)) => response,
-                    Err(refusal) => refusal.at(PATH),
+                    Err(refusal) => refusal.at(&path),
                 }
             }))
         }
-        Err(refusal) => Poll::Now(refusal.at(PATH)),
+        Err(refusal) => Poll::Now(refusal.at(asked_path(request))),
     })
 }
 
@@ -105,13 +111,15 @@ pub(crate) async fn wait<E: From<Refusal>>(
     still: impl FnOnce() -> Result<(), E>,
 ) -> Result<(Response, u64), E> {
     let Waiting { digest, tags, within } = waiting;
-    api.manifest_changed(client, digest, within).await;
+    let waited = api.manifest_changed(client, digest, within).await;
     still()?;
     let live = current(api, client)?;
     let version = live.version;
     let mut response = answer(live, &tags);
     // Only where it made a difference (RFC 7240, section 3): an answer that was ready at once waited for nothing.
-    response.headers_mut().insert(PREFERENCE_APPLIED, WAIT);
+    if waited {
+        response.headers_mut().insert(PREFERENCE_APPLIED, WAIT);
+    }
     Ok((response, version))
 }
 

@@ -33,6 +33,8 @@ struct State {
     waits: Vec<Duration>,
     /// Waits end at once, as when a server stops.
     hurried: bool,
+    /// Nothing more is held.
+    crowded: bool,
 }
 
 pub(crate) struct Plant {
@@ -80,6 +82,10 @@ impl Plant {
 
     pub(crate) fn hurry(&self) {
         self.state.lock().unwrap().hurried = true;
+    }
+
+    pub(crate) fn crowd(&self) {
+        self.state.lock().unwrap().crowded = true;
     }
 
     /// Ends when a request is being held.
@@ -155,18 +161,19 @@ impl DeviceApi for Plant {
         Some(self.manifest.borrow().clone())
     }
 
-    fn manifest_changed<'a>(&'a self, _: &'a ClientId, than: Digest, within: Duration) -> Answer<'a, ()> {
+    fn manifest_changed<'a>(&'a self, _: &'a ClientId, than: Digest, within: Duration) -> Answer<'a, bool> {
         let mut state = self.state.lock().unwrap();
         state.waits.push(within);
-        let hurried = state.hurried;
+        let (hurried, crowded) = (state.hurried || state.crowded, state.crowded);
         Box::pin(async move {
             if hurried {
-                return;
+                return !crowded;
             }
             let mut manifest = self.manifest.subscribe();
             let changed = manifest.wait_for(|live| live.digest != than);
             // Time running out is one of the two ways in which this ends.
             drop(tokio::time::timeout(within, changed).await);
+            true
         })
     }
 

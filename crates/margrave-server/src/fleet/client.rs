@@ -258,10 +258,11 @@ impl Fleet {
         Some(manifest)
     }
 
-    /// Returns when the client's manifest differs from `than`, the client is put out, or time is up.
-    pub async fn manifest_changed(&self, client: &ClientId, than: Digest, within: Duration) {
-        let Some(live) = self.live.of(client) else { return };
-        let Some(_held) = Held::one_of(&live.held) else { return };
+    /// Returns when the client's manifest differs from `than`, the client is put out, or time is up. `false` at once
+    /// when the client has as many polls held as it may.
+    pub async fn manifest_changed(&self, client: &ClientId, than: Digest, within: Duration) -> bool {
+        let Some(live) = self.live.of(client) else { return false };
+        let Some(_held) = Held::one_of(&live.held) else { return false };
         let mut state = live.state.subscribe();
         let changed = state.wait_for(|state| {
             state.standing != Standing::Accepted
@@ -270,6 +271,7 @@ impl Fleet {
         });
         // The sender lives as long as `live`; only time can end this without a change.
         drop(tokio::time::timeout(within, changed).await);
+        true
     }
 
     /// Ends the wait of everybody who waits for a manifest, and of whoever comes later; for a server that stops.

@@ -41,7 +41,7 @@ use tokio::sync::{RwLock, broadcast};
 
 pub use error::Error;
 pub(crate) use event::time;
-pub use margrave_store::{Put, Standing};
+pub use margrave_store::{Put, Standing, UsedSignature};
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
 pub(crate) use token::SESSION_LIFETIME;
 

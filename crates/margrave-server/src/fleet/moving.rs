@@ -1,9 +1,9 @@
 //! Moving a device from signed requests (g1) to mutual TLS (g2).
 //!
 //! To the server these are two clients, and nothing about them says that they are one device: an operator does
-//! (migration, section 6). What the old one was labelled and named in goes to the new one; the old credential is
-//! refused from then on. Numbers of manifests do not go along: they belong to the client, and the new one has its
-//! own, from 1.
+//! (migration, section 6). What the old one was labelled and named in goes to the new one, with the ids of its
+//! assignments, because on the device containers and volumes are called by them; the old credential is refused from
+//! then on. Numbers of manifests do not go along: they belong to the client, and the new one has its own, from 1.
 
 use std::collections::{BTreeMap, BTreeSet};
 

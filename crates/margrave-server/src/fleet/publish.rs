@@ -98,7 +98,7 @@ impl Wish {
         let (profile, parameters) =
             choose_profile(package, deployment.profile.as_ref(), held, &capabilities, values)
                 .map_err(Unplaced::Misfit)?;
-        let id = AssignmentId::derive(deployment.id, &device.device);
+        let id = device.assignment_id(deployment.id);
         let pins = self.entry.pins(profile);
         let mut workload =
             Workload::compose(&deployment.name, id, &device.device, package, profile, parameters, pins);
@@ -167,7 +167,7 @@ impl Fleet {
         let mut unfit = BTreeSet::new();
         let mut reached = BTreeSet::new();
         for device in &devices {
-            let id = AssignmentId::derive(wish.deployment.id, &device.device);
+            let id = device.assignment_id(wish.deployment.id);
             let held = pictures.held(&device.device, id);
             match wish.place(device, held.map(|held| &held.profile), &self.options.registry_address) {
                 Ok(placed) => {
@@ -224,7 +224,7 @@ impl Fleet {
             changes.entry(device.device.client.clone()).or_default();
             for wish in &wishes {
                 let deployment = &wish.deployment;
-                let id = AssignmentId::derive(deployment.id, &device.device);
+                let id = device.assignment_id(deployment.id);
                 let held = pictures.held(&device.device, id).filter(|held| held.wanted);
                 let targeted = deployment.targets.matches(&device.device, &device.labels);
                 let mut reasons = Vec::new();

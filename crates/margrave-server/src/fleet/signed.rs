@@ -14,7 +14,7 @@ use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::manifest::Manifest;
 use margrave_core::moment::Moment;
 use margrave_identity::message::{CertificateFault, ClientCertificate, Roots, VerificationKey};
-use margrave_store::{Admission, AdmissionError, NewSigned, SignedRecord, Standing, Store};
+use margrave_store::{Admission, AdmissionError, NewSigned, SignedRecord, Standing, Store, UsedSignature};
 use margrave_wire::{Dialect, operator};
 
 use super::event::time;
@@ -475,6 +475,16 @@ impl Fleet {
     pub fn manifest_last_given(&self, client: &ClientId) -> Option<u64> {
         let given = self.signed.of(client)?.given.load(Ordering::Relaxed);
         (given > 0).then_some(given)
+    }
+
+    /// Signatures that were used before the last stop or crash and could still be repeated.
+    pub async fn used_signatures(&self) -> Result<Vec<UsedSignature>, Error> {
+        Ok(self.store.used_signatures(self.now()).await?)
+    }
+
+    /// Keeps used signatures; durable before it answers.
+    pub async fn keep_signatures(&self, used: Vec<UsedSignature>) -> Result<(), Error> {
+        Ok(self.store.keep_signatures(used, self.now()).await?)
     }
 
     /// Writes down who asked again since the last time.

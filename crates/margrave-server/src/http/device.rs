@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, HttpBody as _};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request};
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use margrave_core::capabilities::Capabilities;
 use margrave_core::digest::Digest;
@@ -20,13 +18,14 @@ use margrave_core::report::Report;
 use margrave_device_api::g2::{self, Poll, Refusal};
 use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Put, Standing};
 use margrave_wire::Dialect;
-use margrave_wire::identity::{GIT_TOKEN_PATH, REGISTRY_TOKEN_PATH, RegistryToken};
+use margrave_wire::identity::{GIT_TOKEN_PATH, REGISTRY_TOKEN_PATH};
 
 use super::identity::host_part;
 use super::prefix::PathPrefix;
 use super::problem;
 use super::registry::Mount;
-use crate::admission::{Account, Admission, Full, busy_retry};
+use super::share;
+use crate::admission::{Account, Admission, busy_retry};
 use crate::fleet::{self, Fleet};
 use crate::listener::{Guest, Inside, Reply};
 
@@ -40,33 +39,15 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    pub(crate) fn new(fleet: Arc<Fleet>, registry: Mount, prefix: Option<PathPrefix>) -> Interface {
+    pub(crate) fn new(
+        fleet: Arc<Fleet>,
+        registry: Mount,
+        admission: Arc<Admission>,
+        prefix: Option<PathPrefix>,
+    ) -> Interface {
         let api: Arc<dyn DeviceApi> = Arc::new(Devices::new(Arc::clone(&fleet), Dialect::Miaf));
         let router = router(&api, registry);
-        Interface { fleet, api, router, admission: Admission::new(), prefix }
-    }
-
-    /// An answer that takes work; none if there is too much of it already.
-    fn work(&self, guest: &Guest, request: Request<Incoming>) -> Result<Reply, Full> {
-        let body = request.body().size_hint();
-        // One that does not say how long it is may be as long as any.
-        let most = g2::CAPABILITIES_BYTES_MAX as u64;
-        let share = self.admission.share(body.exact().unwrap_or(most).min(most))?;
-        let is_artifact = g2::is_artifact(request.uri().path());
-        let admission = Arc::clone(&self.admission);
-        let path = is_artifact.then(|| request.uri().path().to_owned());
-        let answer = match self.router.answer(guest, request) {
-            Reply::Now(response) => return Ok(Reply::Now(response)),
-            Reply::Later(answer) => answer,
-        };
-        Ok(Reply::Later(Box::pin(async move {
-            let response = answer.await;
-            drop(share);
-            match path {
-                Some(path) => weighed(&admission, response, &path),
-                None => response,
-            }
-        })))
+        Interface { fleet, api, router, admission, prefix }
     }
 }
 
@@ -89,11 +70,8 @@ impl Inside for Interface {
             Some(Poll::Later(answer)) => return Reply::Later(answer),
             None => {}
         }
-        let path = request.uri().clone();
-        self.work(guest, request).unwrap_or_else(|Full| {
-            tracing::debug!(%client, "a request was turned away, there is too much to do");
-            Reply::Now(busy().at(path.path()))
-        })
+        let is_artifact = g2::is_artifact(request.uri().path());
+        share::answer(&self.admission, &self.router, guest, request, is_artifact, |path| busy().at(path))
     }
 
     fn turn_away(&self, request: &Request<Incoming>) -> Response {
@@ -109,25 +87,10 @@ fn busy() -> Refusal {
     Refusal::Api(ApiError::Busy { retry_after: busy_retry() })
 }
 
-/// An answer from memory takes room there until its device has it; slow ones must not take all.
-fn weighed(admission: &Admission, response: Response, path: &str) -> Response {
-    let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > 0) else { return response };
-    match admission.artifact(bytes) {
-        Ok(room) => response.map(|body| {
-            Body::new(body.map_frame(move |frame| {
-                // Held for as long as the body is.
-                let _ = &room;
-                frame
-            }))
-        }),
-        Err(Full) => busy().at(path),
-    }
-}
-
 fn router(api: &Arc<dyn DeviceApi>, registry: Mount) -> Router {
     let extras = Extras { api: Arc::clone(api), registry: registry.clone() };
     let no_such_method =
-        |request: axum::extract::Request| async move { Refusal::Method("POST").at(request.uri().path()) };
+        |request: axum::extract::Request| async move { Refusal::Method("POST").at(g2::asked_path(&request)) };
     Router::new()
         .route(REGISTRY_TOKEN_PATH, post(registry_token).fallback(no_such_method))
         .route(GIT_TOKEN_PATH, post(git_token).fallback(no_such_method))
@@ -144,21 +107,18 @@ struct Extras {
 
 /// Lets the device's container engine pull what the device may pull.
 async fn registry_token(State(extras): State<Extras>, request: axum::extract::Request) -> Response {
-    let path = request.uri().path();
+    let path = g2::asked_path(&request);
     let client = match g2::admit(extras.api.as_ref(), request.extensions()) {
         Ok(client) => client,
         Err(refusal) => return refusal.at(path),
     };
-    let issued = extras.registry.tokens.issue(client, extras.registry.clock.now());
-    let expires = jiff::Timestamp::from_millisecond(i64::try_from(issued.expires.0).unwrap_or(i64::MAX))
-        .map_or_else(|_| jiff::Timestamp::MAX.to_string(), |expires| expires.to_string());
-    let token = RegistryToken { username: client.to_string(), password: issued.token, expires };
+    let token = extras.registry.tokens.login(client, extras.registry.clock.now());
     secret_json(&token)
 }
 
 /// Lets the device pull its desired state from a Git repository of its own, if an operator wants that.
 async fn git_token(State(extras): State<Extras>, request: axum::extract::Request) -> Response {
-    let path = request.uri().path();
+    let path = g2::asked_path(&request);
     let client = match g2::admit(extras.api.as_ref(), request.extensions()) {
         Ok(client) => client,
         Err(refusal) => return refusal.at(path),
@@ -215,7 +175,7 @@ impl DeviceApi for Devices {
         client: &'a ClientId,
         than: Digest,
         within: Duration,
-    ) -> Answer<'a, ()> {
+    ) -> Answer<'a, bool> {
         Box::pin(self.fleet.manifest_changed(client, than, within))
     }
 

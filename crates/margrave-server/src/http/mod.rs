@@ -11,6 +11,7 @@ pub mod operator;
 mod prefix;
 pub mod problem;
 pub mod registry;
+mod share;
 pub mod signed;
 pub mod web;
 

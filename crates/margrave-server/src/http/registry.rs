@@ -16,6 +16,7 @@ use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
 use margrave_device_api::Caller;
 use margrave_registry::{Access, Action, Decision, Registry, RepositoryName};
+use margrave_wire::identity::RegistryToken;
 
 use crate::auth;
 use crate::fleet::{Clock, Fleet, Standing};
@@ -53,6 +54,14 @@ impl RegistryTokens {
         let token =
             format!("{TOKEN_PREFIX}{}.{}", URL_SAFE_NO_PAD.encode(&claim), URL_SAFE_NO_PAD.encode(tag));
         Issued { token, expires }
+    }
+
+    /// As [`RegistryTokens::issue`], in the words of the wire.
+    pub fn login(&self, client: &ClientId, now: Moment) -> RegistryToken {
+        let Issued { token, expires } = self.issue(client, now);
+        let expires = jiff::Timestamp::from_millisecond(i64::try_from(expires.0).unwrap_or(i64::MAX))
+            .map_or_else(|_| jiff::Timestamp::MAX.to_string(), |expires| expires.to_string());
+        RegistryToken { username: client.to_string(), password: token, expires }
     }
 
     /// Whose token it is, if we made it and it is still good.

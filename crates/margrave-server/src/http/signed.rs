@@ -1,21 +1,32 @@
 //! The signed listener's inside: the fleet as a [`SignedApi`]. What is answered to whom is `margrave-device-api`'s.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::HttpBody as _;
+use axum::response::Response;
 use bytes::Bytes;
+use http::Request;
+use hyper::body::Incoming;
 use margrave_core::capabilities::Capabilities;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::moment::Moment;
 use margrave_core::report::Report;
-use margrave_device_api::g1::{self, Applicant, Onboarding, SignedApi, SignedClient, SignedStanding, Terms};
+use margrave_device_api::g1::{
+    self, Applicant, Load, Onboarding, Sender, SignedApi, SignedClient, SignedStanding, Terms, UsedSignature,
+};
 use margrave_device_api::{Answer, ApiError, DeviceApi, LiveManifest, Put, Standing};
 use margrave_wire::Dialect;
+use margrave_wire::identity::RegistryToken;
 
 use super::device::{Devices, api_error};
+use super::registry::RegistryTokens;
+use super::share;
+use crate::admission::{Admission, busy_retry};
 use crate::fleet::{self, Clock, Fleet, SignedPolicy};
+use crate::listener::{Guest, Inside, Reply};
 
 /// What the listener was told.
 pub(crate) struct Signed {
@@ -25,12 +36,46 @@ pub(crate) struct Signed {
     pub(crate) terms: Terms,
     /// PEM.
     pub(crate) root_certificate: String,
+    pub(crate) tokens: RegistryTokens,
+    pub(crate) admission: Arc<Admission>,
+    /// Signatures that were used before this start; taken once.
+    pub(crate) kept: Mutex<Vec<fleet::UsedSignature>>,
 }
 
-pub(crate) fn router(signed: Signed) -> Router {
-    let devices = Devices::new(Arc::clone(&signed.fleet), Dialect::Signed);
-    let heard = Heard { fleet: Arc::clone(&signed.fleet), devices };
-    g1::router(Arc::new(heard), Arc::new(signed))
+/// What the listener of signed requests offers. How much of the server a request may have goes by identity, as on the
+/// listener with mutual TLS; but who sends it is known only behind its signature, so the router asks for it there.
+pub(crate) struct Interface {
+    router: Router,
+    admission: Arc<Admission>,
+    terms: Terms,
+}
+
+impl Interface {
+    pub(crate) fn new(signed: Signed) -> Interface {
+        let devices = Devices::new(Arc::clone(&signed.fleet), Dialect::Signed);
+        let heard = Heard { fleet: Arc::clone(&signed.fleet), devices };
+        let (admission, terms) = (Arc::clone(&signed.admission), signed.terms.clone());
+        Interface { router: g1::router(Arc::new(heard), Arc::new(signed)), admission, terms }
+    }
+}
+
+impl Inside for Interface {
+    fn answer(&self, guest: &Guest, request: Request<Incoming>) -> Reply {
+        let load = Load::of(&self.terms, request.uri().path());
+        // A poll that is held does no work meanwhile. One that brings a body is no poll.
+        if load == Load::Poll && request.body().size_hint().exact() == Some(0) {
+            return self.router.answer(guest, request);
+        }
+        share::answer(&self.admission, &self.router, guest, request, load == Load::Artifact, busy)
+    }
+
+    fn turn_away(&self, request: &Request<Incoming>) -> Response {
+        busy(request.uri().path())
+    }
+}
+
+fn busy(path: &str) -> Response {
+    g1::busy(busy_retry(), path)
 }
 
 impl SignedApi for Signed {
@@ -77,6 +122,36 @@ impl SignedApi for Signed {
     fn manifest_last_given(&self, client: &ClientId) -> Option<u64> {
         self.fleet.manifest_last_given(client)
     }
+
+    fn registry_token(&self, client: &ClientId) -> RegistryToken {
+        self.tokens.login(client, self.clock.now())
+    }
+
+    fn charge(&self, sender: Sender<'_>) -> Result<(), Duration> {
+        match sender {
+            Sender::Stranger => self.admission.charge_stranger(),
+            Sender::Claims(client) => self.admission.claimed(client),
+            Sender::Proven(client) => self.admission.charge(&self.admission.account(client)),
+        }
+    }
+
+    fn forged(&self, client: &ClientId) {
+        self.admission.forged(client);
+    }
+
+    fn signatures_kept(&self) -> Vec<UsedSignature> {
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let used = |fleet::UsedSignature { client, mark, until }| UsedSignature { client, mark, until };
+        kept.into_iter().map(used).collect()
+    }
+
+    fn keep_signatures<'a>(&'a self, used: Vec<UsedSignature>) -> Answer<'a, Result<(), ApiError>> {
+        let used = used
+            .into_iter()
+            .map(|UsedSignature { client, mark, until }| fleet::UsedSignature { client, mark, until })
+            .collect();
+        Box::pin(async move { self.fleet.keep_signatures(used).await.map_err(api_error) })
+    }
 }
 
 /// The fleet, which hears of a client only once its signature was checked: the router asks for nothing here before.
@@ -106,7 +181,7 @@ impl DeviceApi for Heard {
         client: &'a ClientId,
         than: Digest,
         within: Duration,
-    ) -> Answer<'a, ()> {
+    ) -> Answer<'a, bool> {
         self.of(client).manifest_changed(client, than, within)
     }
 

@@ -129,6 +129,16 @@ async fn id_223_the_interface_answers_below_a_prefix_and_without_it() {
         assert_eq!(reply.json::<Value>()["instance"], nothing, "the problem is where the caller asked");
         let token = format!("{prefix}{}", margrave_wire::identity::REGISTRY_TOKEN_PATH);
         line.send("POST", &token, &[], "").await.unwrap().is(200);
+        // Also where others than the interface itself refuse.
+        let git = format!("{prefix}{}", margrave_wire::identity::GIT_TOKEN_PATH);
+        let manifest = format!("{prefix}{MANIFEST}");
+        for (method, path, accept, status) in
+            [("GET", &token, "*/*", 405), ("POST", &git, "*/*", 403), ("GET", &manifest, "text/plain", 406)]
+        {
+            let reply = line.send(method, path, &[("accept", accept)], "").await.unwrap();
+            reply.is_problem(status);
+            assert_eq!(reply.json::<Value>()["instance"], path.as_str());
+        }
     }
     for path in ["/v1alpha2/margox/api/v1/deployments", "/v1alpha2/api/v1/deployments", PREFIX] {
         line.get(path).await.unwrap().is_problem(404);

@@ -341,6 +341,33 @@ async fn mi_g2_110_amb_13_36_37_reports_are_taken_while_and_after_a_deployment_i
 }
 
 #[tokio::test]
+async fn mi_g2_102_amb_38_a_gateway_reports_for_its_children_by_name_or_without() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    let mut gateway = Unit::join(&plant, "gw").await;
+    for child in ["gw/a", "gw/b"] {
+        gateway.put_capabilities(child).await.is(201);
+    }
+    deploy(&plant, &["gw/a"], 5).await;
+    let manifest = gateway.manifest().await;
+    let id = manifest.entries()[0].id.to_string();
+    let of = |device: &str, state: &str| {
+        let mut body = status(&id, manifest.version(), state);
+        body["deviceId"] = json!(device);
+        body
+    };
+    gateway.report(&id, of("gw/a", "installing")).await.is(201);
+    gateway.report(&id, status(&id, manifest.version(), "installed")).await.is(200);
+    // Another child does not speak for this one, and a pattern is no device.
+    for (other, field) in [("gw/b", "deploymentId"), ("gw/*", "deviceId")] {
+        let told = problem(&gateway.report(&id, of(other, "failed")).await, 422, "semantic-error");
+        assert_eq!(told["errors"][0]["field"], field);
+    }
+    let child = plant.server.fleet().device(&"gw/a".parse().unwrap()).await.unwrap();
+    assert_eq!(child.assignments[0].state, "INSTALLED");
+}
+
+#[tokio::test]
 async fn mi_g2_104_108_205_amb_27_a_wrong_report_is_told_which_field_and_changes_nothing() {
     let plant = Plant::new().await;
     stock::gate(&plant).await;

@@ -16,6 +16,7 @@ mod recognition;
 mod registry;
 mod rotation;
 mod signed;
+mod signed_rules;
 mod signer;
 mod start;
 mod stock;

@@ -1,7 +1,7 @@
 //! Clients that sign their requests: asking, being decided about, and moving on.
 
 use margrave_core::digest::Digest;
-use margrave_core::id::{ClientId, DeviceId, DeviceRef};
+use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceId, DeviceRef};
 use margrave_core::moment::Moment;
 use margrave_store::*;
 use margrave_wire::Dialect;
@@ -198,6 +198,12 @@ async fn a_moved_client_is_out_and_its_labels_are_where_they_belong() {
     let new = world.store.device(&to).await.unwrap().unwrap();
     assert_eq!(new.labels, labels(&[("line", "2"), ("site", "nord")]), "what an operator said stays");
     assert!(new.unsettled > 0);
+    let deployment = DeploymentId::from_uuid(uuid::Uuid::from_u128(7));
+    assert_eq!(
+        new.assignment_id(deployment),
+        AssignmentId::derive(deployment, &from),
+        "what ran there keeps its id"
+    );
     assert_eq!(world.store.device(&from).await.unwrap().unwrap().standing, Standing::Retired);
     // Again is done already; elsewhere is not possible any more.
     world.store.move_signed(&old, pairs.clone(), &to, NOW, "operator ann").await.unwrap();
@@ -228,4 +234,26 @@ async fn devices_are_found_by_client_and_by_form() {
         world.store.devices_in(Dialect::Signed).await.unwrap().iter().map(DeviceRef::to_string).collect();
     assert_eq!(signed, ["id-1:gw", "id-1:gw/a"]);
     assert_eq!(world.store.devices_in(Dialect::Miaf).await.unwrap(), [device("line-1")]);
+}
+
+#[tokio::test]
+async fn used_signatures_are_kept_until_they_are_over() {
+    let world = World::new();
+    let used = |client_name: &str, mark: u8, until: u64| UsedSignature {
+        client: client(client_name),
+        mark: [mark; 16],
+        until: later(until),
+    };
+    let (one, two, other) = (used("id-1", 1, 300), used("id-1", 2, 400), used("id-2", 1, 350));
+    world.store.keep_signatures(vec![two.clone(), one.clone()], NOW).await.unwrap();
+    world.store.keep_signatures(vec![], NOW).await.unwrap();
+    world.store.keep_signatures(vec![other.clone()], NOW).await.unwrap();
+    // Kept again, for whatever reason: the longer counts.
+    world.store.keep_signatures(vec![used("id-1", 1, 10)], NOW).await.unwrap();
+    let world = world.reopened();
+    assert_eq!(world.store.used_signatures(NOW).await.unwrap(), [one, other, two.clone()]);
+    assert_eq!(world.store.used_signatures(later(351)).await.unwrap(), [two.clone()]);
+    // What is over goes when the next one comes, and not before somebody looked.
+    world.store.keep_signatures(vec![used("id-3", 9, 800)], later(500)).await.unwrap();
+    assert_eq!(world.store.used_signatures(NOW).await.unwrap(), [used("id-3", 9, 800)]);
 }

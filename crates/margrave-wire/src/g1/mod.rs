@@ -21,6 +21,9 @@ pub const ONBOARDING_PATH: &str = "/api/v1/onboarding";
 /// Where anybody gets the root of the server's own certificate.
 pub const ROOT_CERTIFICATE_PATH: &str = "/api/v1/onboarding/certificate";
 
+/// The last part of [`registry_token_path`].
+pub const REGISTRY_TOKEN: &str = "x-margrave-registry-token";
+
 fn client_path(client: &ClientId) -> String {
     format!("/api/v1/clients/{client}")
 }
@@ -53,6 +56,11 @@ pub fn status_path(client: &ClientId, assignment: AssignmentId) -> String {
 /// Where capabilities go at servers of the oldest snapshots, which know one device per client (1.15).
 pub fn capabilities_path_without_device(client: &ClientId) -> String {
     format!("/api/v1/clients/{client}/capabilities")
+}
+
+/// Where a client gets what its container engine needs to pull from our own registry; no other server has it.
+pub fn registry_token_path(client: &ClientId) -> String {
+    format!("/api/v1/clients/{client}/{REGISTRY_TOKEN}")
 }
 
 /// Where reports go at servers of the oldest snapshot (1.15).

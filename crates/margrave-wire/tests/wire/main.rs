@@ -2,6 +2,7 @@
 
 mod canonical;
 mod examples;
+mod older;
 mod reproduction;
 mod roundtrip;
 mod vectors;

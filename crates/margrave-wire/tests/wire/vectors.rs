@@ -17,11 +17,11 @@ const MANIFEST: &str = include_str!("../../vectors/mi_g2_050_manifest.json");
 const STATUS: &str = include_str!("../../vectors/mi_g2_101_status.json");
 const CAPABILITIES: &str = include_str!("../../vectors/mi_g2_124_capabilities.json");
 
-fn id() -> AssignmentId {
+pub(crate) fn id() -> AssignmentId {
     AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").unwrap()
 }
 
-fn workload() -> Workload {
+pub(crate) fn workload() -> Workload {
     let package = description::read(PACKAGE).unwrap();
     let profile = &package.profiles[0];
     let colours = ["red", "blue"].map(|colour| ParameterValue::Text(colour.into()));

@@ -145,3 +145,32 @@ async fn paths_of_the_newer_generation_are_not_here() {
         assert_eq!(reply.header("allow"), allow);
     }
 }
+
+#[tokio::test]
+async fn a_download_that_was_cut_goes_on_where_it_was() {
+    let world = World::new();
+    let digest = Digest::of(BUNDLE);
+    let (bundle, tag) = (path(&format!("bundles/{digest}")), format!("\"{digest}\""));
+    let whole = world.get(&bundle, &[]).await;
+    assert_eq!(whole.is(200).header("accept-ranges"), "bytes");
+    let part = world.get(&bundle, &[("range", "bytes=3-"), ("if-range", &tag)]).await;
+    assert_eq!(part.is(206).body, &BUNDLE[3..]);
+    assert_eq!(part.header("content-range"), format!("bytes 3-{}/{}", BUNDLE.len() - 1, BUNDLE.len()));
+    assert_eq!((part.header("etag"), part.header("cache-control")), (tag.as_str(), FOR_EVER));
+    assert_eq!(part.header("content-type"), whole.header("content-type"));
+    // Of something else, outside, or in pieces: the whole.
+    for headers in [
+        [("range", "bytes=3-"), ("if-range", "\"sha256:other\"")],
+        [("range", "bytes=100000-"), ("if-range", &tag)],
+        [("range", "bytes=0-1,3-4"), ("if-range", &tag)],
+    ] {
+        assert_eq!(world.get(&bundle, &headers).await.is(200).body, BUNDLE);
+    }
+    // A manifest is small and changes; it has no parts.
+    let manifest = world.get(&path("deployments"), &[("range", "bytes=1-")]).await;
+    assert_eq!(manifest.is(200).header("content-range"), "");
+    let mut head = Draft::get(&bundle).header("range", "bytes=3-");
+    head.method = "HEAD".to_owned();
+    let head = world.send(head.signed(&world.signer)).await;
+    assert_eq!(head.is(200).header("content-length"), BUNDLE.len().to_string());
+}

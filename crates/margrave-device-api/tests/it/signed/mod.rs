@@ -1,5 +1,6 @@
 //! The signed generation: a yard of clients around the same plant, and requests signed by hand.
 
+mod accounts;
 mod authentication;
 mod desired_state;
 mod onboarding;
@@ -9,6 +10,7 @@ mod writes;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -20,9 +22,12 @@ use http_body_util::BodyExt as _;
 use margrave_core::digest::Digest;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
-use margrave_device_api::g1::{self, Applicant, Onboarding, SignedApi, SignedClient, SignedStanding, Terms};
+use margrave_device_api::g1::{
+    self, Applicant, Onboarding, Sender, SignedApi, SignedClient, SignedStanding, Terms, UsedSignature,
+};
 use margrave_device_api::{Answer, ApiError, DeviceApi};
 use margrave_identity::message::{Signer, VerificationKey};
+use margrave_wire::identity::RegistryToken;
 use rcgen::{CertificateParams, KeyPair, PublicKeyData as _};
 use tower::ServiceExt as _;
 
@@ -45,6 +50,11 @@ struct State {
     now: u64,
     decision: Onboarding,
     applicants: Vec<Applicant>,
+    /// On whose account requests went.
+    charged: Vec<String>,
+    /// The account on which nothing is left.
+    full: Option<String>,
+    kept: Vec<UsedSignature>,
 }
 
 impl SignedApi for Yard {
@@ -82,6 +92,41 @@ impl SignedApi for Yard {
     fn manifest_last_given(&self, client: &ClientId) -> Option<u64> {
         self.state.lock().unwrap().given.get(client).copied()
     }
+
+    fn registry_token(&self, client: &ClientId) -> RegistryToken {
+        RegistryToken {
+            username: client.to_string(),
+            password: "secret".to_owned(),
+            expires: "later".to_owned(),
+        }
+    }
+
+    fn charge(&self, sender: Sender<'_>) -> Result<(), Duration> {
+        let mut state = self.state.lock().unwrap();
+        let sender = match sender {
+            Sender::Stranger => "stranger".to_owned(),
+            Sender::Claims(client) => format!("claims {client}"),
+            Sender::Proven(client) => format!("proven {client}"),
+        };
+        let full = state.full.as_ref() == Some(&sender);
+        state.charged.push(sender);
+        if full { Err(Duration::from_millis(2500)) } else { Ok(()) }
+    }
+
+    fn forged(&self, client: &ClientId) {
+        self.state.lock().unwrap().charged.push(format!("forged {client}"));
+    }
+
+    fn signatures_kept(&self) -> Vec<UsedSignature> {
+        self.state.lock().unwrap().kept.clone()
+    }
+
+    fn keep_signatures<'a>(&'a self, used: Vec<UsedSignature>) -> Answer<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            self.state.lock().unwrap().kept.extend(used);
+            Ok(())
+        })
+    }
 }
 
 /// A server with one accepted client, `line-1`, and that client's key.
@@ -105,6 +150,9 @@ impl World {
             now: NOW,
             decision: Onboarding::Pending,
             applicants: Vec::new(),
+            charged: Vec::new(),
+            full: None,
+            kept: Vec::new(),
         };
         let yard = Arc::new(Yard { plant: Arc::clone(&plant), terms, state: Mutex::new(state) });
         let api = Arc::clone(&yard.plant) as Arc<dyn DeviceApi>;
@@ -113,6 +161,22 @@ impl World {
         let world = World { plant, yard, router, signer };
         world.accept("line-1", key);
         world
+    }
+
+    /// The same server after a restart: what was kept is all that is left.
+    fn restarted(self) -> World {
+        let api = Arc::clone(&self.yard.plant) as Arc<dyn DeviceApi>;
+        let router = g1::router(api, Arc::clone(&self.yard) as Arc<dyn SignedApi>);
+        World { router, ..self }
+    }
+
+    /// On whose account requests went since the last time.
+    fn charged(&self) -> Vec<String> {
+        std::mem::take(&mut self.yard.state.lock().unwrap().charged)
+    }
+
+    fn set_full(&self, sender: &str) {
+        self.yard.state.lock().unwrap().full = Some(sender.to_owned());
     }
 
     fn accept(&self, client: &str, key: VerificationKey) {

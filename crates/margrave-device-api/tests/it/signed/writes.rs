@@ -109,3 +109,17 @@ async fn mi_g1_151_a_report_is_about_the_manifest_that_was_last_given() {
     let adopted: Vec<u64> = world.plant.reports().iter().map(|report| report.adopted_version).collect();
     assert_eq!(adopted, [1, 7, 7, 9]);
 }
+
+#[tokio::test]
+async fn a_login_for_our_registry_is_given_to_who_signs_for_it() {
+    let world = World::new();
+    let mut draft = Draft::get(&path("x-margrave-registry-token"));
+    draft.method = "POST".to_owned();
+    let reply = world.send(draft.signed(&world.signer)).await;
+    assert_eq!(reply.is(200).header("cache-control"), "no-store");
+    let login: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!((&login["username"], &login["password"]), (&"line-1".into(), &"secret".into()));
+    world.send(draft.signed(&super::fresh().1)).await.is_problem(401, "signature-verification-failed");
+    draft.method = "GET".to_owned();
+    assert_eq!(world.send(draft.signed(&world.signer)).await.is(405).header("allow"), "POST");
+}

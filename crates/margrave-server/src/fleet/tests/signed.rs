@@ -250,12 +250,22 @@ async fn moving_takes_labels_and_assignments_along_and_leaves_the_numbers() {
     world.put("labelled", labelled("site", "nord")).await.unwrap();
     world.device("press-new", &[("line", "1")]).await;
     assert_eq!(world.version("press-new"), 1);
+    let before =
+        [world.assignment("labelled", "press").await.id, world.assignment("named", "press").await.id];
     let moved = world.fleet.move_device(&ann(), &device("press"), &device("press-new")).await.unwrap();
     assert_eq!(moved.id, "press-new");
     assert_eq!((moved.labels["site"].as_str(), moved.labels["line"].as_str()), ("nord", "1"));
     let mut runs: Vec<&str> = moved.assignments.iter().map(|one| one.deployment.as_str()).collect();
     runs.sort();
     assert_eq!(runs, ["labelled", "named"]);
+    // The same ids, so that what runs on the device is updated and not installed anew; nothing said about them yet.
+    for (name, id) in ["labelled", "named"].into_iter().zip(&before) {
+        let after = world.assignment(name, "press-new").await;
+        assert_eq!((&after.id, after.state.as_str()), (id, "PENDING"));
+    }
+    let listed: Vec<String> =
+        world.workloads("press-new").await.iter().map(|workload| workload.id.to_string()).collect();
+    assert!(before.iter().all(|id| listed.contains(id)), "{listed:?}");
     assert_eq!(world.fleet.deployment(&name("named")).await.unwrap().targets.devices, ["press-new"]);
     assert!(world.version("press-new") <= 3, "its numbers are its own");
     assert_eq!(world.fleet.standing(&old), Some(Standing::Retired));

@@ -139,6 +139,7 @@ fn a_device_moves_from_signed_requests_to_mutual_tls_and_accepts_versions_from_1
     }
     let before = stage.agent_status("line-1");
     assert!(before["manifestVersion"].as_u64().is_some_and(|version| version >= 3), "{before}");
+    let id = stage.assignment("line-1", "hello").expect("it is installed")["id"].clone();
     drop(agent);
 
     // The operator's steps of the migration: a new identity, and all that was the old one's.
@@ -154,9 +155,13 @@ fn a_device_moves_from_signed_requests_to_mutual_tls_and_accepts_versions_from_1
     let mut command = Command::new(program("margrave-agent"));
     command.args(["run", "--runtime", "simulated", "--poll", "500ms", "--data"]).arg(stage.path("line-1"));
     let _agent = Running::start("moved", &stage.path(""), &mut command);
-    wait_for("it is installed under the new name", || {
+    let moved = wait_for("it is installed under the new name", || {
         stage.assignment("line-1-new", "hello").filter(|assignment| assignment["state"] == "INSTALLED")
     });
+    // What ran went on: the same id, to which containers and volumes belong, and nothing was ever removed.
+    assert_eq!(moved["id"], id);
+    let history = stage.history("line-1-new", "hello");
+    assert!(!history.iter().any(|state| state.starts_with("DELET")), "{history:?}");
     // The new identity's manifests count from 1: lower than what this device had accepted under its old one.
     let after = stage.agent_status("line-1");
     let version = |status: &Value| status["manifestVersion"].as_u64().expect("a number");

@@ -191,7 +191,8 @@ fn check(pair: &Pair, change: &Change) {
         assert!(world.plant.bodies().is_empty(), "{change:?} did something");
         // And it is the change that was refused: the request as it was signed is taken.
         world.send(draft.signed(&pair.signer)).await.is(201);
-        assert_eq!(world.plant.bodies(), [draft.body.clone()]);
+        let done = world.plant.bodies();
+        assert!(done.len() == 1 && done[0] == draft.body, "{done:?}");
     });
 }
 

@@ -36,6 +36,25 @@ pub struct DeviceRecord {
     pub unsettled: u64,
 }
 
+/// A device as far as it decides what it can be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub device: DeviceRef,
+    pub dialect: Dialect,
+    /// Exactly as the device sent them.
+    pub capabilities: Option<Vec<u8>>,
+}
+
+impl From<&DeviceRecord> for Candidate {
+    fn from(record: &DeviceRecord) -> Candidate {
+        Candidate {
+            device: record.device.clone(),
+            dialect: record.dialect,
+            capabilities: record.capabilities.clone(),
+        }
+    }
+}
+
 /// How a device does, the worst first that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
@@ -148,6 +167,15 @@ fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
     })
 }
 
+/// By place: a whole fleet is read in one go.
+fn read_candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
+    Ok(Candidate {
+        device: DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?),
+        dialect: column::word_at(row, 2, Dialect::parse)?,
+        capabilities: row.get(3)?,
+    })
+}
+
 fn labels(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<BTreeMap<String, String>> {
     sql.statement("SELECT key, value FROM label WHERE client = ?1 AND device = ?2")?
         .query_map((device.client.as_str(), device.device.as_str()), |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -254,34 +282,39 @@ impl Store {
         .await
     }
 
-    /// The devices of accepted clients that the targets name or match by label.
-    pub async fn devices_targeted(&self, targets: &Targets) -> Result<Vec<DeviceRecord>, Error> {
+    /// The devices of accepted clients that the targets name or match by label, in the order of client and name.
+    pub async fn devices_targeted(&self, targets: &Targets) -> Result<Vec<Candidate>, Error> {
         let targets = targets.clone();
         self.read(move |sql| {
             let mut found = BTreeMap::new();
+            let mut statement = sql.statement(
+                "SELECT device.client, device.device, dialect, capabilities FROM device
+                 JOIN client ON client.id = device.client
+                 WHERE device.client = ?1 AND device.device = ?2 AND standing = 'accepted'",
+            )?;
             for device in &targets.devices {
-                if let Some(record) = one(sql, device)? {
-                    found.insert(record.device.clone(), record);
-                }
+                let key = (device.client.as_str(), device.device.as_str());
+                let record = statement.query_row(key, read_candidate).optional()?;
+                found.extend(record.map(|record| (record.device.clone(), record)));
             }
             // One pair by index, the others by looking: an empty selector matches nothing.
             if let Some((key, value)) = targets.labels.first_key_value() {
-                let mut statement =
-                    sql.statement("SELECT client, device FROM label WHERE key = ?1 AND value = ?2")?;
-                let candidates: Vec<DeviceRef> = statement
-                    .query_map((key, value), |row| {
-                        Ok(DeviceRef::new(row.parsed("client")?, row.parsed("device")?))
-                    })?
-                    .collect::<Result<_, _>>()?;
-                for device in candidates {
-                    if targets.matches(&device, &labels(sql, &device)?)
-                        && let Some(record) = one(sql, &device)?
+                let mut statement = sql.statement(
+                    "SELECT device.client, device.device, dialect, capabilities FROM label
+                     CROSS JOIN device ON device.client = label.client AND device.device = label.device
+                     CROSS JOIN client ON client.id = label.client
+                     WHERE key = ?1 AND value = ?2 AND standing = 'accepted'",
+                )?;
+                for record in statement.query_map((key, value), read_candidate)? {
+                    let record = record?;
+                    if targets.labels.len() == 1
+                        || targets.matches(&record.device, &labels(sql, &record.device)?)
                     {
-                        found.insert(device, record);
+                        found.insert(record.device.clone(), record);
                     }
                 }
             }
-            Ok(found.into_values().filter(|record| record.standing == Standing::Accepted).collect())
+            Ok(found.into_values().collect())
         })
         .await
     }

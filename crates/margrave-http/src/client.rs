@@ -75,9 +75,15 @@ impl Default for Limits {
 
 impl Limits {
     /// For a device, which has time. When a whole fleet comes back at once, its server shakes hands with one after
-    /// the other; whoever gives up early has it do that twice.
+    /// the other; whoever gives up early has it do that twice. One connection is kept: while a poll is held there, a
+    /// second one takes the reports, and of the two that are idle afterwards one is enough.
     pub fn patient() -> Limits {
-        Limits { dial: Duration::from_secs(30), request: Duration::from_secs(60), ..Limits::default() }
+        Limits {
+            dial: Duration::from_secs(30),
+            request: Duration::from_secs(60),
+            idle_connections: 1,
+            ..Limits::default()
+        }
     }
 }
 
@@ -86,6 +92,7 @@ impl Limits {
 pub struct Traffic {
     pub sent: u64,
     pub received: u64,
+    /// Those that came about, handshake and all.
     pub connections: u64,
 }
 
@@ -368,6 +375,7 @@ impl Client {
             Ok(stream) => stream?,
             Err(_) => return Err(Error::Timeout { phase: Phase::Dial, after: wait }),
         };
+        shared.counters.connections.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(peer = %shared.peer, "connected");
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(HEAD_BYTES_MAX)

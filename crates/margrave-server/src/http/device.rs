@@ -28,7 +28,7 @@ use super::problem;
 use super::registry::Mount;
 use crate::admission::{Account, Admission, Full, busy_retry};
 use crate::fleet::{self, Fleet};
-use crate::listener::{Guest, Inside, Reply};
+use crate::listener::{Calm, Guest, Inside, Reply};
 
 /// What the mutual-TLS listener offers: the standard's interface, the registry to pull from, and our extras.
 pub(crate) struct Interface {
@@ -59,7 +59,9 @@ impl Interface {
             Reply::Now(response) => return Ok(Reply::Now(response)),
             Reply::Later(answer) => answer,
         };
+        let fleet = Arc::clone(&self.fleet);
         Ok(Reply::Later(Box::pin(async move {
+            fleet.everybody_told().await;
             let response = answer.await;
             drop(share);
             match path {
@@ -98,6 +100,17 @@ impl Inside for Interface {
 
     fn turn_away(&self, request: &Request<Incoming>) -> Response {
         busy().at(request.uri().path())
+    }
+
+    fn ending(&self, guest: &Guest) {
+        if let Some(Caller(client)) = &guest.caller {
+            self.fleet.release_held(client);
+        }
+    }
+
+    fn calm(&self) -> Calm {
+        let fleet = Arc::clone(&self.fleet);
+        Box::pin(async move { fleet.everybody_told().await })
     }
 
     fn account(&self, Caller(client): &Caller) -> Option<Arc<Account>> {

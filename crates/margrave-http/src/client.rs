@@ -79,11 +79,13 @@ impl Limits {
     ///
     /// Connections are few and long, as a handshake costs as much as ten polls. They are kept over the usual pauses
     /// between polls; their age stays short beside the life of an SVID (ID-110), and every change of SVID or bundle
-    /// ends them anyway (ID-106).
+    /// ends them anyway (ID-106). One is kept: while a poll is held there, a second one takes the reports, and of the
+    /// two that are idle afterwards one is enough.
     pub fn device() -> Limits {
         Limits {
             dial: Duration::from_secs(30),
             request: Duration::from_secs(60),
+            idle_connections: 1,
             idle: Duration::from_secs(10 * 60),
             connection_age: Duration::from_secs(12 * 3600),
             ..Limits::default()
@@ -96,6 +98,7 @@ impl Limits {
 pub struct Traffic {
     pub sent: u64,
     pub received: u64,
+    /// Those that came about, handshake and all.
     pub connections: u64,
 }
 
@@ -378,6 +381,7 @@ impl Client {
             Ok(stream) => stream?,
             Err(_) => return Err(Error::Timeout { phase: Phase::Dial, after: wait }),
         };
+        shared.counters.connections.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(peer = %shared.peer, "connected");
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(HEAD_BYTES_MAX)

@@ -126,7 +126,6 @@ struct Counted<S> {
 
 impl<S> Counted<S> {
     fn new(stream: S, counters: &Arc<Counters>) -> Counted<S> {
-        counters.connections.fetch_add(1, Ordering::Relaxed);
         Counted { stream, counters: counters.clone() }
     }
 }

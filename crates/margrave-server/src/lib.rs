@@ -8,6 +8,7 @@ mod admission;
 pub mod auth;
 mod authority;
 pub mod config;
+mod cores;
 mod files;
 pub mod fleet;
 pub mod http;

@@ -76,6 +76,11 @@ impl Fleet {
         })
     }
 
+    /// How many connections each device has had.
+    pub fn connections(&self) -> Vec<u64> {
+        self.clients.iter().map(|client| client.traffic().connections).collect()
+    }
+
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
     }

@@ -285,7 +285,7 @@ impl Tally {
     /// A request that began at `begun` had no usable answer.
     pub(crate) fn troubled(&self, trouble: Trouble, begun: Instant, example: &dyn Fn() -> String) {
         let at = u64::try_from(begun.saturating_duration_since(self.began).as_micros()).unwrap_or(u64::MAX);
-        let is_absence = matches!(trouble, Trouble::Refused | Trouble::Closed);
+        let is_absence = matches!(trouble, Trouble::Refused | Trouble::Connect | Trouble::Closed);
         if is_absence && at < self.forgiven_before.load(Ordering::Relaxed) {
             return;
         }

@@ -72,6 +72,36 @@ impl AssignmentRecord {
     }
 }
 
+/// An assignment as far as a decision looks at it, whatever the device said about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldAssignment {
+    pub id: AssignmentId,
+    pub device: DeviceRef,
+    pub name: DeploymentName,
+    pub version: PackageVersion,
+    pub profile: ProfileId,
+    /// In the manifest; otherwise it waits for the device to say that it is gone.
+    pub wanted: bool,
+    /// The document that is wanted, or was last.
+    pub document: Digest,
+}
+
+/// The columns of [`read_held`], in their order.
+pub(crate) const HELD: &str = "id, client, device, deployment_name, version, profile, wanted, document";
+
+/// By place: a whole fleet is read in one go.
+pub(crate) fn read_held(row: &Row<'_>) -> rusqlite::Result<HeldAssignment> {
+    Ok(HeldAssignment {
+        id: AssignmentId::from_uuid(uuid::Uuid::from_bytes(row.get(0)?)),
+        device: DeviceRef::new(column::parsed_at(row, 1)?, column::parsed_at(row, 2)?),
+        name: column::parsed_at(row, 3)?,
+        version: column::parsed_at(row, 4)?,
+        profile: column::parsed_at(row, 5)?,
+        wanted: row.get(6)?,
+        document: Digest::from_bytes(row.get(7)?),
+    })
+}
+
 /// Which assignments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
@@ -129,6 +159,15 @@ pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<AssignmentRecord> {
         changed_version: row.unsigned("changed_version")?,
         changed_at: row.moment("changed_at")?,
         observed,
+    })
+}
+
+fn read_count(row: &Row<'_>) -> rusqlite::Result<AssignmentCount> {
+    Ok(AssignmentCount {
+        deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
+        state: column::word(row, "state", State::parse)?,
+        verdict: verdict_from_column(row.get("verdict")?),
+        count: row.unsigned("count(*)")?,
     })
 }
 
@@ -328,6 +367,18 @@ impl Store {
         .await
     }
 
+    /// The assignments of a deployment that are wanted or still going, as a decision needs them.
+    pub async fn assignments_held(&self, deployment: DeploymentId) -> Result<Vec<HeldAssignment>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(&format!(
+                "SELECT {HELD} FROM assignment WHERE deployment = ?1 AND archived = 0"
+            ))?;
+            let rows = statement.query_map([deployment.uuid().as_bytes()], read_held)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
     /// The assignments of every deployment, counted by state; never archived ones.
     pub async fn assignment_counts(&self) -> Result<Vec<AssignmentCount>, Error> {
         self.read(|sql| {
@@ -335,14 +386,20 @@ impl Store {
                 "SELECT deployment, state, verdict, count(*) FROM assignment WHERE archived = 0
                  GROUP BY deployment, state, verdict",
             )?;
-            let rows = statement.query_map([], |row| {
-                Ok(AssignmentCount {
-                    deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
-                    state: column::word(row, "state", State::parse)?,
-                    verdict: verdict_from_column(row.get("verdict")?),
-                    count: row.unsigned("count(*)")?,
-                })
-            })?;
+            let rows = statement.query_map([], read_count)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// The assignments of one deployment, counted by state; never archived ones.
+    pub async fn assignment_counts_of(&self, id: DeploymentId) -> Result<Vec<AssignmentCount>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT deployment, state, verdict, count(*) FROM assignment
+                 WHERE deployment = ?1 AND archived = 0 GROUP BY state, verdict",
+            )?;
+            let rows = statement.query_map([id.uuid().as_bytes()], read_count)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
         .await

@@ -45,7 +45,6 @@ pub(crate) trait Columns {
     fn moment(&self, column: &str) -> rusqlite::Result<Moment>;
     fn moment_maybe(&self, column: &str) -> rusqlite::Result<Option<Moment>>;
     fn digest(&self, column: &str) -> rusqlite::Result<Digest>;
-    fn digest_maybe(&self, column: &str) -> rusqlite::Result<Option<Digest>>;
     fn uuid(&self, column: &str) -> rusqlite::Result<Uuid>;
     fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> rusqlite::Result<T>;
 }
@@ -85,12 +84,6 @@ impl Columns for Row<'_> {
         let index = self.as_ref().column_index(column)?;
         let bytes: [u8; 32] = self.get(index)?;
         Ok(Digest::from_bytes(bytes))
-    }
-
-    fn digest_maybe(&self, column: &str) -> rusqlite::Result<Option<Digest>> {
-        let index = self.as_ref().column_index(column)?;
-        let bytes: Option<[u8; 32]> = self.get(index)?;
-        Ok(bytes.map(Digest::from_bytes))
     }
 
     fn uuid(&self, column: &str) -> rusqlite::Result<Uuid> {

@@ -38,6 +38,35 @@ pub struct DeviceRecord {
     pub origin: Option<DeviceRef>,
 }
 
+/// A device as far as it decides what it can be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub device: DeviceRef,
+    pub dialect: Dialect,
+    /// Exactly as the device sent them.
+    pub capabilities: Option<Vec<u8>>,
+    /// The device whose place it took.
+    pub origin: Option<DeviceRef>,
+}
+
+impl Candidate {
+    /// The id of a deployment on this device: that of the device whose place it took, if it did.
+    pub fn assignment_id(&self, deployment: DeploymentId) -> AssignmentId {
+        AssignmentId::derive(deployment, self.origin.as_ref().unwrap_or(&self.device))
+    }
+}
+
+impl From<&DeviceRecord> for Candidate {
+    fn from(record: &DeviceRecord) -> Candidate {
+        Candidate {
+            device: record.device.clone(),
+            dialect: record.dialect,
+            capabilities: record.capabilities.clone(),
+            origin: record.origin.clone(),
+        }
+    }
+}
+
 /// How a device does, the worst first that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
@@ -68,11 +97,6 @@ impl Condition {
 }
 
 impl DeviceRecord {
-    /// The id of a deployment on this device: that of the device whose place it took, if it did.
-    pub fn assignment_id(&self, deployment: DeploymentId) -> AssignmentId {
-        AssignmentId::derive(deployment, self.origin.as_ref().unwrap_or(&self.device))
-    }
-
     /// How it does at a time when silence began at `silent_before`. [`CONDITION`] says the same in SQL.
     pub fn condition(&self, silent_before: Moment) -> Condition {
         if self.standing == Standing::Retired {
@@ -153,6 +177,16 @@ fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
         unsettled: row.unsigned("unsettled")?,
         origin: row.get::<_, Option<String>>("origin")?.map(|_| row.parsed("origin")).transpose()?,
         device,
+    })
+}
+
+/// By place: a whole fleet is read in one go.
+fn read_candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
+    Ok(Candidate {
+        device: DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?),
+        dialect: column::word_at(row, 2, Dialect::parse)?,
+        capabilities: row.get(3)?,
+        origin: row.get::<_, Option<String>>(4)?.map(|_| column::parsed_at(row, 4)).transpose()?,
     })
 }
 
@@ -277,34 +311,39 @@ impl Store {
         .await
     }
 
-    /// The devices of accepted clients that the targets name or match by label.
-    pub async fn devices_targeted(&self, targets: &Targets) -> Result<Vec<DeviceRecord>, Error> {
+    /// The devices of accepted clients that the targets name or match by label, in the order of client and name.
+    pub async fn devices_targeted(&self, targets: &Targets) -> Result<Vec<Candidate>, Error> {
         let targets = targets.clone();
         self.read(move |sql| {
             let mut found = BTreeMap::new();
+            let mut statement = sql.statement(
+                "SELECT device.client, device.device, dialect, capabilities, origin FROM device
+                 JOIN client ON client.id = device.client
+                 WHERE device.client = ?1 AND device.device = ?2 AND standing = 'accepted'",
+            )?;
             for device in &targets.devices {
-                if let Some(record) = one(sql, device)? {
-                    found.insert(record.device.clone(), record);
-                }
+                let key = (device.client.as_str(), device.device.as_str());
+                let record = statement.query_row(key, read_candidate).optional()?;
+                found.extend(record.map(|record| (record.device.clone(), record)));
             }
             // One pair by index, the others by looking: an empty selector matches nothing.
             if let Some((key, value)) = targets.labels.first_key_value() {
-                let mut statement =
-                    sql.statement("SELECT client, device FROM label WHERE key = ?1 AND value = ?2")?;
-                let candidates: Vec<DeviceRef> = statement
-                    .query_map((key, value), |row| {
-                        Ok(DeviceRef::new(row.parsed("client")?, row.parsed("device")?))
-                    })?
-                    .collect::<Result<_, _>>()?;
-                for device in candidates {
-                    if targets.matches(&device, &labels(sql, &device)?)
-                        && let Some(record) = one(sql, &device)?
+                let mut statement = sql.statement(
+                    "SELECT device.client, device.device, dialect, capabilities, origin FROM label
+                     CROSS JOIN device ON device.client = label.client AND device.device = label.device
+                     CROSS JOIN client ON client.id = label.client
+                     WHERE key = ?1 AND value = ?2 AND standing = 'accepted'",
+                )?;
+                for record in statement.query_map((key, value), read_candidate)? {
+                    let record = record?;
+                    if targets.labels.len() == 1
+                        || targets.matches(&record.device, &labels(sql, &record.device)?)
                     {
-                        found.insert(device, record);
+                        found.insert(record.device.clone(), record);
                     }
                 }
             }
-            Ok(found.into_values().filter(|record| record.standing == Standing::Accepted).collect())
+            Ok(found.into_values().collect())
         })
         .await
     }

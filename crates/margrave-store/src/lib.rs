@@ -31,10 +31,10 @@ mod store;
 mod token;
 mod writer;
 
-pub use assignment::{AssignmentCount, AssignmentRecord, Scope, TransitionRecord};
+pub use assignment::{AssignmentCount, AssignmentRecord, HeldAssignment, Scope, TransitionRecord};
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
-pub use device::{Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};
+pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};
 pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use margrave_core::deployment::{Deployment, Targets};
-use margrave_core::digest::Digest;
+use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{
     AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
 };
@@ -16,7 +16,7 @@ use margrave_core::moment::Moment;
 use margrave_wire::Dialect;
 use rusqlite::{OptionalExtension as _, Row};
 
-use crate::assignment::{self, AssignmentRecord};
+use crate::assignment::{self, AssignmentRecord, HELD, HeldAssignment};
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
@@ -73,8 +73,8 @@ pub struct NewManifest {
     /// Its exact bytes.
     pub body: Vec<u8>,
     pub bundle: Option<Vec<u8>>,
-    /// The bytes of documents that the client did not have before.
-    pub documents: Vec<Vec<u8>>,
+    /// Those that the client did not have before.
+    pub documents: Vec<Document>,
 }
 
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ pub struct ClientPicture {
     /// The next version must be above this; more than the manifest's own after a restored backup.
     pub version_floor: u64,
     /// Those that are wanted or still going.
-    pub assignments: Vec<AssignmentRecord>,
+    pub assignments: Vec<HeldAssignment>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -155,7 +155,7 @@ impl Store {
         digest: Digest,
     ) -> Result<Option<Vec<u8>>, Error> {
         let client = client.clone();
-        self.read(move |sql| {
+        self.read_for_device(move |sql| {
             let mut statement = sql.statement(
                 "SELECT bytes FROM document_reference JOIN blob USING (digest)
                  WHERE client = ?1 AND assignment = ?2 AND digest = ?3",
@@ -170,7 +170,7 @@ impl Store {
     /// The exact bytes of the bundle of the client's current or previous manifest.
     pub async fn bundle(&self, client: &ClientId, digest: Digest) -> Result<Option<Vec<u8>>, Error> {
         let client = client.clone();
-        self.read(move |sql| {
+        self.read_for_device(move |sql| {
             let mut statement = sql.statement(
                 "SELECT bytes FROM bundle_reference JOIN blob USING (digest) WHERE client = ?1 AND digest = ?2",
             )?;
@@ -179,24 +179,38 @@ impl Store {
         .await
     }
 
-    /// The documents that the client's manifest lists now.
-    pub async fn documents(&self, client: &ClientId) -> Result<BTreeMap<AssignmentId, Vec<u8>>, Error> {
-        let client = client.clone();
+    /// The documents that these clients' manifests list now.
+    pub async fn documents(
+        &self,
+        clients: Vec<ClientId>,
+    ) -> Result<HashMap<ClientId, BTreeMap<AssignmentId, Vec<u8>>>, Error> {
+        if clients.is_empty() {
+            return Ok(HashMap::new());
+        }
         self.read(move |sql| {
-            let mut statement = sql.statement(
-                "SELECT assignment, bytes FROM document_reference JOIN blob USING (digest)
-                 WHERE client = ?1 AND until IS NULL",
-            )?;
-            let rows = statement.query_map([client.as_str()], |row| {
-                Ok((AssignmentId::from_uuid(row.uuid("assignment")?), row.get("bytes")?))
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            let mut found = HashMap::with_capacity(clients.len());
+            for client in clients {
+                let documents = sql
+                    .statement(
+                        "SELECT assignment, bytes FROM document_reference JOIN blob USING (digest)
+                         WHERE client = ?1 AND until IS NULL",
+                    )?
+                    .query_map([client.as_str()], |row| {
+                        Ok((AssignmentId::from_uuid(row.uuid("assignment")?), row.get("bytes")?))
+                    })?
+                    .collect::<Result<_, _>>()?;
+                found.insert(client, documents);
+            }
+            Ok(found)
         })
         .await
     }
 
     /// What a decision about these clients has to know, from one moment. Unknown clients are left out.
     pub async fn pictures(&self, clients: Vec<ClientId>) -> Result<Vec<ClientPicture>, Error> {
+        if clients.is_empty() {
+            return Ok(Vec::new());
+        }
         self.read(move |sql| {
             let mut pictures = Vec::with_capacity(clients.len());
             for client in &clients {
@@ -281,12 +295,13 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
              JOIN manifest ON manifest.client = client.id WHERE id = ?1",
         )?
         .query_row([client.as_str()], |row| {
-            let size: Option<i64> = row.get("bundle_size")?;
+            let size: Option<i64> = row.get(4)?;
             let size = size.and_then(|size| u64::try_from(size).ok());
-            let bundle = row.digest_maybe("bundle")?.map(|digest| Blob { digest, size });
-            let standing = column::word(row, "standing", Standing::parse)?;
-            let dialect = column::word(row, "dialect", Dialect::parse)?;
-            Ok((standing, dialect, row.unsigned("version")?, bundle, row.unsigned("version_claimed")?))
+            let bundle: Option<[u8; 32]> = row.get(3)?;
+            let bundle = bundle.map(|digest| Blob { digest: Digest::from_bytes(digest), size });
+            let standing = column::word_at(row, 0, Standing::parse)?;
+            let dialect = column::word_at(row, 1, Dialect::parse)?;
+            Ok((standing, dialect, column::unsigned_at(row, 2)?, bundle, column::unsigned_at(row, 5)?))
         })
         .optional()?;
     let Some((standing, dialect, version, bundle, claimed)) = found else { return Ok(None) };
@@ -294,8 +309,8 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
     let manifest = Manifest::new(version, bundle, entries)
         .map_err(|_| Error::Damaged { what: "a client's references do not make its manifest" })?;
     let assignments = sql
-        .statement("SELECT * FROM assignment WHERE client = ?1 AND archived = 0")?
-        .query_map([client.as_str()], assignment::read)?
+        .statement(&format!("SELECT {HELD} FROM assignment WHERE client = ?1 AND archived = 0"))?
+        .query_map([client.as_str()], assignment::read_held)?
         .collect::<Result<_, _>>()?;
     let version_floor = version.max(claimed);
     Ok(Some(ClientPicture {
@@ -313,10 +328,10 @@ fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {
         "SELECT assignment, digest, size FROM document_reference WHERE client = ?1 AND until IS NULL",
     )?
     .query_map([client.as_str()], |row| {
-        let size: Option<i64> = row.get("size")?;
-        let document =
-            Blob { digest: row.digest("digest")?, size: size.and_then(|size| u64::try_from(size).ok()) };
-        Ok(Entry { id: AssignmentId::from_uuid(row.uuid("assignment")?), document })
+        let size: Option<i64> = row.get(2)?;
+        let digest = Digest::from_bytes(row.get(1)?);
+        let document = Blob { digest, size: size.and_then(|size| u64::try_from(size).ok()) };
+        Ok(Entry { id: AssignmentId::from_uuid(uuid::Uuid::from_bytes(row.get(0)?)), document })
     })?
     .collect()
 }
@@ -445,26 +460,19 @@ fn publish_client(sql: &Sql<'_>, publication: &ClientPublication, at: Moment) ->
     let ClientPublication { client, expected, manifest, assignments } = publication;
     let version = manifest.as_ref().map_or(*expected, |new| new.manifest.version());
     // A client that was put out since then gets nothing; a new look leaves it out.
-    let accepted = sql
-        .statement("SELECT 1 FROM client WHERE id = ?1 AND standing = 'accepted'")?
-        .exists([client.as_str()])?;
-    if !accepted {
-        return Err(PublishError::ManifestMoved(client.clone()));
-    }
-    match manifest {
-        Some(new) => {
-            swap_manifest(sql, client, *expected, new)?;
-            git::record(sql, client, new, at)?;
-        }
-        None => {
-            let expected = column::unsigned("the manifest version", *expected)?;
-            let holds = sql
-                .statement("SELECT 1 FROM manifest WHERE client = ?1 AND version = ?2")?
-                .exists((client.as_str(), expected))?;
-            if !holds {
-                return Err(PublishError::ManifestMoved(client.clone()));
-            }
-        }
+    let bundle = sql
+        .statement(
+            "SELECT bundle FROM manifest JOIN client ON client.id = manifest.client
+             WHERE client = ?1 AND version = ?2 AND standing = 'accepted'",
+        )?
+        .query_row((client.as_str(), column::unsigned("the manifest version", *expected)?), |row| {
+            Ok(row.get::<_, Option<[u8; 32]>>(0)?.map(Digest::from_bytes))
+        })
+        .optional()?
+        .ok_or_else(|| PublishError::ManifestMoved(client.clone()))?;
+    if let Some(new) = manifest {
+        swap_manifest(sql, client, *expected, bundle, new)?;
+        git::record(sql, client, new, at)?;
     }
     for change in assignments {
         match change {
@@ -528,21 +536,17 @@ fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> R
     Ok(())
 }
 
-/// Puts the new manifest in place of the one that was seen, and keeps both fetchable.
+/// Puts the new manifest in place of the one that was seen, with `old_bundle`, and keeps both fetchable.
 fn swap_manifest(
     sql: &Sql<'_>,
     client: &ClientId,
     expected: u64,
+    old_bundle: Option<Digest>,
     new: &NewManifest,
 ) -> Result<(), PublishError> {
     let NewManifest { manifest, body, bundle, documents } = new;
     let version = column::unsigned("the manifest version", manifest.version())?;
     let seen = column::unsigned("the manifest version", expected)?;
-    let old_bundle = sql
-        .statement("SELECT bundle FROM manifest WHERE client = ?1 AND version = ?2")?
-        .query_row((client.as_str(), seen), |row| row.digest_maybe("bundle"))
-        .optional()?
-        .ok_or_else(|| PublishError::ManifestMoved(client.clone()))?;
     if manifest.version() <= expected {
         return Err(Error::Damaged { what: "a manifest version that does not grow" }.into());
     }
@@ -550,7 +554,6 @@ fn swap_manifest(
     // What went out of the manifest before this one is out of reach now.
     forget_before(sql, client, seen)?;
 
-    let fresh: HashMap<Digest, &Vec<u8>> = documents.iter().map(|bytes| (Digest::of(bytes), bytes)).collect();
     let before: BTreeMap<AssignmentId, Blob> =
         entries(sql, client)?.into_iter().map(|entry| (entry.id, entry.document)).collect();
     let after: BTreeMap<AssignmentId, Blob> =
@@ -565,8 +568,8 @@ fn swap_manifest(
     }
     for (id, document) in &after {
         if before.get(id).map(|before| before.digest) != Some(document.digest) {
-            if let Some(bytes) = fresh.get(&document.digest) {
-                keep_blob(sql, document.digest, bytes)?;
+            if let Some(fresh) = documents.iter().find(|fresh| fresh.digest() == document.digest) {
+                keep_blob(sql, document.digest, fresh.bytes())?;
             }
             let size = document.size.map(|size| column::unsigned("a size", size)).transpose()?;
             // The foreign key refuses a document whose bytes nobody brought.

@@ -15,6 +15,8 @@ use crate::writer::{Tx, Writer};
 
 /// More readers than cores only wait for one another.
 const READERS: usize = 4;
+/// Of these, as many may serve devices: thousands of them that fetch at once must not keep operators waiting.
+const READERS_FOR_DEVICES: usize = READERS - 1;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -42,6 +44,7 @@ struct Inner {
     writer: Writer,
     readers: Mutex<Vec<Connection>>,
     turns: Semaphore,
+    device_turns: Semaphore,
     directory: PathBuf,
     _lock: File,
 }
@@ -61,6 +64,7 @@ impl Store {
             writer,
             readers: Mutex::default(),
             turns: Semaphore::new(READERS),
+            device_turns: Semaphore::new(READERS_FOR_DEVICES),
             directory,
             _lock: lock,
         };
@@ -83,6 +87,15 @@ impl Store {
         self.inner.writer.write(work).await
     }
 
+    /// As [`Store::read`], for what whole fleets ask for at the same time.
+    pub(crate) async fn read_for_device<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Sql<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let _turn = self.inner.device_turns.acquire().await.map_err(|_| Error::Closed)?;
+        self.read(work).await
+    }
+
     /// Reads from one consistent picture, off the async threads.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
@@ -97,9 +110,10 @@ impl Store {
                 None => connection::reading(&inner.directory)?,
             };
             let result = (|| {
-                connection.execute_batch("BEGIN")?;
-                let result = work(&Sql::new(&connection));
-                connection.execute_batch("COMMIT")?;
+                let sql = Sql::new(&connection);
+                sql.statement("BEGIN")?.execute([])?;
+                let result = work(&sql);
+                sql.statement("COMMIT")?.execute([])?;
                 result
             })();
             if connection.is_autocommit() {

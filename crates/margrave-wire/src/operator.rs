@@ -225,7 +225,7 @@ pub struct Deployment {
     /// It was removed, and is shown until every device has said that it is gone.
     #[serde(default)]
     pub removing: bool,
-    /// Each device that it is on; a list of deployments leaves them out and only counts.
+    /// Each device that it is on; a list of deployments and the answer to a change leave them out and only count.
     #[serde(default)]
     pub assignments: Vec<Assignment>,
     #[serde(default)]

@@ -30,7 +30,9 @@ pub(super) struct Plant {
 impl Plant {
     pub(super) fn build(lab: &Lab, table: &mut Table) -> Result<Plant> {
         let stage = Stage::new(&lab.programs, &lab.scratch)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        // Devices that heard first must not keep others from hearing: every other turn for whoever waits longest.
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().global_queue_interval(2).enable_all().build()?;
         let mut roster = Roster::open(&stage.path("simulated"))?;
         let (server, _) = stage.serve(None)?;
         let operator = stage.operator()?;

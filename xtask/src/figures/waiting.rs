@@ -11,12 +11,11 @@ use margrave_wire::operator::{Deployment, PREFIX, PutDeployment, Targets};
 
 use super::Lab;
 use super::plant::{Plant, until, waiting};
-use super::stage::pss;
+use super::stage::{Process, pss, wait_for};
 use super::table::{Table, millis};
 
 /// Memory is read when everybody has been waiting for this long.
 const SETTLED: Duration = Duration::from_secs(5);
-const NAME: &str = "waiting";
 
 pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result<()> {
     // A fresh process: what earlier figures left in its heap would flatter this one.
@@ -52,42 +51,96 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
     );
     report_troubles(table, "errors while connecting", &fleet, &fleet.tally().look(), false);
 
-    publish(plant, &fleet, package, all, table)?;
+    publish(plant, &fleet, package, ("waiting", "one publish to all"), all, table)?;
 
-    // The restart: everybody loses their connection at once.
-    let before = fleet.tally().look();
-    let begun = Instant::now();
-    server.stop()?;
-    let stopped = begun.elapsed();
-    (server, _) = plant.stage.serve(None)?;
-    let listening = Instant::now();
-    fleet.tally().forgive_absence();
-    let down = begun.elapsed() - stopped;
-    let at_listening = fleet.tally().look();
-    let what = "all clients wait again";
-    plant.runtime.block_on(until(&fleet, what, |look| look.waiting == all && look.reached == all))?;
-    let took = listening.elapsed();
-    let look = fleet.tally().look();
-    table.row(
-        format!("server restart with {clients} clients: stopping, not there"),
-        format!("{}, {}", seconds(stopped), seconds(down)),
-        "",
-    );
-    let paced = look.paced - before.paced;
-    table.row("reconnect storm, from listening until the last is served and waits", seconds(took), "");
-    table.row("reconnect storm, paced answers (Retry-After)", paced.to_string(), "");
-    report_troubles(
-        table,
-        "reconnect storm, other errors once it listens",
-        &fleet,
-        &look.since(&at_listening),
-        true,
-    );
+    // Everybody loses their connection at once.
+    for end in [End::Asked, End::Killed] {
+        server = storm(plant, &fleet, server, end, all, table)?;
+    }
+    // Who is told of a change was there to be told.
+    publish(plant, &fleet, package, ("again", "after both, one more publish to all"), all, table)?;
     plant.runtime.block_on(fleet.stop());
     server.stop()
 }
 
-fn publish(plant: &Plant, fleet: &Fleet, package: &str, all: u64, table: &mut Table) -> Result<()> {
+/// How a server comes to its end.
+#[derive(Clone, Copy)]
+enum End {
+    Asked,
+    Killed,
+}
+
+impl End {
+    fn words(self) -> &'static str {
+        match self {
+            End::Asked => "restart",
+            End::Killed => "kill -9 and start",
+        }
+    }
+}
+
+/// The server goes and comes back, and with it all of its clients.
+fn storm(
+    plant: &Plant,
+    fleet: &Fleet,
+    server: Process,
+    end: End,
+    all: u64,
+    table: &mut Table,
+) -> Result<Process> {
+    let before = fleet.tally().look();
+    let begun = Instant::now();
+    match end {
+        End::Asked => server.stop()?,
+        End::Killed => drop(server),
+    }
+    let stopped = begun.elapsed();
+    let connections = fleet.connections();
+    let (server, _) = plant.stage.serve(None)?;
+    let listening = Instant::now();
+    fleet.tally().forgive_absence();
+    let down = begun.elapsed() - stopped;
+    let at_listening = fleet.tally().look();
+    // A poll counts as waiting while it is still dialling, so that each has a new connection is asked besides.
+    wait_for("all clients are connected again", || {
+        let look = fleet.tally().look();
+        let each = fleet.connections().iter().zip(&connections).all(|(now, before)| now > before);
+        Ok((each && look.waiting == all && look.reached == all).then_some(()))
+    })?;
+    let took = listening.elapsed();
+    let look = fleet.tally().look();
+    let end = end.words();
+    table.row(
+        format!("{end} of the server with {all} clients: stopping, not there"),
+        format!("{}, {}", seconds(stopped), seconds(down)),
+        "",
+    );
+    table.row(
+        format!("{end}, reconnect storm: from listening until the last is served and waits"),
+        seconds(took),
+        "",
+    );
+    let paced = look.paced - before.paced;
+    table.row(format!("{end}, reconnect storm: paced answers (Retry-After)"), paced.to_string(), "");
+    report_troubles(
+        table,
+        &format!("{end}, reconnect storm: other errors once it listens"),
+        fleet,
+        &look.since(&at_listening),
+        true,
+    );
+    Ok(server)
+}
+
+/// One more deployment for everybody, under the first of the names; the second is what the table calls it.
+fn publish(
+    plant: &Plant,
+    fleet: &Fleet,
+    package: &str,
+    (name, what): (&str, &str),
+    all: u64,
+    table: &mut Table,
+) -> Result<()> {
     let operator = plant.stage.operator()?;
     let want = PutDeployment {
         package: package.to_owned(),
@@ -107,7 +160,7 @@ fn publish(plant: &Plant, fleet: &Fleet, package: &str, all: u64, table: &mut Ta
     let reports = 3 * all;
     let (answered, last, first, done) = plant.runtime.block_on(async {
         let call = async {
-            let request = Request::put(format!("{PREFIX}/deployments/{NAME}")).json(&want);
+            let request = Request::put(format!("{PREFIX}/deployments/{name}")).json(&want);
             let _: Deployment = operator.ask(request.timeout(Duration::from_secs(120))).await?;
             anyhow::Ok(begun.elapsed())
         };
@@ -121,22 +174,25 @@ fn publish(plant: &Plant, fleet: &Fleet, package: &str, all: u64, table: &mut Ta
         let (answered, (first, last), done) = tokio::try_join!(call, told, installed)?;
         anyhow::Ok((answered, last - begun, first - begun, done))
     })?;
-    table.row("one publish to all: the operator's call is answered after", seconds(answered), "");
+    table.row(format!("{what}: the operator's call is answered after"), seconds(answered), "");
     table.judged(
-        "one publish to all: from the operator's call until the last client is answered",
+        format!("{what}: from the operator's call until the last client is answered"),
         format!("{} (the first after {})", seconds(last), seconds(first)),
         "≤ 2 s",
         last <= Duration::from_secs(2),
     );
-    let what = "one publish to all: until the last INSTALLED is durable (installing takes 0.5 to 1.5 s)";
-    table.row(what, seconds(done), "");
+    table.row(
+        format!("{what}: until the last INSTALLED is durable (installing takes 0.5 to 1.5 s)"),
+        seconds(done),
+        "",
+    );
     let look = fleet.tally().look().since(&before);
     table.row(
-        "one publish to all: reports, p50 and p99",
+        format!("{what}: reports, p50 and p99"),
         format!("{}, {}", millis(look.report_times.quantile(0.5)), millis(look.report_times.quantile(0.99))),
         "",
     );
-    report_troubles(table, "one publish to all: errors", fleet, &look, false);
+    report_troubles(table, &format!("{what}: errors"), fleet, &look, true);
     Ok(())
 }
 

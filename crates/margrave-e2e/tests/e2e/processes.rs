@@ -1,6 +1,7 @@
 //! The whole path with real processes: install, update, remove, and what survives `kill -9`.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::stage::{PRETENDED, Stage, program, wait_for};
 
@@ -148,6 +149,43 @@ fn a_token_works_once_and_a_wrong_pin_never() {
     assert!(!stage.path("b").join("identity.json").exists());
     let same_place = join("a", &text("token"), &text("pin"));
     assert!(String::from_utf8_lossy(&same_place.stderr).contains("already"), "{same_place:?}");
+}
+
+#[test]
+fn a_server_killed_while_it_publishes_has_told_all_devices_or_none_and_finishes_by_itself() {
+    let mut stage = Stage::start();
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let devices = ["line-1", "line-2", "line-3"];
+    let _agents = devices.map(|device| {
+        stage.join(device);
+        stage.simulated(device, "10ms")
+    });
+    // Before, during and after the change, as it falls.
+    for millis in [0, 15, 30, 45, 60, 90, 200] {
+        let name = format!("hello-{millis}");
+        let mut deploying = stage
+            .command()
+            .args([
+                "deploy", "hello", "--name", &name, "--to", devices[0], "--to", devices[1], "--to",
+                devices[2],
+            ])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("our own program starts");
+        std::thread::sleep(Duration::from_millis(millis));
+        stage.server().kill();
+        deploying.wait().expect("our own child can be waited for");
+        stage.start_server();
+        let known = stage.margrave(&["deployment", "show", &name]).status.success();
+        for device in devices {
+            if known {
+                stage.wait_state(device, &name, "INSTALLED");
+            } else {
+                assert!(stage.assignment(device, &name).is_none(), "{name} on {device}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use margrave_store::{Standing, Store};
 use margrave_wire::Dialect;
 use tokio::sync::watch;
 
+use super::telling::Telling;
 use super::{Error, Fleet, LiveManifest};
 
 #[derive(Clone)]
@@ -33,6 +34,8 @@ struct Live {
     fetched: AtomicU64,
     /// Polls that are being held.
     held: AtomicUsize,
+    /// How often those that were held have been let go.
+    releases: AtomicUsize,
 }
 
 /// A client holds one poll, and perhaps one more that its network lost; what lies beyond is answered at once.
@@ -57,6 +60,7 @@ impl Drop for Held<'_> {
 #[derive(Default)]
 pub(super) struct Clients {
     known: RwLock<HashMap<ClientId, Arc<Live>>>,
+    telling: Telling,
     /// Nothing is held any more.
     released: AtomicBool,
     /// Which signed clients have a device of that name. Their own names are numbers that we made up, so people
@@ -106,6 +110,7 @@ impl Clients {
             contact_saved: AtomicU64::new(contact.map_or(0, |at| at.0)),
             fetched: AtomicU64::new(0),
             held: AtomicUsize::new(0),
+            releases: AtomicUsize::new(0),
         };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.entry(client).or_insert_with(|| Arc::new(live));
@@ -172,16 +177,27 @@ impl Clients {
         }
     }
 
-    /// Puts a durable manifest in front of its client. An older one never replaces a newer one, whoever comes first.
-    pub(super) fn show(&self, client: &ClientId, version: u64, body: Bytes) {
-        let Some(live) = self.of(client) else { return };
-        live.state.send_if_modified(|state| {
-            let newer = version > state.manifest.version;
-            if newer {
-                state.manifest = LiveManifest { version, etag: Digest::of(&body), body };
-            }
-            newer
-        });
+    /// Puts durable manifests in front of their clients. An older one never replaces a newer one, whoever comes first.
+    pub(super) fn show(&self, manifests: impl IntoIterator<Item = (ClientId, u64, Bytes)>) {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let shown: Vec<(Arc<Live>, LiveManifest)> = manifests
+            .into_iter()
+            .filter_map(|(client, version, body)| {
+                let manifest = LiveManifest { version, etag: Digest::of(&body), body };
+                Some((known.get(&client)?.clone(), manifest))
+            })
+            .collect();
+        drop(known);
+        self.telling.begin(shown.iter().map(|(live, _)| live.held.load(Ordering::Relaxed)).sum());
+        for (live, manifest) in shown {
+            live.state.send_if_modified(|state| {
+                let newer = manifest.version > state.manifest.version;
+                if newer {
+                    state.manifest = manifest;
+                }
+                newer
+            });
+        }
     }
 
     /// When the client was last heard of, also if that is not in the store yet.
@@ -258,20 +274,41 @@ impl Fleet {
         Some(manifest)
     }
 
-    /// Returns when the client's manifest differs from `than`, the client is put out, or time is up. `false` at once
-    /// when the client has as many polls held as it may.
+    /// Returns when the client's manifest differs from `than`, the client is put out or let go, or time is up. `false`
+    /// at once when the client has as many polls held as it may.
     pub async fn manifest_changed(&self, client: &ClientId, than: Digest, within: Duration) -> bool {
         let Some(live) = self.live.of(client) else { return false };
+        let releases = live.releases.load(Ordering::Relaxed);
         let Some(_held) = Held::one_of(&live.held) else { return false };
         let mut state = live.state.subscribe();
         let changed = state.wait_for(|state| {
             state.standing != Standing::Accepted
                 || state.manifest.etag != than
                 || self.live.released.load(Ordering::Relaxed)
+                || live.releases.load(Ordering::Relaxed) != releases
         });
         // The sender lives as long as `live`; only time can end this without a change.
         drop(tokio::time::timeout(within, changed).await);
+        if live.state.borrow().manifest.etag != than {
+            self.live.telling.told();
+        }
         true
+    }
+
+    /// Answers the polls of a client that are being held now, although there is nothing new: their connection ends.
+    pub fn release_held(&self, client: &ClientId) {
+        if let Some(live) = self.live.of(client)
+            && live.held.load(Ordering::Relaxed) > 0
+        {
+            live.releases.fetch_add(1, Ordering::Relaxed);
+            live.state.send_modify(|_| {});
+        }
+    }
+
+    /// Ends when those who are being told of new manifests have been; at once as a rule, and soon in any case. What
+    /// takes more than an answer from memory waits for this.
+    pub async fn everybody_told(&self) {
+        self.live.telling.over().await;
     }
 
     /// Ends the wait of everybody who waits for a manifest, and of whoever comes later; for a server that stops.

@@ -6,7 +6,7 @@ use margrave_core::deployment::Targets;
 use margrave_core::id::{DeviceRef, PackageId, PackageVersion, ProfileId};
 use margrave_core::package::Profile;
 use margrave_core::publish::choose_profile;
-use margrave_store::DeviceRecord;
+use margrave_store::Candidate;
 use margrave_wire::operator;
 
 use super::catalog::Entry;
@@ -48,7 +48,7 @@ impl Fleet {
 fn fitting<'a>(
     entry: &'a Entry,
     wanted: Option<&'a ProfileId>,
-    record: &DeviceRecord,
+    record: &Candidate,
 ) -> Result<&'a Profile, Vec<String>> {
     let Some(body) = &record.capabilities else {
         return Err(vec!["has not reported its capabilities yet".to_owned()]);

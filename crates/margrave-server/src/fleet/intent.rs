@@ -13,14 +13,12 @@ use margrave_core::id::{
 use margrave_core::package::Package;
 use margrave_core::parameters::{Answers, ParameterValue, ScalarType, Schema, in_force, resolve};
 use margrave_core::violation::{Violation, join};
-use margrave_store::{
-    DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, PublishError, Scope, Standing,
-};
+use margrave_store::{Candidate, DeploymentRecord, Intent, NewEvent, Publication, Standing};
 use margrave_wire::{Dialect, operator};
 use serde_json::Value;
 
 use super::catalog::{Entry, Pulled, all_kept, by_version};
-use super::publish::{ATTEMPTS_MAX, Decision, Wish};
+use super::publish::{ATTEMPTS_MAX, Decision, Unpublished, Wish};
 use super::token::label_changes;
 use super::{Actor, Error, Fleet, Preview, PreviewFit};
 
@@ -62,6 +60,7 @@ impl Fleet {
         }
     }
 
+    /// Creates or changes a deployment; the answer counts its assignments and does not list them.
     pub async fn put_deployment(
         &self,
         actor: &Actor,
@@ -69,7 +68,7 @@ impl Fleet {
         want: operator::PutDeployment,
     ) -> Result<operator::Deployment, Error> {
         self.change(actor, Change::PutDeployment { name: name.clone(), want }).await?;
-        self.deployment(name).await
+        self.deployment_counted(name).await
     }
 
     /// Takes a deployment away from all its devices. They are shown until each said that it is gone. `seen` is the
@@ -118,6 +117,7 @@ impl Fleet {
         let _deciding = self.deciding.write().await;
         for attempt in 1.. {
             let Draft { held, wish, devices, named } = self.draft(name, want).await?;
+            tracing::debug!(deployment = %name, devices = devices.len(), "a wish was checked");
             let deployment = &wish.deployment;
             let unchanged = |held: &DeploymentRecord| {
                 let mut same = deployment.clone();
@@ -151,12 +151,12 @@ impl Fleet {
             let Deployment { package, version, revision, .. } = deployment;
             let text = format!(
                 "{name} {verb}: {package} {version}, revision {revision}, {} changed",
-                counted(decision.clients.len(), "manifest")
+                counted(decision.touched.len(), "manifest")
             );
             let event = NewEvent::new(at, kind, &actor.name, text)
                 .deployment(name)
                 .package(format!("{package} {version}"));
-            let Decision { clients, misfits, .. } = decision;
+            let Decision { touched, misfits, .. } = decision;
             let publication = Publication {
                 at,
                 intent: Some(Intent::Put {
@@ -164,15 +164,13 @@ impl Fleet {
                     seen: held.map(|held| held.deployment.revision),
                     by: actor.name.clone(),
                 }),
-                clients,
                 misfits,
-                settled: Vec::new(),
                 events: vec![event],
+                ..Default::default()
             };
-            match self.publish(publication).await {
-                Err(PublishError::RevisionMoved | PublishError::ManifestMoved(_))
-                    if attempt < ATTEMPTS_MAX => {}
-                done => return done.map_err(publish_error),
+            match self.publish(publication, touched).await {
+                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {}
+                done => return Ok(done?),
             }
         }
         unreachable!("the last attempt returns")
@@ -185,22 +183,20 @@ impl Fleet {
             let held = held.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
             check_seen(name, Some(&held), seen)?;
             let held = held.deployment;
-            let assignments = self.store.assignments(Scope::Deployment(held.id)).await?;
-            let clients = self.decide_removal(assignments).await?;
+            let assignments = self.store.assignments_held(held.id).await?;
+            let touched = self.decide_removal(assignments).await?;
             let at = self.now();
-            let text = format!("{name} was removed, {} changed", counted(clients.len(), "manifest"));
+            let text = format!("{name} was removed, {} changed", counted(touched.len(), "manifest"));
             let event = NewEvent::new(at, "deployment.removed", &actor.name, text).deployment(name);
             let publication = Publication {
                 at,
                 intent: Some(Intent::Remove { id: held.id, seen: held.revision, by: actor.name.clone() }),
-                clients,
                 events: vec![event],
                 ..Default::default()
             };
-            match self.publish(publication).await {
-                Err(PublishError::RevisionMoved | PublishError::ManifestMoved(_))
-                    if attempt < ATTEMPTS_MAX => {}
-                done => return done.map_err(publish_error),
+            match self.publish(publication, touched).await {
+                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {}
+                done => return Ok(done?),
             }
         }
         unreachable!("the last attempt returns")
@@ -298,7 +294,7 @@ impl Fleet {
         &self,
         want: &operator::Targets,
         broken: &mut Vec<Violation>,
-    ) -> Result<(Targets, Vec<DeviceRecord>), Error> {
+    ) -> Result<(Targets, Vec<Candidate>), Error> {
         if want.devices.is_empty() && want.labels.is_empty() {
             broken.push(Violation::new(
                 "/targets",
@@ -354,7 +350,7 @@ impl Fleet {
 
 /// Whether the record only keeps the place of a device that will have another name: signed clients have numbers
 /// that we made up, and no device calls itself so.
-fn is_unnamed(record: &DeviceRecord) -> bool {
+fn is_unnamed(record: &Candidate) -> bool {
     record.dialect == Dialect::Signed
         && record.capabilities.is_none()
         && record.device.device.as_str() == record.device.client.as_str()
@@ -364,7 +360,7 @@ fn is_unnamed(record: &DeviceRecord) -> bool {
 struct Draft {
     held: Option<DeploymentRecord>,
     wish: Wish,
-    devices: Vec<DeviceRecord>,
+    devices: Vec<Candidate>,
     named: BTreeSet<DeviceRef>,
 }
 
@@ -391,18 +387,6 @@ fn check_seen(
 
 fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
-}
-
-fn publish_error(error: PublishError) -> Error {
-    match error {
-        PublishError::RevisionMoved | PublishError::ManifestMoved(_) => {
-            Error::conflict("others change the same things at this moment; try again")
-        }
-        PublishError::PackageGone => {
-            Error::conflict("the package was removed from the catalog in between; add it again first")
-        }
-        PublishError::Store(error) => error.into(),
-    }
 }
 
 fn read_profile(package: &Package, want: Option<&str>, broken: &mut Vec<Violation>) -> Option<ProfileId> {

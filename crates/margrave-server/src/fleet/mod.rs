@@ -20,6 +20,7 @@ mod publish;
 mod report;
 mod revision;
 mod signed;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod token;

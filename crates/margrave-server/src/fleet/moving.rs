@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::Deployment;
 use margrave_core::id::{ClientId, DeviceId, DeviceRef};
-use margrave_store::{DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, PublishError, Standing};
+use margrave_store::{Candidate, DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, Standing};
 use margrave_wire::{Dialect, operator};
 
 use super::device::speaks_for_itself;
 use super::intent::Change;
-use super::publish::{ATTEMPTS_MAX, Decision, Unplaced, Wish};
+use super::publish::{ATTEMPTS_MAX, Decision, Unplaced, Unpublished, Wish};
 use super::signed::admission_error;
 use super::{Actor, Error, Fleet};
 
@@ -143,7 +143,7 @@ impl Fleet {
                 record.deployment.targets.devices.iter().filter_map(|device| places.get(device)).collect();
             for device in new.iter().filter(|record| named.contains(&&record.device)) {
                 if let Err(Unplaced::Misfit(reasons)) =
-                    wish.place(device, None, &self.options.registry_address)
+                    wish.place(&Candidate::from(device), None, &self.options.registry_address)
                 {
                     let device = self.live.spoken(&device.device);
                     misfits.push(operator::Misfit { device, reasons, temporary: false });
@@ -174,7 +174,7 @@ impl Fleet {
         for attempt in 1.. {
             let Some(wish) = self.renamed(&record, places).await? else { return Ok(()) };
             let devices = self.store.devices_targeted(&wish.deployment.targets).await?;
-            let Decision { clients, misfits, .. } = self.decide_deployment(&wish, devices).await?;
+            let Decision { touched, misfits, .. } = self.decide_deployment(&wish, devices).await?;
             let name = wish.deployment.name.clone();
             let at = self.now();
             let text = format!("{name} names the devices that were moved by their new names");
@@ -185,23 +185,18 @@ impl Fleet {
                     seen: Some(record.deployment.revision),
                     by: by.to_owned(),
                 }),
-                clients,
                 misfits,
-                settled: Vec::new(),
                 events: vec![NewEvent::new(at, "deployment.changed", by, text).deployment(&name)],
+                ..Default::default()
             };
-            match self.publish(publication).await {
-                Err(PublishError::RevisionMoved | PublishError::ManifestMoved(_))
-                    if attempt < ATTEMPTS_MAX =>
-                {
+            match self.publish(publication, touched).await {
+                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {
                     match self.store.deployment(&name).await?.filter(|found| !found.removed) {
                         Some(found) => record = found,
                         None => return Ok(()),
                     }
                 }
-                Err(PublishError::Store(error)) => return Err(error.into()),
-                Err(error) => return Err(Error::conflict(error.to_string())),
-                Ok(()) => return Ok(()),
+                done => return Ok(done?),
             }
         }
         unreachable!("the last attempt returns")

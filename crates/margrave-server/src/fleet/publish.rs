@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use margrave_core::deployment::Deployment;
-use margrave_core::digest::Digest;
+use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, ClientId, DeviceRef, ProfileId};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
@@ -18,16 +18,20 @@ use margrave_core::publish::{choose_profile, next_manifest};
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
-    AssignmentChange, AssignmentRecord, ClientPicture, ClientPublication, DeviceRecord, MisfitRecord,
-    NewManifest, Publication, PublishError, Scope, Standing, WantedAssignment,
+    AssignmentChange, Candidate, ClientPicture, ClientPublication, DeviceRecord, HeldAssignment,
+    MisfitRecord, NewManifest, Publication, PublishError, Standing, Store, WantedAssignment,
 };
 use margrave_wire::bundle;
 
 use super::catalog::Entry;
+use super::client::Clients;
 use super::{Error, Fleet};
+use crate::cores;
 
 /// Losing so often against other writers means that something else is wrong.
 pub(super) const ATTEMPTS_MAX: u32 = 5;
+/// Below this, starting threads costs more than it gains.
+const WORTH_A_THREAD: usize = 64;
 /// Devices that are settled in one transaction.
 const SETTLED_TOGETHER_MAX: u32 = 500;
 
@@ -44,7 +48,7 @@ pub(super) struct Wish {
 /// One document for one device.
 pub(super) struct Placed {
     pub(super) wanted: WantedAssignment,
-    bytes: Vec<u8>,
+    document: Document,
 }
 
 /// Why a device gets no document.
@@ -69,9 +73,45 @@ impl Unplaced {
     }
 }
 
+/// What is to change for one client, and what it is now.
+pub(super) struct Touched {
+    picture: ClientPicture,
+    changes: Changes,
+    /// Those that the present manifest lists, where any of them stays.
+    documents: BTreeMap<AssignmentId, Vec<u8>>,
+}
+
+/// Why a decision was not published.
+pub(super) enum Unpublished {
+    /// Something is not any more what the decision was made from; look again.
+    Moved,
+    Failed(Error),
+}
+
+impl From<PublishError> for Unpublished {
+    fn from(error: PublishError) -> Unpublished {
+        match error {
+            PublishError::RevisionMoved | PublishError::ManifestMoved(_) => Unpublished::Moved,
+            PublishError::PackageGone => Unpublished::Failed(Error::conflict(
+                "the package was removed from the catalog in between; add it again first",
+            )),
+            PublishError::Store(error) => Unpublished::Failed(error.into()),
+        }
+    }
+}
+
+impl From<Unpublished> for Error {
+    fn from(unpublished: Unpublished) -> Error {
+        match unpublished {
+            Unpublished::Moved => Error::conflict("others change the same things at this moment; try again"),
+            Unpublished::Failed(error) => error,
+        }
+    }
+}
+
 /// What is to change, and who was left out.
 pub(super) struct Decision {
-    pub(super) clients: Vec<ClientPublication>,
+    pub(super) touched: Vec<Touched>,
     pub(super) misfits: Vec<MisfitRecord>,
     /// Those among the misfits that are known not to fit.
     pub(super) unfit: BTreeSet<DeviceRef>,
@@ -82,7 +122,7 @@ impl Wish {
     /// keeps where it may choose.
     pub(super) fn place(
         &self,
-        device: &DeviceRecord,
+        device: &Candidate,
         held: Option<&ProfileId>,
         registry_address: &str,
     ) -> Result<Placed, Unplaced> {
@@ -105,7 +145,7 @@ impl Wish {
         for component in &mut workload.components {
             component.repository = reachable(&component.repository, registry_address);
         }
-        let bytes = device.dialect.document(&workload);
+        let document = Document::of(device.dialect.document(&workload));
         let wanted = WantedAssignment {
             id,
             device: device.device.clone(),
@@ -114,9 +154,9 @@ impl Wish {
             package: deployment.package.clone(),
             version: deployment.version.clone(),
             profile: profile.id.clone(),
-            document: Digest::of(&bytes),
+            document: document.digest(),
         };
-        Ok(Placed { wanted, bytes })
+        Ok(Placed { wanted, document })
     }
 }
 
@@ -139,15 +179,21 @@ struct Changes {
 struct Pictures(BTreeMap<ClientId, ClientPicture>);
 
 impl Pictures {
-    fn held(&self, device: &DeviceRef, id: AssignmentId) -> Option<&AssignmentRecord> {
+    fn held(&self, device: &DeviceRef, id: AssignmentId) -> Option<&HeldAssignment> {
         self.0.get(&device.client)?.assignments.iter().find(|held| held.id == id)
     }
 }
 
 impl Fleet {
     async fn pictures(&self, clients: BTreeSet<ClientId>) -> Result<Pictures, Error> {
-        let pictures = self.store.pictures(clients.into_iter().collect()).await?;
-        let accepted = pictures.into_iter().filter(|picture| picture.standing == Standing::Accepted);
+        let clients: Vec<ClientId> = clients.into_iter().collect();
+        // Two readers at once, where it is worth it. A picture has to be true of its own client only: what changed
+        // since it was taken is found out when the decision is published.
+        let (first, second) = clients.split_at(clients.len() / 2);
+        let (first, second) =
+            tokio::try_join!(self.store.pictures(first.to_vec()), self.store.pictures(second.to_vec()))?;
+        let pictures = first.into_iter().chain(second);
+        let accepted = pictures.filter(|picture| picture.standing == Standing::Accepted);
         Ok(Pictures(accepted.map(|picture| (picture.client.clone(), picture)).collect()))
     }
 
@@ -155,21 +201,31 @@ impl Fleet {
     pub(super) async fn decide_deployment(
         &self,
         wish: &Wish,
-        devices: Vec<DeviceRecord>,
+        devices: Vec<Candidate>,
     ) -> Result<Decision, Error> {
-        let held = self.store.assignments(Scope::Deployment(wish.deployment.id)).await?;
+        let held = self.store.assignments_held(wish.deployment.id).await?;
         let mut clients: BTreeSet<ClientId> =
             devices.iter().map(|record| record.device.client.clone()).collect();
         clients.extend(held.iter().filter(|held| held.wanted).map(|held| held.device.client.clone()));
         let pictures = self.pictures(clients).await?;
+        tracing::debug!(deployment = %wish.deployment.name, clients = pictures.0.len(), "the clients were looked at");
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         let mut unfit = BTreeSet::new();
         let mut reached = BTreeSet::new();
-        for device in &devices {
+        let placing = devices.into_iter().map(|device| {
             let id = device.assignment_id(wish.deployment.id);
+            let profile = pictures.held(&device.device, id).map(|held| held.profile.clone());
+            (id, device, profile)
+        });
+        let (of, address) = (wish.clone(), self.options.registry_address.clone());
+        let placed = cores::spread(placing.collect(), WORTH_A_THREAD, move |(id, device, profile)| {
+            let placed = of.place(&device, profile.as_ref(), &address);
+            (id, device, placed)
+        });
+        for (id, device, placed) in placed.await {
             let held = pictures.held(&device.device, id);
-            match wish.place(device, held.map(|held| &held.profile), &self.options.registry_address) {
+            match placed {
                 Ok(placed) => {
                     reached.insert(id);
                     if needs(held, &placed) {
@@ -192,21 +248,22 @@ impl Fleet {
         for held in held.iter().filter(|held| held.wanted && !reached.contains(&held.id)) {
             changes.entry(held.device.client.clone()).or_default().dropped.push(held.id);
         }
-        let clients = self.publications(&pictures, changes).await?;
-        Ok(Decision { clients, misfits, unfit })
+        tracing::debug!(deployment = %wish.deployment.name, clients = changes.len(), "the devices were placed");
+        let touched = self.consider(pictures, changes).await?;
+        Ok(Decision { touched, misfits, unfit })
     }
 
     /// What taking these assignments away means.
     pub(super) async fn decide_removal(
         &self,
-        assignments: Vec<AssignmentRecord>,
-    ) -> Result<Vec<ClientPublication>, Error> {
+        assignments: Vec<HeldAssignment>,
+    ) -> Result<Vec<Touched>, Error> {
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         for held in assignments.into_iter().filter(|held| held.wanted) {
             changes.entry(held.device.client).or_default().dropped.push(held.id);
         }
         let pictures = self.pictures(changes.keys().cloned().collect()).await?;
-        self.publications(&pictures, changes).await
+        self.consider(pictures, changes).await
     }
 
     /// What all deployments mean for devices about which something changed.
@@ -222,9 +279,10 @@ impl Fleet {
         for device in devices {
             // Also without any wish: what its manifest still lists may be meant for nobody any more.
             changes.entry(device.device.client.clone()).or_default();
+            let candidate = Candidate::from(device);
             for wish in &wishes {
                 let deployment = &wish.deployment;
-                let id = device.assignment_id(deployment.id);
+                let id = candidate.assignment_id(deployment.id);
                 let held = pictures.held(&device.device, id).filter(|held| held.wanted);
                 let targeted = deployment.targets.matches(&device.device, &device.labels);
                 let mut reasons = Vec::new();
@@ -232,7 +290,7 @@ impl Fleet {
                 let kept = held.is_some() && targeted && device.capabilities.is_some();
                 if !kept {
                     let placed = targeted
-                        .then(|| wish.place(device, None, &self.options.registry_address))
+                        .then(|| wish.place(&candidate, None, &self.options.registry_address))
                         .transpose();
                     let changes = changes.entry(device.device.client.clone()).or_default();
                     match placed {
@@ -253,8 +311,8 @@ impl Fleet {
                 });
             }
         }
-        let clients = self.publications(&pictures, changes).await?;
-        Ok(Decision { clients, misfits, unfit: BTreeSet::new() })
+        let touched = self.consider(pictures, changes).await?;
+        Ok(Decision { touched, misfits, unfit: BTreeSet::new() })
     }
 
     async fn wishes(&self) -> Result<Vec<Wish>, Error> {
@@ -275,92 +333,39 @@ impl Fleet {
         Ok(wishes)
     }
 
-    async fn publications(
+    /// Those for whom something changes, with what they keep.
+    async fn consider(
         &self,
-        pictures: &Pictures,
+        mut pictures: Pictures,
         changes: BTreeMap<ClientId, Changes>,
-    ) -> Result<Vec<ClientPublication>, Error> {
-        let mut publications = Vec::new();
+    ) -> Result<Vec<Touched>, Error> {
+        let mut touched = Vec::new();
         for (client, changes) in changes {
-            let Some(picture) = pictures.0.get(&client) else { continue };
-            if changes.wanted.is_empty() && changes.dropped.is_empty() && !lists_unwanted(picture) {
+            let Some(picture) = pictures.0.remove(&client) else { continue };
+            if changes.wanted.is_empty() && changes.dropped.is_empty() && !lists_unwanted(&picture) {
                 continue;
             }
-            publications.push(self.publication(picture, changes).await?);
+            touched.push(Touched { picture, changes, documents: BTreeMap::new() });
         }
-        Ok(publications)
+        let staying = touched.iter().filter(|touched| stays(&touched.picture, &touched.changes));
+        let staying = staying.map(|touched| touched.picture.client.clone()).collect();
+        let mut documents = self.store.documents(staying).await?;
+        for touched in &mut touched {
+            touched.documents = documents.remove(&touched.picture.client).unwrap_or_default();
+        }
+        Ok(touched)
     }
 
-    /// The next manifest of one client, with the documents and the bundle that it needs.
-    async fn publication(
+    /// Makes a decision durable, then shows it to the clients. Once begun it goes on to its end, also when whoever
+    /// asked for it went away: what is durable must be shown.
+    pub(super) async fn publish(
         &self,
-        picture: &ClientPicture,
-        changes: Changes,
-    ) -> Result<ClientPublication, Error> {
-        let Changes { wanted, dropped } = changes;
-        let mut entries: BTreeMap<AssignmentId, ManifestEntry> =
-            picture.manifest.entries().iter().map(|entry| (entry.id, *entry)).collect();
-        // What stays is what is wanted now, not what happens to be listed: while a client was retired, deployments
-        // went or changed without its manifest.
-        let kept = |id: &AssignmentId| !dropped.contains(id) && is_wanted(picture, *id);
-        entries.retain(|id, _| kept(id));
-        for placed in &wanted {
-            let document =
-                Blob { digest: placed.wanted.document, size: u64::try_from(placed.bytes.len()).ok() };
-            entries.insert(placed.wanted.id, ManifestEntry { id: placed.wanted.id, document });
-        }
-        let mut documents = self.store.documents(&picture.client).await?;
-        documents.retain(|id, _| entries.contains_key(id));
-        documents.extend(wanted.iter().map(|placed| (placed.wanted.id, placed.bytes.clone())));
-
-        let mut bundled = None;
-        let above = floor(picture)?;
-        let manifest = next_manifest(Some(&above), entries.into_values().collect(), |_| {
-            let documents: Vec<(AssignmentId, &[u8])> =
-                documents.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect();
-            let bytes = bundle::write(&documents);
-            let blob = Blob { digest: Digest::of(&bytes), size: u64::try_from(bytes.len()).ok() };
-            bundled = Some(bytes);
-            blob
-        });
-        let manifest = manifest.map_err(|error| {
-            Error::conflict(format!("{} cannot be given another manifest: {error}", picture.client))
-        })?;
-        let mut assignments: Vec<AssignmentChange> =
-            dropped.into_iter().map(AssignmentChange::Drop).collect();
-        let mut fresh = Vec::with_capacity(wanted.len());
-        for Placed { wanted, bytes } in wanted {
-            assignments.push(AssignmentChange::Want(wanted));
-            fresh.push(bytes);
-        }
-        Ok(ClientPublication {
-            client: picture.client.clone(),
-            expected: picture.manifest.version(),
-            manifest: manifest.map(|manifest| NewManifest {
-                body: picture.dialect.manifest(&picture.client, &manifest),
-                manifest,
-                bundle: bundled,
-                documents: fresh,
-            }),
-            assignments,
-        })
-    }
-
-    /// Makes a decision durable, then shows it to the clients.
-    pub(super) async fn publish(&self, publication: Publication) -> Result<(), PublishError> {
-        let manifests: Vec<(ClientId, u64, Bytes)> = publication
-            .clients
-            .iter()
-            .filter_map(|client| {
-                let new = client.manifest.as_ref()?;
-                Some((client.client.clone(), new.manifest.version(), Bytes::copy_from_slice(&new.body)))
-            })
-            .collect();
-        self.store.publish(publication).await?;
-        for (client, version, body) in &manifests {
-            self.live.show(client, *version, body.clone());
-        }
-        self.git.published(manifests.iter().map(|(client, ..)| client));
+        publication: Publication,
+        touched: Vec<Touched>,
+    ) -> Result<(), Unpublished> {
+        let (store, live) = (self.store.clone(), Arc::clone(&self.live));
+        let clients = cores::finished(tokio::spawn(publish(store, live, publication, touched))).await?;
+        self.git.published(clients.iter());
         Ok(())
     }
 
@@ -376,14 +381,13 @@ impl Fleet {
             if devices.is_empty() {
                 return Ok(());
             }
-            let Decision { clients, misfits, .. } = self.decide_devices(&devices).await?;
+            let Decision { touched, misfits, .. } = self.decide_devices(&devices).await?;
             let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
-            let publication = Publication { at: self.now(), clients, misfits, settled, ..Default::default() };
-            match self.publish(publication).await {
+            let publication = Publication { at: self.now(), misfits, settled, ..Default::default() };
+            match self.publish(publication, touched).await {
                 Ok(()) => attempt = 0,
-                Err(PublishError::Store(error)) => return Err(error.into()),
-                Err(error) if attempt >= ATTEMPTS_MAX => return Err(Error::conflict(error.to_string())),
-                Err(_) => attempt += 1,
+                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => attempt += 1,
+                Err(unpublished) => return Err(unpublished.into()),
             }
         }
     }
@@ -434,11 +438,9 @@ impl Fleet {
                 events: vec![margrave_store::NewEvent::new(at, "device.ahead", "server", text)],
                 ..Default::default()
             };
-            match self.publish(publication).await {
-                Ok(()) => return Ok(()),
-                Err(PublishError::Store(error)) => return Err(error.into()),
-                Err(error) if attempt >= ATTEMPTS_MAX => return Err(Error::conflict(error.to_string())),
-                Err(_) => {}
+            match self.publish(publication, Vec::new()).await {
+                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {}
+                done => return Ok(done?),
             }
         }
         unreachable!("the last attempt returns")
@@ -452,6 +454,91 @@ impl Fleet {
         self.finish_moves("server").await?;
         self.settle().await
     }
+}
+
+/// Publishes, and says for whom.
+async fn publish(
+    store: Store,
+    live: Arc<Clients>,
+    mut publication: Publication,
+    touched: Vec<Touched>,
+) -> Result<Vec<ClientId>, Unpublished> {
+    for made in cores::spread(touched, WORTH_A_THREAD, next).await {
+        publication.clients.push(made.map_err(Unpublished::Failed)?);
+    }
+    let manifests: Vec<Shown> = publication.clients.iter().filter_map(shown).collect();
+    tracing::debug!(manifests = manifests.len(), "manifests are ready to be published");
+    store.publish(publication).await?;
+    tracing::debug!(manifests = manifests.len(), "manifests are durable");
+    let clients = manifests.iter().map(|(client, ..)| client.clone()).collect();
+    live.show(manifests);
+    Ok(clients)
+}
+
+/// A manifest as its client is to see it.
+type Shown = (ClientId, u64, Bytes);
+
+fn shown(client: &ClientPublication) -> Option<Shown> {
+    let new = client.manifest.as_ref()?;
+    Some((client.client.clone(), new.manifest.version(), Bytes::copy_from_slice(&new.body)))
+}
+
+/// The next manifest of one client, with the documents and the bundle that it needs.
+fn next(touched: Touched) -> Result<ClientPublication, Error> {
+    let Touched { picture, changes: Changes { wanted, dropped }, mut documents } = touched;
+    let picture = &picture;
+    let mut entries: BTreeMap<AssignmentId, ManifestEntry> =
+        picture.manifest.entries().iter().map(|entry| (entry.id, *entry)).collect();
+    // What stays is what is wanted now, not what happens to be listed: while a client was retired, deployments
+    // went or changed without its manifest.
+    let kept = |id: &AssignmentId| !dropped.contains(id) && is_wanted(picture, *id);
+    entries.retain(|id, _| kept(id));
+    for Placed { wanted, document } in &wanted {
+        let size = u64::try_from(document.bytes().len()).ok();
+        let document = Blob { digest: document.digest(), size };
+        entries.insert(wanted.id, ManifestEntry { id: wanted.id, document });
+    }
+    documents.retain(|id, _| entries.contains_key(id));
+
+    let mut bundled = None;
+    let above = floor(picture)?;
+    let manifest = next_manifest(Some(&above), entries.into_values().collect(), |_| {
+        let mut all: BTreeMap<AssignmentId, &[u8]> =
+            documents.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect();
+        all.extend(wanted.iter().map(|placed| (placed.wanted.id, placed.document.bytes())));
+        let bytes = bundle::write(&Vec::from_iter(all));
+        let blob = Blob { digest: Digest::of(&bytes), size: u64::try_from(bytes.len()).ok() };
+        bundled = Some(bytes);
+        blob
+    });
+    let manifest = manifest.map_err(|error| {
+        Error::conflict(format!("{} cannot be given another manifest: {error}", picture.client))
+    })?;
+    let mut assignments: Vec<AssignmentChange> = dropped.into_iter().map(AssignmentChange::Drop).collect();
+    let mut fresh = Vec::with_capacity(wanted.len());
+    for Placed { wanted, document } in wanted {
+        assignments.push(AssignmentChange::Want(wanted));
+        fresh.push(document);
+    }
+    Ok(ClientPublication {
+        client: picture.client.clone(),
+        expected: picture.manifest.version(),
+        manifest: manifest.map(|manifest| NewManifest {
+            body: picture.dialect.manifest(&picture.client, &manifest),
+            manifest,
+            bundle: bundled,
+            documents: fresh,
+        }),
+        assignments,
+    })
+}
+
+/// Whether something of the present manifest stays as it is.
+fn stays(picture: &ClientPicture, changes: &Changes) -> bool {
+    picture.manifest.entries().iter().any(|entry| {
+        !changes.dropped.contains(&entry.id)
+            && changes.wanted.iter().all(|placed| placed.wanted.id != entry.id)
+    })
 }
 
 /// The current manifest, numbered so that the next one is above everything that the client ever held.
@@ -470,8 +557,8 @@ fn lists_unwanted(picture: &ClientPicture) -> bool {
 }
 
 /// Whether the device has to be told.
-fn needs(held: Option<&AssignmentRecord>, placed: &Placed) -> bool {
-    let same = |held: &AssignmentRecord| {
+fn needs(held: Option<&HeldAssignment>, placed: &Placed) -> bool {
+    let same = |held: &HeldAssignment| {
         held.wanted
             && held.document == placed.wanted.document
             && held.version == placed.wanted.version

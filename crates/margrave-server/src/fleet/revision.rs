@@ -46,7 +46,7 @@ impl Fleet {
         seen: Option<u64>,
     ) -> Result<operator::Deployment, Error> {
         self.change(actor, Change::RevertDeployment { name: name.clone(), to, seen }).await?;
-        self.deployment(name).await
+        self.deployment_counted(name).await
     }
 
     /// The wish that a revision was, to be wished anew.

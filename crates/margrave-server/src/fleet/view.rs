@@ -233,6 +233,20 @@ impl Fleet {
         Ok(shown.collect())
     }
 
+    /// One deployment, with its assignments only counted: what a change of it is answered with, whatever its size.
+    pub async fn deployment_counted(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
+        let record = self.store.deployment(name).await?;
+        let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+        let mut counts = operator::AssignmentCounts::default();
+        for AssignmentCount { state, verdict, count, .. } in
+            self.store.assignment_counts_of(record.deployment.id).await?
+        {
+            add(&mut counts, state, verdict, count);
+        }
+        Ok(shown_deployment(&self.live, record, Vec::new(), counts))
+    }
+
+    /// One deployment, with each of its assignments.
     pub async fn deployment(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;

@@ -27,7 +27,7 @@ use super::registry::Mount;
 use super::share;
 use crate::admission::{Account, Admission, busy_retry};
 use crate::fleet::{self, Fleet};
-use crate::listener::{Guest, Inside, Reply};
+use crate::listener::{Calm, Guest, Inside, Reply};
 
 /// What the mutual-TLS listener offers: the standard's interface, the registry to pull from, and our extras.
 pub(crate) struct Interface {
@@ -71,11 +71,24 @@ impl Inside for Interface {
             None => {}
         }
         let is_artifact = g2::is_artifact(request.uri().path());
-        share::answer(&self.admission, &self.router, guest, request, is_artifact, |path| busy().at(path))
+        share::answer(&self.admission, &self.router, guest, request, is_artifact, self.calm(), |path| {
+            busy().at(path)
+        })
     }
 
     fn turn_away(&self, request: &Request<Incoming>) -> Response {
         busy().at(request.uri().path())
+    }
+
+    fn ending(&self, guest: &Guest) {
+        if let Some(Caller(client)) = &guest.caller {
+            self.fleet.release_held(client);
+        }
+    }
+
+    fn calm(&self) -> Calm {
+        let fleet = Arc::clone(&self.fleet);
+        Box::pin(async move { fleet.everybody_told().await })
     }
 
     fn account(&self, Caller(client): &Caller) -> Option<Arc<Account>> {

@@ -11,16 +11,17 @@ use hyper::body::Incoming;
 use margrave_device_api::g2;
 
 use crate::admission::{Admission, Full};
-use crate::listener::{Guest, Inside as _, Reply};
+use crate::listener::{Calm, Guest, Inside as _, Reply};
 
-/// Has a router answer, if there is room for the request's body and, where it is an artifact, for the answer. `busy` says
-/// that there is none, to a request for this path.
+/// Has a router answer, if there is room for the request's body and, where it is an artifact, for the answer; once
+/// everybody is `calm`. `busy` says that there is no room, to a request for this path.
 pub(super) fn answer(
     admission: &Arc<Admission>,
     router: &Router,
     guest: &Guest,
     request: Request<Incoming>,
     is_artifact: bool,
+    calm: Calm,
     busy: fn(&str) -> Response,
 ) -> Reply {
     let path = g2::asked_path(&request);
@@ -38,6 +39,7 @@ pub(super) fn answer(
     };
     let admission = Arc::clone(admission);
     Reply::Later(Box::pin(async move {
+        calm.await;
         let response = answer.await;
         drop(share);
         match path {

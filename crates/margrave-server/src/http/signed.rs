@@ -26,7 +26,7 @@ use super::registry::RegistryTokens;
 use super::share;
 use crate::admission::{Admission, busy_retry};
 use crate::fleet::{self, Clock, Fleet, SignedPolicy};
-use crate::listener::{Guest, Inside, Reply};
+use crate::listener::{Calm, Guest, Inside, Reply};
 
 /// What the listener was told.
 pub(crate) struct Signed {
@@ -45,6 +45,7 @@ pub(crate) struct Signed {
 /// What the listener of signed requests offers. How much of the server a request may have goes by identity, as on the
 /// listener with mutual TLS; but who sends it is known only behind its signature, so the router asks for it there.
 pub(crate) struct Interface {
+    fleet: Arc<Fleet>,
     router: Router,
     admission: Arc<Admission>,
     terms: Terms,
@@ -54,8 +55,9 @@ impl Interface {
     pub(crate) fn new(signed: Signed) -> Interface {
         let devices = Devices::new(Arc::clone(&signed.fleet), Dialect::Signed);
         let heard = Heard { fleet: Arc::clone(&signed.fleet), devices };
-        let (admission, terms) = (Arc::clone(&signed.admission), signed.terms.clone());
-        Interface { router: g1::router(Arc::new(heard), Arc::new(signed)), admission, terms }
+        let (fleet, admission) = (Arc::clone(&signed.fleet), Arc::clone(&signed.admission));
+        let terms = signed.terms.clone();
+        Interface { fleet, router: g1::router(Arc::new(heard), Arc::new(signed)), admission, terms }
     }
 }
 
@@ -66,11 +68,24 @@ impl Inside for Interface {
         if load == Load::Poll && request.body().size_hint().exact() == Some(0) {
             return self.router.answer(guest, request);
         }
-        share::answer(&self.admission, &self.router, guest, request, load == Load::Artifact, busy)
+        share::answer(
+            &self.admission,
+            &self.router,
+            guest,
+            request,
+            load == Load::Artifact,
+            self.calm(),
+            busy,
+        )
     }
 
     fn turn_away(&self, request: &Request<Incoming>) -> Response {
         busy(request.uri().path())
+    }
+
+    fn calm(&self) -> Calm {
+        let fleet = Arc::clone(&self.fleet);
+        Box::pin(async move { fleet.everybody_told().await })
     }
 }
 

@@ -14,6 +14,8 @@ use tokio::sync::oneshot;
 /// A client needs one connection, and two while it renews. What lies beyond is left over from a bad network, so
 /// a new one closes the oldest instead of being refused.
 pub(super) const CONNECTIONS_PER_CLIENT_MAX: usize = 8;
+/// Connections that may be here beyond the limit while others, of the same clients, finish their last request.
+const LEAVING_MAX: usize = 256;
 /// Chains that are verified again at a stretch, some tens of microseconds each; others get their turn in between.
 const VERIFIED_TOGETHER_MAX: usize = 16;
 
@@ -36,8 +38,29 @@ struct Inner {
     present: HashMap<u64, Present>,
     /// Which connections each client has, oldest first.
     clients: HashMap<ClientId, VecDeque<u64>>,
+    /// Those that were asked to end and are still here.
+    leaving: usize,
     /// Nobody stays any more.
     over: bool,
+}
+
+impl Inner {
+    fn is_full(&self, present_max: usize) -> bool {
+        self.present.len() - self.leaving.min(LEAVING_MAX) >= present_max
+    }
+
+    /// Asks a connection to end; false if that was done before, or if it is gone.
+    fn ask_to_end(&mut self, number: u64) -> bool {
+        let asked = self.present.get_mut(&number).is_some_and(Present::ask_to_end);
+        self.leaving += usize::from(asked);
+        asked
+    }
+
+    /// Asks the oldest connection of a client to end that was not asked before.
+    fn displace(&mut self, client: &ClientId) -> bool {
+        let places = self.clients.get(client).cloned().unwrap_or_default();
+        places.into_iter().any(|number| self.ask_to_end(number))
+    }
 }
 
 struct Present {
@@ -47,11 +70,11 @@ struct Present {
 }
 
 impl Present {
-    fn ask_to_end(&mut self) {
-        if let Some(end) = self.end.take() {
-            // An error means that it is just ending by itself, which is as good.
-            end.send(()).unwrap_or_default();
-        }
+    fn ask_to_end(&mut self) -> bool {
+        let Some(end) = self.end.take() else { return false };
+        // An error means that it is just ending by itself, which is as good.
+        end.send(()).unwrap_or_default();
+        true
     }
 }
 
@@ -70,31 +93,34 @@ impl Crowd {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, and the signal to leave it; nothing when there are as many as there may be.
+    /// A place, and the signal to leave it. When there are as many as there may be, a client takes the place of its
+    /// own oldest connection, which ends after the request that it is in; who has none gets nothing.
     pub(super) fn enter(self: &Arc<Self>, known: Option<Known>) -> Option<(Presence, oneshot::Receiver<()>)> {
         let (end, ending) = oneshot::channel();
         let mut inner = self.inner();
-        let Inner { next, present, clients, over } = &mut *inner;
-        if present.len() >= self.present_max {
-            return None;
+        if inner.is_full(self.present_max) {
+            let Known { client, .. } = known.as_ref()?;
+            if !inner.displace(client) || inner.is_full(self.present_max) {
+                return None;
+            }
+            tracing::debug!(%client, "closing another connection of a client, there is no place for more");
         }
-        *next += 1;
-        let number = *next;
+        inner.next += 1;
+        let number = inner.next;
         if let Some(Known { client, .. }) = &known {
-            let places = clients.entry(client.clone()).or_default();
-            if places.len() >= CONNECTIONS_PER_CLIENT_MAX
-                && let Some(oldest) = places.pop_front().and_then(|oldest| present.get_mut(&oldest))
+            let places = inner.clients.entry(client.clone()).or_default();
+            places.push_back(number);
+            if places.len() > CONNECTIONS_PER_CLIENT_MAX
+                && let Some(oldest) = places.pop_front()
             {
                 tracing::debug!(%client, "closing the oldest of too many connections");
-                oldest.ask_to_end();
+                inner.ask_to_end(oldest);
             }
-            places.push_back(number);
         }
-        let mut newcomer = Present { known, end: Some(end) };
-        if *over {
-            newcomer.ask_to_end();
+        inner.present.insert(number, Present { known, end: Some(end) });
+        if inner.over {
+            inner.ask_to_end(number);
         }
-        present.insert(number, newcomer);
         Some((Presence { crowd: Arc::clone(self), number }, ending))
     }
 
@@ -106,7 +132,10 @@ impl Crowd {
     pub(super) fn end_all(&self) {
         let mut inner = self.inner();
         inner.over = true;
-        inner.present.values_mut().for_each(Present::ask_to_end);
+        let all: Vec<u64> = inner.present.keys().copied().collect();
+        for number in all {
+            inner.ask_to_end(number);
+        }
     }
 
     /// Asks those clients to end whose chain does not hold any more; says how many.
@@ -118,11 +147,10 @@ impl Crowd {
         let mut ended = 0;
         for some in known.chunks(VERIFIED_TOGETHER_MAX) {
             for (number, Known { client, chain }) in some {
-                if !holds(client, chain)
-                    && let Some(present) = self.inner().present.get_mut(number)
-                {
-                    present.ask_to_end();
-                    ended += 1;
+                if !holds(client, chain) {
+                    let mut inner = self.inner();
+                    inner.ask_to_end(*number);
+                    ended += usize::from(inner.present.contains_key(number));
                 }
             }
             tokio::task::yield_now().await;
@@ -134,10 +162,9 @@ impl Crowd {
 impl Drop for Presence {
     fn drop(&mut self) {
         let mut inner = self.crowd.inner();
-        let Some(Present { known: Some(Known { client, .. }), .. }) = inner.present.remove(&self.number)
-        else {
-            return;
-        };
+        let Some(Present { known, end }) = inner.present.remove(&self.number) else { return };
+        inner.leaving -= usize::from(end.is_none());
+        let Some(Known { client, .. }) = known else { return };
         if let Some(places) = inner.clients.get_mut(&client) {
             places.retain(|place| *place != self.number);
             if places.is_empty() {
@@ -180,6 +207,31 @@ mod tests {
         assert!(first.is_some() && second.is_some() && crowd.enter(None).is_none());
         drop(first);
         assert!(crowd.enter(None).is_some());
+    }
+
+    #[test]
+    fn in_a_full_house_a_client_takes_its_own_place_and_nobody_elses() {
+        let crowd = Crowd::new(3);
+        let mut all: Vec<_> =
+            ["line-1", "line-2", "line-1"].map(|name| crowd.enter(known(name)).unwrap()).into();
+        assert!(crowd.enter(known("line-3")).is_none() && crowd.enter(None).is_none());
+        all.push(crowd.enter(known("line-1")).unwrap());
+        all.push(crowd.enter(known("line-1")).unwrap());
+        assert_eq!(asked(&mut all), [true, false, true, false, false]);
+    }
+
+    #[test]
+    fn those_who_leave_make_room_only_up_to_a_bound() {
+        let crowd = Crowd::new(LEAVING_MAX + 2);
+        let names: Vec<String> = (0..LEAVING_MAX + 2).map(|at| format!("line-{at}")).collect();
+        let all: Vec<_> = names.iter().map(|name| crowd.enter(known(name)).unwrap()).collect();
+        let more: Vec<_> = names.iter().filter_map(|name| crowd.enter(known(name))).collect();
+        assert_eq!(more.len(), LEAVING_MAX);
+        assert_eq!(crowd.len(), 2 * LEAVING_MAX + 2);
+        drop(all);
+        assert_eq!((crowd.len(), crowd.inner().leaving), (LEAVING_MAX, 0));
+        drop(more);
+        assert!(crowd.inner().clients.is_empty() && crowd.len() == 0);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Strangers can hold a place here and nothing else, and not for long. Nothing is computed or allocated for who
 //! says nothing. When all places are taken the oldest gives way, first among those who have not said anything
-//! whole: a real device needs a fraction of a second, whoever is still here is slow or does not mean it. What a
+//! whole: a real device needs a fraction of a second, whoever is still here is slow or does not mean it. Who has been
+//! here for less than a fleet that comes back at once may need is not sent away; newcomers wait instead. What a
 //! handshake costs in time of a core is done in turns, so that a flood of them leaves cores for the connections that
 //! are open; while many wait for their turn, no more are accepted and the kernel holds them. That wait ends by our
 //! own work alone: nobody outside can prolong it.
@@ -14,22 +15,29 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use rustls::server::Acceptor;
 use rustls::{ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
+use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// What a peer may send before it is known. A certificate chain of four takes 5 kB; a ticket adds one.
 const HANDSHAKE_BYTES_MAX: usize = 32 * 1024;
-/// Handshakes that wait for their turn before no more are accepted: some tens of milliseconds of work.
-const QUEUED_MAX: usize = 128;
+/// Handshakes that wait for their turn before no more are accepted: some seconds of work, and less than a peer has
+/// patience for. Not fewer, because what the kernel has no place for it resets after a while: it keeps 4,096 as a rule.
+const QUEUED_MAX: usize = 8_192;
+/// How often to look for a place when all are taken.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 pub(super) struct Lobby {
     places_max: usize,
+    /// Who has been here for less does not give way.
+    time_min: Duration,
     places: Mutex<Places>,
     turns: Semaphore,
     /// Handshakes that wait for their turn.
@@ -41,7 +49,12 @@ pub(super) struct Lobby {
 struct Places {
     next: u64,
     /// In the order in which they give way.
-    taken: BTreeMap<(Stage, u64), oneshot::Sender<()>>,
+    taken: BTreeMap<(Stage, u64), Taken>,
+}
+
+struct Taken {
+    since: Instant,
+    leave: oneshot::Sender<()>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,10 +73,11 @@ pub(super) struct Place {
 
 impl Lobby {
     /// All but one core may be busy with handshakes at a time.
-    pub(super) fn new(places_max: usize) -> Arc<Lobby> {
+    pub(super) fn new(places_max: usize, time_min: Duration) -> Arc<Lobby> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Arc::new(Lobby {
             places_max,
+            time_min,
             places: Mutex::default(),
             turns: Semaphore::new(cores.saturating_sub(1).max(1)),
             queued: AtomicUsize::new(0),
@@ -79,10 +93,9 @@ impl Lobby {
     pub(super) fn enter(self: &Arc<Self>) -> (Place, oneshot::Receiver<()>) {
         let (leave, left) = oneshot::channel();
         let mut places = self.places();
-        while places.taken.len() >= self.places_max && places.give_way() {}
         places.next += 1;
         let (stage, number) = (Stage::Silent, places.next);
-        places.taken.insert((stage, number), leave);
+        places.taken.insert((stage, number), Taken { since: Instant::now(), leave });
         (Place { lobby: Arc::clone(self), stage, number }, left)
     }
 
@@ -91,15 +104,34 @@ impl Lobby {
         self.places().give_way()
     }
 
-    /// Ends when another connection may be accepted.
-    pub(super) async fn ready(&self) {
+    /// Ends when another connection may be accepted. `room` is how many there may be here for now.
+    pub(super) async fn ready(&self, room: impl Fn() -> usize) {
         loop {
             let moved = self.moved.notified();
-            if self.queued.load(Ordering::Relaxed) < QUEUED_MAX {
-                return;
+            if self.queued.load(Ordering::Relaxed) >= QUEUED_MAX {
+                moved.await;
+                continue;
             }
-            moved.await;
+            match self.make_place(self.places_max.min(room())) {
+                None => return,
+                // Somebody may leave by itself before.
+                Some(pause) => drop(timeout(pause.min(LOOK_EVERY), moved).await),
+            }
         }
+    }
+
+    /// Sees to it that one more than there are now is at most `max`; how long to wait if that cannot be yet.
+    fn make_place(&self, max: usize) -> Option<Duration> {
+        let mut places = self.places();
+        while places.taken.len() >= max {
+            let Some((_, oldest)) = places.taken.first_key_value() else { return Some(LOOK_EVERY) };
+            let stayed = oldest.since.elapsed();
+            if stayed < self.time_min {
+                return Some(self.time_min - stayed);
+            }
+            places.give_way();
+        }
+        None
     }
 
     /// A turn to compute; held while computing and never while waiting for a peer.
@@ -115,9 +147,9 @@ impl Lobby {
 impl Places {
     fn give_way(&mut self) -> bool {
         match self.taken.pop_first() {
-            Some((_, leave)) => {
+            Some((_, taken)) => {
                 // An error means that it left by itself just now.
-                leave.send(()).unwrap_or_default();
+                taken.leave.send(()).unwrap_or_default();
                 true
             }
             None => false,
@@ -146,9 +178,9 @@ impl Place {
     /// Whoever sent a whole message gives way after those who have not.
     fn speaks(&mut self) {
         let mut places = self.lobby.places();
-        if let Some(leave) = places.taken.remove(&(self.stage, self.number)) {
+        if let Some(taken) = places.taken.remove(&(self.stage, self.number)) {
             self.stage = Stage::Speaking;
-            places.taken.insert((self.stage, self.number), leave);
+            places.taken.insert((self.stage, self.number), taken);
         }
     }
 
@@ -262,20 +294,26 @@ impl AsyncWrite for Metered {
 mod tests {
     use super::*;
 
+    /// One more, where there are three places.
+    fn come(lobby: &Arc<Lobby>) -> (Place, oneshot::Receiver<()>) {
+        assert_eq!(lobby.make_place(3), None);
+        lobby.enter()
+    }
+
     #[test]
     fn the_oldest_gives_way_and_the_silent_before_all() {
-        let lobby = Lobby::new(3);
-        let (mut first, mut first_left) = lobby.enter();
+        let lobby = Lobby::new(3, Duration::ZERO);
+        let (mut first, mut first_left) = come(&lobby);
         first.speaks();
-        let (_second, mut second_left) = lobby.enter();
-        let (third, mut third_left) = lobby.enter();
-        let (_fourth, mut fourth_left) = lobby.enter();
+        let (_second, mut second_left) = come(&lobby);
+        let (third, mut third_left) = come(&lobby);
+        let (_fourth, mut fourth_left) = come(&lobby);
         assert!(second_left.try_recv().is_ok());
         assert!(first_left.try_recv().is_err() && third_left.try_recv().is_err());
         drop(third);
-        let (_fifth, _) = lobby.enter();
+        let (_fifth, _) = come(&lobby);
         assert!(fourth_left.try_recv().is_err());
-        let (_sixth, _) = lobby.enter();
+        let (_sixth, _) = come(&lobby);
         assert!(fourth_left.try_recv().is_ok());
         assert!(first_left.try_recv().is_err());
         while lobby.give_way() {}
@@ -283,15 +321,28 @@ mod tests {
         assert!(lobby.places().taken.is_empty());
     }
 
+    #[test]
+    fn who_has_just_come_does_not_give_way() {
+        let lobby = Lobby::new(3, Duration::from_secs(3600));
+        let mut here: Vec<_> = (0..3).map(|_| come(&lobby)).collect();
+        assert!(lobby.make_place(3).is_some_and(|pause| pause > Duration::from_secs(3000)));
+        assert!(here.iter_mut().all(|(_, left)| left.try_recv().is_err()));
+        drop(here.pop());
+        assert_eq!(lobby.make_place(3), None);
+        // Without any room at all nobody is sent away for nothing.
+        drop(here);
+        assert_eq!(lobby.make_place(0), Some(LOOK_EVERY));
+    }
+
     #[tokio::test]
     async fn nothing_is_accepted_while_many_wait_for_their_turn() {
-        let lobby = Lobby::new(10);
-        lobby.ready().await;
+        let lobby = Lobby::new(10, Duration::ZERO);
+        lobby.ready(|| 10).await;
         let queued: Vec<_> = (0..QUEUED_MAX).map(|_| Queued::in_front_of(&lobby)).collect();
-        let mut ready = Box::pin(lobby.ready());
+        let mut ready = Box::pin(lobby.ready(|| 10));
         let looked = poll_fn(|context| Poll::Ready(ready.as_mut().poll(context))).await;
         assert!(looked.is_pending());
         drop(queued);
-        tokio::time::timeout(std::time::Duration::from_secs(20), ready).await.unwrap();
+        timeout(Duration::from_secs(20), ready).await.unwrap();
     }
 }

@@ -15,7 +15,7 @@ mod tests;
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,10 +62,15 @@ pub(crate) const BACKLOG: u32 = 16 * 1024;
 /// What one listener lets happen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Open connections; whoever comes then is told to come back later.
+    /// Open connections. Whoever comes then takes the place of an older one of its own, or is told to come back later.
     pub(crate) connections: usize,
     /// Connections beside those that have not shaken hands yet; the oldest of them gives way.
     pub(crate) strangers: usize,
+    /// Both together. More than the connections, so that somebody can be told that there is no place.
+    pub(crate) sockets: usize,
+    /// Who came in later than this does not give way to others, who wait in the kernel instead: when a whole fleet
+    /// comes back at once, everybody is new.
+    pub(crate) stranger_time_min: Duration,
     /// For a handshake.
     pub(crate) handshake_time: Duration,
     /// From the end of one answer to the end of the next request's headers.
@@ -81,6 +86,9 @@ impl Limits {
     pub(crate) const WEB: Limits = Limits {
         connections: 4_096,
         strangers: 1_024,
+        sockets: 5_120,
+        // A flood of them must not keep an operator waiting, who asks again by hand.
+        stranger_time_min: Duration::ZERO,
         handshake_time: Duration::from_secs(10),
         quiet_time: Duration::from_secs(20),
         age: None,
@@ -91,31 +99,44 @@ impl Limits {
     /// 40 kB each at most, so the cap is about 1.3 GB; bigger fleets poll without keeping connections.
     pub(crate) const DEVICE: Limits = Limits {
         connections: 32_768,
-        strangers: 8_192,
-        handshake_time: Duration::from_secs(20),
+        // A fleet that comes back at once consists of strangers.
+        strangers: 16_384,
+        sockets: 49_152,
+        // A few round trips on a bad line. More than there are places for in that time are a flood.
+        stranger_time_min: Duration::from_secs(5),
+        // As long as a device of ours has patience: a fleet of thousands that comes back at once is served one after
+        // the other.
+        handshake_time: Duration::from_secs(30),
         quiet_time: Duration::from_secs(10 * 60),
         age: Some(CONNECTION_AGE_MAX),
         drain: Duration::from_secs(5),
     };
 
     /// Devices again, but nobody knows so before a signature was checked. A poll a minute keeps its connection.
-    pub(crate) const SIGNED: Limits =
-        Limits { connections: 16_384, quiet_time: Duration::from_secs(90), ..Limits::DEVICE };
+    pub(crate) const SIGNED: Limits = Limits {
+        connections: 16_384,
+        sockets: 24_576,
+        quiet_time: Duration::from_secs(90),
+        ..Limits::DEVICE
+    };
 
-    pub(crate) const LOCAL: Limits = Limits { connections: 1_024, ..Limits::WEB };
+    pub(crate) const LOCAL: Limits = Limits { connections: 1_024, sockets: 2_048, ..Limits::WEB };
 
-    /// These limits in a process that may have so many `files` open: three quarters for devices, and enough beside
-    /// them for everything else.
+    /// These limits where so many `files` may be open. Devices take nearly all of them, two connections each while
+    /// they have something to tell; a sixteenth is left for everything else.
     pub(crate) fn within(self, files: u64) -> Limits {
-        let part = |most: usize, of: u64| most.min(usize::try_from(files / of).unwrap_or(most)).max(1);
-        let connections = match self.age {
-            Some(_) => {
-                self.connections.min(usize::try_from(files / 4 * 3).unwrap_or(self.connections)).max(1)
-            }
-            None => part(self.connections, 32),
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        let sockets = match self.age {
+            Some(_) => self.sockets.min(files - files / 16),
+            None => self.sockets.min(files / 32 + files / 64),
         };
-        let strangers = part(self.strangers, if self.age.is_some() { 8 } else { 64 });
-        Limits { connections, strangers, ..self }
+        // There is always a place to shake hands, if only to be told that there is no other.
+        let connections = self.connections.min(sockets - sockets / 32).max(1);
+        let strangers = match self.age {
+            Some(_) => self.strangers.min(sockets),
+            None => self.strangers.min(files / 64),
+        };
+        Limits { connections, strangers: strangers.max(1), sockets: sockets.max(connections + 1), ..self }
     }
 }
 
@@ -152,12 +173,23 @@ pub(crate) struct Guest {
     pub(crate) account: Option<Arc<Account>>,
 }
 
+/// A wait for others.
+pub(crate) type Calm = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// What is behind a door.
 pub(crate) trait Inside: Send + Sync + 'static {
     fn answer(&self, guest: &Guest, request: http::Request<Incoming>) -> Reply;
 
     /// The answer to everything while there is no place for more connections.
     fn turn_away(&self, request: &http::Request<Incoming>) -> Response;
+
+    /// The guest's connection is to end after its request: what is only being held is to be answered now.
+    fn ending(&self, _guest: &Guest) {}
+
+    /// Ends when there is time for newcomers; soon, whatever happens.
+    fn calm(&self) -> Calm {
+        Box::pin(std::future::ready(()))
+    }
 
     /// The account on which a caller's requests go.
     fn account(&self, _caller: &Caller) -> Option<Arc<Account>> {
@@ -195,6 +227,13 @@ struct House {
     crowd: Arc<Crowd>,
 }
 
+impl House {
+    /// Ends when another connection may be accepted.
+    async fn room(&self) {
+        self.lobby.ready(|| self.limits.sockets.saturating_sub(self.crowd.len())).await;
+    }
+}
+
 /// Accepts connections until the server stops, then lets the open ones finish.
 pub(crate) async fn serve(
     listener: TcpListener,
@@ -207,7 +246,7 @@ pub(crate) async fn serve(
         door,
         inside: Box::new(inside),
         limits,
-        lobby: Lobby::new(limits.strangers),
+        lobby: Lobby::new(limits.strangers, limits.stranger_time_min),
         crowd: Crowd::new(limits.connections),
     });
     let arrival = house.door.arrival();
@@ -216,7 +255,7 @@ pub(crate) async fn serve(
     let mut watch = pin!(watch_bundle(&house));
     loop {
         let next = async {
-            house.lobby.ready().await;
+            house.room().await;
             listener.accept().await
         };
         let accepted = tokio::select! {
@@ -333,7 +372,10 @@ async fn shake_hands(
             session = Some(begin_session(connection, &identity.bundle));
         }
     };
-    let shake = timeout(house.limits.handshake_time, place.shake_hands(tls, stream, begin));
+    let shake = timeout(house.limits.handshake_time, async {
+        house.inside.calm().await;
+        place.shake_hands(tls, stream, begin).await
+    });
     let shaken = tokio::select! {
         biased;
         shaken = shake => shaken,
@@ -446,12 +488,11 @@ async fn exchange<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let quiet_time = house.limits.quiet_time;
+    let (pulse, guest) = (Pulse::new(), &guest);
     let address = guest.address;
-    let pulse = Pulse::new();
-    let (beating, inside) = (Arc::clone(&pulse), Arc::clone(house));
-    let service = service_fn(move |request: http::Request<Incoming>| {
+    let service = service_fn(|request: http::Request<Incoming>| {
         let uri = request.uri().clone();
-        Answering::new(beating.beat(), &uri, || inside.inside.answer(&guest, request))
+        Answering::new(pulse.beat(), &uri, || house.inside.answer(guest, request))
     });
     let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
     let mut connection = pin!(builder().serve_connection(stream, service));
@@ -487,6 +528,7 @@ async fn exchange<S>(
         }
         is_ending = true;
         connection.as_mut().graceful_shutdown();
+        house.inside.ending(guest);
         until.as_mut().reset(Instant::now() + LAST_REQUEST_MAX);
     }
 }

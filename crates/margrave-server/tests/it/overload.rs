@@ -108,8 +108,17 @@ async fn mi_g2_190_one_device_over_its_rate_is_429_and_others_are_served() {
     }
     // Neither does another connection, and the rate counts for everything.
     let mut line = eager.line(&plant).await;
-    let reply = line.send("POST", margrave_wire::identity::REGISTRY_TOKEN_PATH, &[], "").await.unwrap();
-    sends_away(&reply, 429);
+    let sent_away = async {
+        loop {
+            let path = margrave_wire::identity::REGISTRY_TOKEN_PATH;
+            let reply = line.send("POST", path, &[], "").await.unwrap();
+            // While it shook hands it may have earned another request.
+            if reply.status != 200 {
+                return reply;
+            }
+        }
+    };
+    sends_away(&timeout(DEADLINE, sent_away).await.expect("nobody may ask for ever"), 429);
     calm.line(&plant).await.get(MANIFEST).await.unwrap().is(200);
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use margrave_core::deployment::{Deployment, Targets};
-use margrave_core::digest::Digest;
+use margrave_core::digest::{Digest, Document};
 use margrave_core::id::*;
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::manifest::{Blob, Entry, Manifest};
@@ -173,7 +173,7 @@ impl World {
             manifest: manifest.map(|manifest| NewManifest {
                 body: format!("manifest {}", manifest.version()).into_bytes(),
                 bundle: manifest.bundle().map(|_| bundle),
-                documents: documents.iter().map(|(_, bytes)| bytes.to_vec()).collect(),
+                documents: documents.iter().map(|(_, bytes)| Document::of(*bytes)).collect(),
                 manifest,
             }),
             assignments,

@@ -108,10 +108,10 @@ async fn of_many_publishes_from_one_picture_exactly_one_wins() {
     let lost =
         |result: &Result<(), PublishError>| matches!(result, Err(PublishError::ManifestMoved(_)) | Ok(()));
     assert!(results.iter().all(|(_, result)| lost(result)));
-    let documents = world.store.documents(&client("line-1")).await.unwrap();
-    assert_eq!(documents.into_values().collect::<Vec<_>>(), [vec![winners[0]]]);
-    let documents = world.store.documents(&client("line-2")).await.unwrap();
-    assert_eq!(documents.into_values().collect::<Vec<_>>(), [vec![winners[0]; 2]]);
+    let both = world.store.documents(vec![client("line-1"), client("line-2")]).await.unwrap();
+    let documents = |on: &str| both[&client(on)].values().cloned().collect::<Vec<_>>();
+    assert_eq!(documents("line-1"), [vec![winners[0]]]);
+    assert_eq!(documents("line-2"), [vec![winners[0]; 2]]);
     assert_eq!(world.picture("line-1").await.manifest.version(), 2);
 }
 

@@ -200,7 +200,7 @@ async fn a_moved_client_is_out_and_its_labels_are_where_they_belong() {
     assert!(new.unsettled > 0);
     let deployment = DeploymentId::from_uuid(uuid::Uuid::from_u128(7));
     assert_eq!(
-        new.assignment_id(deployment),
+        margrave_store::Candidate::from(&new).assignment_id(deployment),
         AssignmentId::derive(deployment, &from),
         "what ran there keeps its id"
     );

@@ -41,6 +41,9 @@ fn name(given: Option<&str>, package: &str) -> Result<DeploymentName> {
         .map_err(|error| Trouble::broke(error.to_string()).hint("give the deployment a name with --name"))
 }
 
+/// Devices that are listed after a change; of more, only the number is of use.
+const LISTED_MAX: u64 = 100;
+
 /// Shows a deployment that was just written, and waits for it if asked to.
 pub(crate) async fn finish(
     screen: &Screen,
@@ -56,29 +59,30 @@ pub(crate) async fn finish(
     if waiting.wait {
         return settle::installed(screen, client, &deployment.name, waiting.timeout).await;
     }
+    let total = deployment.counts.total;
     if screen.json {
-        screen.object(deployment)?;
+        // The answer to a change only counts; programs are told of each device.
+        screen.object(&client.deployment(&deployment.name).await?)?;
     } else {
         screen.words(format_args!(
             "{} (revision {}) is wanted on {}.",
             deployment.name,
             deployment.revision,
-            count(deployment.assignments.len() as u64, "device")
+            count(total, "device")
         ));
-        if deployment.assignments.is_empty() {
+        if total == 0 {
             screen.words("It is kept all the same: a device that matches later gets it by itself.");
         } else {
-            screen.table(&device::assignments(
-                &deployment.assignments,
-                device::By::Device,
-                Timestamp::now(),
-            ))?;
+            if total <= LISTED_MAX {
+                let shown = client.deployment(&deployment.name).await?;
+                let now = Timestamp::now();
+                screen.table(&device::assignments(&shown.assignments, device::By::Device, now))?;
+            }
             screen.words("Watch it with `margrave status --watch`.");
         }
     }
     // Wanted by somebody, and not to be had anywhere: that is a no.
-    let nowhere =
-        deployment.assignments.is_empty() && !deployment.misfits.iter().any(|misfit| misfit.temporary);
+    let nowhere = total == 0 && !deployment.misfits.iter().any(|misfit| misfit.temporary);
     Ok(if nowhere { Answer::No } else { Answer::Done })
 }
 

@@ -32,7 +32,7 @@ pub(super) async fn show(_: Operator, State(api): State<Api>, ids: Ids) -> Resul
     Ok(tagged(StatusCode::OK, api.fleet().deployment(&ids.deployment()?).await?))
 }
 
-/// Creates or changes a deployment. `If-Match` with a revision, or `revision` in the body, refuses to overwrite
+/// Creates or changes a deployment. The answer counts its devices; ask for the deployment to see each. `If-Match` with a revision, or `revision` in the body, refuses to overwrite
 /// somebody else's change; `If-None-Match: *` only creates.
 #[utoipa::path(put, path = "/deployments/{deployment}", tag = "deployments", operation_id = "putDeployment",
     params(("deployment" = String, Path), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)),
@@ -76,7 +76,7 @@ pub(super) async fn remove(
     let name = ids.deployment()?;
     let condition = Condition::read(&headers)?;
     if condition != Condition::None {
-        condition.check(Some(api.fleet().deployment(&name).await?.revision))?;
+        condition.check(Some(api.fleet().deployment_counted(&name).await?.revision))?;
     }
     // The fleet compares again, inside its transaction; what was read above only makes the answer clear.
     match api.fleet().remove_deployment(&actor, &name, condition.revision()).await {
@@ -99,8 +99,8 @@ pub(super) async fn revisions(
     Ok(Json(api.fleet().revisions(&ids.deployment()?).await?))
 }
 
-/// Goes back to an earlier revision, which becomes a new one; also brings back what was removed. `If-Match` with a
-/// revision refuses to overwrite somebody else's change.
+/// Goes back to an earlier revision, which becomes a new one; also brings back what was removed. The answer counts the
+/// devices; ask for the deployment to see each. `If-Match` with a revision refuses to overwrite somebody else's change.
 #[utoipa::path(post, path = "/deployments/{deployment}/revert", tag = "deployments", operation_id = "revertDeployment",
     params(("deployment" = String, Path), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)),
     request_body = operator::RevertDeployment,
@@ -160,7 +160,7 @@ pub(super) async fn transitions(
 
 /// The revision that is wanted, if any.
 async fn standing(api: &Api, name: &DeploymentName) -> Result<Option<u64>, Problem> {
-    match api.fleet().deployment(name).await {
+    match api.fleet().deployment_counted(name).await {
         // One that is on its way out can be wanted anew.
         Ok(deployment) => Ok(Some(deployment.revision).filter(|_| !deployment.removing)),
         Err(Error::NotFound { .. }) => Ok(None),

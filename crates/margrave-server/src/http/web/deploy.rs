@@ -271,7 +271,7 @@ pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Resu
     let package = find(&web, fields.one("package"), Some(fields.one("version"))).await?;
     let mut draft = Draft::typed(&package, &fields, fields.one("name"), None);
     if let Ok(name) = DeploymentName::parse(&draft.name)
-        && web.fleet().deployment(&name).await.is_ok_and(|found| !found.removing)
+        && web.fleet().deployment_counted(&name).await.is_ok_and(|found| !found.removing)
     {
         draft.wrong.name =
             Some("There is a deployment of this name. Choose another, or change that one.".to_owned());
@@ -285,7 +285,7 @@ pub(super) async fn edit(
     Path(name): Path<String>,
     Query(which): Query<Which>,
 ) -> Result<Response, PageError> {
-    let deployment = web.fleet().deployment(&deployment::parse(&name)?).await?;
+    let deployment = web.fleet().deployment_counted(&deployment::parse(&name)?).await?;
     let version = which.version.as_deref().unwrap_or(&deployment.version);
     let package = find(&web, &deployment.package, Some(version)).await?;
     let draft = Draft::of(&deployment, &package);
@@ -299,7 +299,7 @@ pub(super) async fn change(
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields } = submitted;
     let name = deployment::parse(&name)?;
-    let deployment = web.fleet().deployment(&name).await?;
+    let deployment = web.fleet().deployment_counted(&name).await?;
     let package = find(&web, &deployment.package, Some(fields.one("version"))).await?;
     let revision = fields.one("revision").parse();
     let revision =
@@ -453,7 +453,7 @@ async fn free_name(web: &Web, package: &str) -> Result<String, PageError> {
     for number in 1..100 {
         let name = if number == 1 { base.to_owned() } else { format!("{base}-{number}") };
         let Ok(parsed) = DeploymentName::parse(&name) else { break };
-        match web.fleet().deployment(&parsed).await {
+        match web.fleet().deployment_counted(&parsed).await {
             Ok(_) => {}
             Err(Error::NotFound { .. }) => return Ok(name),
             Err(error) => return Err(error.into()),

@@ -205,11 +205,11 @@ pub(super) async fn remove_ask(
     visitor: Visitor,
     Path(name): Path<String>,
 ) -> Result<Response, PageError> {
-    let deployment = web.fleet().deployment(&parse(&name)?).await?;
+    let deployment = web.fleet().deployment_counted(&parse(&name)?).await?;
     let frame =
         Frame::new(&web, &visitor, Section::Deployments, format!("Remove {}", deployment.name)).await?;
     let back = link::deployment(&deployment.name);
-    let devices = match deployment.assignments.len() {
+    let devices = match deployment.counts.total {
         1 => "1 device".to_owned(),
         count => format!("{count} devices"),
     };
@@ -243,7 +243,7 @@ pub(super) async fn remove(
     let name = parse(&name)?;
     web.fleet().remove_deployment(&submitted.visitor.actor, &name, seen).await?;
     // As long as devices still have it, there is something to watch.
-    let path = match web.fleet().deployment(&name).await {
+    let path = match web.fleet().deployment_counted(&name).await {
         Ok(deployment) => link::deployment(&deployment.name),
         Err(Error::NotFound { .. }) => "/deployments".to_owned(),
         Err(error) => return Err(error.into()),

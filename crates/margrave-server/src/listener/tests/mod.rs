@@ -9,6 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 const SHORT: Limits = Limits {
     connections: 2,
     strangers: 2,
+    sockets: 100,
+    stranger_time_min: Duration::ZERO,
     handshake_time: Duration::from_millis(200),
     quiet_time: Duration::from_millis(200),
     age: None,

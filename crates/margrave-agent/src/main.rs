@@ -267,6 +267,8 @@ fn main() -> ExitCode {
 
 async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { data, json, command } = cli;
+    // Programs that are started in other directories are told of files below it.
+    let data = std::path::absolute(&data).with_context(|| format!("{} is no directory", data.display()))?;
     match command {
         Command::Join(join) => {
             let identity = join.perform(&data).await?;

@@ -41,6 +41,8 @@ const FILE_BLOCKS_MAX: u32 = 128 * 1024;
 const PACKS_MAX: usize = 64;
 /// A token with less than this left is replaced before it is shown.
 const TOKEN_LEFT_MIN: Duration = Duration::from_secs(5 * 60);
+/// How long a server that is busy is left alone.
+const BUSY_PAUSE: Duration = Duration::from_secs(60);
 const BRANCH: &str = "refs/heads/main";
 const MANIFEST: &str = "manifest.json";
 
@@ -81,6 +83,10 @@ pub enum GitError {
     Run(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("git says: {0}")]
     Failed(String),
+    #[error("git says of what lies on this device: {0}")]
+    Damaged(String),
+    #[error("the repository's server is busy: {0}")]
+    Busy(String),
     #[error("the repository refuses this device's token")]
     Refused,
     #[error("the repository has no branch main")]
@@ -129,14 +135,15 @@ impl Git {
         {
             return Ok(Polled::Unchanged { held_open: false });
         }
-        let bytes = match self.manifest(link, &mut state, &commit).await {
+        let bytes = match self.manifest(link, &mut state, &commit).await? {
+            Ok(bytes) => bytes,
             // Whatever is wrong with what lies here: all of it can be had again.
             Err(first) => {
-                tracing::warn!(trouble = first.message, "the Git repository is fetched anew");
-                self.forget().map_err(|error| trouble(&error))?;
-                self.manifest(link, &mut state, &commit).await?
+                let trouble = margrave_core::chain::sentence(&first);
+                tracing::warn!(trouble, "the Git repository is fetched anew");
+                self.forget().map_err(|error| troubled(&error))?;
+                self.manifest(link, &mut state, &commit).await?.map_err(|error| troubled(&error))?
             }
-            Ok(bytes) => bytes,
         };
         let body = Digest::of(&bytes);
         state.seen = Some((commit, body));
@@ -160,7 +167,7 @@ impl Git {
         let names: Vec<String> =
             entries.iter().map(|entry| format!("deployments/{}.yaml", entry.id)).collect();
         let read = self.read(&commit, &names, DOCUMENT_SIZE_MAX).await;
-        let verified = read.map_err(|error| trouble(&error)).and_then(|contents| {
+        let verified = read.map_err(|error| troubled(&error)).and_then(|contents| {
             let one = |(entry, bytes): (&Entry, Vec<u8>)| {
                 let document = Document::verified(bytes, entry.document.digest);
                 let refused =
@@ -172,7 +179,7 @@ impl Git {
         if verified.is_err() {
             // The next poll starts from an empty folder, in case it is the disk that lies.
             state.seen = None;
-            self.forget().map_err(|error| trouble(&error))?;
+            self.forget().map_err(|error| troubled(&error))?;
         }
         verified
     }
@@ -190,7 +197,7 @@ impl Git {
                     state.access = None;
                     access = self.access(link, state).await?;
                 }
-                Err(error) => return Err(trouble(&error)),
+                Err(error) => return Err(troubled(&error)),
             }
         }
     }
@@ -208,15 +215,23 @@ impl Git {
         if is_hash { Ok(commit.to_owned()) } else { Err(GitError::Nonsense) }
     }
 
-    /// The manifest's bytes in `commit`, which is fetched unless it is here.
-    async fn manifest(&self, link: &Link, state: &mut State, commit: &str) -> Result<Vec<u8>, Trouble> {
+    /// The manifest's bytes in `commit`, which is fetched unless it is here; or what is wrong with what lies here. That
+    /// the other end cannot be fetched from says nothing about that.
+    async fn manifest(
+        &self,
+        link: &Link,
+        state: &mut State,
+        commit: &str,
+    ) -> Result<Result<Vec<u8>, GitError>, Trouble> {
         let access = self.access(link, state).await?;
-        let work = async {
-            self.fetch(&access, commit).await?;
-            let size_max = g2::manifest::SIZE_MAX as u64;
-            self.read(commit, &[MANIFEST.to_owned()], size_max).await?.pop().ok_or(GitError::Nonsense)
-        };
-        work.await.map_err(|error: GitError| trouble(&error))
+        match self.fetch(&access, commit).await {
+            Ok(()) => {}
+            Err(GitError::Failed(said)) if !is_of_remote(&said) => return Ok(Err(GitError::Damaged(said))),
+            Err(error) => return Err(troubled(&error)),
+        }
+        let size_max = g2::manifest::SIZE_MAX as u64;
+        let read = self.read(commit, &[MANIFEST.to_owned()], size_max).await;
+        Ok(read.and_then(|mut files| files.pop().ok_or(GitError::Nonsense)))
     }
 
     async fn fetch(&self, access: &Access, commit: &str) -> Result<(), GitError> {
@@ -309,7 +324,7 @@ impl Git {
         // Nothing else may stand where git expects an address: it knows schemes that run programs.
         let https = Origin::split(&access.url).is_ok_and(|(origin, _)| origin.scheme() == Scheme::Https);
         if !https {
-            return Err(trouble(&GitError::Address(access.url.chars().take(200).collect())));
+            return Err(troubled(&GitError::Address(access.url.chars().take(200).collect())));
         }
         state.access = Some(access.clone());
         Ok(access)
@@ -318,7 +333,7 @@ impl Git {
     /// Where git finds the authority that it trusts; written only when it changed.
     fn keep_authority(&self, pem: Option<&str>) -> Result<Option<PathBuf>, Trouble> {
         let Some(pem) = pem else { return Ok(None) };
-        self.prepare().map_err(|error| trouble(&error))?;
+        self.prepare().map_err(|error| troubled(&error))?;
         let path = self.folder.join("authority.pem");
         let same = std::fs::read(&path).is_ok_and(|held| held == pem.as_bytes());
         if !same {
@@ -361,8 +376,27 @@ impl Git {
         }
         let last: Vec<&str> = finished.errors.lines().rev().take(3).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
-        Err(GitError::Failed(last.join("; ").chars().filter(|c| !c.is_control()).take(500).collect()))
+        let last: String = last.join("; ").chars().filter(|c| !c.is_control()).take(500).collect();
+        let is_busy = ["error: 429", "error: 503"].iter().any(|words| said.contains(words));
+        Err(if access.is_some() && is_busy { GitError::Busy(last) } else { GitError::Failed(last) })
     }
+}
+
+/// Whether git complains about the other end or the way there, and not about what lies here.
+fn is_of_remote(said: &str) -> bool {
+    let said = said.to_ascii_lowercase();
+    let words = [
+        "unable to access",
+        "rpc failed",
+        "requested url returned error",
+        "early eof",
+        "hung up",
+        "remote error",
+        "expected flush",
+        "could not resolve",
+        "timed out",
+    ];
+    words.iter().any(|words| said.contains(words))
 }
 
 /// Everything that git is told comes from here: no file of this machine, no prompt, no helper has a say. The token
@@ -429,8 +463,13 @@ async fn run(
     if finished.code == Some(127) { Err(GitError::Missing) } else { Ok(finished) }
 }
 
-fn trouble(error: &GitError) -> Trouble {
-    Trouble::passing(margrave_core::chain::sentence(error))
+fn troubled(error: &GitError) -> Trouble {
+    let trouble = Trouble::passing(margrave_core::chain::sentence(error));
+    match error {
+        // How long it asked for git does not tell.
+        GitError::Busy(_) => Trouble { retry_after: Some(BUSY_PAUSE), ..trouble },
+        _ => trouble,
+    }
 }
 
 fn packs(repository: &Path) -> usize {

@@ -713,3 +713,53 @@ proptest! {
         prop_assert_eq!(sequences, sorted);
     }
 }
+
+#[test]
+fn a_server_that_only_says_that_it_held_a_poll_is_asked_no_more_often_than_any() {
+    let mut world = polling();
+    world.settings.poll_wait = Duration::from_secs(600);
+    let begun = world.now;
+    let mut polls = 0;
+    while world.now.since(begun) < Duration::from_secs(600) {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Poll { .. }) => {
+                polls += 1;
+                world.absorb(Event::Began(action));
+                world.absorb(Event::Polled(Ok(Polled::Unchanged { held_open: true })));
+            }
+            Some(action) => {
+                world.absorb(Event::Began(action.clone()));
+                let event = world.perform(action);
+                world.absorb(event);
+            }
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert!((10..=30).contains(&polls), "{polls}");
+}
+
+#[test]
+fn a_server_that_makes_manifests_all_the_time_does_not_wear_the_disk_out() {
+    let mut world = polling();
+    let begun = world.now;
+    let mut version = 100;
+    while world.now.since(begun) < Duration::from_secs(600) {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Poll { .. }) => {
+                version += 1;
+                let manifest = Manifest::new(version, None, vec![]).unwrap();
+                let body = Digest::of(&version.to_be_bytes());
+                world.absorb(Event::Began(action));
+                world.absorb(Event::Polled(Ok(Polled::Manifest { manifest, body, held_open: false })));
+            }
+            Some(action) => {
+                world.absorb(Event::Began(action.clone()));
+                let event = world.perform(action);
+                world.absorb(event);
+            }
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    // Eight at once, then one every ten seconds.
+    assert!((60..=70).contains(&(version - 100)), "{}", version - 100);
+}

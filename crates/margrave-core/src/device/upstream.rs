@@ -26,6 +26,8 @@ pub(super) struct Upstream {
     ask: Pause,
     /// When the poll under way began, and how long the server was allowed to hold it open.
     asked: Option<(Moment, Duration)>,
+    /// Up to when adopted manifests have used up their time ([`ADOPTION_EVERY`]).
+    adopted_until: Moment,
     /// Something between us and the server cuts polls that are held open for longer.
     wait_max: Option<Duration>,
     /// A newer manifest whose documents are still to come.
@@ -45,6 +47,12 @@ pub(super) struct Upstream {
     heard: bool,
 }
 
+/// A poll that was held for less was not held, whatever the server says of it.
+const HELD_MIN: Duration = Duration::from_secs(1);
+/// How often a manifest is adopted in the long run, and how many may come one upon the other. Each is written to the
+/// disk, which a server that makes new ones all the time would wear out.
+const ADOPTION_EVERY: Duration = Duration::from_secs(10);
+const ADOPTIONS_TOGETHER: u32 = 8;
 /// Shorter waits than this are cut by nobody, and would only be polls by another name.
 const WAIT_MIN: Duration = Duration::from_secs(20);
 
@@ -191,8 +199,12 @@ impl Device {
         self.heard(now);
         // The first poll did not offer to wait; the second may find a server that does.
         let offered = std::mem::replace(&mut self.upstream.heard, true) || settings.poll_wait.is_zero();
+        let lasted = self.upstream.asked.take().map(|(began, wait)| (now.since(began), wait));
         let pause = |held_open: bool| {
             // A server that holds polls open paces them itself; a little jitter keeps a fleet from marching in step.
+            // One that only says so would be asked all the time.
+            let held_open =
+                held_open && lasted.is_some_and(|(lasted, wait)| lasted >= HELD_MIN.min(wait / 2));
             let pause = if held_open || !offered { Duration::from_millis(200) } else { settings.poll_every };
             now.after(spread(pause, roll))
         };
@@ -215,6 +227,16 @@ impl Device {
                 }
             }
         }
+    }
+
+    /// When to ask again after a manifest was adopted: at once, unless there were many lately.
+    fn paced(&mut self, now: Moment) -> Moment {
+        let saved = u64::try_from((ADOPTION_EVERY * ADOPTIONS_TOGETHER).as_millis()).unwrap_or(u64::MAX);
+        // The upper end is for a clock that was set back.
+        let until =
+            self.upstream.adopted_until.clamp(Moment(now.0.saturating_sub(saved)), now.after(ADOPTION_EVERY));
+        self.upstream.adopted_until = until.after(ADOPTION_EVERY);
+        self.upstream.adopted_until.max(now)
     }
 
     /// A poll that was held open ended badly before its time: a proxy or a firewall may allow less than we asked
@@ -383,6 +405,8 @@ impl Device {
             assignment.wanted = next;
         }
         self.accepted = Some(verified.accepted());
+        let next = self.paced(now);
+        self.upstream.ask.succeeded(next);
         if moved {
             // Made before there was a version to report by.
             self.outbox.clear();

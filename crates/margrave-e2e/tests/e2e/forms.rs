@@ -80,7 +80,8 @@ fn eager(stage: &Stage) -> Running {
         .expect("the stage's directory is writable");
     let mut command = Command::new(program("margrave-agent"));
     command.args(["run", "--runtime", "simulated", "--poll", "500ms", "--simulation"]).arg(file);
-    command.arg("--data").arg(stage.path("line-1"));
+    // By a relative path, as people type it who are in that directory.
+    command.current_dir(stage.path("")).args(["--data", "line-1"]);
     let running = Running::start("line-1", &stage.path(""), &mut command);
     wait_for("the device says what it is", || {
         stage.margrave(&["device", "show", "line-1"]).status.success().then_some(())

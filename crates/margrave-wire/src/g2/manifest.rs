@@ -211,3 +211,24 @@ fn read_url(at: &At<'_>, expected: &str, findings: &mut Findings) -> Option<Stri
     }
     Some(url.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(text: &str) -> Option<u64> {
+        let body = format!(r#"{{"bundle":null,"deployments":[],"manifestVersion":{text}}}"#);
+        read(body.as_bytes()).ok().map(|listing| listing.manifest.version())
+    }
+
+    #[test]
+    fn amb_17_a_version_of_a_program_that_has_only_doubles_is_taken_where_it_is_exact() {
+        for (text, number) in [("7", 7), ("7.0", 7), ("7e0", 7), ("9007199254740991.0", (1 << 53) - 1)] {
+            assert_eq!(version(text), Some(number), "{text}");
+        }
+        assert_eq!(version("18446744073709551615"), Some(u64::MAX));
+        for text in ["7.5", "-7.0", "9007199254740993.0", "1e300", "18446744073709551616", "\"7\"", "null"] {
+            assert_eq!(version(text), None, "{text}");
+        }
+    }
+}

@@ -29,7 +29,7 @@ use tokio_rustls::server::TlsStream;
 /// What a peer may send before it is known. A certificate chain of four takes 5 kB; a ticket adds one.
 const HANDSHAKE_BYTES_MAX: usize = 32 * 1024;
 /// Handshakes that wait for their turn before no more are accepted: some seconds of work, and less than a peer has
-/// patience for. Not fewer, because what the kernel has no place for it resets after a while: it keeps 4,096 as a rule.
+/// patience for. Not fewer, because the kernel keeps 4,096 for us as a rule and drops what comes beyond.
 const QUEUED_MAX: usize = 8_192;
 /// How often to look for a place when all are taken.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

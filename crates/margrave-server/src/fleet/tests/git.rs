@@ -7,7 +7,7 @@ use super::*;
 use crate::fleet::git::{Ask, FetchError, Pass, Protocol, Upload};
 
 /// Whether the rest of a test can run here; said aloud if not.
-fn git_is_here() -> bool {
+pub(super) fn git_is_here() -> bool {
     let here = Command::new("git").arg("--version").output().is_ok_and(|output| output.status.success());
     if !here {
         assert_ne!(

@@ -11,6 +11,7 @@ use margrave_wire::signature::{BaseError, ContentDigestError, HeaderError};
 use super::replay::Refused;
 use super::signed::SignedStanding;
 use crate::g2::Refusal;
+use crate::g2::refusal::later;
 
 const JSON: &str = "application/json";
 
@@ -134,7 +135,7 @@ impl SignedRefusal {
             )
             .into(),
             Self::Replay(Refused::Full) => {
-                Problem::unavailable(30, "the server has more to do than it can; try again later").into()
+                Problem::unavailable(later(), "the server has more to do than it can; try again later").into()
             }
             Self::NoDigest => SignedProblem::new(
                 InvalidRequest,

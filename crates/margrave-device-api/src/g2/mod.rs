@@ -9,7 +9,7 @@
 pub(crate) mod poll;
 pub(crate) mod preconditions;
 mod range;
-mod refusal;
+pub(crate) mod refusal;
 pub(crate) mod target;
 
 use std::future::poll_fn;

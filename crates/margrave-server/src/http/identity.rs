@@ -304,7 +304,7 @@ impl Guesses {
     async fn wrong(&self) -> Result<(), Problem> {
         let Ok(_turn) = self.turns.try_acquire() else {
             let detail = "too many wrong tokens are being tried at this moment; wait and try again";
-            return Err(Problem::too_many_requests(detail, 5));
+            return Err(Problem::too_many_requests(detail, GUESS_TIME));
         };
         tokio::time::sleep(self.each).await;
         Ok(())

@@ -230,8 +230,12 @@ impl Fleet {
         let tokens = record.iter().flat_map(|record| &record.tokens);
         let newest =
             tokens.filter(|token| token.holder == GitHolder::Device).map(|token| token.created_at).max();
-        if newest.is_some_and(|newest| now.since(newest) < DEVICE_TOKEN_PAUSE && newest <= now) {
-            return Err(Error::Overloaded);
+        let pause = newest
+            .filter(|newest| *newest <= now)
+            .and_then(|newest| DEVICE_TOKEN_PAUSE.checked_sub(now.since(newest)))
+            .filter(|pause| !pause.is_zero());
+        if let Some(wait) = pause {
+            return Err(Error::TooSoon { wait });
         }
         let expires = now.after(DEVICE_TOKEN_LIFETIME);
         let (token, key) = new_token(GitHolder::Device, Some(expires))?;

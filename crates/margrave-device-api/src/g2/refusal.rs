@@ -106,8 +106,11 @@ impl Refusal {
             Refusal::TooLarge { max } => {
                 Problem::blank(413, format!("the body is larger than the {max} bytes taken here"))
             }
-            Refusal::TooSlow => Problem::blank(408, "the body did not arrive in time; send it again"),
-            Refusal::Cut => Problem::new(InvalidRequest, "the body ended early; send it again"),
+            Refusal::TooSlow => Problem::blank(
+                408,
+                "the body did not arrive in time, and would not at this pace; check the line",
+            ),
+            Refusal::Cut => Problem::new(InvalidRequest, "the body ended early; send all of it"),
             Refusal::TooMany { retry_after } => Problem::too_many_requests(
                 seconds(retry_after),
                 "this client asks more often than the server answers one; slow down",

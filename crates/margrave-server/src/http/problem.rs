@@ -65,7 +65,7 @@ impl Problem {
 
     /// The body did not arrive in time.
     pub fn too_slow() -> Self {
-        let detail = "the body did not arrive in time; send it again, over a better line";
+        let detail = "the body did not arrive in time, and would not at this pace; check the line";
         Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body did not arrive", detail)
     }
 
@@ -329,3 +329,5 @@ mod tests {
         }
     }
 }
+            let detail = body["detail"].as_str().unwrap();
+            assert!(!detail.contains("again"), "{detail}");

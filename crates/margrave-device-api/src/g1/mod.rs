@@ -217,7 +217,7 @@ impl House {
         match resource {
             Resource::Common(Common::Manifest) => {
                 let still = || self.admitted(client).map(drop);
-                let (response, version) = match poll::ask(api, client, &request.headers)? {
+                let (response, version) = match poll::ask(api, client, &request.method, &request.headers)? {
                     Asked::Now(response, version) => (response, version),
                     Asked::Wait(waiting) => poll::wait(api, client, waiting, still).await?,
                 };

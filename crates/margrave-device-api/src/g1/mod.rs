@@ -342,6 +342,7 @@ impl House {
 }
 
 /// How a capabilities report says which device it is about.
+            Onboarding::Retired => Err(SignedRefusal::Retired),
 enum Named {
     ByPath(Option<DeviceId>),
     ByBody,

@@ -14,6 +14,7 @@ use crate::g2::Refusal;
 use crate::g2::refusal::later;
 
 const JSON: &str = "application/json";
+const RETIRED: &str = "an operator retired this client, or it moved to the newer interface";
 
 #[derive(Debug)]
 pub(super) enum SignedRefusal {
@@ -45,6 +46,7 @@ pub(super) enum SignedRefusal {
     Certificate(CertificateFault),
     Pending,
     Rejected,
+    Retired,
 }
 
 impl From<Refusal> for SignedRefusal {
@@ -61,8 +63,10 @@ impl SignedRefusal {
             _ => None,
         };
         // Where the generation declares a body, it is plain JSON (1.13).
-        let onboarding =
-            matches!(self, Self::NotACertificate(_) | Self::Certificate(_) | Self::Pending | Self::Rejected);
+        let onboarding = matches!(
+            self,
+            Self::NotACertificate(_) | Self::Certificate(_) | Self::Pending | Self::Rejected | Self::Retired
+        );
         let mut answer = self.problem();
         answer.problem = answer.problem.at(path);
         let problem = &answer.problem;
@@ -100,9 +104,7 @@ impl SignedRefusal {
                     SignedStanding::Accepted => "this client is accepted",
                     SignedStanding::Pending => "no operator has accepted this client yet; try again later",
                     SignedStanding::Rejected => "an operator rejected this client's certificate",
-                    SignedStanding::Retired => {
-                        "an operator retired this client, or it moved to the newer interface"
-                    }
+                    SignedStanding::Retired => RETIRED,
                 },
             ),
             Self::Headers(HeaderError::Missing) => unverified(&HeaderError::Missing.to_string()),
@@ -154,6 +156,7 @@ impl SignedRefusal {
             Self::Rejected => {
                 SignedProblem::new(CertificateNotTrusted, "an operator rejected this certificate")
             }
+            Self::Retired => SignedProblem::new(CertificateNotTrusted, RETIRED),
         }
     }
 }

@@ -103,6 +103,7 @@ impl SignedApi for Signed {
         })
     }
 
+                fleet::Onboarding::Retired => Onboarding::Retired,
     fn root_certificate(&self) -> String {
         self.root_certificate.clone()
     }

@@ -94,7 +94,7 @@ async fn mi_g1_030_who_is_rejected_stays_so_until_an_operator_says_otherwise() {
     // Who is in is retired, not rejected.
     assert!(matches!(world.fleet.reject(&ann(), &id).await, Err(Error::Conflict { .. })));
     world.fleet.retire(&ann(), &id).await.unwrap();
-    assert_eq!(world.onboard(&any(), &press).await, Onboarding::Rejected, "out is out, also by asking");
+    assert_eq!(world.onboard(&any(), &press).await, Onboarding::Retired, "out is out, also by asking");
     assert_eq!(world.fleet.signed_key(&id.client).unwrap().standing, Some(Standing::Retired));
 }
 

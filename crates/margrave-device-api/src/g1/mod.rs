@@ -92,6 +92,11 @@ pub fn busy(retry_after: Duration, path: &str) -> Response {
     SignedRefusal::from(Refusal::Api(ApiError::Busy { retry_after })).at(path)
 }
 
+/// The answer to a request that does not say which host it is for, in this generation's shape.
+pub fn misaddressed(path: &str) -> Response {
+    SignedRefusal::from(Refusal::Misaddressed).at(path)
+}
+
 /// The path without the prefix of our external address, whether a proxy took it away or not.
 fn local_path<'p>(terms: &Terms, path: &'p str) -> &'p str {
     let mut prefixes = terms.external.iter().map(|external| external.prefix());

@@ -23,6 +23,8 @@ pub enum Refusal {
     /// Local policy says no (MI-G2-011).
     NotAccepted(Standing),
     NoSuchPath,
+    /// No `Host`, or several (RFC 9112, 3.2).
+    Misaddressed,
     /// What the resource takes instead, for `Allow`.
     Method(&'static str),
     NotAcceptable(&'static str),
@@ -87,6 +89,10 @@ impl Refusal {
                 "this client is not among the accepted ones; ask an operator to accept it",
             ),
             Refusal::NoSuchPath => Problem::blank(404, "there is nothing at this path"),
+            Refusal::Misaddressed => Problem::new(
+                InvalidRequest,
+                "the request must say in one Host header, and only one, which host it is for",
+            ),
             Refusal::Method(allow) => Problem::blank(405, format!("this resource takes only {allow}")),
             Refusal::NotAcceptable(offered) => Problem::new(
                 ServerCannotGenerateResponse,

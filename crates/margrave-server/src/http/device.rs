@@ -78,6 +78,10 @@ impl Inside for Interface {
         busy().at(request.uri().path())
     }
 
+    fn misaddressed(&self, request: &Request<Incoming>) -> Response {
+        Refusal::Misaddressed.at(request.uri().path())
+    }
+
     fn account(&self, Caller(client): &Caller) -> Option<Arc<Account>> {
         Some(self.admission.account(client))
     }

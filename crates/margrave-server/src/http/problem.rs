@@ -52,6 +52,11 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, "malformed", "The request could not be read", detail)
     }
 
+    /// No `Host`, or several.
+    pub fn misaddressed() -> Self {
+        Problem::malformed("the request must say in one Host header, and only one, which host it is for")
+    }
+
     /// A field or path segment holds something that is no identifier.
     pub fn bad_identifier(field: &str, error: &margrave_core::id::InvalidId) -> Self {
         let detail = format!("{field}: {error}");

@@ -72,6 +72,10 @@ impl Inside for Interface {
     fn turn_away(&self, request: &Request<Incoming>) -> Response {
         busy(request.uri().path())
     }
+
+    fn misaddressed(&self, request: &Request<Incoming>) -> Response {
+        g1::misaddressed(request.uri().path())
+    }
 }
 
 fn busy(path: &str) -> Response {

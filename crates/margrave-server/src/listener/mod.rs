@@ -159,6 +159,9 @@ pub(crate) trait Inside: Send + Sync + 'static {
     /// The answer to everything while there is no place for more connections.
     fn turn_away(&self, request: &http::Request<Incoming>) -> Response;
 
+    /// The answer to a request that does not say which host it is for.
+    fn misaddressed(&self, request: &http::Request<Incoming>) -> Response;
+
     /// The account on which a caller's requests go.
     fn account(&self, _caller: &Caller) -> Option<Arc<Account>> {
         None
@@ -184,6 +187,10 @@ impl Inside for Router {
 
     fn turn_away(&self, request: &http::Request<Incoming>) -> Response {
         Problem::too_many_connections().at(request.uri().path()).into_response()
+    }
+
+    fn misaddressed(&self, request: &http::Request<Incoming>) -> Response {
+        Problem::misaddressed().at(request.uri().path()).into_response()
     }
 }
 
@@ -451,7 +458,10 @@ async fn exchange<S>(
     let (beating, inside) = (Arc::clone(&pulse), Arc::clone(house));
     let service = service_fn(move |request: http::Request<Incoming>| {
         let uri = request.uri().clone();
-        Answering::new(beating.beat(), &uri, || inside.inside.answer(&guest, request))
+        Answering::new(beating.beat(), &uri, || match answer::names_its_host(&request) {
+            true => inside.inside.answer(&guest, request),
+            false => answer::last(inside.inside.misaddressed(&request)),
+        })
     });
     let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
     let mut connection = pin!(builder().serve_connection(stream, service));

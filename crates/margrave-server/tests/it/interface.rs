@@ -341,6 +341,16 @@ async fn mi_g2_110_amb_13_36_37_reports_are_taken_while_and_after_a_deployment_i
 }
 
 #[tokio::test]
+async fn rfc_9112_who_names_two_hosts_is_refused_as_this_interface_refuses() {
+    let plant = Plant::new().await;
+    let mut press = Unit::join(&plant, "press.42").await;
+    let hosts = [("host", "127.0.0.1"), ("host", "elsewhere.example")];
+    let reply = press.line.send("GET", "/api/v1/deployments", &hosts, "").await.unwrap();
+    problem(&reply, 400, "invalid-request");
+    assert_eq!(reply.header("connection"), "close");
+}
+
+#[tokio::test]
 async fn mi_g2_102_amb_38_a_gateway_reports_for_its_children_by_name_or_without() {
     let plant = Plant::new().await;
     stock::gate(&plant).await;

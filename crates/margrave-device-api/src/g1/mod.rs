@@ -342,12 +342,12 @@ impl House {
             }
             Onboarding::Pending => Err(SignedRefusal::Pending),
             Onboarding::Rejected => Err(SignedRefusal::Rejected),
+            Onboarding::Retired => Err(SignedRefusal::Retired),
         }
     }
 }
 
 /// How a capabilities report says which device it is about.
-            Onboarding::Retired => Err(SignedRefusal::Retired),
 enum Named {
     ByPath(Option<DeviceId>),
     ByBody,

@@ -103,11 +103,11 @@ impl SignedApi for Signed {
                 fleet::Onboarding::Accepted(client) => Onboarding::Accepted(client),
                 fleet::Onboarding::Pending => Onboarding::Pending,
                 fleet::Onboarding::Rejected => Onboarding::Rejected,
+                fleet::Onboarding::Retired => Onboarding::Retired,
             })
         })
     }
 
-                fleet::Onboarding::Retired => Onboarding::Retired,
     fn root_certificate(&self) -> String {
         self.root_certificate.clone()
     }

@@ -220,7 +220,7 @@ impl Rate {
 }
 
 /// When to come back with what has to wait for so long.
-fn rate_retry(wait: Duration) -> Duration {
+pub(crate) fn rate_retry(wait: Duration) -> Duration {
     wait + RATE_RETRY.mul_f64(crate::tasks::chance())
 }
 

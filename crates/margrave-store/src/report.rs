@@ -3,7 +3,7 @@
 //! A report can come twice, late, or after the deployment is gone. Whether it changes the picture is decided in
 //! `margrave-core` (`observed.rs`); it is kept in the history all the same.
 
-use margrave_core::id::ClientId;
+use margrave_core::id::{ClientId, DeviceId};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::observed::{Observed, reported_state};
@@ -46,6 +46,9 @@ pub enum ReportError {
     /// With the version that the device claims if that is above ours.
     #[error("there is no such deployment for this client")]
     AssignmentUnknown { ahead: Option<u64> },
+    /// It is the client's, but of another of its devices than the report says.
+    #[error("this deployment is for {device}; name that device, or none")]
+    OtherDevice { device: DeviceId, ahead: Option<u64> },
     #[error(
         "the report says manifest version {adopted}, which this server never published; it is at {published}"
     )]
@@ -64,10 +67,13 @@ impl Store {
         now: Moment,
     ) -> Result<Recorded, ReportError> {
         let told = Told::new(client.clone(), report)?;
-        self.write(move |tx| record(tx, &told, now)).await?.map_err(|ahead| {
-            // Answered after the commit, because the claim of a higher version had to be kept.
-            ReportError::AssignmentUnknown { ahead }
-        })
+        // Refused after the commit, because the claim of a higher version had to be kept.
+        self.write(move |tx| record(tx, &told, now)).await?.map_err(
+            |Misplaced { device, ahead }| match device {
+                None => ReportError::AssignmentUnknown { ahead },
+                Some(device) => ReportError::OtherDevice { device, ahead },
+            },
+        )
     }
 
     /// Clients that hold a manifest above the published one, and the version they hold.
@@ -85,7 +91,13 @@ impl Store {
     }
 }
 
-type Answer = Result<Recorded, Option<u64>>;
+type Answer = Result<Recorded, Misplaced>;
+
+/// A report about nothing that is the client's, or about what is another device's of the same client.
+struct Misplaced {
+    device: Option<DeviceId>,
+    ahead: Option<u64>,
+}
 
 /// A report, and all that can be made of it before it is the writer's turn.
 struct Told {
@@ -115,12 +127,12 @@ impl Told {
 fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<Answer, ReportError> {
     let Told { client, report, text, .. } = told;
     let ahead = note_version(tx.sql, told)?;
-    let Some((mut picture, newest)) = assignment::picture(tx.sql, report.assignment)? else {
-        return Ok(Err(ahead));
+    let found = assignment::picture(tx.sql, report.assignment)?;
+    let Some((mut picture, newest)) = found.filter(|(picture, _)| picture.device.client == *client) else {
+        return Ok(Err(Misplaced { device: None, ahead }));
     };
-    let same_device = report.device.as_ref().is_none_or(|device| *device == picture.device.device);
-    if picture.device.client != *client || !same_device {
-        return Ok(Err(ahead));
+    if report.device.as_ref().is_some_and(|device| *device != picture.device.device) {
+        return Ok(Err(Misplaced { device: Some(picture.device.device), ahead }));
     }
     let put =
         if picture.observed.is_some() || told_before(tx.sql, report)? { Put::Updated } else { Put::Created };

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::problem::Backoff;
+
 /// Where the operator interface lives.
 pub const PREFIX: &str = "/api/operator/v1";
 
@@ -564,6 +566,14 @@ pub struct Problem {
     /// The path that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// Whether the same request may succeed later.
+    #[serde(default)]
+    pub retryable: bool,
+    /// As the `Retry-After` header says; other times for others, so that not all come back together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_seconds: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff_strategy: Option<Backoff>,
     /// Every broken rule, when the request was understood but may not be carried out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,

@@ -480,6 +480,9 @@ mod tests {
             status,
             detail: "the detail says what to do".into(),
             instance: None,
+            retryable: false,
+            retry_after_seconds: None,
+            backoff_strategy: None,
             violations: Vec::new(),
             misfits: Vec::new(),
         }

@@ -92,6 +92,11 @@ pub fn busy(retry_after: Duration, path: &str) -> Response {
     SignedRefusal::from(Refusal::Api(ApiError::Busy { retry_after })).at(path)
 }
 
+/// The answer to a request that does not say which host it is for, in this generation's shape.
+pub fn misaddressed(path: &str) -> Response {
+    SignedRefusal::from(Refusal::Misaddressed).at(path)
+}
+
 /// The path without the prefix of our external address, whether a proxy took it away or not.
 fn local_path<'p>(terms: &Terms, path: &'p str) -> &'p str {
     let mut prefixes = terms.external.iter().map(|external| external.prefix());
@@ -217,7 +222,7 @@ impl House {
         match resource {
             Resource::Common(Common::Manifest) => {
                 let still = || self.admitted(client).map(drop);
-                let (response, version) = match poll::ask(api, client, &request.headers)? {
+                let (response, version) = match poll::ask(api, client, &request.method, &request.headers)? {
                     Asked::Now(response, version) => (response, version),
                     Asked::Wait(waiting) => poll::wait(api, client, waiting, still).await?,
                 };
@@ -337,6 +342,7 @@ impl House {
             }
             Onboarding::Pending => Err(SignedRefusal::Pending),
             Onboarding::Rejected => Err(SignedRefusal::Rejected),
+            Onboarding::Retired => Err(SignedRefusal::Retired),
         }
     }
 }

@@ -11,8 +11,10 @@ use margrave_wire::signature::{BaseError, ContentDigestError, HeaderError};
 use super::replay::Refused;
 use super::signed::SignedStanding;
 use crate::g2::Refusal;
+use crate::g2::refusal::later;
 
 const JSON: &str = "application/json";
+const RETIRED: &str = "an operator retired this client, or it moved to the newer interface";
 
 #[derive(Debug)]
 pub(super) enum SignedRefusal {
@@ -44,6 +46,7 @@ pub(super) enum SignedRefusal {
     Certificate(CertificateFault),
     Pending,
     Rejected,
+    Retired,
 }
 
 impl From<Refusal> for SignedRefusal {
@@ -60,8 +63,10 @@ impl SignedRefusal {
             _ => None,
         };
         // Where the generation declares a body, it is plain JSON (1.13).
-        let onboarding =
-            matches!(self, Self::NotACertificate(_) | Self::Certificate(_) | Self::Pending | Self::Rejected);
+        let onboarding = matches!(
+            self,
+            Self::NotACertificate(_) | Self::Certificate(_) | Self::Pending | Self::Rejected | Self::Retired
+        );
         let mut answer = self.problem();
         answer.problem = answer.problem.at(path);
         let problem = &answer.problem;
@@ -99,9 +104,7 @@ impl SignedRefusal {
                     SignedStanding::Accepted => "this client is accepted",
                     SignedStanding::Pending => "no operator has accepted this client yet; try again later",
                     SignedStanding::Rejected => "an operator rejected this client's certificate",
-                    SignedStanding::Retired => {
-                        "an operator retired this client, or it moved to the newer interface"
-                    }
+                    SignedStanding::Retired => RETIRED,
                 },
             ),
             Self::Headers(HeaderError::Missing) => unverified(&HeaderError::Missing.to_string()),
@@ -134,7 +137,7 @@ impl SignedRefusal {
             )
             .into(),
             Self::Replay(Refused::Full) => {
-                Problem::unavailable(30, "the server has more to do than it can; try again later").into()
+                Problem::unavailable(later(), "the server has more to do than it can; try again later").into()
             }
             Self::NoDigest => SignedProblem::new(
                 InvalidRequest,
@@ -153,6 +156,7 @@ impl SignedRefusal {
             Self::Rejected => {
                 SignedProblem::new(CertificateNotTrusted, "an operator rejected this certificate")
             }
+            Self::Retired => SignedProblem::new(CertificateNotTrusted, RETIRED),
         }
     }
 }

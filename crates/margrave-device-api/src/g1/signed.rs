@@ -116,6 +116,8 @@ pub enum Onboarding {
     /// hears what a rejected one hears (AMB-04).
     Pending,
     Rejected,
+    /// Was a client; see [`SignedStanding::Retired`].
+    Retired,
 }
 
 /// What an operator configured about signed requests.

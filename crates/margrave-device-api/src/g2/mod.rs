@@ -9,7 +9,7 @@
 pub(crate) mod poll;
 pub(crate) mod preconditions;
 mod range;
-mod refusal;
+pub(crate) mod refusal;
 pub(crate) mod target;
 
 use std::future::poll_fn;
@@ -136,7 +136,7 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
         return Err(Refusal::Method(target.methods()));
     }
     match target {
-        Target::Manifest => match poll::ask(api, client, &parts.headers)? {
+        Target::Manifest => match poll::ask(api, client, &parts.method, &parts.headers)? {
             Asked::Now(response, _) => Ok(response),
             Asked::Wait(waiting) => Ok(poll::wait(api, client, waiting, || accepted(api, client)).await?.0),
         },
@@ -259,6 +259,10 @@ impl Pace {
 }
 
 pub(crate) async fn collected(body: Body, max: usize, pace: Pace) -> Result<Bytes, Refusal> {
+    // What is declared to be too much need not be waited for.
+    if axum::body::HttpBody::size_hint(&body).lower() > max as u64 {
+        return Err(Refusal::TooLarge { max });
+    }
     let began = Instant::now();
     let mut body = Limited::new(body, max);
     // As a rule a body is one piece, and stays it.
@@ -303,8 +307,20 @@ mod tests {
             let endless =
                 Body::new(Full::new(Bytes::from_static(b"{")).with_trailers(std::future::pending()));
             let refusal = collected(endless, 100, pace).await.unwrap_err();
-            assert_eq!(refusal.at("/x").status(), StatusCode::REQUEST_TIMEOUT);
+            let problem = refusal.problem();
+            assert_eq!((problem.status, problem.retryable), (408, Some(false)));
+            // It must not say what MI-G2-192 forbids.
+            assert!(problem.detail.is_some_and(|detail| !detail.contains("again")));
         }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_declared_too_large_is_not_waited_for() {
+        let refusal = collected(Body::new(Declared(101)), 100, PATIENT).await.unwrap_err();
+        assert_eq!(refusal.at("/x").status(), StatusCode::PAYLOAD_TOO_LARGE);
+        let short = Pace { total: SHORT, ..PATIENT };
+        let refusal = collected(Body::new(Declared(100)), 100, short).await.unwrap_err();
+        assert_eq!(refusal.at("/x").status(), StatusCode::REQUEST_TIMEOUT);
     }
 
     #[tokio::test]
@@ -331,6 +347,25 @@ mod tests {
         assert_eq!(collected, Bytes::from([[0u8; 1000], [1; 1000], [2; 1000], [3; 1000]].concat()));
         pieces.await.unwrap();
         assert!(super::collected(Body::empty(), 0, PATIENT).await.unwrap().is_empty());
+    }
+
+    /// A body that says how long it is, and never sends a byte.
+    struct Declared(u64);
+
+    impl axum::body::HttpBody for Declared {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut task::Context<'_>,
+        ) -> task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+            task::Poll::Pending
+        }
+
+        fn size_hint(&self) -> http_body::SizeHint {
+            http_body::SizeHint::with_exact(self.0)
+        }
     }
 
     struct Pieces(tokio::sync::mpsc::Receiver<Bytes>);

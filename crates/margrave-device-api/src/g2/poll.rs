@@ -46,7 +46,7 @@ pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>
     }
     let asked = catch_unwind(AssertUnwindSafe(|| {
         accepted(api.as_ref(), client)?;
-        ask(api.as_ref(), client, request.headers())
+        ask(api.as_ref(), client, request.method(), request.headers())
     }));
     Some(match asked.unwrap_or(Err(Refusal::Broken)) {
         Ok(Asked::Now(response, _)) => Poll::Now(response),
@@ -83,7 +83,12 @@ pub(crate) struct Waiting {
     within: Duration,
 }
 
-pub(crate) fn ask(api: &dyn DeviceApi, client: &ClientId, headers: &HeaderMap) -> Result<Asked, Refusal> {
+pub(crate) fn ask(
+    api: &dyn DeviceApi,
+    client: &ClientId,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<Asked, Refusal> {
     // Before If-None-Match: who cannot read a manifest cannot hold one either (AMB-29).
     if !preconditions::accepts(headers, manifest::MEDIA_TYPE) {
         return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE));
@@ -92,7 +97,8 @@ pub(crate) fn ask(api: &dyn DeviceApi, client: &ClientId, headers: &HeaderMap) -
     let tags = Tags::of(headers);
     let within = preconditions::wait(headers).map(|wait| wait.min(WAIT_MAX)).filter(|wait| !wait.is_zero());
     match within {
-        Some(within) if tags.hold(&live.digest) => {
+        // A HEAD asks how things are, and nobody waits with it for how they will be.
+        Some(within) if method == Method::GET && tags.hold(&live.digest) => {
             Ok(Asked::Wait(Waiting { digest: live.digest, tags, within }))
         }
         _ => {

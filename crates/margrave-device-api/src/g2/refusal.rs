@@ -1,6 +1,7 @@
 //! Why a request is not answered with what it asked for, and the one match that turns this into a problem.
 
 use std::error::Error;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
@@ -12,7 +13,7 @@ use margrave_wire::problem::{MEDIA_TYPE, Problem, ProblemType};
 
 use crate::{ApiError, Standing};
 
-/// When something broke on our side, it is rarely mended sooner.
+/// When something broke on our side, it is rarely mended sooner than in half of this time.
 const BROKEN_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub enum Refusal {
     /// Local policy says no (MI-G2-011).
     NotAccepted(Standing),
     NoSuchPath,
+    /// No `Host`, or several (RFC 9112, 3.2).
+    Misaddressed,
     /// What the resource takes instead, for `Allow`.
     Method(&'static str),
     NotAcceptable(&'static str),
@@ -86,6 +89,10 @@ impl Refusal {
                 "this client is not among the accepted ones; ask an operator to accept it",
             ),
             Refusal::NoSuchPath => Problem::blank(404, "there is nothing at this path"),
+            Refusal::Misaddressed => Problem::new(
+                InvalidRequest,
+                "the request must say in one Host header, and only one, which host it is for",
+            ),
             Refusal::Method(allow) => Problem::blank(405, format!("this resource takes only {allow}")),
             Refusal::NotAcceptable(offered) => Problem::new(
                 ServerCannotGenerateResponse,
@@ -105,14 +112,17 @@ impl Refusal {
             Refusal::TooLarge { max } => {
                 Problem::blank(413, format!("the body is larger than the {max} bytes taken here"))
             }
-            Refusal::TooSlow => Problem::blank(408, "the body did not arrive in time; send it again"),
-            Refusal::Cut => Problem::new(InvalidRequest, "the body ended early; send it again"),
+            Refusal::TooSlow => Problem::blank(
+                408,
+                "the body did not arrive in time, and would not at this pace; check the line",
+            ),
+            Refusal::Cut => Problem::new(InvalidRequest, "the body ended early; send all of it"),
             Refusal::TooMany { retry_after } => Problem::too_many_requests(
                 seconds(retry_after),
                 "this client asks more often than the server answers one; slow down",
             ),
             Refusal::Api(error) => problem_of(error),
-            Refusal::Broken => Problem::internal(seconds(BROKEN_RETRY)),
+            Refusal::Broken => Problem::internal(later()),
         }
     }
 }
@@ -133,12 +143,32 @@ fn problem_of(error: ApiError) -> Problem {
         ),
         ApiError::Failed(cause) => {
             tracing::error!(cause = cause.as_ref() as &(dyn Error + 'static), "a device's request failed");
-            Problem::internal(seconds(BROKEN_RETRY))
+            Problem::internal(later())
         }
     }
+}
+
+/// Seconds until it is worth another try: each time others, so that those who are sent away together do not come back
+/// together (MI-G2-190). Every hasher of the standard library has a key of its own, which is chance enough.
+pub(crate) fn later() -> u64 {
+    let chance = RandomState::new().hash_one(()) >> 32;
+    let half = BROKEN_RETRY / 2;
+    seconds(half + half.mul_f64(chance as f64 / f64::from(u32::MAX)))
 }
 
 /// Whole seconds, rounded up: nobody may come back too early, and zero would mean at once.
 fn seconds(duration: Duration) -> u64 {
     duration.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mi_g2_190_those_who_are_sent_away_together_do_not_come_back_together() {
+        let times: std::collections::BTreeSet<u64> = (0..200).map(|_| later()).collect();
+        assert!(times.len() > 8, "{times:?}");
+        assert!(times.iter().all(|seconds| (15..=30).contains(seconds)), "{times:?}");
+    }
 }

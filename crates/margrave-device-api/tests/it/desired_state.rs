@@ -96,6 +96,9 @@ async fn rfc_7240_a_poll_is_not_held_for_ever_or_for_nothing() {
     }
     let reply = plant.get(PATH, &[("if-none-match", &etag), ("prefer", "wait=soon")]).await;
     assert_eq!(reply.is(304).header("preference-applied"), "");
+    // A HEAD asks how things are now.
+    let reply = plant.ask("HEAD", PATH, &[("if-none-match", &etag), ("prefer", "wait=30")], "").await;
+    assert_eq!(reply.is(304).header("preference-applied"), "");
     assert_eq!(plant.waits().len(), 1);
     // Asked to wait, and answered at once because too many polls are held: nothing was applied.
     plant.crowd();

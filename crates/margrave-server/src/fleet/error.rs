@@ -1,5 +1,7 @@
 //! Why the fleet did not do what it was asked.
 
+use std::time::Duration;
+
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::violation::Violation;
 use margrave_wire::operator;
@@ -46,6 +48,9 @@ pub enum Error {
         "the system gives no random numbers, without which no secret is safe; mend the machine, then try again"
     )]
     NoRandomness,
+    /// A pause that one device has to keep; nothing is wrong with the server.
+    #[error("this was asked for a moment ago, and each answer is written down; ask again after a pause")]
+    TooSoon { wait: Duration },
     #[error("the server has more to write than it can at the moment; try again shortly")]
     Overloaded,
 }

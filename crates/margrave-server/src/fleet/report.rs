@@ -23,6 +23,12 @@ impl Fleet {
                 }
                 Err(Error::AssignmentUnknown(assignment))
             }
+            Err(error @ ReportError::OtherDevice { ahead, .. }) => {
+                if ahead.is_some() {
+                    self.leap_or_log(client).await;
+                }
+                Err(Error::invalid("/deviceId", "AMB-38", error.to_string()))
+            }
             Err(ReportError::ClientUnknown) => Err(Error::AssignmentUnknown(assignment)),
             Err(error @ ReportError::VersionUnknown { .. }) => {
                 Err(Error::invalid("/adoptedManifestVersion", "MI-G2-104", error.to_string()))

@@ -53,6 +53,8 @@ pub enum Onboarding {
     Accepted(ClientId),
     Pending,
     Rejected,
+    /// It was in once, and an operator ended that.
+    Retired,
 }
 
 /// A signed client as its requests are judged by.
@@ -316,7 +318,7 @@ impl Fleet {
             Admission::Rejected => Onboarding::Rejected,
             // Who was put out does not come in again by asking.
             Admission::Accepted if self.standing(&record.id) == Some(Standing::Retired) => {
-                Onboarding::Rejected
+                Onboarding::Retired
             }
             Admission::Accepted => Onboarding::Accepted(record.id.clone()),
         }

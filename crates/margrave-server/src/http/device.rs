@@ -91,6 +91,10 @@ impl Inside for Interface {
         Box::pin(async move { fleet.everybody_told().await })
     }
 
+    fn misaddressed(&self, request: &Request<Incoming>) -> Response {
+        Refusal::Misaddressed.at(request.uri().path())
+    }
+
     fn account(&self, Caller(client): &Caller) -> Option<Arc<Account>> {
         Some(self.admission.account(client))
     }

@@ -26,6 +26,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use margrave_core::chain::sentence;
 use margrave_core::id::ClientId;
 
+use super::is_declared_larger;
 use crate::auth;
 use crate::fleet::Fleet;
 use crate::fleet::git::{Ask, FetchError, GIT_PATH, Protocol, Upload};
@@ -228,6 +229,9 @@ async fn body(request: Request) -> Result<Bytes, Refusal> {
         "gzip" | "x-gzip" => true,
         _ => return Err(Refusal::NotUnderstood("a request is plain, or packed with gzip")),
     };
+    if is_declared_larger(&body, REQUEST_BYTES_MAX) {
+        return Err(Refusal::TooLarge);
+    }
     let read = Limited::new(body, REQUEST_BYTES_MAX).collect();
     let bytes = match tokio::time::timeout(REQUEST_TIME_MAX, read).await {
         Ok(Ok(body)) => body.to_bytes(),

@@ -39,7 +39,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use super::problem::Problem;
-use super::{BODY_TIME_MAX, PathPrefix};
+use super::{BODY_TIME_MAX, PathPrefix, is_declared_larger};
 use crate::config::authority;
 use crate::fleet::{self, Clock, Fleet, Standing};
 use crate::identity::Identity as Keys;
@@ -242,11 +242,14 @@ fn unprocessable(place: &str, error: &dyn std::error::Error) -> Problem {
 
 /// Reads a bounded body in bounded time.
 async fn body<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Problem> {
+    if is_declared_larger(request.body(), BODY_BYTES_MAX) {
+        return Err(Problem::too_large(BODY_BYTES_MAX));
+    }
     let read = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
     let bytes = match tokio::time::timeout(BODY_TIME_MAX, read).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Problem::too_large(BODY_BYTES_MAX)),
-        Ok(Err(_)) => return Err(Problem::malformed("the body did not arrive whole; send it again")),
+        Ok(Err(_)) => return Err(Problem::malformed("the body did not arrive whole; send all of it")),
         Err(_) => return Err(Problem::too_slow()),
     };
     serde_json::from_slice(&bytes)
@@ -304,7 +307,7 @@ impl Guesses {
     async fn wrong(&self) -> Result<(), Problem> {
         let Ok(_turn) = self.turns.try_acquire() else {
             let detail = "too many wrong tokens are being tried at this moment; wait and try again";
-            return Err(Problem::too_many_requests(detail, 5));
+            return Err(Problem::too_many_requests(detail, GUESS_TIME));
         };
         tokio::time::sleep(self.each).await;
         Ok(())

@@ -31,6 +31,11 @@ use crate::rotation::Rotation;
 /// wants to hold the connection.
 pub(crate) const BODY_TIME_MAX: Duration = Duration::from_secs(15);
 
+/// Whether a body is declared to be longer than it may be: then nobody waits for it.
+fn is_declared_larger(body: &axum::body::Body, max: usize) -> bool {
+    axum::body::HttpBody::size_hint(body).lower() > max as u64
+}
+
 /// What handlers share: the state of the operator and page routers.
 #[derive(Clone)]
 pub struct App {

@@ -4,12 +4,16 @@
 //! are separate: the caller gets what to do next, the log the whole chain of causes. Problem types are ours,
 //! `urn:margrave:problem:…`; the standard's own types belong to the device interface.
 
+use std::time::Duration;
+
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use margrave_core::chain::sentence;
 use margrave_wire::operator;
+use margrave_wire::problem::Backoff;
 
+use crate::admission::{busy_retry, rate_retry};
 use crate::fleet::Error;
 
 pub use margrave_wire::problem::MEDIA_TYPE;
@@ -18,27 +22,39 @@ pub use margrave_wire::problem::MEDIA_TYPE;
 #[derive(Debug, Clone)]
 pub struct Problem {
     body: Box<operator::Problem>,
-    /// Seconds.
-    retry_after: Option<u32>,
 }
 
 impl Problem {
+    /// Devices read these as well, so whether and when to come back is said as in their own interface (MI-G2-190 to 192).
     fn new(status: StatusCode, name: &str, title: &str, detail: impl Into<String>) -> Self {
+        let retry_after = match status {
+            StatusCode::INTERNAL_SERVER_ERROR | StatusCode::SERVICE_UNAVAILABLE => Some(busy_retry()),
+            StatusCode::TOO_MANY_REQUESTS => Some(rate_retry(Duration::ZERO)),
+            _ => None,
+        };
         let body = operator::Problem {
             kind: format!("urn:margrave:problem:{name}"),
             title: title.to_owned(),
             status: status.as_u16(),
             detail: detail.into(),
             instance: None,
+            retryable: retry_after.is_some(),
+            retry_after_seconds: retry_after.map(seconds),
+            backoff_strategy: Some(if retry_after.is_some() { Backoff::Exponential } else { Backoff::None }),
             violations: Vec::new(),
             misfits: Vec::new(),
         };
-        Problem { body: Box::new(body), retry_after: None }
+        Problem { body: Box::new(body) }
     }
 
     /// The request could not be read at all.
     pub fn malformed(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::BAD_REQUEST, "malformed", "The request could not be read", detail)
+    }
+
+    /// No `Host`, or several.
+    pub fn misaddressed() -> Self {
+        Problem::malformed("the request must say in one Host header, and only one, which host it is for")
     }
 
     /// A field or path segment holds something that is no identifier.
@@ -54,7 +70,7 @@ impl Problem {
 
     /// The body did not arrive in time.
     pub fn too_slow() -> Self {
-        let detail = "the body did not arrive in time; send it again, over a better line";
+        let detail = "the body did not arrive in time, and would not at this pace; check the line";
         Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body did not arrive", detail)
     }
 
@@ -79,23 +95,13 @@ impl Problem {
     }
 
     pub fn too_many_streams() -> Self {
-        let detail = "as many streams are open as this server allows; close one, or try again in a minute";
-        let mut problem =
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many-streams", "Too many streams", detail);
-        problem.retry_after = Some(30);
-        problem
+        let detail = "as many streams are open as this server allows; close one, or try again in a while";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many-streams", "Too many streams", detail)
     }
 
     pub fn too_many_connections() -> Self {
         let detail = "as many connections are open as this server allows; try again in a while";
-        let mut problem = Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too-many-connections",
-            "Too many connections",
-            detail,
-        );
-        problem.retry_after = Some(10);
-        problem
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many-connections", "Too many connections", detail)
     }
 
     /// We know who it is, and no.
@@ -103,20 +109,18 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
     }
 
-    pub fn too_many_requests(detail: impl Into<String>, seconds: u32) -> Self {
+    /// It would be answered after `wait` at the earliest.
+    pub fn too_many_requests(detail: impl Into<String>, wait: Duration) -> Self {
         let mut problem =
             Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "Too many requests", detail);
-        problem.retry_after = Some(seconds);
+        problem.body.retry_after_seconds = Some(seconds(rate_retry(wait)));
         problem
     }
 
     /// Our fault; the log says more.
     pub fn internal() -> Self {
         let detail = "something went wrong inside the server; its log says what";
-        let mut problem =
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal server error", detail);
-        problem.retry_after = Some(10);
-        problem
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal server error", detail)
     }
 
     pub fn at(mut self, path: &str) -> Self {
@@ -202,11 +206,8 @@ impl From<Error> for Problem {
                 tracing::error!("{detail}");
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-randomness", "No random numbers", detail)
             }
-            Error::Overloaded => {
-                let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Busy", detail);
-                problem.retry_after = Some(2);
-                problem
-            }
+            Error::TooSoon { wait } => Problem::too_many_requests(detail, wait),
+            Error::Overloaded => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Busy", detail),
         }
     }
 }
@@ -219,11 +220,16 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.body.retry_after_seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
+}
+
+/// Whole seconds, rounded up: nobody may come back too early, and zero would mean at once.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX).max(1)
 }
 
 /// The answer for an error that came up while `path` was asked.
@@ -287,10 +293,46 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_server_says_when_to_come_back() {
-        let response = respond(Error::Overloaded, "/x");
-        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert!(response.headers().contains_key(RETRY_AFTER));
-        assert_eq!(response.headers()[CONTENT_TYPE], MEDIA_TYPE);
+    fn mi_g2_190_191_amb_30_who_may_come_back_is_told_when_and_each_another_time() {
+        let pause = || Problem::from(Error::TooSoon { wait: Duration::from_secs(4) });
+        for (make, status, least) in [
+            ((|| Problem::from(Error::Overloaded)) as fn() -> Problem, 503, 3),
+            (Problem::too_many_streams, 503, 3),
+            (Problem::too_many_connections, 503, 3),
+            (Problem::internal, 500, 3),
+            (|| Problem::from(Error::NoRandomness), 500, 3),
+            (pause, 429, 4),
+        ] {
+            let mut times = std::collections::BTreeSet::new();
+            for _ in 0..100 {
+                let problem = make();
+                let body = serde_json::to_value(problem.body()).unwrap();
+                let response = problem.into_response();
+                assert_eq!(response.status().as_u16(), status);
+                assert_eq!(response.headers()[CONTENT_TYPE], MEDIA_TYPE);
+                assert_eq!(
+                    (&body["retryable"], &body["backoffStrategy"]),
+                    (&true.into(), &"exponential".into())
+                );
+                let seconds: u64 = response.headers()[RETRY_AFTER].to_str().unwrap().parse().unwrap();
+                assert_eq!(body["retryAfterSeconds"], seconds);
+                assert!((least..=30).contains(&seconds), "{seconds}");
+                times.insert(seconds);
+            }
+            assert!(times.len() > 2, "{status}: {times:?}");
+        }
+    }
+
+    #[test]
+    fn mi_g2_192_amb_30_who_need_not_come_back_is_told_so() {
+        let refused = [Problem::not_allowed("x"), Problem::too_slow(), Problem::from(Error::conflict("x"))];
+        for problem in refused {
+            let body = serde_json::to_value(problem.body()).unwrap();
+            assert_eq!((&body["retryable"], &body["backoffStrategy"]), (&false.into(), &"none".into()));
+            assert!(body.get("retryAfterSeconds").is_none());
+            let detail = body["detail"].as_str().unwrap();
+            assert!(!detail.contains("again"), "{detail}");
+            assert!(!problem.into_response().headers().contains_key(RETRY_AFTER));
+        }
     }
 }

@@ -87,6 +87,10 @@ impl Inside for Interface {
         let fleet = Arc::clone(&self.fleet);
         Box::pin(async move { fleet.everybody_told().await })
     }
+
+    fn misaddressed(&self, request: &Request<Incoming>) -> Response {
+        g1::misaddressed(request.uri().path())
+    }
 }
 
 fn busy(path: &str) -> Response {
@@ -114,6 +118,7 @@ impl SignedApi for Signed {
                 fleet::Onboarding::Accepted(client) => Onboarding::Accepted(client),
                 fleet::Onboarding::Pending => Onboarding::Pending,
                 fleet::Onboarding::Rejected => Onboarding::Rejected,
+                fleet::Onboarding::Retired => Onboarding::Retired,
             })
         })
     }

@@ -14,7 +14,8 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use http::Uri;
+use http::header::{CONNECTION, HOST};
+use http::{HeaderValue, Request, Uri, Version};
 use tokio::time::Instant;
 
 use crate::http::problem::Problem;
@@ -93,6 +94,22 @@ impl HttpBody for Spoken {
 pub(crate) enum Reply {
     Now(Response),
     Later(Pin<Box<dyn Future<Output = Response> + Send>>),
+}
+
+/// Whether a request says once which host it is for, or is too old to know of that (RFC 9112, 3.2).
+pub(super) fn names_its_host<B>(request: &Request<B>) -> bool {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), None) => true,
+        (Some(_), Some(_)) => false,
+        (None, _) => request.version() < Version::HTTP_11,
+    }
+}
+
+/// An answer after which the connection ends: who does not speak properly is not listened to any longer.
+pub(super) fn last(mut response: Response) -> Reply {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    Reply::Now(response)
 }
 
 /// A request that is being answered. A panic in it is one failed request and not the end of its connection.

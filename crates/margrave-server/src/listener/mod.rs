@@ -191,6 +191,9 @@ pub(crate) trait Inside: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
+    /// The answer to a request that does not say which host it is for.
+    fn misaddressed(&self, request: &http::Request<Incoming>) -> Response;
+
     /// The account on which a caller's requests go.
     fn account(&self, _caller: &Caller) -> Option<Arc<Account>> {
         None
@@ -216,6 +219,10 @@ impl Inside for Router {
 
     fn turn_away(&self, request: &http::Request<Incoming>) -> Response {
         Problem::too_many_connections().at(request.uri().path()).into_response()
+    }
+
+    fn misaddressed(&self, request: &http::Request<Incoming>) -> Response {
+        Problem::misaddressed().at(request.uri().path()).into_response()
     }
 }
 
@@ -492,7 +499,10 @@ async fn exchange<S>(
     let address = guest.address;
     let service = service_fn(|request: http::Request<Incoming>| {
         let uri = request.uri().clone();
-        Answering::new(pulse.beat(), &uri, || house.inside.answer(guest, request))
+        Answering::new(pulse.beat(), &uri, || match answer::names_its_host(&request) {
+            true => house.inside.answer(guest, request),
+            false => answer::last(house.inside.misaddressed(&request)),
+        })
     });
     let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
     let mut connection = pin!(builder().serve_connection(stream, service));

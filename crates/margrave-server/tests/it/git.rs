@@ -456,8 +456,11 @@ async fn a_device_gets_its_own_token_by_its_certificate() {
     let Some((plant, device, _, client)) = plant().await else { return };
     let stranger = plant.join("press.43").await;
     let mut line = stranger.line(&plant).await;
-    let detail = line.send("POST", GIT_TOKEN_PATH, &[], "").await.unwrap().is_problem(403);
+    let reply = line.send("POST", GIT_TOKEN_PATH, &[], "").await.unwrap();
+    let detail = reply.is_problem(403);
     assert!(detail.contains("margrave device git press.43"), "{detail}");
+    let told: serde_json::Value = reply.json();
+    assert_eq!((&told["retryable"], &told["backoffStrategy"]), (&json!(false), &json!("none")));
 
     let mut line = device.line(&plant).await;
     let reply = line.send("POST", GIT_TOKEN_PATH, &[], "").await.unwrap();
@@ -473,8 +476,10 @@ async fn a_device_gets_its_own_token_by_its_certificate() {
     reply.is_problem(405);
     // Soon after it is asked to wait; a stolen certificate must not fill the store.
     let reply = line.send("POST", GIT_TOKEN_PATH, &[], "").await.unwrap();
-    reply.is_problem(503);
-    assert!(!reply.header("retry-after").is_empty());
+    assert!(reply.is_problem(429).contains("after a pause"), "{:?}", reply.body);
+    let told: serde_json::Value = reply.json();
+    assert_eq!((&told["retryable"], &told["backoffStrategy"]), (&json!(true), &json!("exponential")));
+    assert_eq!(told["retryAfterSeconds"], reply.header("retry-after").parse::<u64>().unwrap());
     plant.server.fleet().retire(&operator(), &"press.42".parse().unwrap()).await.unwrap();
     line.send("POST", GIT_TOKEN_PATH, &[], "").await.unwrap().is_problem(403);
 }

@@ -341,6 +341,16 @@ async fn mi_g2_110_amb_13_36_37_reports_are_taken_while_and_after_a_deployment_i
 }
 
 #[tokio::test]
+async fn rfc_9112_who_names_two_hosts_is_refused_as_this_interface_refuses() {
+    let plant = Plant::new().await;
+    let mut press = Unit::join(&plant, "press.42").await;
+    let hosts = [("host", "127.0.0.1"), ("host", "elsewhere.example")];
+    let reply = press.line.send("GET", "/api/v1/deployments", &hosts, "").await.unwrap();
+    problem(&reply, 400, "invalid-request");
+    assert_eq!(reply.header("connection"), "close");
+}
+
+#[tokio::test]
 async fn mi_g2_102_amb_38_a_gateway_reports_for_its_children_by_name_or_without() {
     let plant = Plant::new().await;
     stock::gate(&plant).await;
@@ -358,10 +368,12 @@ async fn mi_g2_102_amb_38_a_gateway_reports_for_its_children_by_name_or_without(
     };
     gateway.report(&id, of("gw/a", "installing")).await.is(201);
     gateway.report(&id, status(&id, manifest.version(), "installed")).await.is(200);
-    // Another child does not speak for this one, and a pattern is no device.
-    for (other, field) in [("gw/b", "deploymentId"), ("gw/*", "deviceId")] {
+    // Neither another child nor the gateway itself speaks for this one, and a pattern is no device.
+    for other in ["gw/b", "gw", "gw/*"] {
         let told = problem(&gateway.report(&id, of(other, "failed")).await, 422, "semantic-error");
-        assert_eq!(told["errors"][0]["field"], field);
+        assert_eq!(told["errors"][0]["field"], "deviceId");
+        let message = told["errors"][0]["message"].as_str().unwrap();
+        assert!(other.contains('*') || message.contains("is for gw/a"), "{message}");
     }
     let child = plant.server.fleet().device(&"gw/a".parse().unwrap()).await.unwrap();
     assert_eq!(child.assignments[0].state, "INSTALLED");
@@ -403,7 +415,7 @@ async fn mi_g2_104_108_205_amb_27_a_wrong_report_is_told_which_field_and_changes
         (without("components"), "components"),
         (with("deviceId", json!("gw/*")), "deviceId"),
         // A device that this deployment is not on.
-        (with("deviceId", json!("press.43")), "deploymentId"),
+        (with("deviceId", json!("press.43")), "deviceId"),
     ] {
         let told = problem(&press.report(&id, body.clone()).await, 422, "semantic-error");
         let errors = told["errors"].as_array().unwrap();

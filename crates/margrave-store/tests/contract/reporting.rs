@@ -240,7 +240,8 @@ async fn mi_g2_007_a_report_about_someone_elses_assignment_is_unknown() {
     let other_device = margrave_core::id::DeviceId::parse("line-1/child").unwrap();
     let report = Report { device: Some(other_device), ..report(id, 2, Reported::Installed) };
     let wrong = world.store.record_report(&client("line-1"), report, NOW).await;
-    assert!(matches!(wrong, Err(ReportError::AssignmentUnknown { .. })), "{wrong:?}");
+    let Err(ReportError::OtherDevice { device, ahead: None }) = wrong else { panic!("{wrong:?}") };
+    assert_eq!(device.as_str(), "line-1");
     let stranger =
         world.store.record_report(&client("nobody"), self::report(id, 2, Reported::Installed), NOW).await;
     assert!(matches!(stranger, Err(ReportError::ClientUnknown)), "{stranger:?}");

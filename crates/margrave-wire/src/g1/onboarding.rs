@@ -30,8 +30,14 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// Why a text holds no certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it is neither PEM, nor Base64 of PEM, nor Base64 of DER")]
-pub struct NotACertificate;
+pub enum NotACertificate {
+    #[error("it is neither PEM, nor Base64 of PEM, nor Base64 of DER")]
+    Unreadable,
+    #[error(
+        "it has more than {CERTIFICATE_COUNT_MAX} certificates; send the client's own and those that vouch for it"
+    )]
+    TooMany,
+}
 
 /// The request of a client with this certificate, in DER (AMB-02).
 pub fn write_request(certificate: &[u8]) -> Vec<u8> {
@@ -66,7 +72,7 @@ pub fn read_certificates(text: &str) -> Result<Vec<Vec<u8>>, NotACertificate> {
     let decoded = decode(text)?;
     match std::str::from_utf8(&decoded) {
         Ok(inner) if inner.contains(BEGIN) => read_pem(inner),
-        _ if decoded.is_empty() => Err(NotACertificate),
+        _ if decoded.is_empty() => Err(NotACertificate::Unreadable),
         _ => Ok(vec![decoded]),
     }
 }
@@ -74,10 +80,10 @@ pub fn read_certificates(text: &str) -> Result<Vec<Vec<u8>>, NotACertificate> {
 fn read_pem(text: &str) -> Result<Vec<Vec<u8>>, NotACertificate> {
     let mut certificates = Vec::new();
     for part in text.split(BEGIN).skip(1) {
-        let (inner, _) = part.split_once(END).ok_or(NotACertificate)?;
+        let (inner, _) = part.split_once(END).ok_or(NotACertificate::Unreadable)?;
         certificates.push(decode(inner)?);
         if certificates.len() > CERTIFICATE_COUNT_MAX {
-            return Err(NotACertificate);
+            return Err(NotACertificate::TooMany);
         }
     }
     Ok(certificates)
@@ -87,7 +93,7 @@ fn decode(text: &str) -> Result<Vec<u8>, NotACertificate> {
     // Some put the PEM's line breaks into JSON as the two characters \n.
     let text = text.replace("\\n", "").replace("\\r", "");
     let dense: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
-    BASE64.decode(dense).map_err(|_| NotACertificate)
+    BASE64.decode(dense).map_err(|_| NotACertificate::Unreadable)
 }
 
 /// The answer to an accepted client, with the id under both of its names.
@@ -162,9 +168,12 @@ mod tests {
             assert_eq!(read_certificates(&text), Ok(vec![DER.to_vec()]), "{text}");
         }
         assert_eq!(read_certificates(&pem().repeat(2)), Ok(vec![DER.to_vec(); 2]));
-        for bad in ["", "!", BEGIN, &format!("{BEGIN}\n!\n{END}"), "AAA*", &pem().repeat(11)] {
-            assert_eq!(read_certificates(bad), Err(NotACertificate), "{bad}");
+        for bad in ["", "!", BEGIN, &format!("{BEGIN}\n!\n{END}"), "AAA*"] {
+            assert_eq!(read_certificates(bad), Err(NotACertificate::Unreadable), "{bad}");
         }
+        let chain = |length| read_certificates(&pem().repeat(length));
+        assert_eq!(chain(CERTIFICATE_COUNT_MAX).unwrap().len(), CERTIFICATE_COUNT_MAX);
+        assert_eq!(chain(CERTIFICATE_COUNT_MAX + 1), Err(NotACertificate::TooMany));
     }
 
     #[test]

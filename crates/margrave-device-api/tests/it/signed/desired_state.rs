@@ -61,6 +61,18 @@ async fn rfc_7240_a_signed_poll_is_held_until_the_manifest_changes_or_the_client
 }
 
 #[tokio::test]
+async fn a_signed_head_is_answered_at_once() {
+    let world = World::new();
+    let mut head = Draft::get(&path("deployments"))
+        .header("if-none-match", &world.plant.etag())
+        .header("prefer", "wait=30");
+    head.method = "HEAD".to_owned();
+    let reply = world.send(head.signed(&world.signer)).await;
+    assert_eq!(reply.is(304).header("preference-applied"), "");
+    assert!(world.plant.waits().is_empty());
+}
+
+#[tokio::test]
 async fn mi_g1_100_101_102_104_105_106_a_document_is_its_digest() {
     let world = World::new();
     let digest = Digest::of(DOCUMENT);

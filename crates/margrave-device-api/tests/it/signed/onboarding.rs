@@ -57,10 +57,19 @@ async fn mi_g1_028_amb_02_an_accepted_client_gets_its_id_in_every_encoding_of_it
 async fn mi_g1_030_amb_04_pending_and_rejected_are_403_in_the_declared_body() {
     let world = World::new();
     let (der, signer) = certificate();
-    for decision in [Onboarding::Pending, Onboarding::Rejected] {
+    for (decision, word) in [
+        (Onboarding::Pending, "has to accept"),
+        (Onboarding::Rejected, "rejected"),
+        (Onboarding::Retired, "retired"),
+    ] {
         world.yard.state.lock().unwrap().decision = decision;
         let reply = world.send(request(&STANDARD.encode(&der)).signed(&signer)).await;
-        assert_eq!(reply.is_problem(403, "certificate-not-trusted")["error"], "Client rejected");
+        let told = reply.is_problem(403, "certificate-not-trusted");
+        assert_eq!(
+            (&told["error"], reply.header("content-type")),
+            (&json!("Client rejected"), "application/json")
+        );
+        assert!(told["detail"].as_str().unwrap().contains(word), "{told}");
     }
 }
 
@@ -77,6 +86,9 @@ async fn mi_g1_029_what_is_no_certificate_is_400_in_the_declared_body() {
             "{text}"
         );
     }
+    let many = world.send(request(&pem(&der).repeat(11)).signed(&signer)).await;
+    let told = many.is_problem(400, "invalid-certificate-format");
+    assert!(told["detail"].as_str().unwrap().contains("more than 10 certificates"), "{told}");
     for body in ["{}", "[]", r#"{"certificate":7}"#, r#"{"kind":"Other","certificate":"x"}"#] {
         let reply = world.send(Draft::with_body("POST", PATH, body).signed(&signer)).await;
         reply.is_problem(400, "invalid-certificate-format");

@@ -238,6 +238,46 @@ fn nonsense_instead_of_http_is_refused_or_cut_off_on_every_listener() {
 }
 
 #[test]
+fn a_request_without_a_host_or_with_two_is_400_on_every_listener() {
+    let plant = Plant::start();
+    let device = super::device::member(&plant.stage, "line-2").0;
+    for (door, path) in
+        [(plant.local(), "/sign-in"), (plant.web(), "/sign-in"), (device, "/api/v1/deployments")]
+    {
+        for hosts in ["", "Host: a\r\nHost: b\r\n"] {
+            let text = format!("GET {path} HTTP/1.1\r\n{hosts}\r\n");
+            let answer = Answer::read(&door.exchange(text.as_bytes())).expect("an answer");
+            assert_eq!(answer.status, 400, "{path} with {hosts:?}");
+            answer.refused(hosts);
+        }
+        let old = Answer::read(&door.exchange(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()));
+        assert_eq!(old.expect("an answer").status, 200, "{path}");
+    }
+    plant.assert_unharmed();
+}
+
+#[test]
+fn a_body_that_is_declared_too_large_is_413_without_a_byte_of_it() {
+    let plant = Plant::start();
+    let device = super::device::member(&plant.stage, "line-2").0;
+    let json = "Host: x\r\nContent-Type: application/json\r\n";
+    let form = "Host: x\r\nContent-Type: application/x-www-form-urlencoded\r\n";
+    let bearer = format!("Authorization: {}\r\n", plant.bearer().1);
+    for (door, head) in [
+        (device, format!("PUT /api/v1/capabilities/line-2 HTTP/1.1\r\n{json}")),
+        (plant.local(), format!("POST {PREFIX}/packages HTTP/1.1\r\n{json}{bearer}")),
+        (plant.local(), format!("POST /sign-in HTTP/1.1\r\n{form}")),
+        (plant.web(), format!("POST /api/identity/v1/join HTTP/1.1\r\n{json}")),
+    ] {
+        // Whoever waits for it says 408 in the end.
+        let text = format!("{head}Content-Length: 99999999\r\n\r\n");
+        let answer = Answer::read(&door.exchange(text.as_bytes())).expect("an answer");
+        assert_eq!(answer.status, 413, "{head}");
+    }
+    plant.assert_unharmed();
+}
+
+#[test]
 fn half_a_request_does_not_hold_the_server_for_ever() {
     let plant = Plant::start();
     let device = super::device::member(&plant.stage, "line-2").0;

@@ -21,7 +21,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::moment::Moment;
 use margrave_store::{GitError, GitHolder, GitRecord, NewGitToken, Standing};
-use margrave_wire::{identity, operator};
+use margrave_wire::{Dialect, identity, operator};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::program::{NoGit, Program, Running};
@@ -162,7 +162,8 @@ impl Fleet {
         want: operator::PutGit,
     ) -> Result<operator::GitRepository, Error> {
         let operator::PutGit { rotate, grace_seconds } = want;
-        let client = self.git_client(device).await?;
+        let device = &self.git_device(device).await?;
+        let (client, called) = (&device.client, self.live.spoken(device));
         let grace = grace_seconds.map(Duration::from_secs);
         if grace.is_some_and(|grace| grace.is_zero() || grace > GRACE_MAX) {
             let message = format!("a grace period is 1 to {} seconds (30 days)", GRACE_MAX.as_secs());
@@ -176,33 +177,32 @@ impl Fleet {
         let (token, key) = new_token(GitHolder::Operator, None)?;
         let now = self.now();
         let switching = self.git.switching.lock().await;
-        let begun = self.store.begin_git(client, key.clone(), now, &actor.name).await.map_err(git_error)?;
+        let begun = self.store.begin_git(client, key.clone(), now, &actor.name).await;
+        let begun = begun.map_err(|error| git_error(error, &called))?;
         if !begun && rotate {
             let until = grace.map(|grace| now.after(grace));
             let replaced = self.store.replace_git_tokens(client, key, until, now, &actor.name).await;
-            replaced.map_err(git_error)?;
+            replaced.map_err(|error| git_error(error, &called))?;
             self.git.revoked();
         }
         self.git.admit(client);
         drop(switching);
         self.git.published.notify_one();
-        let record = self.git_record(client).await?;
-        Ok(self.shown_git(client, record, (begun || rotate).then_some(token)))
+        self.shown_git(device, (begun || rotate).then_some(token)).await
     }
 
     /// A device's repository, without its tokens.
     pub async fn git(&self, device: &DeviceRef) -> Result<operator::GitRepository, Error> {
-        let client = self.git_client(device).await?;
-        let record = self.git_record(client).await?;
-        Ok(self.shown_git(client, record, None))
+        self.shown_git(&self.git_device(device).await?, None).await
     }
 
     /// Closes a device's repository at once and for good; no token opens it again.
     pub async fn end_git(&self, actor: &Actor, device: &DeviceRef) -> Result<(), Error> {
-        let client = self.git_client(device).await?;
+        let device = self.git_device(device).await?;
+        let client = &device.client;
         let _switching = self.git.switching.lock().await;
         if !self.store.end_git(client, self.now(), &actor.name).await? {
-            return Err(not_on(client));
+            return Err(not_on(&self.live.spoken(&device)));
         }
         self.git.revoked();
         if let Some(repository) = self.git.forget(client)
@@ -230,17 +230,22 @@ impl Fleet {
         let tokens = record.iter().flat_map(|record| &record.tokens);
         let newest =
             tokens.filter(|token| token.holder == GitHolder::Device).map(|token| token.created_at).max();
-        if newest.is_some_and(|newest| now.since(newest) < DEVICE_TOKEN_PAUSE && newest <= now) {
-            return Err(Error::Overloaded);
+        let pause = newest
+            .filter(|newest| *newest <= now)
+            .and_then(|newest| DEVICE_TOKEN_PAUSE.checked_sub(now.since(newest)))
+            .filter(|pause| !pause.is_zero());
+        if let Some(wait) = pause {
+            return Err(Error::TooSoon { wait });
         }
         let expires = now.after(DEVICE_TOKEN_LIFETIME);
         let (token, key) = new_token(GitHolder::Device, Some(expires))?;
         let switching = self.git.switching.lock().await;
         let actor = format!("device {client}");
+        let refused = |error| git_error(error, client.as_str());
         if record.is_some()
-            || !self.store.begin_git(client, key.clone(), now, &actor).await.map_err(git_error)?
+            || !self.store.begin_git(client, key.clone(), now, &actor).await.map_err(refused)?
         {
-            self.store.add_git_token(client, key, now).await.map_err(git_error)?;
+            self.store.add_git_token(client, key, now).await.map_err(refused)?;
         }
         self.git.admit(client);
         drop(switching);
@@ -383,18 +388,24 @@ impl Fleet {
         Ok(())
     }
 
-    /// The client whose repository an operator means. Children have none: they are in their gateway's.
-    async fn git_client<'a>(&self, device: &'a DeviceRef) -> Result<&'a ClientId, Error> {
-        if self.store.device(device).await?.is_none() {
-            return Err(Error::not_found(format!("device {device}")));
+    /// The device whose client's repository an operator means. Children have none: they are in their gateway's.
+    async fn git_device(&self, device: &DeviceRef) -> Result<DeviceRef, Error> {
+        let device = self.live.addressed(device);
+        if device.device.is_child() && self.store.device(&device).await?.is_some() {
+            let gateway = DeviceRef::new(device.client.clone(), device.device.gateway());
+            return Err(Error::conflict(format!(
+                "{} gets its documents through its gateway; its documents are in the Git repository of {}",
+                self.live.spoken(&device),
+                self.live.spoken(&gateway)
+            )));
         }
-        if !device.device.is_child() {
-            return Ok(&device.client);
+        // Addresses and user names have the id of a signed client, so whoever reads it there may also say it.
+        let is_signed_client = device.device.as_str() == device.client.as_str()
+            && self.dialect(&device.client) == Some(Dialect::Signed);
+        if is_signed_client || self.store.device(&device).await?.is_some() {
+            return Ok(device);
         }
-        let gateway = DeviceRef::new(device.client.clone(), device.device.gateway());
-        Err(Error::conflict(format!(
-            "{device} gets its documents through its gateway; its documents are in the Git repository of {gateway}"
-        )))
+        Err(Error::not_found(format!("device {device}")))
     }
 
     /// This server's address under the name that somebody knows it by, if that is one that its certificate has.
@@ -408,24 +419,21 @@ impl Fleet {
         }
     }
 
-    async fn git_record(&self, client: &ClientId) -> Result<GitRecord, Error> {
-        self.store.git_repository(client, self.now()).await?.ok_or_else(|| not_on(client))
-    }
-
-    fn shown_git(
+    async fn shown_git(
         &self,
-        client: &ClientId,
-        record: GitRecord,
+        device: &DeviceRef,
         token: Option<String>,
-    ) -> operator::GitRepository {
-        let GitRecord { since, version, tokens, .. } = record;
+    ) -> Result<operator::GitRepository, Error> {
+        let (client, called) = (&device.client, self.live.spoken(device));
+        let record = self.store.git_repository(client, self.now()).await?;
+        let GitRecord { since, version, tokens, .. } = record.ok_or_else(|| not_on(&called))?;
         let tokens = tokens.into_iter().map(|token| operator::GitTokenUse {
             holder: token.holder.as_str().to_owned(),
             created: time(token.created_at),
             expires: token.expires_at.map(time),
         });
-        operator::GitRepository {
-            device: client.to_string(),
+        Ok(operator::GitRepository {
+            device: called,
             url: address(&self.options.server_url, client),
             branch: "main".to_owned(),
             username: client.to_string(),
@@ -434,7 +442,7 @@ impl Fleet {
             version,
             tokens: tokens.collect(),
             authority: self.options.web_authority.clone(),
-        }
+        })
     }
 }
 
@@ -448,20 +456,21 @@ fn new_token(holder: GitHolder, expires_at: Option<Moment>) -> Result<(String, N
     Ok((token, NewGitToken { hash, holder, expires_at }))
 }
 
-fn not_on(client: &ClientId) -> Error {
-    Error::not_found(format!("Git repository of {client}; `margrave device git {client}` makes one"))
+/// `called` is what people call the device.
+fn not_on(called: &str) -> Error {
+    Error::not_found(format!("Git repository of {called}; `margrave device git {called}` makes one"))
 }
 
 fn no_git(error: NoGit) -> Error {
     Error::conflict(sentence(&error))
 }
 
-fn git_error(error: GitError) -> Error {
+fn git_error(error: GitError, called: &str) -> Error {
     match error {
-        GitError::NotAccepted(client) => Error::conflict(format!(
-            "{client} is retired; accept it first with `margrave device accept {client}`"
+        GitError::NotAccepted(_) => Error::conflict(format!(
+            "{called} is retired; accept it first with `margrave device accept {called}`"
         )),
-        GitError::NotOn(client) => not_on(&client),
+        GitError::NotOn(_) => not_on(called),
         GitError::Store(error) => error.into(),
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::fleet::git::{Ask, FetchError, Pass, Protocol, Upload};
 
 /// Whether the rest of a test can run here; said aloud if not.
-fn git_is_here() -> bool {
+pub(super) fn git_is_here() -> bool {
     let here = Command::new("git").arg("--version").output().is_ok_and(|output| output.status.success());
     if !here {
         assert_ne!(
@@ -401,7 +401,9 @@ async fn a_device_fetches_by_itself_only_where_an_operator_wants_it() {
     assert_eq!(again.url, "https://server.example:8443/git/devices/line-2.git");
     // Both work, so that a lost answer does no harm; but not one a second.
     assert!(world.fleet.git_pass(&token.token).await.unwrap().is_some());
-    assert!(matches!(world.fleet.git_token(&wanted, None).await, Err(Error::Overloaded)));
+    world.pass(2);
+    let soon = world.fleet.git_token(&wanted, None).await.unwrap_err();
+    assert!(matches!(soon, Error::TooSoon { wait } if wait == Duration::from_secs(3)), "{soon:?}");
     // Where an operator set it to Git, it may as well; what the operator was shown goes on working.
     let shown = world.git_on("line-1").await.token.unwrap();
     world.pass(1);

@@ -94,7 +94,7 @@ async fn mi_g1_030_who_is_rejected_stays_so_until_an_operator_says_otherwise() {
     // Who is in is retired, not rejected.
     assert!(matches!(world.fleet.reject(&ann(), &id).await, Err(Error::Conflict { .. })));
     world.fleet.retire(&ann(), &id).await.unwrap();
-    assert_eq!(world.onboard(&any(), &press).await, Onboarding::Rejected, "out is out, also by asking");
+    assert_eq!(world.onboard(&any(), &press).await, Onboarding::Retired, "out is out, also by asking");
     assert_eq!(world.fleet.signed_key(&id.client).unwrap().standing, Some(Standing::Retired));
 }
 
@@ -176,6 +176,39 @@ async fn a_device_is_called_what_it_calls_itself_while_that_is_clear() {
     let world = world.restarted().await;
     assert_eq!(world.fleet.device(&device("press")).await.unwrap().client, "press");
     assert_eq!(world.fleet.device(&device(&format!("{first}:press"))).await.unwrap().labels["site"], "nord");
+}
+
+#[tokio::test]
+async fn a_signed_device_is_set_to_git_by_the_name_it_is_called() {
+    if !git::git_is_here() {
+        return;
+    }
+    let world = World::new().await;
+    let press = world.signed("press").await;
+    let none = world.fleet.git(&device("press")).await.unwrap_err();
+    assert!(none.to_string().contains("`margrave device git press` makes one"), "{none}");
+    let put = async |name: &str| {
+        world.fleet.put_git(&ann(), &device(name), operator::PutGit::default()).await.unwrap()
+    };
+    let made = put("press").await;
+    assert_eq!((made.device.as_str(), made.username.as_str()), ("press", press.as_str()));
+    assert!(made.url.ends_with(&format!("/{press}.git")), "{}", made.url);
+    // It is one repository, whichever of its names is said.
+    for name in ["press", &format!("{press}:press"), press.as_str()] {
+        assert_eq!(put(name).await.token, None, "{name}");
+        assert_eq!(world.fleet.git(&device(name)).await.unwrap().username, press.as_str(), "{name}");
+    }
+    world.signed_says(&press, "press/robot").await;
+    let child = world.fleet.git(&device("press/robot")).await.unwrap_err();
+    assert!(child.to_string().ends_with("repository of press"), "{child}");
+    for nobody in ["nobody", "press/nobody", &format!("{press}:nobody")] {
+        assert!(matches!(world.fleet.git(&device(nobody)).await, Err(Error::NotFound { .. })), "{nobody}");
+    }
+    world.fleet.end_git(&ann(), &device("press")).await.unwrap();
+    assert!(matches!(world.fleet.git(&device(press.as_str())).await, Err(Error::NotFound { .. })));
+    world.fleet.retire(&ann(), &device("press")).await.unwrap();
+    let retired = world.fleet.put_git(&ann(), &device("press"), operator::PutGit::default()).await;
+    assert!(retired.unwrap_err().to_string().contains("`margrave device accept press`"));
 }
 
 #[tokio::test]

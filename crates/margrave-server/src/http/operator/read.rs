@@ -12,8 +12,8 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use margrave_core::id::{DeploymentName, DeviceRef, InvalidId, PackageId, PackageVersion};
 use serde::de::DeserializeOwned;
 
-use crate::http::BODY_TIME_MAX;
 use crate::http::problem::Problem;
+use crate::http::{BODY_TIME_MAX, is_declared_larger};
 
 /// The largest request is a deployment with its answers and targets; this is hundreds of each.
 pub(super) const BODY_MAX: usize = 256 * 1024;
@@ -51,6 +51,9 @@ fn is_json(request: &Request) -> bool {
 }
 
 async fn read(request: Request, within: Duration) -> Result<Bytes, Problem> {
+    if is_declared_larger(request.body(), BODY_MAX) {
+        return Err(Problem::too_large(BODY_MAX));
+    }
     let reading = Limited::new(request.into_body(), BODY_MAX).collect();
     match tokio::time::timeout(within, reading).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
@@ -121,6 +124,32 @@ mod tests {
     use super::*;
     use axum::body::Body as RequestBody;
     use http_body_util::Full;
+
+    #[tokio::test]
+    async fn a_body_that_is_declared_too_large_is_not_waited_for() {
+        let length = http_body::SizeHint::with_exact(BODY_MAX as u64 + 1);
+        let refused = read(Request::new(RequestBody::new(Declared(length))), BODY_TIME_MAX).await;
+        assert_eq!(refused.unwrap_err().status(), http::StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    /// A body that says how long it is, and never sends a byte.
+    struct Declared(http_body::SizeHint);
+
+    impl http_body::Body for Declared {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+
+        fn size_hint(&self) -> http_body::SizeHint {
+            self.0.clone()
+        }
+    }
 
     #[tokio::test]
     async fn a_body_that_does_not_end_is_408() {

@@ -17,13 +17,13 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use margrave_core::digest::Digest;
 
-use super::Web;
 use super::error::PageError;
 use super::frame::{Bare, render};
 use super::link;
+use super::{FORM_MAX, Web};
 use crate::auth::{self, is_cross_site};
 use crate::fleet::Actor;
-use crate::http::{Arrival, BODY_TIME_MAX};
+use crate::http::{Arrival, BODY_TIME_MAX, is_declared_larger};
 
 /// A signed-in operator.
 pub(super) struct Visitor {
@@ -88,6 +88,9 @@ impl Fields {
     async fn read(request: Request, within: Duration) -> Result<Self, PageError> {
         if is_cross_site(request.headers()) {
             return Err(PageError::Forged);
+        }
+        if is_declared_larger(request.body(), FORM_MAX) {
+            return Err(PageError::TooLarge);
         }
         let reading = Form::<Vec<(String, String)>>::from_request(request, &());
         let read = tokio::time::timeout(within, reading).await.map_err(|_| PageError::TooSlow)?;

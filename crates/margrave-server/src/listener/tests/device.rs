@@ -39,6 +39,10 @@ impl Inside for Holding {
         self.router.turn_away(request)
     }
 
+    fn misaddressed(&self, request: &http::Request<Incoming>) -> Response {
+        self.router.misaddressed(request)
+    }
+
     fn ending(&self, guest: &Guest) {
         assert!(guest.caller.is_some());
         self.ending.notify_waiters();

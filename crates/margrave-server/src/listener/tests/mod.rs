@@ -107,6 +107,26 @@ async fn headers_without_measure_are_refused() {
 }
 
 #[tokio::test]
+async fn rfc_9112_a_request_says_once_which_host_it_is_for() {
+    let running = running(Limits { quiet_time: DEADLINE, ..SHORT }).await;
+    for hosts in ["", "Host: a\r\nHost: b\r\n", "Host: a\r\nhost: a\r\n"] {
+        // The connection ends by itself, although nobody asked for that.
+        let text = format!("GET / HTTP/1.1\r\n{hosts}\r\n");
+        let answer = exchange(running.address, &text).await.to_lowercase();
+        assert!(answer.starts_with("http/1.1 400"), "{hosts:?}: {answer}");
+        for part in ["application/problem+json", "connection: close", "one host header"] {
+            assert!(answer.contains(part), "{hosts:?}: {answer}");
+        }
+    }
+    for fine in ["GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n"] {
+        let answer = exchange(running.address, fine).await;
+        assert!(answer.contains(" 200 ") && answer.ends_with("hello"), "{answer}");
+    }
+    let both = exchange(running.address, "GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n").await;
+    assert!(both.contains(" 400 "), "{both}");
+}
+
+#[tokio::test]
 async fn a_panic_is_one_failed_request_and_a_problem() {
     let running = running(SHORT).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();

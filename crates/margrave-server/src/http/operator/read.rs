@@ -147,7 +147,7 @@ mod tests {
         }
 
         fn size_hint(&self) -> http_body::SizeHint {
-            self.0.clone()
+            self.0
         }
     }
 

@@ -250,8 +250,10 @@ fn a_request_without_a_host_or_with_two_is_400_on_every_listener() {
             assert_eq!(answer.status, 400, "{path} with {hosts:?}");
             answer.refused(hosts);
         }
-        let old = Answer::read(&door.exchange(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()));
-        assert_eq!(old.expect("an answer").status, 200, "{path}");
+        // The version before knew of no Host, and is answered in its own.
+        let old = door.exchange(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes());
+        let old = String::from_utf8_lossy(&old);
+        assert!(old.starts_with("HTTP/1.0 200 "), "{path}: {old}");
     }
     plant.assert_unharmed();
 }

@@ -6,7 +6,7 @@ use margrave_core::violation::Violation;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
-use crate::tree::{Content, Node};
+use crate::tree::{At, Content, Findings, Node};
 
 /// Why a body was refused. The two cases are answered differently (AMB-27).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +38,19 @@ pub(crate) fn read_json(bytes: &[u8]) -> Result<Node, BodyError> {
     let Json(node) =
         serde_json::from_slice(bytes).map_err(|error| BodyError::Malformed(error.to_string()))?;
     Ok(node)
+}
+
+/// Reads a whole body: what `root` makes of it, or everything that it found wrong.
+pub(crate) fn read_body<T>(
+    bytes: &[u8],
+    root: impl FnOnce(&At<'_>, &mut Findings) -> Option<T>,
+) -> Result<T, BodyError> {
+    let node = read_json(bytes)?;
+    let mut findings = Findings::default();
+    match root(&At::root(&node), &mut findings) {
+        Some(read) if findings.is_empty() => Ok(read),
+        _ => Err(BodyError::Invalid(findings.into_vec())),
+    }
 }
 
 struct Json(Node);

@@ -9,7 +9,7 @@ use margrave_core::constraints::Quantity;
 use margrave_core::package::ProfileKind;
 use serde_json::{Map, Value, json};
 
-use crate::body::{BodyError, read_json};
+use crate::body::{BodyError, read_body};
 use crate::description::constraints::ARCHITECTURES;
 use crate::g1::check_kind;
 use crate::g2::EXTENSION;
@@ -109,13 +109,7 @@ fn number(cores: f64) -> Value {
 
 /// What a device says it is and can do, in either model. Unknown fields are ignored (MI-G1-189).
 pub fn read(bytes: &[u8]) -> Result<Capabilities, BodyError> {
-    let node = read_json(bytes)?;
-    let mut findings = Findings::default();
-    let capabilities = read_root(&At::root(&node), &mut findings);
-    match capabilities {
-        Some(capabilities) if findings.is_empty() => Ok(capabilities),
-        _ => Err(BodyError::Invalid(findings.into_vec())),
-    }
+    read_body(bytes, read_root)
 }
 
 fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {

@@ -8,7 +8,7 @@ use margrave_core::id::DeviceId;
 use margrave_core::package::ProfileKind;
 use serde_json::{Value, json};
 
-use crate::body::{BodyError, read_json};
+use crate::body::{BodyError, read_body};
 use crate::description::constraints::ARCHITECTURES;
 use crate::g2::EXTENSION;
 use crate::tree::{At, Content, Findings, is_extension};
@@ -68,13 +68,7 @@ pub(crate) fn read_extension(root: &At<'_>) -> (bool, Option<String>) {
 
 /// What a device says it is and can do.
 pub fn read(bytes: &[u8]) -> Result<Capabilities, BodyError> {
-    let node = read_json(bytes)?;
-    let mut findings = Findings::default();
-    let capabilities = read_root(&At::root(&node), &mut findings);
-    match capabilities {
-        Some(capabilities) if findings.is_empty() => Ok(capabilities),
-        _ => Err(BodyError::Invalid(findings.into_vec())),
-    }
+    read_body(bytes, read_root)
 }
 
 fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {

@@ -5,7 +5,7 @@ use margrave_core::id::AssignmentId;
 use margrave_core::manifest::{Blob, ENTRY_COUNT_MAX, Entry, InvalidManifest, Manifest};
 use serde_json::{Value, json};
 
-use crate::body::{BodyError, read_json};
+use crate::body::{BodyError, read_body};
 use crate::bundle;
 use crate::tree::{At, Content, Findings};
 
@@ -96,13 +96,7 @@ pub(crate) fn read_under(paths: &str, bytes: &[u8]) -> Result<Listing, BodyError
     if bytes.len() > SIZE_MAX {
         return Err(BodyError::Malformed(format!("{} bytes are more than a manifest has", bytes.len())));
     }
-    let node = read_json(bytes)?;
-    let mut findings = Findings::default();
-    let listing = read_root(&At::root(&node), paths, &mut findings);
-    match listing {
-        Some(listing) if findings.is_empty() => Ok(listing),
-        _ => Err(BodyError::Invalid(findings.into_vec())),
-    }
+    read_body(bytes, |root, findings| read_root(root, paths, findings))
 }
 
 fn read_root(root: &At<'_>, paths: &str, findings: &mut Findings) -> Option<Listing> {

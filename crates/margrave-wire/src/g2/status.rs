@@ -8,7 +8,7 @@ use margrave_core::report::{ComponentReport, Detail, Fault, Report};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::body::{BodyError, read_json};
+use crate::body::{BodyError, read_body};
 use crate::g2::EXTENSION;
 use crate::tree::{At, Findings};
 
@@ -80,16 +80,11 @@ fn insert_fault(fields: &mut Value, fault: Option<&Fault>) {
 
 /// What a device reports, ours or another's. Fields that we do not know are ignored (DM-097).
 pub fn read(bytes: &[u8]) -> Result<Report, BodyError> {
-    let node = read_json(bytes)?;
-    let mut findings = Findings::default();
-    let root = At::root(&node);
-    let adopted = read_adopted(&root, &mut findings);
-    let device = root.field("deviceId").and_then(|at| findings.parsed(&at, "MI-G2-102", DeviceId::parse));
-    let report = read_common(&root, device, adopted, &mut findings);
-    match report {
-        Some(report) if findings.is_empty() => Ok(report),
-        _ => Err(BodyError::Invalid(findings.into_vec())),
-    }
+    read_body(bytes, |root, findings| {
+        let adopted = read_adopted(root, findings);
+        let device = root.field("deviceId").and_then(|at| findings.parsed(&at, "MI-G2-102", DeviceId::parse));
+        read_common(root, device, adopted, findings)
+    })
 }
 
 fn read_adopted(root: &At<'_>, findings: &mut Findings) -> Option<u64> {

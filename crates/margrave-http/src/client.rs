@@ -1,8 +1,8 @@
 //! A client of one origin, and the few connections it keeps.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use http::header::{HOST, USER_AGENT};
@@ -49,6 +49,9 @@ pub struct Limits {
     /// How long one is kept while idle: middleboxes forget silently, and a request into a forgotten
     /// connection waits for its whole time-out.
     pub idle: Duration,
+    /// How long one is kept while idle beside another that is in use. Not for ever: it costs the server as much as
+    /// one that is needed.
+    pub spare: Duration,
     /// How long a connection is used for new requests (ID-105, ID-110). Answers under way are finished.
     pub connection_age: Duration,
     /// From sending to the whole answer, dialling included; for a streamed one, to its head.
@@ -65,6 +68,7 @@ impl Default for Limits {
             dial: Duration::from_secs(10),
             idle_connections: 2,
             idle: Duration::from_secs(90),
+            spare: Duration::from_secs(90),
             connection_age: Duration::from_secs(15 * 60),
             request: Duration::from_secs(30),
             body_idle: Duration::from_secs(30),
@@ -79,14 +83,15 @@ impl Limits {
     ///
     /// Connections are few and long, as a handshake costs as much as ten polls. They are kept over the usual pauses
     /// between polls; their age stays short beside the life of an SVID (ID-110), and every change of SVID or bundle
-    /// ends them anyway (ID-106). One is kept: while a poll is held there, a second one takes the reports, and of the
-    /// two that are idle afterwards one is enough.
+    /// ends them anyway (ID-106). One is kept: while a poll is held there, a second one takes the reports, and goes
+    /// soon after the last of them.
     pub fn device() -> Limits {
         Limits {
             dial: Duration::from_secs(30),
             request: Duration::from_secs(60),
             idle_connections: 1,
             idle: Duration::from_secs(10 * 60),
+            spare: Duration::from_secs(10),
             connection_age: Duration::from_secs(12 * 3600),
             ..Limits::default()
         }
@@ -116,6 +121,14 @@ struct Shared {
     limits: Limits,
     counters: Arc<Counters>,
     idle: Mutex<Idle>,
+    /// Requests that are under way, up to the end of their answers.
+    under_way: AtomicUsize,
+}
+
+impl Shared {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().expect("nobody panics while holding the lock")
+    }
 }
 
 #[derive(Default)]
@@ -123,6 +136,55 @@ struct Idle {
     /// Grows with every reset; a connection of an older one is not kept.
     generation: u64,
     connections: Vec<Connection>,
+    /// Somebody looks after spare ones.
+    tended: bool,
+}
+
+impl Idle {
+    /// Lets go of connections that have been spare for too long; how long until the next one has been, if there are
+    /// any.
+    fn end_spare(&mut self, spare: Duration) -> Option<Duration> {
+        self.connections.retain(|connection| connection.idle_since.elapsed() < spare);
+        let oldest = self.connections.iter().map(|connection| connection.idle_since.elapsed()).max()?;
+        Some(spare.saturating_sub(oldest))
+    }
+}
+
+/// Ends spare connections when their time has come, and itself when there are none.
+async fn tend(shared: Weak<Shared>) {
+    loop {
+        let pause = {
+            let Some(shared) = shared.upgrade() else { return };
+            let mut idle = shared.idle();
+            // Where none is in use, none is spare.
+            let in_use = shared.under_way.load(Ordering::Relaxed) > 0;
+            let next = if in_use { idle.end_spare(shared.limits.spare) } else { None };
+            match next {
+                Some(pause) => pause,
+                None => {
+                    idle.tended = false;
+                    return;
+                }
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// A request that is under way, until dropped.
+struct UnderWay(Arc<Shared>);
+
+impl UnderWay {
+    fn new(shared: &Arc<Shared>) -> UnderWay {
+        shared.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(Arc::clone(shared))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 struct Connection {
@@ -135,15 +197,17 @@ struct Connection {
 
 /// A connection that is in use by one answer.
 pub(crate) struct Lease {
-    shared: Arc<Shared>,
+    under_way: UnderWay,
     connection: Connection,
 }
 
 impl Lease {
     pub(crate) fn give_back(self) {
-        let Lease { shared, mut connection } = self;
+        let Lease { under_way, mut connection } = self;
+        let shared = Arc::clone(&under_way.0);
+        drop(under_way);
         connection.idle_since = Instant::now();
-        let mut idle = shared.idle.lock().expect("nobody panics while holding the lock");
+        let mut idle = shared.idle();
         let young = connection.born.elapsed() < shared.limits.connection_age;
         if young
             && connection.generation == idle.generation
@@ -151,6 +215,10 @@ impl Lease {
             && idle.connections.len() < shared.limits.idle_connections
         {
             idle.connections.push(connection);
+            if !idle.tended && shared.under_way.load(Ordering::Relaxed) > 0 {
+                idle.tended = true;
+                tokio::spawn(tend(Arc::downgrade(&shared)));
+            }
         }
     }
 }
@@ -192,6 +260,7 @@ impl Client {
             limits,
             counters: Arc::default(),
             idle: Mutex::default(),
+            under_way: AtomicUsize::new(0),
         };
         Client { shared: Arc::new(shared) }
     }
@@ -232,7 +301,7 @@ impl Client {
     /// Closes idle connections and keeps none that is in use now: after an SVID was renewed, the next request
     /// shakes hands with the new one (ID-106).
     pub fn reset(&self) {
-        let mut idle = self.shared.idle.lock().expect("nobody panics while holding the lock");
+        let mut idle = self.shared.idle();
         idle.generation += 1;
         idle.connections.clear();
     }
@@ -262,9 +331,10 @@ impl Client {
             request.body_max.unwrap_or(shared.limits.body_max),
             request.body_idle.unwrap_or(shared.limits.body_idle),
         );
+        let under_way = UnderWay::new(shared);
         let (response, connection) = self.exchange(request).await?;
         let (head, incoming) = response.into_parts();
-        let lease = Lease { shared: shared.clone(), connection };
+        let lease = Lease { under_way, connection };
         let body = Body::new(incoming, lease, body_max, idle, shared.peer.clone())?;
         Ok(Answer { status: head.status, headers: head.headers, body })
     }
@@ -357,7 +427,7 @@ impl Client {
     async fn kept(&self) -> Option<Connection> {
         loop {
             let mut connection = {
-                let mut idle = self.shared.idle.lock().expect("nobody panics while holding the lock");
+                let mut idle = self.shared.idle();
                 idle.connections.pop()?
             };
             let limits = &self.shared.limits;
@@ -375,7 +445,7 @@ impl Client {
 
     async fn dial(&self) -> Result<Connection, Error> {
         let shared = &self.shared;
-        let generation = shared.idle.lock().expect("nobody panics while holding the lock").generation;
+        let generation = shared.idle().generation;
         let wait = shared.limits.dial;
         let stream = match tokio::time::timeout(wait, shared.dialer.dial(wait, &shared.counters)).await {
             Ok(stream) => stream?,

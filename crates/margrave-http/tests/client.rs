@@ -240,6 +240,31 @@ async fn id_110_a_connection_has_an_age_and_an_idle_time() {
 }
 
 #[tokio::test]
+async fn a_connection_beside_one_that_is_in_use_does_not_stay_for_long() {
+    let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let (address, _) = listen(move |number, stream| {
+        let ended = ended.clone();
+        async move {
+            serve_http(stream).await;
+            ended.send(number).unwrap_or_default();
+        }
+    })
+    .await;
+    let client = plain(address, Limits { spare: Duration::from_millis(20), ..Limits::default() });
+    let under_way = client.open(Request::get("/length/200000")).await.unwrap();
+    for _ in 0..2 {
+        client.send(Request::get("/length/1")).await.unwrap();
+        let first_end = tokio::time::timeout(Duration::from_secs(20), ends.recv()).await.unwrap();
+        assert_ne!(first_end, Some(0), "the one in use stays");
+    }
+    assert_eq!(under_way.whole().await.unwrap().body.len(), 200_000);
+    // Alone, it is no spare one.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    client.send(Request::get("/length/1")).await.unwrap();
+    assert_eq!(client.traffic().connections, 3);
+}
+
+#[tokio::test]
 async fn id_106_after_a_reset_no_older_connection_is_used() {
     let (address, accepted) = listen(|_, stream| serve_http(stream)).await;
     let client = plain(address, Limits::default());

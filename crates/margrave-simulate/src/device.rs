@@ -28,8 +28,6 @@ use crate::world::World;
 
 /// Nothing stirs in a simulated world, so nobody has to look often.
 const OBSERVE_EVERY: Duration = Duration::from_secs(3600);
-/// What a Margrave server holds a poll open for at most; others may hold it for less.
-const WAIT: Duration = Duration::from_secs(50);
 /// Between two looks at the certificate's age, and after a renewal that failed.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
 const NAP_MAX: Duration = Duration::from_secs(600);
@@ -67,12 +65,9 @@ impl SimulatedDevice {
     ) -> SimulatedDevice {
         let mut settings = Settings::new(id);
         settings.observe_every = OBSERVE_EVERY;
-        match behaviour.polling {
-            Polling::Wait => settings.poll_wait = WAIT,
-            Polling::Every(interval) => {
-                settings.poll_wait = Duration::ZERO;
-                settings.poll_every = interval;
-            }
+        if let Polling::Every(interval) = behaviour.polling {
+            settings.poll_wait = Duration::ZERO;
+            settings.poll_every = interval;
         }
         SimulatedDevice {
             member,

@@ -14,8 +14,9 @@ use super::plant::{Plant, until, waiting};
 use super::stage::{Process, pss, wait_for};
 use super::table::{Table, millis};
 
-/// Memory is read when everybody has been waiting for this long.
-const SETTLED: Duration = Duration::from_secs(5);
+/// Memory is read when everybody has been waiting for this long: what a device told on connecting went over a second
+/// connection, which it ends after ten seconds.
+const SETTLED: Duration = Duration::from_secs(20);
 
 pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result<()> {
     // A fresh process: what earlier figures left in its heap would flatter this one.

@@ -82,6 +82,15 @@ impl Bench {
         let (responder, bare) = plant.responder(core)?;
         let kept = lab.cores.as_ref().map(|cores| cores.keep_to_generator()).transpose()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        if kept.is_some() {
+            // On a core of its own the generator never sleeps: to wake it would be the server's work, and the more so
+            // the slower the server is.
+            runtime.spawn(async {
+                loop {
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
         Ok(Bench { server, responder, address: plant.stage.device_address(), bare, runtime, _kept: kept })
     }
 }

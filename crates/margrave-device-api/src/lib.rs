@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use margrave_core::capabilities::Capabilities;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
@@ -26,10 +27,9 @@ use margrave_core::violation::Violation;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller(pub ClientId);
 
-/// What local policy says about a client that proved who it is (MI-G2-010).
+/// Why local policy does not want a client that proved who it is (MI-G2-010).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    Accepted,
+pub enum Outside {
     /// Was accepted once; an operator ended the relationship.
     Retired,
     /// Has a valid credential of ours, but nobody ever accepted it.
@@ -42,7 +42,16 @@ pub struct LiveManifest {
     pub version: u64,
     /// Of exactly `body`; also its ETag (MI-G2-053).
     pub digest: Digest,
+    /// Ready for the header: most answers are nothing but this.
+    pub etag: HeaderValue,
     pub body: Bytes,
+}
+
+impl LiveManifest {
+    pub fn new(version: u64, body: Bytes) -> LiveManifest {
+        let digest = Digest::of(&body);
+        LiveManifest { version, digest, etag: g2::etag(&digest), body }
+    }
 }
 
 /// Whether something was stored for the first time.
@@ -59,10 +68,10 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// belongs to another client does not exist for it (MI-G2-007).
 pub trait DeviceApi: Send + Sync + 'static {
     /// Asked at the beginning of every request and again after a long wait; answered from memory.
-    fn standing(&self, client: &ClientId) -> Standing;
+    fn admit(&self, client: &ClientId) -> Result<(), Outside>;
 
     /// The manifest to serve now, from memory. An accepted client always has one, from version 1.
-    fn manifest(&self, client: &ClientId) -> Option<LiveManifest>;
+    fn manifest(&self, client: &ClientId) -> Result<LiveManifest, Outside>;
 
     /// Ends when the client's manifest is no longer `than`, when `within` has passed, or early for a reason
     /// of the implementor's own (it is stopping). The caller looks again in every case. `false` when nothing was

@@ -17,7 +17,7 @@ use margrave_core::capabilities::Capabilities;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::report::Report;
-use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Put, Standing, g2};
+use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Outside, Put, g2};
 use margrave_wire::problem::{MEDIA_TYPE, Problem};
 use tokio::runtime::Runtime;
 use tower::ServiceExt as _;
@@ -55,12 +55,12 @@ fn put(new: bool) -> Put {
 }
 
 impl DeviceApi for Fleet {
-    fn standing(&self, _: &ClientId) -> Standing {
-        Standing::Accepted
+    fn admit(&self, _: &ClientId) -> Result<(), Outside> {
+        Ok(())
     }
 
-    fn manifest(&self, _: &ClientId) -> Option<LiveManifest> {
-        Some(LiveManifest { version: 7, digest: Digest::of(MANIFEST), body: Bytes::from_static(MANIFEST) })
+    fn manifest(&self, _: &ClientId) -> Result<LiveManifest, Outside> {
+        Ok(LiveManifest::new(7, Bytes::from_static(MANIFEST)))
     }
 
     fn manifest_changed<'a>(&'a self, _: &'a ClientId, than: Digest, within: Duration) -> Answer<'a, bool> {

@@ -221,10 +221,14 @@ impl House {
         let api = self.api.as_ref();
         match resource {
             Resource::Common(Common::Manifest) => {
-                let still = || self.admitted(client).map(drop);
                 let (response, version) = match poll::ask(api, client, &request.method, &request.headers)? {
                     Asked::Now(response, version) => (response, version),
-                    Asked::Wait(waiting) => poll::wait(api, client, waiting, still).await?,
+                    Asked::Wait(waiting) => {
+                        let answered = poll::wait(api, client, waiting).await;
+                        // In the words of this interface.
+                        self.admitted(client)?;
+                        answered?
+                    }
                 };
                 self.signed.manifest_given(client, version).await.map_err(Refusal::Api)?;
                 Ok(response)

@@ -41,7 +41,7 @@ pub use refusal::Refusal;
 use target::Target;
 
 use self::poll::Asked;
-use crate::{Caller, DeviceApi, Put, Standing};
+use crate::{Caller, DeviceApi, Outside, Put};
 
 /// A device with a thousand labels and interfaces stays far below.
 pub const CAPABILITIES_BYTES_MAX: usize = 256 * 1024;
@@ -73,17 +73,12 @@ pub fn is_artifact(path: &str) -> bool {
 /// The client behind a request, if the listener named one and policy accepts it (MI-G2-005, MI-G2-010).
 pub fn admit<'a>(api: &dyn DeviceApi, extensions: &'a Extensions) -> Result<&'a ClientId, Refusal> {
     let Some(Caller(client)) = extensions.get() else { return Err(Refusal::NoCaller) };
-    accepted(api, client).map(|()| client)
+    api.admit(client).map_err(|outside| refused(client, outside)).map(|()| client)
 }
 
-fn accepted(api: &dyn DeviceApi, client: &ClientId) -> Result<(), Refusal> {
-    match api.standing(client) {
-        Standing::Accepted => Ok(()),
-        standing => {
-            tracing::info!(%client, ?standing, "a client was refused by policy");
-            Err(Refusal::NotAccepted(standing))
-        }
-    }
+fn refused(client: &ClientId, outside: Outside) -> Refusal {
+    tracing::info!(%client, ?outside, "a client was refused by policy");
+    Refusal::NotAccepted(outside)
 }
 
 /// The path as the caller wrote it, also where a listener took a prefix off: problems name it so.
@@ -138,7 +133,7 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
     match target {
         Target::Manifest => match poll::ask(api, client, &parts.method, &parts.headers)? {
             Asked::Now(response, _) => Ok(response),
-            Asked::Wait(waiting) => Ok(poll::wait(api, client, waiting, || accepted(api, client)).await?.0),
+            Asked::Wait(waiting) => Ok(poll::wait(api, client, waiting).await?.0),
         },
         Target::Document(Some((assignment, digest))) => {
             let content = api.document(client, assignment, digest).await.map_err(Refusal::Api)?;
@@ -193,7 +188,7 @@ pub(crate) fn artifact(
     response
 }
 
-fn etag(digest: &Digest) -> HeaderValue {
+pub(crate) fn etag(digest: &Digest) -> HeaderValue {
     HeaderValue::try_from(validator::tag(digest)).expect("a digest is plain text")
 }
 

@@ -17,7 +17,7 @@ use margrave_core::id::ClientId;
 use margrave_wire::g2::manifest;
 
 use super::preconditions::{self, Tags};
-use super::{Refusal, accepted, asked_path, caught, etag};
+use super::{Refusal, asked_path, caught, refused};
 use crate::{DeviceApi, LiveManifest};
 
 /// How long a poll is held at most. A waiting client costs nothing but its place, and the fewer answers an idle
@@ -44,10 +44,8 @@ pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>
     if request.method() != Method::GET || request.uri().path() != PATH {
         return None;
     }
-    let asked = catch_unwind(AssertUnwindSafe(|| {
-        accepted(api.as_ref(), client)?;
-        ask(api.as_ref(), client, request.method(), request.headers())
-    }));
+    let asked =
+        catch_unwind(AssertUnwindSafe(|| ask(api.as_ref(), client, request.method(), request.headers())));
     Some(match asked.unwrap_or(Err(Refusal::Broken)) {
         Ok(Asked::Now(response, _)) => Poll::Now(response),
         Ok(Asked::Wait(waiting)) => {
@@ -59,7 +57,7 @@ pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>
             };
             Poll::Later(Box::pin(async move {
                 let api = api.as_ref();
-                let answer = caught(wait(api, &client, waiting, || accepted(api, &client))).await;
+                let answer = caught(wait(api, &client, waiting)).await;
                 match answer.unwrap_or(Err(Refusal::Broken)) {
                     Ok((response, _)) => response,
                     Err(refusal) => refusal.at(&path),
@@ -89,11 +87,11 @@ pub(crate) fn ask(
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<Asked, Refusal> {
+    let live = current(api, client)?;
     // Before If-None-Match: who cannot read a manifest cannot hold one either (AMB-29).
     if !preconditions::accepts(headers, manifest::MEDIA_TYPE) {
         return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE));
     }
-    let live = current(api, client)?;
     let tags = Tags::of(headers);
     let within = preconditions::wait(headers).map(|wait| wait.min(WAIT_MAX)).filter(|wait| !wait.is_zero());
     match within {
@@ -108,17 +106,15 @@ pub(crate) fn ask(
     }
 }
 
-/// Holds the poll and answers it, with the version that the answer speaks of. `still` asks whether the client may
-/// have it: much can happen in a minute, and policy counts at the moment of the answer.
-pub(crate) async fn wait<E: From<Refusal>>(
+/// Holds the poll and answers it, with the version that the answer speaks of. Much can happen in a minute, and policy
+/// counts at the moment of the answer.
+pub(crate) async fn wait(
     api: &dyn DeviceApi,
     client: &ClientId,
     waiting: Waiting,
-    still: impl FnOnce() -> Result<(), E>,
-) -> Result<(Response, u64), E> {
+) -> Result<(Response, u64), Refusal> {
     let Waiting { digest, tags, within } = waiting;
     let waited = api.manifest_changed(client, digest, within).await;
-    still()?;
     let live = current(api, client)?;
     let version = live.version;
     let mut response = answer(live, &tags);
@@ -130,10 +126,7 @@ pub(crate) async fn wait<E: From<Refusal>>(
 }
 
 fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<LiveManifest, Refusal> {
-    api.manifest(client).ok_or_else(|| {
-        tracing::error!(%client, "an accepted client has no manifest");
-        Refusal::Broken
-    })
+    api.manifest(client).map_err(|outside| refused(client, outside))
 }
 
 fn answer(live: LiveManifest, tags: &Tags) -> Response {
@@ -147,7 +140,7 @@ fn answer(live: LiveManifest, tags: &Tags) -> Response {
         response
     };
     let headers = response.headers_mut();
-    headers.insert(ETAG, etag(&live.digest));
+    headers.insert(ETAG, live.etag);
     headers.insert(CACHE_CONTROL, CACHE_PRIVATE);
     response
 }

@@ -11,7 +11,7 @@ use margrave_core::violation::Violation;
 use margrave_wire::BodyError;
 use margrave_wire::problem::{MEDIA_TYPE, Problem, ProblemType};
 
-use crate::{ApiError, Standing};
+use crate::{ApiError, Outside};
 
 /// When something broke on our side, it is rarely mended sooner than in half of this time.
 const BROKEN_RETRY: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ pub enum Refusal {
     /// The listener named no caller (AMB-11).
     NoCaller,
     /// Local policy says no (MI-G2-011).
-    NotAccepted(Standing),
+    NotAccepted(Outside),
     NoSuchPath,
     /// No `Host`, or several (RFC 9112, 3.2).
     Misaddressed,
@@ -80,11 +80,11 @@ impl Refusal {
         use ProblemType::*;
         match self {
             Refusal::NoCaller => Problem::blank(401, "no client certificate came with this request"),
-            Refusal::NotAccepted(Standing::Retired) => Problem::new(
+            Refusal::NotAccepted(Outside::Retired) => Problem::new(
                 NotAuthorized,
                 "an operator retired this client; it stays out until an operator accepts it again",
             ),
-            Refusal::NotAccepted(_) => Problem::new(
+            Refusal::NotAccepted(Outside::Unknown) => Problem::new(
                 NotAuthorized,
                 "this client is not among the accepted ones; ask an operator to accept it",
             ),

@@ -1,7 +1,7 @@
 //! Manifest, documents and bundles.
 
 use margrave_core::digest::Digest;
-use margrave_device_api::Standing;
+use margrave_device_api::Outside;
 
 use crate::plant::{BUNDLE, DOCUMENT, ID, Plant, client};
 
@@ -115,7 +115,7 @@ async fn mi_g2_010_a_client_retired_while_it_waits_learns_nothing_more() {
         asking.get(PATH, &[("if-none-match", etag.as_str()), ("prefer", "wait=30")]).await
     });
     plant.holding().await;
-    plant.set_standing(&client(), Standing::Retired);
+    plant.set_standing(&client(), Err(Outside::Retired));
     plant.publish(2);
     held.await.unwrap().is_problem(403, "not-authorized");
 }

@@ -13,7 +13,7 @@ use margrave_core::capabilities::Capabilities;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::report::Report;
-use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Put, Standing, g2};
+use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Outside, Put, g2};
 use tokio::sync::watch;
 use tower::ServiceExt as _;
 
@@ -23,7 +23,7 @@ pub(crate) const BUNDLE: &[u8] = b"\x1f\x8b not really a bundle";
 
 #[derive(Default)]
 struct State {
-    standings: BTreeMap<ClientId, Standing>,
+    standings: BTreeMap<ClientId, Result<(), Outside>>,
     devices: BTreeSet<(ClientId, DeviceId)>,
     reported: BTreeSet<(ClientId, AssignmentId)>,
     bodies: Vec<Bytes>,
@@ -46,9 +46,9 @@ impl Plant {
     /// One accepted client, `line-1`, with one deployment.
     pub(crate) fn new() -> Arc<Plant> {
         let mut state = State::default();
-        state.standings.insert(client(), Standing::Accepted);
-        state.standings.insert("gone".parse().unwrap(), Standing::Retired);
-        state.standings.insert("line-2".parse().unwrap(), Standing::Accepted);
+        state.standings.insert(client(), Ok(()));
+        state.standings.insert("gone".parse().unwrap(), Err(Outside::Retired));
+        state.standings.insert("line-2".parse().unwrap(), Ok(()));
         Arc::new(Plant { state: Mutex::new(state), manifest: watch::channel(live(1)).0 })
     }
 
@@ -60,7 +60,7 @@ impl Plant {
         format!("\"{}\"", self.manifest.borrow().digest)
     }
 
-    pub(crate) fn set_standing(&self, client: &ClientId, standing: Standing) {
+    pub(crate) fn set_standing(&self, client: &ClientId, standing: Result<(), Outside>) {
         self.state.lock().unwrap().standings.insert(client.clone(), standing);
     }
 
@@ -149,16 +149,16 @@ pub(crate) fn client() -> ClientId {
 
 fn live(version: u64) -> LiveManifest {
     let body = format!(r#"{{"bundle":null,"deployments":[],"manifestVersion":{version}}}"#);
-    LiveManifest { version, digest: Digest::of(body.as_bytes()), body: body.into() }
+    LiveManifest::new(version, body.into())
 }
 
 impl DeviceApi for Plant {
-    fn standing(&self, client: &ClientId) -> Standing {
-        self.state.lock().unwrap().standings.get(client).copied().unwrap_or(Standing::Unknown)
+    fn admit(&self, client: &ClientId) -> Result<(), Outside> {
+        self.state.lock().unwrap().standings.get(client).copied().unwrap_or(Err(Outside::Unknown))
     }
 
-    fn manifest(&self, _: &ClientId) -> Option<LiveManifest> {
-        Some(self.manifest.borrow().clone())
+    fn manifest(&self, client: &ClientId) -> Result<LiveManifest, Outside> {
+        self.admit(client).map(|()| self.manifest.borrow().clone())
     }
 
     fn manifest_changed<'a>(&'a self, _: &'a ClientId, than: Digest, within: Duration) -> Answer<'a, bool> {

@@ -1,7 +1,7 @@
 //! What every endpoint has in common when it says no.
 
 use margrave_core::digest::Digest;
-use margrave_device_api::{ApiError, Standing};
+use margrave_device_api::{ApiError, Outside};
 
 use crate::plant::{DOCUMENT, ID, Plant, client};
 
@@ -38,9 +38,9 @@ async fn mi_g2_011_067_policy_is_asked_on_every_request() {
         }
     }
     plant.get("/api/v1/deployments", &[]).await.is(200);
-    plant.set_standing(&client(), Standing::Retired);
+    plant.set_standing(&client(), Err(Outside::Retired));
     plant.get("/api/v1/deployments", &[]).await.is_problem(403, "not-authorized");
-    plant.set_standing(&client(), Standing::Accepted);
+    plant.set_standing(&client(), Ok(()));
     plant.get("/api/v1/deployments", &[]).await.is(200);
 }
 

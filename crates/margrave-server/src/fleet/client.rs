@@ -9,12 +9,13 @@ use bytes::Bytes;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId, DeviceRef};
 use margrave_core::moment::Moment;
+use margrave_device_api::{LiveManifest, Outside};
 use margrave_store::{Standing, Store};
 use margrave_wire::Dialect;
 use tokio::sync::watch;
 
 use super::telling::Telling;
-use super::{Error, Fleet, LiveManifest};
+use super::{Error, Fleet};
 
 #[derive(Clone)]
 struct State {
@@ -36,6 +37,18 @@ struct Live {
     held: AtomicUsize,
     /// How often those that were held have been let go.
     releases: AtomicUsize,
+}
+
+impl Live {
+    /// Looks at an accepted client that is spoken to in this form.
+    fn within<T>(&self, dialect: Dialect, look: impl FnOnce(&State) -> T) -> Result<T, Outside> {
+        let state = self.state.borrow();
+        match state.standing {
+            _ if self.dialect != dialect => Err(Outside::Unknown),
+            Standing::Retired => Err(Outside::Retired),
+            Standing::Accepted => Ok(look(&state)),
+        }
+    }
 }
 
 /// A client holds one poll, and perhaps one more that its network lost; what lies beyond is answered at once.
@@ -101,8 +114,7 @@ impl Clients {
         body: Vec<u8>,
         contact: Option<Moment>,
     ) {
-        let body = Bytes::from(body);
-        let manifest = LiveManifest { version, etag: Digest::of(&body), body };
+        let manifest = LiveManifest::new(version, body.into());
         let live = Live {
             dialect,
             state: watch::Sender::new(State { standing, manifest }),
@@ -122,10 +134,6 @@ impl Clients {
 
     fn standing(&self, client: &ClientId) -> Option<Standing> {
         self.of(client).map(|live| live.state.borrow().standing)
-    }
-
-    fn standing_in(&self, client: &ClientId, dialect: Dialect) -> Option<Standing> {
-        self.of(client).filter(|live| live.dialect == dialect).map(|live| live.state.borrow().standing)
     }
 
     /// A device of a signed client has this name.
@@ -183,8 +191,7 @@ impl Clients {
         let shown: Vec<(Arc<Live>, LiveManifest)> = manifests
             .into_iter()
             .filter_map(|(client, version, body)| {
-                let manifest = LiveManifest { version, etag: Digest::of(&body), body };
-                Some((known.get(&client)?.clone(), manifest))
+                Some((known.get(&client)?.clone(), LiveManifest::new(version, body)))
             })
             .collect();
         drop(known);
@@ -257,8 +264,8 @@ impl Fleet {
     }
 
     /// As [`Fleet::standing`], of a client that is spoken to in this form; one of another form does not exist.
-    pub fn standing_in(&self, client: &ClientId, dialect: Dialect) -> Option<Standing> {
-        self.live.standing_in(client, dialect)
+    pub fn admits(&self, client: &ClientId, dialect: Dialect) -> Result<(), Outside> {
+        self.live.of(client).ok_or(Outside::Unknown)?.within(dialect, |_| ())
     }
 
     /// In which form the client is spoken to; `None` if there is no such client.
@@ -266,12 +273,13 @@ impl Fleet {
         self.live.dialect(client)
     }
 
-    /// The manifest to answer the client's request with; it counts as fetched.
-    pub fn manifest(&self, client: &ClientId) -> Option<LiveManifest> {
-        let live = self.live.of(client)?;
-        let manifest = live.state.borrow().manifest.clone();
+    /// The manifest to answer the client's request with; it counts as fetched, and asking as a sign of life.
+    pub fn manifest(&self, client: &ClientId, dialect: Dialect) -> Result<LiveManifest, Outside> {
+        let live = self.live.of(client).ok_or(Outside::Unknown)?;
+        live.contact.fetch_max(self.now().0, Ordering::Relaxed);
+        let manifest = live.within(dialect, |state| state.manifest.clone())?;
         live.fetched.fetch_max(manifest.version, Ordering::Relaxed);
-        Some(manifest)
+        Ok(manifest)
     }
 
     /// Returns when the client's manifest differs from `than`, the client is put out or let go, or time is up. `false`
@@ -283,13 +291,13 @@ impl Fleet {
         let mut state = live.state.subscribe();
         let changed = state.wait_for(|state| {
             state.standing != Standing::Accepted
-                || state.manifest.etag != than
+                || state.manifest.digest != than
                 || self.live.released.load(Ordering::Relaxed)
                 || live.releases.load(Ordering::Relaxed) != releases
         });
         // The sender lives as long as `live`; only time can end this without a change.
         drop(tokio::time::timeout(within, changed).await);
-        if live.state.borrow().manifest.etag != than {
+        if live.state.borrow().manifest.digest != than {
             self.live.telling.told();
         }
         true

@@ -32,7 +32,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
 use margrave_oci::client::{Client, Hosts};
 use margrave_registry::Registry;
@@ -92,15 +91,6 @@ pub struct FleetOptions {
     pub web_names: Vec<String>,
     /// The authority of that certificate, PEM.
     pub web_authority: String,
-}
-
-/// A client's manifest, ready to be sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveManifest {
-    pub version: u64,
-    /// Digest of the exact body (MI-G2).
-    pub etag: Digest,
-    pub body: Bytes,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::report::Report;
 use margrave_device_api::g2::{self, Poll, Refusal};
-use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Put, Standing};
+use margrave_device_api::{Answer, ApiError, Caller, DeviceApi, LiveManifest, Outside, Put};
 use margrave_wire::Dialect;
 use margrave_wire::identity::{GIT_TOKEN_PATH, REGISTRY_TOKEN_PATH};
 
@@ -56,9 +56,8 @@ impl Inside for Interface {
         let (Some(Caller(client)), Some(account)) = (&guest.caller, &guest.account) else {
             return Reply::Now(Refusal::NoCaller.at(request.uri().path()));
         };
-        // Every request is a sign of life, whatever comes of it.
-        self.fleet.touched(client);
         if let Err(retry_after) = self.admission.charge(account) {
+            self.fleet.touched(client);
             tracing::debug!(%client, "a client asks too often");
             return Reply::Now(Refusal::TooMany { retry_after }.at(request.uri().path()));
         }
@@ -68,7 +67,7 @@ impl Inside for Interface {
         match g2::poll(&self.api, client, &request) {
             Some(Poll::Now(response)) => return Reply::Now(response),
             Some(Poll::Later(answer)) => return Reply::Later(answer),
-            None => {}
+            None => self.fleet.touched(client),
         }
         let is_artifact = g2::is_artifact(request.uri().path());
         share::answer(&self.admission, &self.router, guest, request, is_artifact, self.calm(), |path| {
@@ -174,17 +173,12 @@ impl Devices {
 }
 
 impl DeviceApi for Devices {
-    fn standing(&self, client: &ClientId) -> Standing {
-        match self.fleet.standing_in(client, self.dialect) {
-            Some(fleet::Standing::Accepted) => Standing::Accepted,
-            Some(fleet::Standing::Retired) => Standing::Retired,
-            None => Standing::Unknown,
-        }
+    fn admit(&self, client: &ClientId) -> Result<(), Outside> {
+        self.fleet.admits(client, self.dialect)
     }
 
-    fn manifest(&self, client: &ClientId) -> Option<LiveManifest> {
-        let fleet::LiveManifest { version, etag, body } = self.fleet.manifest(client)?;
-        Some(LiveManifest { version, digest: etag, body })
+    fn manifest(&self, client: &ClientId) -> Result<LiveManifest, Outside> {
+        self.fleet.manifest(client, self.dialect)
     }
 
     fn manifest_changed<'a>(

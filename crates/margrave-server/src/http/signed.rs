@@ -17,7 +17,7 @@ use margrave_core::report::Report;
 use margrave_device_api::g1::{
     self, Applicant, Load, Onboarding, Sender, SignedApi, SignedClient, SignedStanding, Terms, UsedSignature,
 };
-use margrave_device_api::{Answer, ApiError, DeviceApi, LiveManifest, Put, Standing};
+use margrave_device_api::{Answer, ApiError, DeviceApi, LiveManifest, Outside, Put};
 use margrave_wire::Dialect;
 use margrave_wire::identity::RegistryToken;
 
@@ -188,11 +188,11 @@ impl Heard {
 }
 
 impl DeviceApi for Heard {
-    fn standing(&self, client: &ClientId) -> Standing {
-        self.devices.standing(client)
+    fn admit(&self, client: &ClientId) -> Result<(), Outside> {
+        self.devices.admit(client)
     }
 
-    fn manifest(&self, client: &ClientId) -> Option<LiveManifest> {
+    fn manifest(&self, client: &ClientId) -> Result<LiveManifest, Outside> {
         self.of(client).manifest(client)
     }
 

@@ -50,8 +50,9 @@ use crate::identity::Identity;
 
 pub(crate) use self::answer::Reply;
 
-/// Header lines of a request; ours need a dozen.
-const HEADER_COUNT_MAX: usize = 64;
+/// Header lines of a request; ours need a dozen. This many is what hyper has a place for without asking for memory.
+#[cfg(test)]
+const HEADER_COUNT_MAX: usize = 100;
 /// Request line and headers together; also what one connection may make us buffer at once.
 const HEADER_BYTES_MAX: usize = 32 * 1024;
 /// After its time has come, a connection may finish the request it is in; the longest is a held poll.
@@ -564,10 +565,7 @@ where
 
 fn builder() -> http1::Builder {
     let mut builder = http1::Builder::new();
-    builder
-        .max_headers(HEADER_COUNT_MAX)
-        .max_header_size(HEADER_BYTES_MAX)
-        .max_buf_size(HEADER_BYTES_MAX.max(64 * 1024));
+    builder.max_header_size(HEADER_BYTES_MAX).max_buf_size(HEADER_BYTES_MAX.max(64 * 1024));
     builder
 }
 

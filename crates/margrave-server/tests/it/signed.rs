@@ -9,6 +9,7 @@ use margrave_core::digest::Digest;
 use margrave_identity::key::PrivateKey;
 use margrave_server::fleet::Accept;
 use margrave_server::{Config, Server, SignedConfig, StartError};
+use margrave_wire::Dialect;
 use margrave_wire::operator::{AcceptCertificate, PutDeployment, Targets};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -485,8 +486,8 @@ async fn clients_see_only_what_is_theirs() {
     two.get(&plant, two.path(&format!("deployments/{id}/{digest}"))).await.is(404);
     two.report(&plant, id, "installed").await.is(422);
     // The same deployment in the other form: digests of what that one is served, and another manifest.
-    let other = plant.server.fleet().manifest(&"line-1".parse().unwrap()).unwrap();
-    let own = plant.server.fleet().manifest(one.client.as_ref().unwrap()).unwrap();
+    let other = plant.server.fleet().manifest(&"line-1".parse().unwrap(), Dialect::Miaf).unwrap();
+    let own = plant.server.fleet().manifest(one.client.as_ref().unwrap(), Dialect::Signed).unwrap();
     assert_ne!(other.etag, own.etag);
     assert!(!String::from_utf8_lossy(&other.body).contains("clients"));
 }

@@ -185,6 +185,7 @@ impl World {
 
     fn accept_key(&self, client: &str, key: Arc<VerificationKey>) {
         let known = SignedClient { standing: SignedStanding::Accepted, key };
+        self.plant.set_standing(&client.parse().unwrap(), Ok(()));
         self.yard.state.lock().unwrap().clients.insert(client.parse().unwrap(), known);
     }
 

@@ -377,7 +377,7 @@ async fn a_removed_deployment_is_seen_going_and_then_gone() {
 async fn a_waiting_poll_is_woken_by_a_change_and_only_then() {
     let world = World::new().await;
     world.device("line-1", &[]).await;
-    let etag = world.fleet.manifest(&client("line-1")).unwrap().etag;
+    let etag = world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().digest;
     let fleet = world.fleet.clone();
     let waiting = tokio::spawn(async move {
         fleet.manifest_changed(&client("line-1"), etag, Duration::from_secs(600)).await
@@ -386,7 +386,7 @@ async fn a_waiting_poll_is_woken_by_a_change_and_only_then() {
     tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
     // An outdated tag returns at once, the current one only when time is up.
     world.fleet.manifest_changed(&client("line-1"), etag, Duration::from_secs(600)).await;
-    let etag = world.fleet.manifest(&client("line-1")).unwrap().etag;
+    let etag = world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().digest;
     world.fleet.manifest_changed(&client("line-1"), etag, Duration::from_millis(5)).await;
 }
 
@@ -398,14 +398,14 @@ async fn everything_is_as_it_was_after_a_restart() {
     world.report("greeter", "line-1", State::Installed).await;
     world.fleet.flush_contacts().await.unwrap();
     let before = (
-        world.fleet.manifest(&client("line-1")),
+        world.fleet.manifest(&client("line-1"), Dialect::Miaf),
         world.fleet.deployment(&name("greeter")).await.unwrap(),
         world.fleet.device(&device("line-1")).await.unwrap(),
         world.fleet.status().await.unwrap(),
     );
     let world = world.restarted().await;
     let after = (
-        world.fleet.manifest(&client("line-1")),
+        world.fleet.manifest(&client("line-1"), Dialect::Miaf),
         world.fleet.deployment(&name("greeter")).await.unwrap(),
         world.fleet.device(&device("line-1")).await.unwrap(),
         world.fleet.status().await.unwrap(),
@@ -467,8 +467,9 @@ async fn mi_g2_007_documents_and_bundles_of_others_are_out_of_reach() {
         world.device(name, &[]).await;
     }
     world.put("greeter", on(&["line-1"])).await.unwrap();
-    let manifest =
-        g2::manifest::read(&world.fleet.manifest(&client("line-1")).unwrap().body).unwrap().manifest;
+    let manifest = g2::manifest::read(&world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().body)
+        .unwrap()
+        .manifest;
     let entry = manifest.entries()[0];
     let other = client("line-2");
     assert_eq!(world.fleet.document(&other, entry.id, entry.document.digest).await.unwrap(), None);

@@ -82,7 +82,7 @@ impl World {
 
     /// What was published is in the newest commit, byte for byte.
     async fn check_bytes(&self, name: &str) {
-        let live = self.fleet.manifest(&client(name)).unwrap();
+        let live = self.fleet.manifest(&client(name), Dialect::Miaf).unwrap();
         assert_eq!(self.ask_git(name, &["cat-file", "blob", "main:manifest.json"]), live.body);
         let listing = g2::manifest::read(&live.body).unwrap();
         let mut files = vec![".gitattributes".to_owned(), "manifest.json".to_owned()];

@@ -19,8 +19,8 @@ async fn a_join_token_is_ready_to_paste_and_works_once() {
     let again = world.fleet.redeem_join_token(&token.token).await.unwrap_err();
     assert!(matches!(again, Error::TokenUsed), "{again}");
     assert_eq!(world.fleet.standing(&client("line-1")), Some(Standing::Accepted));
-    let manifest = world.fleet.manifest(&client("line-1")).unwrap();
-    assert_eq!((manifest.version, manifest.etag), (1, Digest::of(&manifest.body)));
+    let manifest = world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap();
+    assert_eq!((manifest.version, manifest.digest), (1, Digest::of(&manifest.body)));
     assert!(g2::manifest::read(&manifest.body).unwrap().manifest.entries().is_empty());
 }
 
@@ -70,7 +70,7 @@ async fn a_retired_client_is_out_at_once_and_whoever_waits_is_woken() {
     let world = World::new().await;
     world.device("line-1", &[]).await;
     world.put("greeter", on(&["line-1"])).await.unwrap();
-    let etag = world.fleet.manifest(&client("line-1")).unwrap().etag;
+    let etag = world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().digest;
     let fleet = world.fleet.clone();
     let waiting = tokio::spawn(async move {
         fleet.manifest_changed(&client("line-1"), etag, Duration::from_secs(600)).await;

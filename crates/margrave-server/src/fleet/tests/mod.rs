@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeploymentName, DeviceRef};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
@@ -24,7 +25,7 @@ use margrave_oci::manifest::{Descriptor, EMPTY_CONFIG, IMAGE_MANIFEST, ImageMani
 use margrave_oci::package::PackageFiles;
 use margrave_registry::{Registry, RepositoryName, Tag, TagOrDigest};
 use margrave_store::Store;
-use margrave_wire::{g2, operator};
+use margrave_wire::{Dialect, g2, operator};
 use serde_json::json;
 
 use super::*;
@@ -247,13 +248,13 @@ impl World {
     }
 
     pub(super) fn version(&self, on: &str) -> u64 {
-        self.fleet.manifest(&client(on)).unwrap().version
+        self.fleet.manifest(&client(on), Dialect::Miaf).unwrap().version
     }
 
     /// What the client's manifest lists, fetched and read as a device would.
     pub(super) async fn workloads(&self, on: &str) -> Vec<Workload> {
         let client = client(on);
-        let live = self.fleet.manifest(&client).unwrap();
+        let live = self.fleet.manifest(&client, Dialect::Miaf).unwrap();
         let listing = g2::manifest::read(&live.body).unwrap();
         let mut workloads = Vec::new();
         for entry in listing.manifest.entries() {

@@ -25,7 +25,7 @@ async fn an_assignment_is_followed_from_pending_to_gone() {
     let pending = world.assignment("greeter", "line-1").await;
     assert_eq!((pending.state.as_str(), pending.current), ("PENDING", false));
     assert_eq!(pending.reason.as_deref(), Some("line-1 has not fetched manifest version 2 yet"));
-    world.fleet.manifest(&client("line-1"));
+    world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap();
     assert_eq!(world.code("line-1/greeter").await, "not-reported");
     for state in [State::Pending, State::Installing, State::Installed] {
         world.report("greeter", "line-1", state).await;
@@ -120,7 +120,7 @@ async fn every_reason_has_its_code() {
     world.put("greeter", on(&["line-1"])).await.unwrap();
     assert_eq!(world.code("fresh/greeter").await, "not-targeted");
     assert_eq!(world.code("line-1").await, "manifest-not-fetched");
-    world.fleet.manifest(&client("line-1"));
+    world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap();
     world.report("greeter", "line-1", State::Installing).await;
     assert_eq!(world.code("line-1/greeter").await, "installing");
     world.report("greeter", "line-1", State::Installed).await;

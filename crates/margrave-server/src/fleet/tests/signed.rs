@@ -2,7 +2,6 @@
 
 use margrave_identity::key::PrivateKey;
 use margrave_identity::message::{ClientCertificate, Roots};
-use margrave_wire::Dialect;
 
 use super::*;
 
@@ -77,7 +76,7 @@ async fn mi_g1_031_who_asks_waits_until_an_operator_decides() {
     assert_eq!(world.onboard(&ask, &press).await, Onboarding::Accepted(id.clone()));
     assert_eq!(world.fleet.standing(&id), Some(Standing::Accepted));
     assert_eq!(world.fleet.dialect(&id), Some(Dialect::Signed));
-    assert_eq!(world.fleet.manifest(&id).unwrap().version, 1);
+    assert_eq!(world.fleet.manifest(&id, Dialect::Signed).unwrap().version, 1);
 }
 
 #[tokio::test]
@@ -230,10 +229,10 @@ async fn documents_and_manifest_are_in_the_form_of_the_client_and_digests_are_of
     let id = world.signed("press").await;
     world.device("line-1", &[]).await;
     world.put("web", on(&["press", "line-1"])).await.unwrap();
-    let live = world.fleet.manifest(&id).unwrap();
+    let live = world.fleet.manifest(&id, Dialect::Signed).unwrap();
     let text = String::from_utf8(live.body.to_vec()).unwrap();
     assert!(text.contains(&format!("/api/v1/clients/{id}/deployments/")), "{text}");
-    assert_eq!(Digest::of(&live.body), live.etag);
+    assert_eq!(Digest::of(&live.body), live.digest);
     let listed = margrave_wire::g1::manifest::read(&id, &live.body).unwrap().manifest;
     let entry = listed.entries()[0];
     let document = world.fleet.document(&id, entry.id, entry.document.digest).await.unwrap().unwrap();
@@ -242,7 +241,9 @@ async fn documents_and_manifest_are_in_the_form_of_the_client_and_digests_are_of
     let bundle = listed.bundle().unwrap();
     assert_eq!(Digest::of(&world.fleet.bundle(&id, bundle.digest).await.unwrap().unwrap()), bundle.digest);
     // The same deployment for the other form, as that form writes it.
-    let text = String::from_utf8(world.fleet.manifest(&client("line-1")).unwrap().body.to_vec()).unwrap();
+    let text =
+        String::from_utf8(world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().body.to_vec())
+            .unwrap();
     assert!(text.contains("\"/api/v1/deployments/") && !text.contains("clients"), "{text}");
     assert_eq!(world.workloads("line-1").await.len(), 1);
 }

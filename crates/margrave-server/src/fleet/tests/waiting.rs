@@ -19,7 +19,7 @@ async fn a_client_holds_only_so_many_polls() {
     let hold = |name: &str| {
         let (fleet, client) = (Arc::clone(&world.fleet), client(name));
         Box::pin(async move {
-            let than = fleet.manifest(&client).unwrap().etag;
+            let than = fleet.manifest(&client, Dialect::Miaf).unwrap().digest;
             fleet.manifest_changed(&client, than, LONG).await
         })
     };
@@ -37,7 +37,7 @@ async fn nobody_waits_for_a_server_that_stops() {
     let world = World::empty().await;
     world.join("line-1", &[]).await;
     let client = client("line-1");
-    let than = world.fleet.manifest(&client).unwrap().etag;
+    let than = world.fleet.manifest(&client, Dialect::Miaf).unwrap().digest;
     let mut held = Box::pin(world.fleet.manifest_changed(&client, than, LONG));
     assert!(is_waiting(&mut held));
     world.fleet.release_waiting();
@@ -52,7 +52,7 @@ async fn a_poll_whose_connection_is_to_end_is_let_go_and_the_next_one_is_held() 
     world.join("line-2", &[]).await;
     let clients = [client("line-1"), client("line-2")];
     let hold = |at: usize| {
-        let than = world.fleet.manifest(&clients[at]).unwrap().etag;
+        let than = world.fleet.manifest(&clients[at], Dialect::Miaf).unwrap().digest;
         Box::pin(world.fleet.manifest_changed(&clients[at], than, LONG))
     };
     let (mut held, mut other) = (hold(0), hold(1));
@@ -72,7 +72,7 @@ async fn what_follows_from_news_waits_until_everybody_has_them() {
     let mut held: Vec<_> = clients
         .iter()
         .map(|client| {
-            let than = world.fleet.manifest(client).unwrap().etag;
+            let than = world.fleet.manifest(client, Dialect::Miaf).unwrap().digest;
             Box::pin(world.fleet.manifest_changed(client, than, LONG))
         })
         .collect();

@@ -12,6 +12,7 @@ pub mod g2;
 
 use std::error::Error;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,7 +72,7 @@ pub trait DeviceApi: Send + Sync + 'static {
     fn admit(&self, client: &ClientId) -> Result<(), Outside>;
 
     /// The manifest to serve now, from memory. An accepted client always has one, from version 1.
-    fn manifest(&self, client: &ClientId) -> Result<LiveManifest, Outside>;
+    fn manifest(&self, client: &ClientId) -> Result<Arc<LiveManifest>, Outside>;
 
     /// Ends when the client's manifest is no longer `than`, when `within` has passed, or early for a reason
     /// of the implementor's own (it is stopping). The caller looks again in every case. `false` when nothing was

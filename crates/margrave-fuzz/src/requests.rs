@@ -59,8 +59,8 @@ impl DeviceApi for Fleet {
         Ok(())
     }
 
-    fn manifest(&self, _: &ClientId) -> Result<LiveManifest, Outside> {
-        Ok(LiveManifest::new(7, Bytes::from_static(MANIFEST)))
+    fn manifest(&self, _: &ClientId) -> Result<Arc<LiveManifest>, Outside> {
+        Ok(Arc::new(LiveManifest::new(7, Bytes::from_static(MANIFEST))))
     }
 
     fn manifest_changed<'a>(&'a self, _: &'a ClientId, than: Digest, within: Duration) -> Answer<'a, bool> {

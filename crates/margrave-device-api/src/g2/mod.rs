@@ -36,7 +36,7 @@ use margrave_wire::g2::{capabilities, document, status, validator};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-pub use poll::{Poll, WAIT_MAX, poll};
+pub use poll::{Poll, WAIT_MAX, is_poll, poll};
 pub use refusal::Refusal;
 use target::Target;
 

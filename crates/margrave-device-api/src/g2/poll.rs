@@ -39,14 +39,16 @@ pub enum Poll {
     Later(Pin<Box<dyn Future<Output = Response> + Send>>),
 }
 
-/// Answers a request of `client` if it is a poll.
-pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>) -> Option<Poll> {
-    if request.method() != Method::GET || request.uri().path() != PATH {
-        return None;
-    }
+/// Whether a request is a poll; `path` is without what a listener takes off.
+pub fn is_poll(method: &Method, path: &str) -> bool {
+    method == Method::GET && path == PATH
+}
+
+/// Answers a poll of `client`.
+pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>) -> Poll {
     let asked =
         catch_unwind(AssertUnwindSafe(|| ask(api.as_ref(), client, request.method(), request.headers())));
-    Some(match asked.unwrap_or(Err(Refusal::Broken)) {
+    match asked.unwrap_or(Err(Refusal::Broken)) {
         Ok(Asked::Now(response, _)) => Poll::Now(response),
         Ok(Asked::Wait(waiting)) => {
             let (api, client) = (Arc::clone(api), client.clone());
@@ -65,7 +67,7 @@ pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>
             }))
         }
         Err(refusal) => Poll::Now(refusal.at(asked_path(request))),
-    })
+    }
 }
 
 /// What a poll comes to at first sight: an answer and the version that it speaks of, or a wait.
@@ -101,7 +103,7 @@ pub(crate) fn ask(
         }
         _ => {
             let version = live.version;
-            Ok(Asked::Now(answer(live, &tags), version))
+            Ok(Asked::Now(answer(&live, &tags), version))
         }
     }
 }
@@ -117,7 +119,7 @@ pub(crate) async fn wait(
     let waited = api.manifest_changed(client, digest, within).await;
     let live = current(api, client)?;
     let version = live.version;
-    let mut response = answer(live, &tags);
+    let mut response = answer(&live, &tags);
     // Only where it made a difference (RFC 7240, section 3): an answer that was ready at once waited for nothing.
     if waited {
         response.headers_mut().insert(PREFERENCE_APPLIED, WAIT);
@@ -125,22 +127,22 @@ pub(crate) async fn wait(
     Ok((response, version))
 }
 
-fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<LiveManifest, Refusal> {
+fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<Arc<LiveManifest>, Refusal> {
     api.manifest(client).map_err(|outside| refused(client, outside))
 }
 
-fn answer(live: LiveManifest, tags: &Tags) -> Response {
+fn answer(live: &LiveManifest, tags: &Tags) -> Response {
     let mut response = if tags.hold(&live.digest) {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let mut response = Response::new(Body::from(live.body));
+        let mut response = Response::new(Body::from(live.body.clone()));
         response.headers_mut().insert(CONTENT_TYPE, MEDIA_TYPE);
         response
     };
     let headers = response.headers_mut();
-    headers.insert(ETAG, live.etag);
+    headers.insert(ETAG, live.etag.clone());
     headers.insert(CACHE_CONTROL, CACHE_PRIVATE);
     response
 }

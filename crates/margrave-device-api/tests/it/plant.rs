@@ -157,8 +157,8 @@ impl DeviceApi for Plant {
         self.state.lock().unwrap().standings.get(client).copied().unwrap_or(Err(Outside::Unknown))
     }
 
-    fn manifest(&self, client: &ClientId) -> Result<LiveManifest, Outside> {
-        self.admit(client).map(|()| self.manifest.borrow().clone())
+    fn manifest(&self, client: &ClientId) -> Result<Arc<LiveManifest>, Outside> {
+        self.admit(client).map(|()| Arc::new(self.manifest.borrow().clone()))
     }
 
     fn manifest_changed<'a>(&'a self, _: &'a ClientId, than: Digest, within: Duration) -> Answer<'a, bool> {

@@ -20,7 +20,7 @@ use super::{Error, Fleet};
 #[derive(Clone)]
 struct State {
     standing: Standing,
-    manifest: LiveManifest,
+    manifest: Arc<LiveManifest>,
 }
 
 struct Live {
@@ -114,7 +114,7 @@ impl Clients {
         body: Vec<u8>,
         contact: Option<Moment>,
     ) {
-        let manifest = LiveManifest::new(version, body.into());
+        let manifest = Arc::new(LiveManifest::new(version, body.into()));
         let live = Live {
             dialect,
             state: watch::Sender::new(State { standing, manifest }),
@@ -188,10 +188,10 @@ impl Clients {
     /// Puts durable manifests in front of their clients. An older one never replaces a newer one, whoever comes first.
     pub(super) fn show(&self, manifests: impl IntoIterator<Item = (ClientId, u64, Bytes)>) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let shown: Vec<(Arc<Live>, LiveManifest)> = manifests
+        let shown: Vec<(Arc<Live>, Arc<LiveManifest>)> = manifests
             .into_iter()
             .filter_map(|(client, version, body)| {
-                Some((known.get(&client)?.clone(), LiveManifest::new(version, body)))
+                Some((known.get(&client)?.clone(), Arc::new(LiveManifest::new(version, body))))
             })
             .collect();
         drop(known);
@@ -274,10 +274,10 @@ impl Fleet {
     }
 
     /// The manifest to answer the client's request with; it counts as fetched, and asking as a sign of life.
-    pub fn manifest(&self, client: &ClientId, dialect: Dialect) -> Result<LiveManifest, Outside> {
+    pub fn manifest(&self, client: &ClientId, dialect: Dialect) -> Result<Arc<LiveManifest>, Outside> {
         let live = self.live.of(client).ok_or(Outside::Unknown)?;
         live.contact.fetch_max(self.now().0, Ordering::Relaxed);
-        let manifest = live.within(dialect, |state| state.manifest.clone())?;
+        let manifest = live.within(dialect, |state| Arc::clone(&state.manifest))?;
         live.fetched.fetch_max(manifest.version, Ordering::Relaxed);
         Ok(manifest)
     }

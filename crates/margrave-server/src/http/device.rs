@@ -49,6 +49,13 @@ impl Interface {
         let router = router(&api, registry);
         Interface { fleet, api, router, admission, prefix }
     }
+
+    fn charge(&self, client: &ClientId, account: &Account) -> Result<(), Refusal> {
+        self.admission.charge(account).map_err(|retry_after| {
+            tracing::debug!(%client, "a client asks too often");
+            Refusal::TooMany { retry_after }
+        })
+    }
 }
 
 impl Inside for Interface {
@@ -56,22 +63,34 @@ impl Inside for Interface {
         let (Some(Caller(client)), Some(account)) = (&guest.caller, &guest.account) else {
             return Reply::Now(Refusal::NoCaller.at(request.uri().path()));
         };
-        if let Err(retry_after) = self.admission.charge(account) {
-            self.fleet.touched(client);
-            tracing::debug!(%client, "a client asks too often");
-            return Reply::Now(Refusal::TooMany { retry_after }.at(request.uri().path()));
+        // Every request is a sign of life, whatever comes of it.
+        self.fleet.touched(client);
+        if let Err(refusal) = self.charge(client, account) {
+            return Reply::Now(refusal.at(request.uri().path()));
         }
         if let Some(prefix) = &self.prefix {
             prefix.take_off(&mut request);
         }
-        match g2::poll(&self.api, client, &request) {
-            Some(Poll::Now(response)) => return Reply::Now(response),
-            Some(Poll::Later(answer)) => return Reply::Later(answer),
-            None => self.fleet.touched(client),
-        }
         let is_artifact = g2::is_artifact(request.uri().path());
         share::answer(&self.admission, &self.router, guest, request, is_artifact, self.calm(), |path| {
             busy().at(path)
+        })
+    }
+
+    /// Polls, which are by far the most.
+    fn glance(&self, guest: &Guest, request: &Request<Incoming>) -> Option<Reply> {
+        let (Some(Caller(client)), Some(account)) = (&guest.caller, &guest.account) else { return None };
+        let path = request.uri().path();
+        if !g2::is_poll(request.method(), self.prefix.as_ref().map_or(path, |prefix| prefix.below(path))) {
+            return None;
+        }
+        if let Err(refusal) = self.charge(client, account) {
+            self.fleet.touched(client);
+            return Some(Reply::Now(refusal.at(path)));
+        }
+        Some(match g2::poll(&self.api, client, request) {
+            Poll::Now(response) => Reply::Now(response),
+            Poll::Later(answer) => Reply::Later(answer),
         })
     }
 
@@ -177,7 +196,7 @@ impl DeviceApi for Devices {
         self.fleet.admits(client, self.dialect)
     }
 
-    fn manifest(&self, client: &ClientId) -> Result<LiveManifest, Outside> {
+    fn manifest(&self, client: &ClientId) -> Result<Arc<LiveManifest>, Outside> {
         self.fleet.manifest(client, self.dialect)
     }
 

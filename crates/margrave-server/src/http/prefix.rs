@@ -60,6 +60,11 @@ impl PathPrefix {
         }
     }
 
+    /// A path without the prefix, if it has it.
+    pub(crate) fn below<'a>(&self, path: &'a str) -> &'a str {
+        path.strip_prefix(&self.0).filter(|below| below.starts_with('/')).unwrap_or(path)
+    }
+
     /// The same URI without the prefix; `None` where it has none.
     fn strip(&self, uri: &Uri) -> Option<Uri> {
         let below = uri.path_and_query()?.as_str().strip_prefix(&self.0)?;

@@ -192,7 +192,7 @@ impl DeviceApi for Heard {
         self.devices.admit(client)
     }
 
-    fn manifest(&self, client: &ClientId) -> Result<LiveManifest, Outside> {
+    fn manifest(&self, client: &ClientId) -> Result<Arc<LiveManifest>, Outside> {
         self.of(client).manifest(client)
     }
 

@@ -1,67 +1,21 @@
-//! One answer on a connection: being found, being sent, and what is known of it from outside.
-//!
-//! Whether a connection is in the middle of something, and since when it is not, is looked at by the connection's
-//! one timer, now and then: a timer for each request would cost more than most requests do.
+//! One answer on a connection: being found, and being sent.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST};
 use http::{HeaderValue, Request, Uri, Version};
-use tokio::time::Instant;
 
+use super::line::Busy;
 use crate::http::problem::Problem;
 
-pub(super) struct Pulse {
-    born: Instant,
-    busy: AtomicBool,
-    /// Milliseconds after `born`: when the last answer ended.
-    quiet_since: AtomicU64,
-}
-
-impl Pulse {
-    pub(super) fn new() -> Arc<Pulse> {
-        Arc::new(Pulse { born: Instant::now(), busy: AtomicBool::new(false), quiet_since: AtomicU64::new(0) })
-    }
-
-    /// From the end of a request's headers to the end of its answer.
-    pub(super) fn beat(self: &Arc<Self>) -> Busy {
-        self.busy.store(true, Ordering::Relaxed);
-        Busy(Arc::clone(self))
-    }
-
-    /// When it was quiet for `max`, as far as can be said now.
-    pub(super) fn quiet_until(&self, max: Duration) -> Instant {
-        if self.busy.load(Ordering::Relaxed) {
-            return Instant::now() + max;
-        }
-        self.born + Duration::from_millis(self.quiet_since.load(Ordering::Relaxed)) + max
-    }
-}
-
-/// One request that is being answered.
-pub(super) struct Busy(Arc<Pulse>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let now = u64::try_from(self.0.born.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.0.quiet_since.store(now, Ordering::Relaxed);
-        self.0.busy.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Busy {
-    fn speak(self, response: Response) -> Response<Spoken> {
-        response.map(|body| Spoken { body, _busy: self })
-    }
+fn spoken(busy: Busy, response: Response) -> Response<Spoken> {
+    response.map(|body| Spoken { body, _busy: busy })
 }
 
 /// The body of an answer; when it is gone, the answer is given.
@@ -119,15 +73,29 @@ pub(super) enum Answering {
 }
 
 impl Answering {
-    /// `find` makes the answer, for a request of `uri`.
-    pub(super) fn new(busy: Busy, uri: &Uri, find: impl FnOnce() -> Reply) -> Answering {
-        match catch_unwind(AssertUnwindSafe(find)) {
-            Ok(Reply::Now(response)) => Answering::Now(Some(busy.speak(response))),
-            // Of a request that takes long, only this is kept: headers and address share a buffer of kilobytes.
-            Ok(Reply::Later(answer)) => {
-                Answering::Later { answer, busy: Some(busy), path: uri.path().into() }
+    /// `find` makes the answer. What can be answered by a look at the request is not taken apart before.
+    pub(super) fn new<B>(
+        busy: Busy,
+        request: Request<B>,
+        glance: impl FnOnce(&Request<B>) -> Option<Reply>,
+        find: impl FnOnce(Request<B>) -> Reply,
+    ) -> Answering {
+        match catch_unwind(AssertUnwindSafe(|| glance(&request))) {
+            Ok(Some(reply)) => Answering::of(busy, reply, request.uri()),
+            Err(_) => Answering::of(busy, Reply::Now(broken(request.uri().path())), request.uri()),
+            Ok(None) => {
+                let uri = request.uri().clone();
+                let found = catch_unwind(AssertUnwindSafe(|| find(request)));
+                Answering::of(busy, found.unwrap_or_else(|_| Reply::Now(broken(uri.path()))), &uri)
             }
-            Err(_) => Answering::Now(Some(busy.speak(broken(uri.path())))),
+        }
+    }
+
+    fn of(busy: Busy, reply: Reply, uri: &Uri) -> Answering {
+        match reply {
+            Reply::Now(response) => Answering::Now(Some(spoken(busy, response))),
+            // Of a request that takes long, only this is kept: headers and address share a buffer of kilobytes.
+            Reply::Later(answer) => Answering::Later { answer, busy: Some(busy), path: uri.path().into() },
         }
     }
 }
@@ -149,7 +117,7 @@ impl Future for Answering {
                 (response, busy.take().expect("nobody asks for an answer twice"))
             }
         };
-        Poll::Ready(Ok(busy.speak(response)))
+        Poll::Ready(Ok(spoken(busy, response)))
     }
 }
 

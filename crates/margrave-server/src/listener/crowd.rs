@@ -1,15 +1,16 @@
 //! Who is here: every connection that got in, and how to ask it to end.
 //!
 //! One place to ask from: a newer connection of the same client (a device must always be able to come back), a
-//! replaced trust bundle (ID-113), the server's stop. A connection learns of all of them by one signal, so waiting
-//! for them costs it next to nothing.
+//! replaced trust bundle (ID-113), the server's stop, its age. A connection learns of all of them by its line.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use margrave_core::id::ClientId;
 use rustls::pki_types::CertificateDer;
-use tokio::sync::oneshot;
+
+use super::line::Line;
 
 /// A client needs one connection, and two while it renews. What lies beyond is left over from a bad network, so
 /// a new one closes the oldest instead of being refused.
@@ -51,7 +52,9 @@ impl Inner {
 
     /// Asks a connection to end; false if that was done before, or if it is gone.
     fn ask_to_end(&mut self, number: u64) -> bool {
-        let asked = self.present.get_mut(&number).is_some_and(Present::ask_to_end);
+        let Some(present) = self.present.get_mut(&number) else { return false };
+        let asked = !present.asked && present.line.ask_to_end(Instant::now());
+        present.asked |= asked;
         self.leaving += usize::from(asked);
         asked
     }
@@ -65,17 +68,9 @@ impl Inner {
 
 struct Present {
     known: Option<Known>,
-    /// Taken when it was asked to end.
-    end: Option<oneshot::Sender<()>>,
-}
-
-impl Present {
-    fn ask_to_end(&mut self) -> bool {
-        let Some(end) = self.end.take() else { return false };
-        // An error means that it is just ending by itself, which is as good.
-        end.send(()).unwrap_or_default();
-        true
-    }
+    line: Arc<Line>,
+    /// To end; counted among those who leave.
+    asked: bool,
 }
 
 /// One connection's place in the crowd, given up when dropped.
@@ -93,10 +88,9 @@ impl Crowd {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, and the signal to leave it. When there are as many as there may be, a client takes the place of its
+    /// A place for a line. When there are as many as there may be, a client takes the place of its
     /// own oldest connection, which ends after the request that it is in; who has none gets nothing.
-    pub(super) fn enter(self: &Arc<Self>, known: Option<Known>) -> Option<(Presence, oneshot::Receiver<()>)> {
-        let (end, ending) = oneshot::channel();
+    pub(super) fn enter(self: &Arc<Self>, known: Option<Known>, line: &Arc<Line>) -> Option<Presence> {
         let mut inner = self.inner();
         if inner.is_full(self.present_max) {
             let Known { client, .. } = known.as_ref()?;
@@ -117,11 +111,11 @@ impl Crowd {
                 inner.ask_to_end(oldest);
             }
         }
-        inner.present.insert(number, Present { known, end: Some(end) });
+        inner.present.insert(number, Present { known, line: Arc::clone(line), asked: false });
         if inner.over {
             inner.ask_to_end(number);
         }
-        Some((Presence { crowd: Arc::clone(self), number }, ending))
+        Some(Presence { crowd: Arc::clone(self), number })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -134,6 +128,17 @@ impl Crowd {
         inner.over = true;
         let all: Vec<u64> = inner.present.keys().copied().collect();
         for number in all {
+            inner.ask_to_end(number);
+        }
+    }
+
+    /// Ends who has been quiet for too long, and asks those to end whose time has come.
+    pub(super) fn look_after(&self, quiet_time: Duration) {
+        let now = Instant::now();
+        let mut inner = self.inner();
+        let of_age = inner.present.iter().filter(|(_, present)| present.line.is_of_age(now, quiet_time));
+        let of_age: Vec<u64> = of_age.map(|(number, _)| *number).collect();
+        for number in of_age {
             inner.ask_to_end(number);
         }
     }
@@ -162,8 +167,8 @@ impl Crowd {
 impl Drop for Presence {
     fn drop(&mut self) {
         let mut inner = self.crowd.inner();
-        let Some(Present { known, end }) = inner.present.remove(&self.number) else { return };
-        inner.leaving -= usize::from(end.is_none());
+        let Some(Present { known, asked, .. }) = inner.present.remove(&self.number) else { return };
+        inner.leaving -= usize::from(asked);
         let Some(Known { client, .. }) = known else { return };
         if let Some(places) = inner.clients.get_mut(&client) {
             places.retain(|place| *place != self.number);
@@ -176,6 +181,7 @@ impl Drop for Presence {
 
 #[cfg(test)]
 mod tests {
+    use super::super::line::Stage;
     use super::*;
 
     fn known(client: &str) -> Option<Known> {
@@ -183,16 +189,22 @@ mod tests {
         Some(Known { client: client.parse().unwrap(), chain: Arc::new([leaf]) })
     }
 
-    fn asked(all: &mut [(Presence, oneshot::Receiver<()>)]) -> Vec<bool> {
-        all.iter_mut().map(|(_, ending)| ending.try_recv().is_ok()).collect()
+    /// Somebody who comes in, and the line to ask it by.
+    fn enter(crowd: &Arc<Crowd>, known: Option<Known>) -> Option<(Presence, Arc<Line>)> {
+        let line = Line::new(None);
+        crowd.enter(known, &line).map(|presence| (presence, line))
+    }
+
+    fn asked(all: &[(Presence, Arc<Line>)]) -> Vec<bool> {
+        all.iter().map(|(_, line)| line.stage() == Stage::Ending).collect()
     }
 
     #[test]
     fn the_newest_connections_of_a_client_stay() {
         let crowd = Crowd::new(100);
-        let mut all: Vec<_> =
-            (0..CONNECTIONS_PER_CLIENT_MAX + 2).map(|_| crowd.enter(known("line-1")).unwrap()).collect();
-        let displaced = asked(&mut all);
+        let all: Vec<_> =
+            (0..CONNECTIONS_PER_CLIENT_MAX + 2).map(|_| enter(&crowd, known("line-1")).unwrap()).collect();
+        let displaced = asked(&all);
         assert!(displaced[0] && displaced[1]);
         assert_eq!(displaced.iter().filter(|was| **was).count(), 2);
         drop(all);
@@ -202,30 +214,30 @@ mod tests {
     #[test]
     fn there_are_only_so_many_places_and_each_is_given_again() {
         let crowd = Crowd::new(2);
-        let first = crowd.enter(None);
-        let second = crowd.enter(known("line-1"));
-        assert!(first.is_some() && second.is_some() && crowd.enter(None).is_none());
+        let first = enter(&crowd, None);
+        let second = enter(&crowd, known("line-1"));
+        assert!(first.is_some() && second.is_some() && enter(&crowd, None).is_none());
         drop(first);
-        assert!(crowd.enter(None).is_some());
+        assert!(enter(&crowd, None).is_some());
     }
 
     #[test]
     fn in_a_full_house_a_client_takes_its_own_place_and_nobody_elses() {
         let crowd = Crowd::new(3);
         let mut all: Vec<_> =
-            ["line-1", "line-2", "line-1"].map(|name| crowd.enter(known(name)).unwrap()).into();
-        assert!(crowd.enter(known("line-3")).is_none() && crowd.enter(None).is_none());
-        all.push(crowd.enter(known("line-1")).unwrap());
-        all.push(crowd.enter(known("line-1")).unwrap());
-        assert_eq!(asked(&mut all), [true, false, true, false, false]);
+            ["line-1", "line-2", "line-1"].map(|name| enter(&crowd, known(name)).unwrap()).into();
+        assert!(enter(&crowd, known("line-3")).is_none() && enter(&crowd, None).is_none());
+        all.push(enter(&crowd, known("line-1")).unwrap());
+        all.push(enter(&crowd, known("line-1")).unwrap());
+        assert_eq!(asked(&all), [true, false, true, false, false]);
     }
 
     #[test]
     fn those_who_leave_make_room_only_up_to_a_bound() {
         let crowd = Crowd::new(LEAVING_MAX + 2);
         let names: Vec<String> = (0..LEAVING_MAX + 2).map(|at| format!("line-{at}")).collect();
-        let all: Vec<_> = names.iter().map(|name| crowd.enter(known(name)).unwrap()).collect();
-        let more: Vec<_> = names.iter().filter_map(|name| crowd.enter(known(name))).collect();
+        let all: Vec<_> = names.iter().map(|name| enter(&crowd, known(name)).unwrap()).collect();
+        let more: Vec<_> = names.iter().filter_map(|name| enter(&crowd, known(name))).collect();
         assert_eq!(more.len(), LEAVING_MAX);
         assert_eq!(crowd.len(), 2 * LEAVING_MAX + 2);
         drop(all);
@@ -237,19 +249,19 @@ mod tests {
     #[test]
     fn whoever_comes_after_the_end_is_asked_to_go_at_once() {
         let crowd = Crowd::new(10);
-        let mut all = vec![crowd.enter(None).unwrap()];
+        let mut all = vec![enter(&crowd, None).unwrap()];
         crowd.end_all();
-        all.push(crowd.enter(known("line-1")).unwrap());
-        assert_eq!(asked(&mut all), [true, true]);
+        all.push(enter(&crowd, known("line-1")).unwrap());
+        assert_eq!(asked(&all), [true, true]);
     }
 
     #[tokio::test]
     async fn id_113_those_whose_chain_does_not_hold_any_more_are_asked_to_end() {
         let crowd = Crowd::new(100);
         let mut all: Vec<_> =
-            (0..40).map(|at| crowd.enter(known(&format!("line-{}", at % 2))).unwrap()).collect();
-        all.push(crowd.enter(None).unwrap());
-        drop(asked(&mut all));
+            (0..40).map(|at| enter(&crowd, known(&format!("line-{}", at % 2))).unwrap()).collect();
+        all.push(enter(&crowd, None).unwrap());
+        drop(asked(&all));
         let left = crowd.len();
         let ended = crowd.end_unless(|client, chain| {
             assert_eq!(client.as_str().as_bytes(), chain[0].as_ref());
@@ -258,7 +270,7 @@ mod tests {
         assert_eq!(ended.await, 20);
         assert_eq!(crowd.len(), left);
         // Who was displaced before is not asked twice; the stranger has no chain.
-        let asked = asked(&mut all);
+        let asked = asked(&all);
         assert!(!asked[40] && asked[39] && asked[25] && !asked[38]);
     }
 }

@@ -4,19 +4,23 @@
 //! run into, and here a verified certificate becomes the [`Caller`] of every request on its connection (ID-081).
 //! What a caller may do is asked per request, behind the door ([`Inside`]).
 //!
-//! A connection is first in the `lobby`, where strangers are, then in the `crowd`; `answer.rs` is one request on it.
+//! A connection is first in the `lobby`, where strangers are, then in the `crowd`; `line.rs` is what others see of it,
+//! `answer.rs` one request on it.
 
 mod answer;
 mod crowd;
+mod line;
 mod lobby;
 mod paced;
 #[cfg(test)]
 mod tests;
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -27,19 +31,19 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use margrave_device_api::Caller;
-use margrave_device_api::g2::WAIT_MAX;
 use margrave_identity::tls::{CONNECTION_AGE_MAX, Session, begin_session};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt as _;
 
-use self::answer::{Answering, Pulse};
+use self::answer::Answering;
 use self::crowd::{Crowd, Known};
+use self::line::{Line, Stage};
 use self::lobby::{Lobby, Metered, Place};
 use self::paced::{Paced, WRITE_STALL_MAX};
 use crate::admission::Account;
@@ -55,8 +59,8 @@ pub(crate) use self::answer::Reply;
 const HEADER_COUNT_MAX: usize = 100;
 /// Request line and headers together; also what one connection may make us buffer at once.
 const HEADER_BYTES_MAX: usize = 32 * 1024;
-/// After its time has come, a connection may finish the request it is in; the longest is a held poll.
-const LAST_REQUEST_MAX: Duration = WAIT_MAX.saturating_add(Duration::from_secs(30));
+/// How often to look which connections are quiet for too long or of age.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Connections that the kernel keeps for us while we are busy; it takes less where `net.core.somaxconn` says so.
 pub(crate) const BACKLOG: u32 = 16 * 1024;
 
@@ -181,6 +185,11 @@ pub(crate) type Calm = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) trait Inside: Send + Sync + 'static {
     fn answer(&self, guest: &Guest, request: http::Request<Incoming>) -> Reply;
 
+    /// The answer to what needs no more than a look; asked first.
+    fn glance(&self, _guest: &Guest, _request: &http::Request<Incoming>) -> Option<Reply> {
+        None
+    }
+
     /// The answer to everything while there is no place for more connections.
     fn turn_away(&self, request: &http::Request<Incoming>) -> Response;
 
@@ -261,6 +270,7 @@ pub(crate) async fn serve(
     let mut connections = JoinSet::new();
     let mut stop = pin!(stopping.wait());
     let mut watch = pin!(watch_bundle(&house));
+    let mut look = pin!(look_after(&house));
     loop {
         let next = async {
             house.room().await;
@@ -270,6 +280,7 @@ pub(crate) async fn serve(
             next = next => next,
             () = &mut stop => break,
             never = &mut watch => match never {},
+            never = &mut look => match never {},
         };
         while let Some(ended) = connections.try_join_next() {
             report_panic(ended);
@@ -306,6 +317,15 @@ fn report_panic(ended: Result<(), tokio::task::JoinError>) {
         && error.is_panic()
     {
         tracing::error!(error = &error as &dyn std::error::Error, "a connection's task panicked");
+    }
+}
+
+/// Ends connections when their time has come.
+async fn look_after(house: &House) -> std::convert::Infallible {
+    let quiet_time = house.limits.quiet_time;
+    loop {
+        sleep(LOOK_EVERY.min(quiet_time)).await;
+        house.crowd.look_after(quiet_time);
     }
 }
 
@@ -465,7 +485,8 @@ async fn converse<S>(
     let known = admitted.map(|admitted| admitted.known);
     let chain = known.as_ref().map(|known| Arc::clone(&known.chain));
     let caller = known.as_ref().map(|known| Caller(known.client.clone()));
-    let Some((_presence, ending)) = house.crowd.enter(known) else {
+    let line = Line::new(lifetime);
+    let Some(_presence) = house.crowd.enter(known, &line) else {
         tracing::warn!(listener = ?arrival, max = limits.connections, "no place for more connections");
         // Still among the strangers, so there is a bound for these as well.
         return Box::pin(turn_away(house, stream)).await;
@@ -481,66 +502,45 @@ async fn converse<S>(
     let account = caller.as_ref().and_then(|caller| house.inside.account(caller));
     let guest = Guest { arrival, address, caller, account };
     tracing::debug!(listener = ?arrival, %address, open = house.crowd.len(), "connection opened");
-    Box::pin(exchange(house, stream, guest, lifetime, ending)).await;
+    Box::pin(exchange(house, stream, guest, &line)).await;
     tracing::debug!(listener = ?arrival, %address, "connection closed");
 }
 
 /// The requests of one connection, one after the other.
-async fn exchange<S>(
-    house: &Arc<House>,
-    stream: S,
-    guest: Guest,
-    lifetime: Option<Duration>,
-    mut ending: oneshot::Receiver<()>,
-) where
+async fn exchange<S>(house: &Arc<House>, stream: S, guest: Guest, line: &Arc<Line>)
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let quiet_time = house.limits.quiet_time;
-    let (pulse, guest) = (Pulse::new(), &guest);
-    let address = guest.address;
+    let (inside, guest) = (&house.inside, &guest);
     let service = service_fn(|request: http::Request<Incoming>| {
-        let uri = request.uri().clone();
-        Answering::new(pulse.beat(), &uri, || match answer::names_its_host(&request) {
-            true => house.inside.answer(guest, request),
-            false => answer::last(house.inside.misaddressed(&request)),
-        })
+        let misaddressed = !answer::names_its_host(&request);
+        let glance = |request: &http::Request<Incoming>| match misaddressed {
+            true => Some(answer::last(inside.misaddressed(request))),
+            false => inside.glance(guest, request),
+        };
+        Answering::new(line.beat(), request, glance, |request| inside.answer(guest, request))
     });
     let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
     let mut connection = pin!(builder().serve_connection(stream, service));
-
-    // One timer for everything that time can do to a connection.
-    let life_end = lifetime.map(|lifetime| Instant::now() + lifetime);
-    let next_look = |pulse: &Pulse| {
-        let quiet_end = pulse.quiet_until(quiet_time);
-        life_end.map_or(quiet_end, |life_end| life_end.min(quiet_end))
-    };
-    let mut until = pin!(sleep_until(next_look(&pulse)));
     let mut is_ending = false;
-    loop {
-        tokio::select! {
-            biased;
-            result = connection.as_mut() => {
-                if let Err(error) = result {
-                    tracing::debug!(%address, error = &error as &dyn std::error::Error, "connection ended");
-                }
-                return;
+    let ended = poll_fn(|context| {
+        loop {
+            if let Poll::Ready(result) = connection.as_mut().poll(context) {
+                return Poll::Ready(result);
             }
-            _ = &mut ending, if !is_ending => {}
-            () = until.as_mut() => {
-                let now = Instant::now();
-                if is_ending || pulse.quiet_until(quiet_time) <= now {
-                    return;
+            match line.watched(context) {
+                Stage::Over => return Poll::Ready(Ok(())),
+                Stage::Ending if !is_ending => {
+                    is_ending = true;
+                    connection.as_mut().graceful_shutdown();
+                    inside.ending(guest);
                 }
-                if life_end.is_none_or(|life_end| now < life_end) {
-                    until.as_mut().reset(next_look(&pulse));
-                    continue;
-                }
+                Stage::Open | Stage::Ending => return Poll::Pending,
             }
         }
-        is_ending = true;
-        connection.as_mut().graceful_shutdown();
-        house.inside.ending(guest);
-        until.as_mut().reset(Instant::now() + LAST_REQUEST_MAX);
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(address = %guest.address, error = &error as &dyn std::error::Error, "connection ended");
     }
 }
 
@@ -550,11 +550,10 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let deadline = Instant::now() + house.limits.handshake_time;
-    let pulse = Pulse::new();
-    let inside = Arc::clone(house);
-    let service = service_fn(move |request: http::Request<Incoming>| {
-        let uri = request.uri().clone();
-        Answering::new(pulse.beat(), &uri, || Reply::Now(inside.inside.turn_away(&request)))
+    let line = Line::new(None);
+    let inside = &house.inside;
+    let service = service_fn(|request: http::Request<Incoming>| {
+        Answering::new(line.beat(), request, |_| None, |request| Reply::Now(inside.turn_away(&request)))
     });
     let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
     let turned = timeout_at(deadline, builder().keep_alive(false).serve_connection(stream, service)).await;

@@ -245,6 +245,8 @@ impl Store {
                 None => {}
             }
             for (old, new) in &pairs {
+                // A child that its new gateway has not reported yet: what waits for it has to be kept somewhere.
+                device::expect(tx.sql, new, at)?;
                 device::lend_labels(tx.sql, old, new)?;
             }
             retire(tx, &client, at)?;

@@ -216,14 +216,10 @@ impl SignedClients {
         unsaved.collect()
     }
 
-    /// Those whose devices were given to others, and to whom.
-    pub(super) fn moved(&self) -> Vec<(ClientId, DeviceRef)> {
+    /// Whether anybody's devices were given to others.
+    pub(super) fn any_moved(&self) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let moved = known
-            .by_id
-            .values()
-            .filter_map(|signed| Some((signed.record.id.clone(), signed.record.moved_to.clone()?)));
-        moved.collect()
+        known.by_id.values().any(|signed| signed.record.moved_to.is_some())
     }
 
     pub(super) fn moved_to(&self, client: &ClientId) -> Option<DeviceRef> {

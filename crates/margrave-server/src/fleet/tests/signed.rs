@@ -21,7 +21,7 @@ impl World {
     }
 
     /// A signed client that was let in and whose device calls itself `name`.
-    async fn signed(&self, name: &str) -> ClientId {
+    pub(super) async fn signed(&self, name: &str) -> ClientId {
         let Onboarding::Accepted(client) = self.onboard(&any(), &certificate(name)).await else {
             panic!("everybody is accepted")
         };
@@ -29,7 +29,7 @@ impl World {
         client
     }
 
-    async fn signed_says(&self, client: &ClientId, name: &str) {
+    pub(super) async fn signed_says(&self, client: &ClientId, name: &str) {
         let mut body: serde_json::Value =
             serde_json::from_slice(&capabilities(name, "4Gi", &["compose"])).unwrap();
         body["apiVersion"] = "device.margo.org/v1alpha1".into();

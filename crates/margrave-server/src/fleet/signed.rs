@@ -188,6 +188,11 @@ impl SignedClients {
         all
     }
 
+    fn undecided(&self) -> usize {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.by_id.values().filter(|signed| signed.record.decision == Admission::Pending).count()
+    }
+
     /// Whether another newcomer can be taken in now.
     fn admit_newcomer(&self, now: Moment) -> bool {
         let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -374,6 +379,11 @@ impl Fleet {
         let all = self.signed.all().into_iter();
         let wanted = all.filter(|signed| decision.is_none_or(|decision| signed.record.decision == decision));
         Ok(wanted.map(|signed| signed.shown()).collect())
+    }
+
+    /// How many devices wait for an operator to decide about them.
+    pub fn signed_waiting(&self) -> usize {
+        self.signed.undecided()
     }
 
     /// Lets a device in whose certificate an operator brings before it ever asked, or while it waits.

@@ -363,6 +363,17 @@ impl Identity {
         }
     }
 
+    /// The authority behind the server's registry, as the server named it; `None` where it has no TLS.
+    pub(crate) fn registry_authority(&self, data: &Path) -> Result<Option<String>, IdentityError> {
+        match read_bounded(&registry_authority(data)) {
+            Ok(pem) => Ok(Some(pem)),
+            Err(IdentityError::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether the server is one of ours, with all that only ours have.
     pub(crate) fn is_issued(&self) -> bool {
         let source = self.svid_credential().map(|credential| &credential.source);

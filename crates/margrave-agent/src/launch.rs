@@ -8,19 +8,20 @@ use margrave_core::device::{Device, Settings};
 use margrave_core::id::DeviceId;
 use margrave_core::package::ProfileKind;
 use margrave_core::report::Failure;
-use margrave_http::{Client, Limits, Origin, Trust};
+use margrave_http::Origin;
 use margrave_identity::tls::device_client_config;
 use margrave_ledger::{LedgerError, StateFile};
 use margrave_oci::client::{Client as RegistryClient, Endpoint, Hosts, Tls};
-use margrave_oci::reference::Host;
+use margrave_oci::reference::{Host, OWN_REGISTRY};
 
 use crate::identity::{Identity, IdentityError};
 use crate::machine::{Machine, Offer, Overrides, OverridesError};
 use crate::registry_login::RegistryLogin;
-use crate::run::{Access, AgentConfig};
+use crate::run::{Access, AgentConfig, RunError};
 use crate::runtime::components::Components;
 use crate::runtime::compose::{ComposeRuntime, ComposeSettings, ImageRegistry};
 use crate::runtime::engine::Places;
+use crate::runtime::own_registry::OwnRegistry;
 use crate::runtime::simulated::{SimulatedRuntime, Simulation};
 use crate::runtime::{Runtime, Telemetry};
 
@@ -60,6 +61,8 @@ pub enum LaunchError {
     Identity(#[from] IdentityError),
     #[error("{0}")]
     Runtime(#[source] Failure),
+    #[error("the way to the server's registry cannot be opened")]
+    Registry(#[source] RunError),
     #[error("the device's memory cannot be opened")]
     Ledger(#[from] LedgerError),
     #[error("the simulated runtime's file could not be opened")]
@@ -107,7 +110,7 @@ impl Launch {
                     telemetry,
                     registry: None,
                 };
-                Arc::new(compose_runtime(&mut settings, &identity, &access)?)
+                Arc::new(compose_runtime(&mut settings, &identity, &access).await?)
             }
         };
         // A device that boots faster than its engine must not say that it hosts nothing when it always did.
@@ -161,30 +164,37 @@ fn has_history(data: &std::path::Path) -> Result<bool, LaunchError> {
     Ok(device.is_some_and(|device| !device.assignments().is_empty()))
 }
 
-fn compose_runtime(
+async fn compose_runtime(
     settings: &mut ComposeSettings,
     identity: &Identity,
     access: &Access,
 ) -> Result<ComposeRuntime, LaunchError> {
+    let address = |error: &dyn std::fmt::Display| LaunchError::Address(error.to_string());
     let mut hosts = Hosts::new();
     // A server of ours has its registry behind the device interface too, where this device's own identity opens
     // it: components need no password. Registries of others are asked as anybody would.
     if let (true, Access::Svid { svid, bundle }) = (identity.is_issued(), access) {
         let tls = device_client_config(svid.clone(), bundle.clone());
-        let address = |error: &dyn std::fmt::Display| LaunchError::Address(error.to_string());
         let origin = Origin::parse(&identity.device_url).map_err(|error| address(&error))?;
-        let own = Endpoint::new(origin.clone(), Tls::Given(tls.clone()));
-        for name in identity.registry.iter().map(String::as_str).chain(["margrave"]) {
+        let own = Endpoint::new(origin, Tls::Given(tls));
+        for name in identity.registry.iter().map(String::as_str).chain([OWN_REGISTRY]) {
             hosts = hosts.with(Host::parse(name).map_err(|error| address(&error))?, own.clone());
         }
-        let client =
-            Client::new(Trust::Tls(tls), origin, Limits::default()).map_err(|error| address(&error))?;
-        settings.registry = identity
-            .registry
-            .clone()
-            .map(|address| ImageRegistry { address, login: Some(Arc::new(RegistryLogin::new(client))) });
     }
-    let components =
+    let mut components =
         Components::new(RegistryClient::new(hosts), &settings.data).map_err(LaunchError::Runtime)?;
+    // Only servers of ours name a registry.
+    if let Some(registry) = &identity.registry {
+        let link = access.link(&settings.data, identity, &Arc::default()).await;
+        let link = link.map_err(LaunchError::Registry)?;
+        let login = Arc::new(RegistryLogin::new(link, identity.tongue().registry_token_path()));
+        // Signatures open the device interface and nothing else.
+        if let Access::Signed(_) = access {
+            let host = Host::parse(registry).map_err(|error| address(&error))?;
+            let own = OwnRegistry::new(host, identity.registry_authority(&settings.data)?, login.clone());
+            components = components.with_own(own.map_err(|error| address(&error))?);
+        }
+        settings.registry = Some(ImageRegistry { address: registry.clone(), login: Some(login) });
+    }
     ComposeRuntime::new(settings.clone(), components).map_err(LaunchError::Runtime)
 }

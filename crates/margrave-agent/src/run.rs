@@ -84,7 +84,13 @@ impl Access {
         }
     }
 
-    async fn link(&self, data: &Path, identity: &Identity, way: &Arc<Way>) -> Result<Link, RunError> {
+    /// The device interface, on connections of its own.
+    pub(crate) async fn link(
+        &self,
+        data: &Path,
+        identity: &Identity,
+        way: &Arc<Way>,
+    ) -> Result<Link, RunError> {
         let limits = Limits::device();
         let origin =
             Origin::parse(&identity.device_url).map_err(|error| RunError::Address(error.to_string()))?;

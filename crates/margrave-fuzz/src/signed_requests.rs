@@ -88,6 +88,8 @@ impl SignedApi for Members {
             username: client.to_string(),
             password: "secret".to_owned(),
             expires: "later".to_owned(),
+            registry: None,
+            web_authority: None,
         }
     }
 

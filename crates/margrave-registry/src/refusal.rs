@@ -1,11 +1,28 @@
 //! Errors as the distribution specification wants them told.
 
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
 use ::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use margrave_oci::reference::InvalidReference;
 use serde_json::json;
 
 use crate::error::RegistryError;
+
+/// An upload takes seconds, and those that nobody continues make room.
+const BUSY_RETRY: Duration = Duration::from_secs(10);
+/// A disk that fails seldom recovers within seconds; as for everything else that breaks in a server.
+const BROKEN_RETRY: Duration = Duration::from_secs(30);
+
+/// Whole seconds until it is worth another try, between half of `most` and all of it: each time others, so that those
+/// who are sent away together do not come back together (MI-G2-190). Every hasher of the standard library has a key of
+/// its own, which is chance enough.
+fn later(most: Duration) -> u64 {
+    let chance = RandomState::new().hash_one(()) >> 32;
+    let half = most / 2;
+    (half + half.mul_f64(chance as f64 / f64::from(u32::MAX))).as_millis().div_ceil(1000) as u64
+}
 
 /// An answer that is a no: status, code of the specification, and a sentence.
 #[derive(Debug)]
@@ -80,12 +97,15 @@ impl From<RegistryError> for Refusal {
             }
             E::DigestInvalid { wanted, got } => *refusal.detail = json!({ "wanted": wanted, "got": got }),
             E::TooLarge { max } => *refusal.detail = json!({ "max": max }),
-            E::TooManyUploads => {
-                refusal.headers.push((header::RETRY_AFTER, HeaderValue::from_static("5")));
-            }
             _ => {}
         }
-        refusal
+        match status {
+            StatusCode::TOO_MANY_REQUESTS => refusal.with(header::RETRY_AFTER, later(BUSY_RETRY).into()),
+            StatusCode::INTERNAL_SERVER_ERROR => {
+                refusal.with(header::RETRY_AFTER, later(BROKEN_RETRY).into())
+            }
+            _ => refusal,
+        }
     }
 }
 
@@ -108,5 +128,29 @@ impl IntoResponse for Refusal {
         let mut response = (self.status, body).into_response();
         response.headers_mut().extend(self.headers);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn mi_g2_190_those_who_are_sent_away_do_not_come_back_together() {
+        let damaged = || RegistryError::Io { doing: "read a blob", source: std::io::Error::other("disk") };
+        let errors: [(fn() -> RegistryError, _); 2] =
+            [(|| RegistryError::TooManyUploads, 5..=10), (damaged, 15..=30)];
+        for (error, range) in errors {
+            let seconds = |_| -> u64 {
+                let response = Refusal::from(error()).into_response();
+                response.headers()[header::RETRY_AFTER].to_str().unwrap().parse().unwrap()
+            };
+            let times: BTreeSet<u64> = (0..200).map(seconds).collect();
+            assert!(times.len() > 3 && times.iter().all(|time| range.contains(time)), "{times:?}");
+        }
+        let unknown = Refusal::from(RegistryError::ManifestUnknown).into_response();
+        assert!(!unknown.headers().contains_key(header::RETRY_AFTER));
     }
 }

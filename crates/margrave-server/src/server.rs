@@ -14,6 +14,7 @@ use std::time::Duration;
 use margrave_device_api::g1::Terms;
 use margrave_identity::message::Roots;
 use margrave_identity::tls::{device_server_config, web_server_config};
+use margrave_oci::reference::Host;
 use margrave_registry::Registry;
 use margrave_store::Store;
 use margrave_wire::operator::Context;
@@ -215,10 +216,15 @@ impl Server {
             stopping: stopping.clone(),
             rotation,
         };
+        let web_authority = identity.web_authority.certificate_pem();
+        let registry_authority =
+            (!is_plain(&registry_address, local_address)).then_some(web_authority.as_str());
+        let registry_tokens =
+            RegistryTokens::new(identity.registry_key.clone(), &registry_address, registry_authority);
         let mount = Mount {
             registry: Arc::clone(&registry),
             fleet: Arc::clone(&fleet),
-            tokens: RegistryTokens::new(identity.registry_key.clone()),
+            tokens: registry_tokens.clone(),
             clock: clock.clone(),
         };
         let identity_pages = IdentityPages {
@@ -284,8 +290,8 @@ impl Server {
                 clock: clock.clone(),
                 policy,
                 terms,
-                root_certificate: identity.web_authority.certificate_pem(),
-                tokens: RegistryTokens::new(identity.registry_key.clone()),
+                root_certificate: web_authority,
+                tokens: registry_tokens,
                 admission,
                 kept: Mutex::new(fleet.used_signatures().await?),
             };
@@ -495,6 +501,12 @@ fn loopback_url(address: SocketAddr) -> String {
         ip => ip,
     };
     format!("https://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// Whether this address of the registry is the listener without TLS.
+fn is_plain(registry_address: &str, local: Option<SocketAddr>) -> bool {
+    let Ok(host) = Host::parse(registry_address) else { return false };
+    host.is_loopback() && host.port().is_some() && host.port() == local.map(|local| local.port())
 }
 
 /// The administrator's context: the one in the data directory as long as its token works, else a new one.

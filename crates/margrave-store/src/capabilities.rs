@@ -158,6 +158,16 @@ fn take_place_of_unnamed(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<
             placeholder.device.as_str(),
             device.device.as_str(),
         ))?;
+        // Whose place it took, if somebody moved a device here before it said anything.
+        sql.statement(
+            "UPDATE device SET origin = (SELECT origin FROM device WHERE client = ?1 AND device = ?2)
+             WHERE client = ?1 AND device = ?3",
+        )?
+        .execute((
+            placeholder.client.as_str(),
+            placeholder.device.as_str(),
+            device.device.as_str(),
+        ))?;
         sql.statement("DELETE FROM device WHERE client = ?1 AND device = ?2")?
             .execute((placeholder.client.as_str(), placeholder.device.as_str()))?;
     }

@@ -79,8 +79,9 @@ impl Store {
             tx.sql
                 .statement("UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1")?
                 .execute([client.as_str()])?;
-            let text = format!("{client} was accepted again");
-            tx.note(NewEvent::new(at, "device.accepted", &actor, text).device(&own_device(&client)))?;
+            let device = speaker(tx.sql, &client)?;
+            let text = format!("{device} was accepted again");
+            tx.note(NewEvent::new(at, "device.accepted", &actor, text).device(&device))?;
             Ok(true)
         })
         .await
@@ -93,8 +94,9 @@ impl Store {
             if !retire(tx, &client, at)? {
                 return Ok(exists(tx.sql, &client)?);
             }
-            let text = format!("{client} was retired; the server refuses it from now on");
-            tx.note(NewEvent::new(at, "device.retired", &actor, text).device(&own_device(&client)))?;
+            let device = speaker(tx.sql, &client)?;
+            let text = format!("{device} was retired; the server refuses it from now on");
+            tx.note(NewEvent::new(at, "device.retired", &actor, text).device(&device))?;
             Ok(true)
         })
         .await
@@ -231,6 +233,17 @@ pub(crate) fn set_certificate_end(
 pub(crate) fn own_device(client: &ClientId) -> DeviceRef {
     let device = DeviceId::parse(client.as_str()).expect("every client id is a device id of one segment");
     DeviceRef::new(client.clone(), device)
+}
+
+/// The device under whose name things are written down that happen to its client: the one that is named after the
+/// client, or, where a signed client has said what it calls itself, the one of that name.
+pub(crate) fn speaker(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<DeviceRef> {
+    let mut statement = sql.statement(
+        "SELECT device FROM device WHERE client = ?1 AND instr(device, '/') = 0
+         ORDER BY device = ?1 DESC, device LIMIT 1",
+    )?;
+    let device = statement.query_row([client.as_str()], |row| row.parsed("device")).optional()?;
+    Ok(device.map_or_else(|| own_device(client), |device| DeviceRef::new(client.clone(), device)))
 }
 
 pub(crate) fn set_labels(

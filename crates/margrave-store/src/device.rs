@@ -215,6 +215,16 @@ pub(crate) fn lend_labels(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> ru
     Ok(())
 }
 
+/// Makes a device known that has not reported yet.
+pub(crate) fn expect(sql: &Sql<'_>, device: &DeviceRef, at: Moment) -> rusqlite::Result<()> {
+    sql.statement(
+        "INSERT INTO device (client, device, created_at) VALUES (?1, ?2, ?3)
+         ON CONFLICT (client, device) DO NOTHING",
+    )?
+    .execute((device.client.as_str(), device.device.as_str(), column::moment(at)))?;
+    Ok(())
+}
+
 /// Puts a device in the place of another one, whose assignments are over: their ids go along.
 pub(crate) fn take_place(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> rusqlite::Result<()> {
     let (old, new) = ((from.client.as_str(), from.device.as_str()), (to.client.as_str(), to.device.as_str()));
@@ -238,6 +248,20 @@ impl Store {
             let mut statement =
                 sql.statement(&format!("{DEVICES} WHERE device.client = ?1 ORDER BY device.device"))?;
             let rows = statement.query_map([client.as_str()], |row| read(sql, row))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Every device that was moved, and the one that has its place.
+    pub async fn places_taken(&self) -> Result<Vec<(DeviceRef, DeviceRef)>, Error> {
+        self.read(|sql| {
+            let mut statement =
+                sql.statement("SELECT origin, client, device FROM device WHERE origin IS NOT NULL")?;
+            let rows = statement.query_map([], |row| {
+                let place = DeviceRef::new(row.parsed("client")?, row.parsed("device")?);
+                Ok((row.parsed("origin")?, place))
+            })?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
         .await

@@ -4,6 +4,7 @@ use margrave_core::id::{DeploymentName, DeviceRef};
 use margrave_core::moment::Moment;
 use rusqlite::Row;
 
+use crate::client::{own_device, speaker};
 use crate::column::{self, Columns as _};
 use crate::sql::Sql;
 use crate::{Error, Store};
@@ -143,17 +144,29 @@ impl Store {
         .await
     }
 
-    /// What happened last to one device, newest first.
+    /// What happened last to one device, newest first. To the one that stands for a signed client belongs as well what
+    /// happened before it had said its name, and was written down under the client's.
     pub async fn events_of_device(&self, device: &DeviceRef, limit: usize) -> Result<Vec<Event>, Error> {
         let device = device.clone();
         self.read(move |sql| {
-            let mut statement = sql.statement(
-                "SELECT * FROM event WHERE client IS NOT NULL AND client = ?1 AND device = ?2
-                 ORDER BY sequence DESC LIMIT ?3",
-            )?;
-            let key = (device.client.as_str(), device.device.as_str(), page(limit));
-            Ok(statement.query_map(key, read)?.collect::<Result<_, _>>()?)
+            let mut events = of_device(sql, &device, limit)?;
+            let nameless = own_device(&device.client);
+            if device != nameless && speaker(sql, &device.client)? == device {
+                events.extend(of_device(sql, &nameless, limit)?);
+                events.sort_unstable_by_key(|event| std::cmp::Reverse(event.sequence));
+                events.truncate(limit);
+            }
+            Ok(events)
         })
         .await
     }
+}
+
+fn of_device(sql: &Sql<'_>, device: &DeviceRef, limit: usize) -> rusqlite::Result<Vec<Event>> {
+    sql.statement(
+        "SELECT * FROM event WHERE client IS NOT NULL AND client = ?1 AND device = ?2
+         ORDER BY sequence DESC LIMIT ?3",
+    )?
+    .query_map((device.client.as_str(), device.device.as_str(), page(limit)), read)?
+    .collect()
 }

@@ -11,7 +11,7 @@ use margrave_core::id::{AssignmentId, ClientId};
 use margrave_core::moment::Moment;
 use rusqlite::{OptionalExtension as _, Row};
 
-use crate::client::own_device;
+use crate::client::speaker;
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
@@ -135,8 +135,9 @@ impl Store {
             )?
             .execute([client.as_str()])?;
             insert_token(sql, &client, &token, at)?;
-            let text = format!("{client} has a Git repository of its own from now on");
-            tx.note(NewEvent::new(at, "device.git", &actor, text).device(&own_device(&client)))?;
+            let device = speaker(sql, &client)?;
+            let text = format!("{device} has a Git repository of its own from now on");
+            tx.note(NewEvent::new(at, "device.git", &actor, text).device(&device))?;
             Ok(true)
         })
         .await
@@ -170,8 +171,9 @@ impl Store {
                 Some(_) => "those of before work for a while yet",
                 None => "those of before are void",
             };
-            let text = format!("the Git token of {client} was replaced; {before}");
-            tx.note(NewEvent::new(at, "device.git", &actor, text).device(&own_device(&client)))?;
+            let device = speaker(sql, &client)?;
+            let text = format!("the Git token of {device} was replaced; {before}");
+            tx.note(NewEvent::new(at, "device.git", &actor, text).device(&device))?;
             Ok(())
         })
         .await
@@ -190,9 +192,10 @@ impl Store {
                 return Err(GitError::NotOn(client.clone()));
             }
             insert_token(tx.sql, &client, &token, at)?;
-            let text = format!("{client} asked for a token for its Git repository");
+            let device = speaker(tx.sql, &client)?;
+            let text = format!("{device} asked for a token for its Git repository");
             let actor = format!("device {client}");
-            tx.note(NewEvent::new(at, "device.git", actor, text).device(&own_device(&client)))?;
+            tx.note(NewEvent::new(at, "device.git", actor, text).device(&device))?;
             Ok(())
         })
         .await
@@ -214,8 +217,9 @@ impl Store {
                 return Ok(false);
             }
             forget_loose(sql, loose)?;
-            let text = format!("the Git repository of {client} was closed");
-            tx.note(NewEvent::new(at, "device.git", &actor, text).device(&own_device(&client)))?;
+            let device = speaker(sql, &client)?;
+            let text = format!("the Git repository of {device} was closed");
+            tx.note(NewEvent::new(at, "device.git", &actor, text).device(&device))?;
             Ok(true)
         })
         .await
@@ -363,15 +367,21 @@ impl Store {
         .await
     }
 
-    /// The repository is on disk; with an event, if something is to be told about it.
-    pub async fn git_is_made(&self, client: &ClientId, event: Option<NewEvent>) -> Result<(), Error> {
+    /// The repository is on disk. What had to be `rebuilt`, and why, is told, with its time.
+    pub async fn git_is_made(
+        &self,
+        client: &ClientId,
+        rebuilt: Option<(Moment, String)>,
+    ) -> Result<(), Error> {
         let client = client.clone();
         self.write(move |tx| {
             tx.sql
                 .statement("UPDATE git_repository SET made = 1 WHERE client = ?1")?
                 .execute([client.as_str()])?;
-            if let Some(event) = &event {
-                tx.note(event.clone().device(&own_device(&client)))?;
+            if let Some((at, what)) = &rebuilt {
+                let device = speaker(tx.sql, &client)?;
+                let text = format!("the Git repository of {device} was made anew from the store, {what}");
+                tx.note(NewEvent::new(*at, "device.git-rebuilt", "server", text).device(&device))?;
             }
             Ok(())
         })

@@ -245,6 +245,8 @@ impl Store {
                 None => {}
             }
             for (old, new) in &pairs {
+                // A child that its new gateway has not reported yet: what waits for it has to be kept somewhere.
+                device::expect(tx.sql, new, at)?;
                 device::lend_labels(tx.sql, old, new)?;
             }
             retire(tx, &client, at)?;
@@ -286,9 +288,9 @@ fn onboard(tx: &Tx<'_, '_>, new: &NewSigned, at: Moment, first_manifest: &[u8]) 
                 .execute((id.as_str(), certificate, column::moment(at), address))?;
             if known.certificate != *certificate {
                 client::set_certificate_end(tx.sql, &id, *not_after)?;
-                let text = format!("{id} showed another certificate for the same key");
-                let event = NewEvent::new(at, "device.certificate", actor, text);
-                tx.note(event.device(&own_device(&id)))?;
+                let device = client::speaker(tx.sql, &id)?;
+                let text = format!("{device} showed another certificate for the same key");
+                tx.note(NewEvent::new(at, "device.certificate", actor, text).device(&device))?;
             }
         }
         None => {

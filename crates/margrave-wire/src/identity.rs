@@ -307,6 +307,12 @@ pub struct RegistryToken {
     pub password: String,
     /// RFC 3339.
     pub expires: String,
+    /// The registry that it opens, as `host:port`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<String>,
+    /// The authority behind that registry, PEM; none where it is plain HTTP on the server's own machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub web_authority: Option<String>,
 }
 
 impl fmt::Debug for RegistryToken {

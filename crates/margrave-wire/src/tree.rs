@@ -152,6 +152,19 @@ impl<'n> At<'n> {
         self.node.get(key).is_some()
     }
 
+    /// A whole number from 0, never by way of a double (DM-086). Programs that have only doubles write `7.0` (AMB-17):
+    /// where that is exact, it is a whole number all the same.
+    pub(crate) fn unsigned(&self) -> Option<u64> {
+        const EXACT_MAX: f64 = 9_007_199_254_740_991.0;
+        let exact = |number: &f64| number.fract() == 0.0 && (0.0..=EXACT_MAX).contains(number);
+        match &self.node.content {
+            Content::Number(number) => {
+                number.as_u64().or_else(|| number.as_f64().filter(exact).map(|number| number as u64))
+            }
+            _ => None,
+        }
+    }
+
     /// The entries of a map; none for anything else.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'n str, At<'n>)> + '_ {
         let entries: &'n [(String, Node)] = match &self.node.content {
@@ -242,17 +255,9 @@ impl Findings {
         }
     }
 
-    /// A whole number from 0, never by way of a double (DM-086). Programs that have only doubles write `7.0` (AMB-17):
-    /// where that is exact, it is a whole number all the same.
+    /// As [`At::unsigned`]; anything else is a finding.
     pub(crate) fn unsigned(&mut self, at: &At<'_>, rule: &'static str) -> Option<u64> {
-        const EXACT_MAX: f64 = 9_007_199_254_740_991.0;
-        let exact = |number: &f64| number.fract() == 0.0 && (0.0..=EXACT_MAX).contains(number);
-        let unsigned = match &at.node.content {
-            Content::Number(number) => {
-                number.as_u64().or_else(|| number.as_f64().filter(exact).map(|number| number as u64))
-            }
-            _ => None,
-        };
+        let unsigned = at.unsigned();
         if unsigned.is_none() {
             self.wrong(at, rule, "a whole number");
         }

@@ -10,11 +10,14 @@ use margrave_core::moment::Moment;
 use margrave_http::{Limits, Origin, Request, Response, Scheme, StatusCode};
 use margrave_identity::key::PrivateKey;
 use margrave_identity::message::{ClientCertificate, Signer};
-use margrave_wire::g1::{ONBOARDING_PATH, onboarding};
+use margrave_identity::tls::authority_client_config;
+use margrave_oci::reference::Host;
+use margrave_wire::g1::{ONBOARDING_PATH, onboarding, registry_token_path};
+use margrave_wire::identity::RegistryToken;
 
 use super::{
-    Credential, Identity, IdentityError, Place, WebTrust, answer, key_error, read_bounded, refusal,
-    write_secret,
+    Credential, Identity, IdentityError, Place, WebTrust, answer, create_private, key_error, read_bounded,
+    refusal, registry_authority, write_secret,
 };
 use crate::clock;
 use crate::upstream::{Link, Proof, Seal};
@@ -23,6 +26,9 @@ use crate::way::Way;
 /// Between two questions whether an operator has decided by now.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const ASK_TIME_MAX: Duration = Duration::from_secs(30);
+/// How often a server that is busy is asked about its registry before a person is told.
+const REGISTRY_TRIES_MAX: usize = 4;
+const REGISTRY_PAUSE: Duration = Duration::from_secs(2);
 
 /// What signs requests, and what the server's web certificate is judged by.
 #[derive(Clone)]
@@ -91,6 +97,10 @@ pub async fn onboard(place: &Place, onboarding: Onboarding) -> Result<Identity, 
         Some(client) => client,
         None => ask(&link, &shown, patience).await?,
     };
+    let registry = registry_of(&link, &client).await?;
+    let (registry, authority) = registry.map_or((None, None), |of| (Some(of.address), of.authority));
+    // In its place before the identity that needs it.
+    keep_authority(data, authority.as_deref())?;
     let identity = Identity {
         device_id: match device {
             Some(device) => device,
@@ -99,7 +109,7 @@ pub async fn onboard(place: &Place, onboarding: Onboarding) -> Result<Identity, 
         client_id: client,
         url: origin.to_string(),
         device_url: origin.to_string(),
-        registry: None,
+        registry,
         credential: Credential::Signed(credential),
         git: None,
     };
@@ -152,6 +162,62 @@ async fn ask(
             );
         }
         tokio::time::sleep(pause.mul_f64(0.9 + clock::roll() / 5.0)).await;
+    }
+}
+
+/// The registry that a server of ours has beside its device interface.
+struct OwnRegistry {
+    address: String,
+    authority: Option<String>,
+}
+
+/// Servers of others have none, and say so in whatever way they speak of paths that they do not know. Where one is only
+/// busy nothing is concluded: nothing is settled yet, and whoever asks again shows the same certificate.
+async fn registry_of(link: &Link, client: &ClientId) -> Result<Option<OwnRegistry>, IdentityError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let request = Request::post(registry_token_path(client)).timeout(ASK_TIME_MAX);
+        let (pause, error) = match link.send(request).await {
+            Ok(response) if response.status.is_success() => return Ok(registry_in(&response)),
+            Ok(response) => match response.retry_after() {
+                Some(after) => (after, IdentityError::Busy { words: refusal(&response), after }),
+                None => return Ok(None),
+            },
+            Err(trouble) => {
+                (trouble.retry_after.unwrap_or(REGISTRY_PAUSE), IdentityError::Refused(trouble.message))
+            }
+        };
+        if tries == REGISTRY_TRIES_MAX {
+            return Err(error);
+        }
+        tokio::time::sleep(pause.min(ASK_EVERY)).await;
+    }
+}
+
+/// What cannot be used must not be kept.
+fn registry_in(response: &Response) -> Option<OwnRegistry> {
+    let token: RegistryToken = response.json().ok()?;
+    let address = token.registry.filter(|address| Host::parse(address).is_ok())?;
+    let authority = token.web_authority;
+    let usable = authority.as_deref().is_none_or(|pem| authority_client_config(pem).is_ok());
+    usable.then_some(OwnRegistry { address, authority })
+}
+
+/// Keeps the authority of the server's registry for the engine and for us, or forgets that of an earlier server.
+fn keep_authority(data: &Path, authority: Option<&str>) -> Result<(), IdentityError> {
+    let path = registry_authority(data);
+    match authority {
+        Some(authority) => {
+            create_private(data).map_err(IdentityError::file("made", data))?;
+            std::fs::write(&path, authority).map_err(IdentityError::file("written", &path))
+        }
+        None => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(IdentityError::file("removed", &path)(error))
+            }
+            _ => Ok(()),
+        },
     }
 }
 

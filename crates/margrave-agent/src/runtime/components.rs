@@ -21,6 +21,7 @@ use margrave_oci::reference::{Repository, TagOrDigest};
 
 use super::compose::disk;
 use super::explain::sentence_of;
+use super::own_registry::OwnRegistry;
 
 /// A download that nobody continued for so long is for a document that nobody wants any more.
 const PARTIAL_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -28,6 +29,7 @@ const PARTIAL_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Fetches archives and keeps them by their digest.
 pub struct Components {
     client: Client,
+    own: Option<OwnRegistry>,
     directory: PathBuf,
     /// One download per archive at a time.
     downloads: Mutex<BTreeMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
@@ -39,7 +41,12 @@ impl Components {
         let directory = data.join("artifacts");
         fs::create_dir_all(&directory)
             .map_err(|error| disk("The directory for artifacts could not be made", error))?;
-        Ok(Components { client, directory, downloads: Mutex::default() })
+        Ok(Components { client, own: None, directory, downloads: Mutex::default() })
+    }
+
+    /// The same, with a registry that wants a login.
+    pub fn with_own(self, own: OwnRegistry) -> Self {
+        Components { own: Some(own), ..self }
     }
 
     /// The digest of the archive that an order means, once the archive is here.
@@ -51,17 +58,18 @@ impl Components {
             Some(pin) => repository.at(TagOrDigest::Digest(pin)),
             None => repository.at_revision(order.revision.as_str()).map_err(|error| invalid(&error))?,
         };
-        let pulled = self.client.manifest(&reference).await.map_err(|error| pull_failure(&error))?;
+        let client = match &self.own {
+            Some(own) if own.is(&repository.host) => own.client().await?,
+            _ => self.client.clone(),
+        };
+        let pulled = client.manifest(&reference).await.map_err(|error| pull_failure(&error))?;
         let layer = layer_of(&reference.to_string(), &pulled.bytes)
             .map_err(|error| Failure::new(error.failure(), sentence_of(&error)))?;
         let alone = self.download(layer.digest);
         let _alone = alone.lock().await;
         if !self.has(layer.digest).await? {
             let path = self.path(layer.digest);
-            self.client
-                .blob_to_file(&repository, &layer, &path)
-                .await
-                .map_err(|error| pull_failure(&error))?;
+            client.blob_to_file(&repository, &layer, &path).await.map_err(|error| pull_failure(&error))?;
         }
         Ok(layer.digest)
     }
@@ -141,7 +149,7 @@ impl Components {
     }
 }
 
-fn pull_failure(error: &ClientError) -> Failure {
+pub(super) fn pull_failure(error: &ClientError) -> Failure {
     Failure::new(error.failure(), sentence_of(error))
 }
 

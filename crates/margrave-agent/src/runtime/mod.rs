@@ -12,6 +12,7 @@ mod environment;
 mod explain;
 mod health;
 mod model;
+pub mod own_registry;
 mod prepared;
 mod program;
 mod project;

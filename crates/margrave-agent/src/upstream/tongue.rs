@@ -5,6 +5,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
 use margrave_core::report::Report;
 use margrave_wire::g2::manifest::Listing;
+use margrave_wire::identity::REGISTRY_TOKEN_PATH;
 use margrave_wire::{BodyError, g1, g2};
 
 /// Domain types in, paths and bytes out.
@@ -47,6 +48,14 @@ impl Tongue {
             Tongue::G1(client) => {
                 vec![g1::status_path(client, assignment), g1::status_path_singular(client, assignment)]
             }
+        }
+    }
+
+    /// Where a server of ours gives a login for its registry.
+    pub(crate) fn registry_token_path(&self) -> String {
+        match self {
+            Tongue::G2 => REGISTRY_TOKEN_PATH.to_owned(),
+            Tongue::G1(client) => g1::registry_token_path(client),
         }
     }
 

@@ -170,8 +170,7 @@ services:
     stop_signal: SIGKILL
     depends_on: {migrate: {condition: service_completed_successfully}}
 "#;
-    let order = rig.compose("web", compose).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", compose).await;
     assert_eq!(rig.health().await, Health::Healthy);
     let job = rig.started_at(&rig.container("web", "migrate"));
     rig.runtime.apply(&order).await.unwrap();
@@ -263,8 +262,7 @@ services:
     stop_signal: SIGKILL
     healthcheck: {test: ["CMD", "test", "-e", "/ready"], interval: 1s, retries: 30}
 "#;
-    let order = rig.compose("web", compose).await;
-    rig.runtime.apply(&order).await.unwrap();
+    rig.applied("web", compose).await;
     assert_eq!(rig.health().await, Health::Healthy);
     let started = |service| {
         rig.docker(&["inspect", "--format", "{{.State.StartedAt}}", &rig.container("web", service)])
@@ -278,8 +276,7 @@ async fn a_job_that_ends_later_by_itself_is_done(rig: Rig) {
 services:
   job: {image: "{IMAGE}", command: [sh, -c, "while ! test -e /end; do sleep 0.1; done"]}
 "#;
-    let order = rig.compose("job", compose).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("job", compose).await;
     let job = rig.container("job", "job");
     rig.exec(&job, "touch /end");
     let status = || rig.docker(&["inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", &job]);
@@ -330,8 +327,7 @@ services:
   db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
   web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, environment: {A: "${A:-}"}}
 "#;
-    let order = rig.compose("web", compose).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", compose).await;
     let (db, web) = (rig.started_at(&rig.container("web", "db")), rig.container("web", "web"));
     let update = Order { values: vec![("A".into(), text("b"))], ..order };
     rig.runtime.apply(&update).await.unwrap();
@@ -400,8 +396,7 @@ services:
 }
 
 async fn prefetching_changes_nothing_that_runs(rig: Rig) {
-    let order = rig.compose("web", WEB).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", WEB).await;
     let before = rig.started_at(&rig.container("web", "web"));
     let pin = rig.push("web", "2.0.0", &[("compose.yaml", &WEB.replace("1000", "1001"))]).await;
     let update = Order { pin: Some(pin), ..rig.order("web", "2.0.0") };
@@ -504,8 +499,7 @@ async fn two_replicas_are_both_wanted(rig: Rig) {
 services:
   web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, deploy: {replicas: 2}}
 "#;
-    let order = rig.compose("web", compose).await;
-    rig.runtime.apply(&order).await.unwrap();
+    rig.applied("web", compose).await;
     assert_eq!(rig.health().await, Health::Healthy);
     let containers = rig.container("web", "web");
     rig.docker(&["rm", "-f", containers.lines().next().unwrap()]);

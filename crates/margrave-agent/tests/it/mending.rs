@@ -27,8 +27,7 @@ on_engine! {
 }
 
 async fn promise_5_a_container_removed_by_hand_is_seen_and_replaced(rig: Rig) {
-    let order = rig.compose("web", WEB).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", WEB).await;
     rig.docker(&["rm", "-f", &rig.container("web", "web")]);
     let seen = rig.seen().await;
     assert_eq!(seen.health, Health::Unhealthy("service web is missing".into()));
@@ -45,8 +44,7 @@ services:
     image: {IMAGE}
     command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 0.1; done"]
 "#;
-    let order = rig.compose("web", compose).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", compose).await;
     assert_eq!(rig.health().await, Health::Healthy);
     let web = rig.container("web", "web");
     rig.docker(&["stop", "--time", "10", &web]);
@@ -62,8 +60,7 @@ services:
 }
 
 async fn promise_2_a_repair_needs_no_registry(rig: Rig) {
-    let order = rig.compose("web", WEB).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", WEB).await;
     rig.cut_off().await;
     rig.docker(&["rm", "-f", &rig.container("web", "web")]);
     let restarted = rig.restarted();
@@ -102,14 +99,12 @@ services:
     let web = rig.started_at(&rig.container("web", "web"));
     rig.restarted().apply(&order).await.unwrap();
     assert_eq!(rig.started_at(&rig.container("web", "web")), web, "what runs is left alone");
-    let seen = rig.seen().await;
-    assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Healthy));
+    rig.check_runs(&order).await;
     rig.finish().await;
 }
 
 async fn a_lost_directory_costs_no_restart(rig: Rig) {
-    let order = rig.compose("web", WEB).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", WEB).await;
     let before = rig.started_at(&rig.container("web", "web"));
     std::fs::remove_dir_all(rig.data.join("compose")).unwrap();
     let runtime = rig.restarted();
@@ -122,8 +117,7 @@ async fn a_lost_directory_costs_no_restart(rig: Rig) {
 }
 
 async fn what_somebody_recreated_otherwise_is_not_ours_any_more(rig: Rig) {
-    let order = rig.compose("web", WEB).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", WEB).await;
     let web = rig.container("web", "web");
     let labels = rig.docker(&[
         "inspect",
@@ -143,14 +137,12 @@ async fn what_somebody_recreated_otherwise_is_not_ours_any_more(rig: Rig) {
     let seen = rig.seen().await;
     assert_eq!(seen.fingerprint, None);
     rig.runtime.apply(&order).await.unwrap();
-    let seen = rig.seen().await;
-    assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Healthy));
+    rig.check_runs(&order).await;
     rig.finish().await;
 }
 
 async fn removal_needs_no_files(rig: Rig) {
-    let order = rig.compose("web", WEB).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", WEB).await;
     std::fs::remove_dir_all(rig.data.join("compose")).unwrap();
     std::fs::remove_dir_all(rig.data.join("artifacts")).unwrap();
     let runtime = rig.restarted();
@@ -162,8 +154,7 @@ async fn removal_needs_no_files(rig: Rig) {
 }
 
 async fn a_change_is_told_at_once(rig: Rig) {
-    let order = rig.compose("web", WEB).await;
-    rig.runtime.apply(&order).await.unwrap();
+    rig.applied("web", WEB).await;
     let web = rig.container("web", "web");
     // Again and again, because only what happens after the runtime began to listen is told.
     let disturb = async {
@@ -187,8 +178,7 @@ services:
   web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, environment: {A: "${A:-}"}, depends_on: [db]}
 volumes: {data: {}}
 "#;
-    let order = rig.compose("web", compose).await;
-    rig.runtime.apply(&order).await.unwrap();
+    let order = rig.applied("web", compose).await;
     rig.exec(&rig.container("web", "db"), "echo kept > /data/file");
     let with = |n: u64| Order { values: vec![("A".into(), text(&n.to_string()))], ..order.clone() };
     for n in 1..=12 {
@@ -213,8 +203,7 @@ volumes: {data: {}}
     }
     let last = with(99);
     rig.runtime.apply(&last).await.unwrap();
-    let seen = rig.seen().await;
-    assert_eq!((seen.fingerprint, seen.health), (Some(last.fingerprint()), Health::Healthy));
+    rig.check_runs(&last).await;
     let [containers, _, _] = rig.left("web");
     assert_eq!(containers.lines().count(), 2, "nothing of the attempts is left");
     assert_eq!(rig.exec(&rig.container("web", "db"), "cat /data/file; echo $A"), "kept\n99");

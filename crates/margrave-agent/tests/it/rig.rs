@@ -131,6 +131,13 @@ impl Rig {
         self.order(component, "1.0.0")
     }
 
+    /// As [`Rig::compose`], and it runs.
+    pub(crate) async fn applied(&self, component: &str, compose: &str) -> Order {
+        let order = self.compose(component, compose).await;
+        self.runtime.apply(&order).await.unwrap();
+        order
+    }
+
     pub(crate) fn order(&self, component: &str, revision: &str) -> Order {
         Order {
             assignment: self.assignment,
@@ -150,6 +157,12 @@ impl Rig {
         let mut seen = self.runtime.observe().await.unwrap();
         assert_eq!(seen.len(), 1, "{seen:?}");
         seen.remove(0)
+    }
+
+    /// What was ordered, and nothing else, runs well.
+    pub(crate) async fn check_runs(&self, order: &Order) {
+        let seen = self.seen().await;
+        assert_eq!((seen.fingerprint, seen.health), (Some(order.fingerprint()), Health::Healthy));
     }
 
     pub(crate) async fn health(&self) -> Health {

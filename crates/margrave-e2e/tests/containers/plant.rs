@@ -67,14 +67,20 @@ impl Plant {
     /// A server whose registry has busybox, and a device that has joined and does not run yet. The engine does
     /// not have the image: the device has to pull it, as itself. `None` where there is no engine.
     pub(crate) fn start() -> Option<Plant> {
+        let plant = Plant::start_with(&["--registry-address", "127.0.0.1:{local}"])?;
+        plant.join(&plant.device);
+        Some(plant)
+    }
+
+    /// The same with a server of these arguments, and a device that has not joined.
+    pub(crate) fn start_with(arguments: &[&str]) -> Option<Plant> {
         let host = Engine::named()?;
-        let stage = Stage::start_with(&["--registry-address", "127.0.0.1:{local}"]);
+        let stage = Stage::start_with(arguments);
         let engine = Engine::new(host, stage.path("docker"));
         let device = format!("line-{}-{}", std::process::id(), stage.local);
         let plant = Plant { stage, engine, device };
         plant.engine.login(&plant.registry(), "operator", &plant.token());
         plant.push(BUSYBOX);
-        plant.join(&plant.device);
         Some(plant)
     }
 
@@ -85,9 +91,14 @@ impl Plant {
 
     /// The operator's token.
     pub(crate) fn token(&self) -> String {
+        self.context("token")
+    }
+
+    /// Something that the command line knows about the server.
+    pub(crate) fn context(&self, name: &str) -> String {
         let text = std::fs::read(self.path("server/context.json")).expect("the server wrote its context");
         let context: Value = serde_json::from_slice(&text).expect("the context is JSON");
-        context["token"].as_str().expect("a token").to_owned()
+        context[name].as_str().expect("a text").to_owned()
     }
 
     /// Pushes busybox under a name, as a vendor does, and leaves nothing of it in the engine.

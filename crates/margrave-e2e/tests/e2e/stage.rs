@@ -246,7 +246,10 @@ impl Stage {
         let running = Running::start(name, self.directory.path(), &mut command);
         if self.server.is_some() {
             wait_for("the device says what it is", || {
-                self.json(&["device", "show", name])["capabilities"].is_object().then_some(())
+                // One of the signed interface is not known by its name before.
+                let shown = self.margrave(&["device", "show", name, "--json"]);
+                let shown: Value = serde_json::from_slice(&shown.stdout).ok()?;
+                shown["capabilities"].is_object().then_some(())
             });
         }
         running

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use margrave_http::Origin;
-use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 
 use super::error::ClientError;
 use crate::reference::Host;
@@ -14,6 +16,8 @@ use crate::reference::Host;
 pub enum Tls {
     /// The authorities that this machine trusts, loaded when first needed.
     SystemRoots,
+    /// These too, PEM: for a registry whose owner told us his authority, and who may have put a proxy in front.
+    SystemRootsAnd(String),
     /// A private authority, a pin, or our own identity.
     Given(Arc<ClientConfig>),
     /// No TLS: only on this machine.
@@ -114,19 +118,35 @@ pub async fn system_roots() -> Result<Arc<ClientConfig>, ClientError> {
     if let Some(config) = &*LOADED.lock().unwrap_or_else(PoisonError::into_inner) {
         return Ok(config.clone());
     }
-    let loaded = tokio::task::spawn_blocking(load)
-        .await
-        .map_err(|error| ClientError::SystemRoots(error.to_string()))??;
+    let loaded = loaded(RootCertStore::empty()).await?;
     // A failure is not kept: an operator may install the missing certificates meanwhile.
     *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded.clone());
     Ok(loaded)
 }
 
-fn load() -> Result<Arc<ClientConfig>, ClientError> {
+/// The system's authorities, if it has any, and those in `pem`.
+pub(crate) async fn system_roots_and(pem: &str) -> Result<Arc<ClientConfig>, ClientError> {
+    let unusable = |error: &dyn std::error::Error| {
+        ClientError::SystemRoots(format!("the authority that was given is not usable ({error})"))
+    };
+    let mut given = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| unusable(&error))?;
+        given.add(certificate).map_err(|error| unusable(&error))?;
+    }
+    loaded(given).await
+}
+
+async fn loaded(given: RootCertStore) -> Result<Arc<ClientConfig>, ClientError> {
+    tokio::task::spawn_blocking(|| load(given))
+        .await
+        .map_err(|error| ClientError::SystemRoots(error.to_string()))?
+}
+
+fn load(mut roots: RootCertStore) -> Result<Arc<ClientConfig>, ClientError> {
     let found = rustls_native_certs::load_native_certs();
-    let mut roots = rustls::RootCertStore::empty();
     let (added, ignored) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
+    if roots.is_empty() {
         let cause = found.errors.first().map_or_else(String::new, |error| format!(" ({error})"));
         return Err(ClientError::SystemRoots(format!("none was found{cause}; install ca-certificates")));
     }

@@ -12,7 +12,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::challenge::{self, Challenge};
 use super::error::{ClientError, told};
-use super::hosts::{Credentials, Endpoint, Hosts, Tls, system_roots};
+use super::hosts::{Credentials, Endpoint, Hosts, Tls, system_roots, system_roots_and};
 use crate::reference::{Host, RepositoryName};
 
 /// A blob may be somewhere else, and that elsewhere again; not for ever.
@@ -55,6 +55,7 @@ impl Shared {
     async fn connect(&self, endpoint: &Endpoint, what: &str) -> Result<Http, ClientError> {
         let trust = match &endpoint.tls {
             Tls::SystemRoots => Trust::Tls(system_roots().await?),
+            Tls::SystemRootsAnd(pem) => Trust::Tls(system_roots_and(pem).await?),
             Tls::Given(config) => Trust::Tls(config.clone()),
             Tls::PlainLoopback => Trust::PlainLoopback,
         };

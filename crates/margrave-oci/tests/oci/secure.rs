@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
 use http::{StatusCode, header};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -69,13 +70,20 @@ fn trusting(certificate: &CertificateDer<'static>) -> Tls {
     Tls::Given(Arc::new(config))
 }
 
+fn beside_the_systems(certificate: &CertificateDer<'static>) -> Tls {
+    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+    Tls::SystemRootsAnd(format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"))
+}
+
 #[tokio::test]
 async fn a_private_authority_is_trusted_where_it_was_given_and_only_there() {
     let (address, certificate) = serve(|_| "{}".into_response()).await;
     let what = reference("oci://margrave/a:1");
-    assert_eq!(client(address, trusting(&certificate)).manifest(&what).await.unwrap().bytes, "{}");
+    for tls in [trusting(&certificate), beside_the_systems(&certificate)] {
+        assert_eq!(client(address, tls).manifest(&what).await.unwrap().bytes, "{}");
+    }
     let (_, other) = serve(|_| "{}".into_response()).await;
-    for tls in [trusting(&other), Tls::SystemRoots] {
+    for tls in [trusting(&other), beside_the_systems(&other), Tls::SystemRoots] {
         let error = client(address, tls).manifest(&what).await.unwrap_err();
         // A machine without any authorities says so instead.
         assert!(

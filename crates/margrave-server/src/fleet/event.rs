@@ -34,6 +34,16 @@ pub(super) fn shown(names: &Clients, event: &Event) -> operator::Event {
     shown
 }
 
+/// What was written down before a signed device had said its name, as if it had.
+fn named(mut event: Event, device: &DeviceRef) -> Event {
+    if let Some(nameless) = event.device.replace(device.clone())
+        && nameless != *device
+    {
+        event.text = event.text.replace(&nameless.to_string(), &device.to_string());
+    }
+    event
+}
+
 fn plain(event: &Event) -> operator::Event {
     operator::Event {
         sequence: event.sequence,
@@ -70,13 +80,9 @@ impl Fleet {
         device: &DeviceRef,
         limit: usize,
     ) -> Result<Vec<operator::Event>, Error> {
-        Ok(self
-            .store
-            .events_of_device(&self.live.addressed(device), limit)
-            .await?
-            .iter()
-            .map(|event| shown(&self.live, event))
-            .collect())
+        let device = self.live.addressed(device);
+        let events = self.store.events_of_device(&device, limit).await?.into_iter();
+        Ok(events.map(|event| shown(&self.live, &named(event, &device))).collect())
     }
 
     /// Everything that happens from now on, in order. Whoever falls behind reads [`Fleet::events`] instead.

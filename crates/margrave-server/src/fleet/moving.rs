@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::Deployment;
-use margrave_core::id::{ClientId, DeviceId, DeviceRef};
+use margrave_core::id::{DeviceId, DeviceRef};
 use margrave_store::{Candidate, DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, Standing};
 use margrave_wire::{Dialect, operator};
 
@@ -20,6 +20,18 @@ use super::{Actor, Error, Fleet};
 
 /// Which device takes the place of which.
 type Places = BTreeMap<DeviceRef, DeviceRef>;
+
+/// For each device of a family the one in its place: the gateway's name is exchanged.
+fn places(family: &[DeviceRecord], to: &DeviceRef) -> Result<Places, Error> {
+    let place = |record: &DeviceRecord| {
+        let old = &record.device.device;
+        let below = old.as_str().strip_prefix(old.gateway().as_str()).unwrap_or_default();
+        let new = DeviceId::parse(&format!("{}{below}", to.device))
+            .map_err(|error| Error::conflict(error.to_string()))?;
+        Ok((record.device.clone(), DeviceRef::new(to.client.clone(), new)))
+    };
+    family.iter().map(place).collect()
+}
 
 impl Fleet {
     /// Puts the device `to` in the place of the signed device `from`, children with it.
@@ -56,8 +68,9 @@ impl Fleet {
             )));
         }
         let client = old.device.client.clone();
-        let places = self.places(&client, &to).await?;
-        self.check_move(&places).await?;
+        let family = self.family(&from).await?;
+        let places = places(&family, &to)?;
+        self.check_move(&family, &new, &places).await?;
         let before = self.standing(&client);
         // Out first, written down second, as with every client that is retired.
         self.live.set_standing(&client, Standing::Retired);
@@ -78,14 +91,10 @@ impl Fleet {
 
     /// Names the new devices wherever a deployment still names those that were moved. Safe to call at any time.
     pub(super) async fn finish_moves(&self, by: &str) -> Result<(), Error> {
-        let moved = self.signed.moved();
-        if moved.is_empty() {
+        if !self.signed.any_moved() {
             return Ok(());
         }
-        let mut places = Places::new();
-        for (client, to) in moved {
-            places.extend(self.places(&client, &to).await?);
-        }
+        let places: Places = self.store.places_taken().await?.into_iter().collect();
         let _deciding = self.deciding.write().await;
         for record in self.naming(&places).await? {
             self.rename_targets(record, &places, by).await?;
@@ -98,17 +107,25 @@ impl Fleet {
         found.ok_or_else(|| Error::not_found(format!("device {}", self.live.spoken(device))))
     }
 
-    /// The devices of a client, and for each the one in its place: its gateway's name is exchanged.
-    async fn places(&self, client: &ClientId, to: &DeviceRef) -> Result<Places, Error> {
-        let mut places = Places::new();
-        for record in self.store.devices_of(client).await? {
-            let old = &record.device.device;
-            let below = old.as_str().strip_prefix(old.gateway().as_str()).unwrap_or_default();
-            let new = DeviceId::parse(&format!("{}{below}", to.device))
-                .map_err(|error| Error::conflict(error.to_string()))?;
-            places.insert(record.device.clone(), DeviceRef::new(to.client.clone(), new));
+    /// The device with its children. A client that speaks for others as well cannot go: they would be left without.
+    async fn family(&self, gateway: &DeviceRef) -> Result<Vec<DeviceRecord>, Error> {
+        let all = self.store.devices_of(&gateway.client).await?.into_iter();
+        let (family, others): (Vec<_>, Vec<_>) =
+            all.partition(|record| record.device.device.gateway() == gateway.device);
+        let left: Vec<String> = others
+            .iter()
+            .filter(|record| record.capabilities.is_some())
+            .map(|record| self.live.spoken(&record.device))
+            .collect();
+        if left.is_empty() {
+            return Ok(family);
         }
-        Ok(places)
+        Err(Error::conflict(format!(
+            "the client of {} speaks for {} as well, which cannot go along because they are no children of it; let it \
+             withdraw them first",
+            self.live.spoken(gateway),
+            left.join(", ")
+        )))
     }
 
     /// The deployments that name one of the old devices.
@@ -120,12 +137,20 @@ impl Fleet {
         Ok(deployments.filter(|record| !record.removed && names(record)).collect())
     }
 
-    /// Everything can move, or nothing does.
-    async fn check_move(&self, places: &Places) -> Result<(), Error> {
+    /// Everything can move, or nothing does. A device that has not said anything yet is believed to be the same; one
+    /// that has is known, and so are its children.
+    async fn check_move(
+        &self,
+        family: &[DeviceRecord],
+        gateway: &DeviceRecord,
+        places: &Places,
+    ) -> Result<(), Error> {
         let new = self.store.devices_named(places.values().cloned().collect()).await?;
         let known: BTreeSet<&DeviceRef> = new.iter().map(|record| &record.device).collect();
-        let missing: Vec<String> = places
-            .values()
+        let missing: Vec<String> = family
+            .iter()
+            .filter(|old| gateway.capabilities.is_some() && old.capabilities.is_some())
+            .filter_map(|old| places.get(&old.device))
             .filter(|device| !known.contains(device))
             .map(|device| self.live.spoken(device))
             .collect();

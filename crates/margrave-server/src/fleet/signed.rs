@@ -188,6 +188,11 @@ impl SignedClients {
         all
     }
 
+    fn undecided(&self) -> usize {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.by_id.values().filter(|signed| signed.record.decision == Admission::Pending).count()
+    }
+
     /// Whether another newcomer can be taken in now.
     fn admit_newcomer(&self, now: Moment) -> bool {
         let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,14 +221,10 @@ impl SignedClients {
         unsaved.collect()
     }
 
-    /// Those whose devices were given to others, and to whom.
-    pub(super) fn moved(&self) -> Vec<(ClientId, DeviceRef)> {
+    /// Whether anybody's devices were given to others.
+    pub(super) fn any_moved(&self) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let moved = known
-            .by_id
-            .values()
-            .filter_map(|signed| Some((signed.record.id.clone(), signed.record.moved_to.clone()?)));
-        moved.collect()
+        known.by_id.values().any(|signed| signed.record.moved_to.is_some())
     }
 
     pub(super) fn moved_to(&self, client: &ClientId) -> Option<DeviceRef> {
@@ -378,6 +379,11 @@ impl Fleet {
         let all = self.signed.all().into_iter();
         let wanted = all.filter(|signed| decision.is_none_or(|decision| signed.record.decision == decision));
         Ok(wanted.map(|signed| signed.shown()).collect())
+    }
+
+    /// How many devices wait for an operator to decide about them.
+    pub fn signed_waiting(&self) -> usize {
+        self.signed.undecided()
     }
 
     /// Lets a device in whose certificate an operator brings before it ever asked, or while it waits.

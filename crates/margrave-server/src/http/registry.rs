@@ -34,6 +34,10 @@ const TOKEN_CONTEXT: &[u8] = b"margrave registry token, version 1\0";
 #[derive(Clone)]
 pub struct RegistryTokens {
     key: hmac::Key,
+    /// `host:port`, as devices reach the registry.
+    address: Arc<str>,
+    /// PEM, where it is reached by TLS.
+    authority: Option<Arc<str>>,
 }
 
 /// A token and when it ends.
@@ -43,8 +47,8 @@ pub struct Issued {
 }
 
 impl RegistryTokens {
-    pub fn new(key: hmac::Key) -> Self {
-        RegistryTokens { key }
+    pub fn new(key: hmac::Key, address: &str, authority: Option<&str>) -> Self {
+        RegistryTokens { key, address: address.into(), authority: authority.map(Arc::from) }
     }
 
     pub fn issue(&self, client: &ClientId, now: Moment) -> Issued {
@@ -61,7 +65,13 @@ impl RegistryTokens {
         let Issued { token, expires } = self.issue(client, now);
         let expires = jiff::Timestamp::from_millisecond(i64::try_from(expires.0).unwrap_or(i64::MAX))
             .map_or_else(|_| jiff::Timestamp::MAX.to_string(), |expires| expires.to_string());
-        RegistryToken { username: client.to_string(), password: token, expires }
+        RegistryToken {
+            username: client.to_string(),
+            password: token,
+            expires,
+            registry: Some(self.address.to_string()),
+            web_authority: self.authority.as_deref().map(str::to_owned),
+        }
     }
 
     /// Whose token it is, if we made it and it is still good.
@@ -144,7 +154,8 @@ mod tests {
     const NOW: Moment = Moment(1_800_000_000_000);
 
     fn tokens(secret: u8) -> RegistryTokens {
-        RegistryTokens::new(hmac::Key::new(hmac::HMAC_SHA256, &[secret; 32]))
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[secret; 32]);
+        RegistryTokens::new(key, "server.example:8443", None)
     }
 
     #[test]

@@ -325,6 +325,9 @@ async fn a_signed_device_gets_a_login_for_our_registry_until_it_is_put_out() {
     let login: Value = press.send(&plant, ask()).await.is(200).json();
     let text = |name: &str| login[name].as_str().unwrap();
     assert_eq!(text("username"), press.client.as_ref().unwrap().as_str());
+    // Where it opens something, and how to know that place: a device of this form never heard of either.
+    assert_eq!(text("registry"), plant.server.url().strip_prefix("https://").unwrap());
+    assert!(text("webAuthority").starts_with("-----BEGIN CERTIFICATE-----"));
     let basic = {
         use base64::Engine as _;
         let pair = format!("{}:{}", text("username"), text("password"));

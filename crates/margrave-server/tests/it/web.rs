@@ -537,14 +537,23 @@ async fn who_waits_to_be_let_in_is_decided_about_on_the_page() {
 
     let plant = Plant::new().await;
     let fleet = plant.server.fleet();
+    let mut browser = Browser::signed_in(&plant).await;
+    let waiting = async |browser: &mut Browser| {
+        let page = browser.page("/").await;
+        is_clean(&page);
+        let words = page.split_once("href=\"/devices#waiting\"><strong>").map(|(_, rest)| rest.to_owned());
+        words.and_then(|rest| Some(rest.split_once("</strong>")?.0.to_owned()))
+    };
+    assert_eq!(waiting(&mut browser).await, None);
     let mut ids = Vec::new();
-    for name in [HOSTILE, "second"] {
+    for (name, words) in [(HOSTILE, "1 device waits"), ("second", "2 devices wait")] {
         let key = PrivateKey::generate().unwrap();
         let certificate = ClientCertificate::self_signed(&key, name, crate::plant::now()).unwrap();
         fleet.onboard(&SignedPolicy::default(), certificate, true, None).await.unwrap();
         ids = fleet.signed_clients(Some("pending")).unwrap();
+        assert_eq!(waiting(&mut browser).await.as_deref(), Some(words));
     }
-    let mut browser = Browser::signed_in(&plant).await;
+    assert!(!browser.page("/").await.contains("Nothing needs a person"));
     let page = browser.page("/devices").await;
     is_clean(&page);
     assert!(page.contains("Waiting to be accepted") && page.contains(&ids[0].fingerprint), "{page}");
@@ -566,4 +575,5 @@ async fn who_waits_to_be_let_in_is_decided_about_on_the_page() {
     let page = browser.page("/devices").await;
     assert!(!page.contains("Waiting to be accepted") && page.contains(">g1</span>"), "{page}");
     assert_eq!(fleet.signed_clients(Some("rejected")).unwrap()[0].client, second);
+    assert_eq!(waiting(&mut browser).await, None);
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::body::{BodyError, read_json};
 use crate::g1::check_kind;
 use crate::g2::{EXTENSION, status};
-use crate::tree::{At, Content, Findings};
+use crate::tree::{At, Findings};
 
 const API_VERSION: &str = "deployment.margo.org/v1alpha1";
 const KIND: &str = "DeploymentStatusManifest";
@@ -36,13 +36,31 @@ pub fn read(bytes: &[u8], last_given: u64) -> Result<Report, BodyError> {
     let device = root.field("deviceId").and_then(|at| {
         findings.parsed(&at, "MI-G1-152", |text| DeviceId::parse(text.strip_suffix("/*").unwrap_or(text)))
     });
-    let said = match root.field(EXTENSION).and_then(|at| at.field(ADOPTED)).map(|at| &at.node.content) {
-        Some(Content::Number(number)) => number.as_u64().filter(|version| *version > 0),
-        _ => None,
-    };
+    // An extension is never a reason to refuse: what makes no sense there was not said.
+    let said = root.field(EXTENSION).and_then(|at| at.field(ADOPTED)?.unsigned()).filter(|said| *said > 0);
     let report = status::read_common(&root, device, Some(said.unwrap_or(last_given.max(1))), &mut findings);
     match report {
         Some(report) if findings.is_empty() => Ok(report),
         _ => Err(BodyError::Invalid(findings.into_vec())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amb_17_a_version_means_the_same_in_both_generations() {
+        let id = "0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11";
+        let rest = format!(r#""deploymentId":"{id}","status":{{"state":"installed"}},"components":[]"#);
+        for text in ["7", "7.0", "7e0", "18446744073709551615", "7.5", "-7.0", "1e300", "0", "\"7\"", "null"]
+        {
+            let older = format!(r#"{{"{EXTENSION}":{{"{ADOPTED}":{text}}},{rest}}}"#);
+            let newer = format!(r#"{{"{ADOPTED}":{text},{rest}}}"#);
+            let older = read(older.as_bytes(), 3).unwrap().adopted_version;
+            // What the newer one refuses, the older one takes for not said.
+            let newer = status::read(newer.as_bytes()).map_or(3, |report| report.adopted_version);
+            assert_eq!(older, newer, "{text}");
+        }
     }
 }

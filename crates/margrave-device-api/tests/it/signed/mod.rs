@@ -98,6 +98,8 @@ impl SignedApi for Yard {
             username: client.to_string(),
             password: "secret".to_owned(),
             expires: "later".to_owned(),
+            registry: None,
+            web_authority: None,
         }
     }
 

@@ -32,6 +32,22 @@ fn publish(liar: &Liar, discovery: Value, bundle: Vec<u8>) {
     });
 }
 
+/// A device with something to run that joined by way of the discovery document, which is returned: other bundles are
+/// published beside it.
+fn joined_with_discovery(liar: &Liar, bundle: Vec<u8>) -> Value {
+    installed(liar);
+    liar.issue(now(), LIFETIME);
+    let discovery = json!({
+        "trustDomain": liar.authority.trust_domain().as_str(),
+        "trustBundleUri": format!("{}{BUNDLE}", liar.web_url),
+        "crlUris": [],
+    });
+    publish(liar, discovery.clone(), bundle);
+    let joined = liar.install_with(&liar.url, &["--identity-url", &liar.web_url, "--pin", &liar.pin]);
+    assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
+    discovery
+}
+
 #[test]
 fn id_180_id_187_an_expired_device_keeps_quiet_and_running_until_its_files_are_replaced() {
     let liar = Liar::start();
@@ -94,15 +110,8 @@ fn id_106_id_172_a_replaced_certificate_is_presented_on_a_new_connection_and_a_r
 #[test]
 fn id_142_id_148_a_device_follows_its_trust_domain_to_a_new_authority() {
     let liar = Liar::start();
-    installed(&liar);
-    liar.issue(now(), LIFETIME);
+    let discovery = joined_with_discovery(&liar, liar.bundle_json());
     let domain = liar.authority.trust_domain().clone();
-    let discovery = json!({
-        "trustDomain": domain.as_str(), "trustBundleUri": format!("{}{BUNDLE}", liar.web_url), "crlUris": [],
-    });
-    publish(&liar, discovery.clone(), liar.bundle_json());
-    let joined = liar.install_with(&liar.url, &["--identity-url", &liar.web_url, "--pin", &liar.pin]);
-    assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
     let agent = liar.run_agent(&SIMULATED);
     wait_for("version 1 is installed", || liar.is_installed(1).then_some(()));
 
@@ -149,19 +158,12 @@ fn id_142_id_148_a_device_follows_its_trust_domain_to_a_new_authority() {
 #[test]
 fn id_145_an_older_trust_bundle_is_told_of_and_refused_where_that_is_wanted() {
     let liar = Liar::start();
-    installed(&liar);
-    liar.issue(now(), LIFETIME);
     let domain = liar.authority.trust_domain().clone();
-    let discovery = json!({
-        "trustDomain": domain.as_str(), "trustBundleUri": format!("{}{BUNDLE}", liar.web_url), "crlUris": [],
-    });
     let numbered = |number| {
         let bundle = Bundle::of_anchor(domain.clone(), liar.authority.anchor(), number, LIFETIME);
         serde_json::to_vec(&bundle.to_wire()).expect("plain data")
     };
-    publish(&liar, discovery.clone(), numbered(5));
-    let joined = liar.install_with(&liar.url, &["--identity-url", &liar.web_url, "--pin", &liar.pin]);
-    assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
+    let discovery = joined_with_discovery(&liar, numbered(5));
     publish(&liar, discovery, numbered(4));
     for (arguments, words) in [
         (&[SIMULATED[0], SIMULATED[1], "--refuse-older-bundle"][..], "offered and refused (ID-145)"),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use margrave_core::chain::sentence;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
-use margrave_store::{NewEvent, Store};
+use margrave_store::Store;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Mutex, OwnedRwLockReadGuard, RwLock, Semaphore};
 
@@ -194,18 +194,12 @@ impl Repository {
             None => self.make(program, store).await?,
         };
         if !record.made || why.is_some() {
-            let event = why.map(|why| {
+            let rebuilt = why.map(|why| {
                 tracing::warn!(client = %self.client, why, "a Git repository was made anew");
-                let text = format!(
-                    "the Git repository of {} was made anew from the store, versions {} to {}: {}",
-                    self.client,
-                    record.oldest,
-                    head.version,
-                    why.chars().take(300).collect::<String>()
-                );
-                NewEvent::new(now, "device.git-rebuilt", "server", text)
+                let why: String = why.chars().take(300).collect();
+                (now, format!("versions {} to {}: {why}", record.oldest, head.version))
             });
-            store.git_is_made(&self.client, event).await?;
+            store.git_is_made(&self.client, rebuilt).await?;
         }
         let version = head.version;
         state.head = Some(head);

@@ -4,6 +4,7 @@ mod catalog;
 mod deploying;
 mod git;
 mod identity;
+mod moving;
 mod reverting;
 mod seeing;
 mod signed;

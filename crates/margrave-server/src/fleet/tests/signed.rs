@@ -20,7 +20,7 @@ impl World {
     }
 
     /// A signed client that was let in and whose device calls itself `name`.
-    async fn signed(&self, name: &str) -> ClientId {
+    pub(super) async fn signed(&self, name: &str) -> ClientId {
         let Onboarding::Accepted(client) = self.onboard(&any(), &certificate(name)).await else {
             panic!("everybody is accepted")
         };
@@ -28,7 +28,7 @@ impl World {
         client
     }
 
-    async fn signed_says(&self, client: &ClientId, name: &str) {
+    pub(super) async fn signed_says(&self, client: &ClientId, name: &str) {
         let mut body: serde_json::Value =
             serde_json::from_slice(&capabilities(name, "4Gi", &["compose"])).unwrap();
         body["apiVersion"] = "device.margo.org/v1alpha1".into();
@@ -208,6 +208,24 @@ async fn a_signed_device_is_set_to_git_by_the_name_it_is_called() {
     world.fleet.retire(&ann(), &device("press")).await.unwrap();
     let retired = world.fleet.put_git(&ann(), &device("press"), operator::PutGit::default()).await;
     assert!(retired.unwrap_err().to_string().contains("`margrave device accept press`"));
+    // People read of it under the name that they call it by, from the day it asked.
+    let events = world.fleet.device_events(&device("press"), 100).await.unwrap();
+    let told: Vec<(&str, &str)> =
+        events.iter().rev().map(|event| (event.kind.as_str(), event.text.as_str())).collect();
+    let of = |kind: &str| -> Vec<&str> {
+        told.iter().filter(|(of, _)| *of == kind).map(|(_, text)| *text).collect()
+    };
+    assert!(of("device.accepted")[0].starts_with("press was accepted, with the key "), "{told:?}");
+    assert_eq!(of("device.git")[0], "press has a Git repository of its own from now on");
+    assert_eq!(of("device.git").last(), Some(&"the Git repository of press was closed"));
+    assert_eq!(of("device.retired"), ["press was retired; the server refuses it from now on"]);
+    assert!(events.iter().all(|event| event.device.as_deref() == Some("press")), "{events:?}");
+    let newest = &world.fleet.recent_events(1).await.unwrap()[0];
+    assert_eq!((newest.device.as_deref(), newest.text.as_str()), (Some("press"), of("device.retired")[0]));
+    // A child's are its own.
+    let child = world.fleet.device_events(&device("press/robot"), 100).await.unwrap();
+    let kinds: Vec<&str> = child.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["device.capabilities"]);
 }
 
 #[tokio::test]

@@ -65,6 +65,11 @@ impl Badge {
         Badge { tone, icon: Icon::new(icon), word: word.to_owned(), state: false }
     }
 
+    /// Somebody who is not let in yet.
+    pub(crate) fn waiting() -> Self {
+        Badge::new(Tone::Busy, "wait", "waiting")
+    }
+
     /// The state of an assignment.
     pub(crate) fn state(word: &str) -> Self {
         let (tone, icon) = match State::parse(word) {

@@ -28,6 +28,7 @@ struct FleetPage {
     frame: Frame,
     status: FleetStatus,
     counts: Vec<Count>,
+    waiting: Option<Waiting>,
     needs: Vec<Need>,
     /// How many more need a person than are shown.
     needs_more: u64,
@@ -43,6 +44,24 @@ struct Count {
     tone: Tone,
     icon: Icon,
     path: String,
+}
+
+/// Devices that want to be let in and wait for somebody to decide.
+struct Waiting {
+    badge: Badge,
+    /// "3 devices wait".
+    words: String,
+}
+
+impl Waiting {
+    fn of(devices: usize) -> Option<Self> {
+        let words = match devices {
+            0 => return None,
+            1 => "1 device waits".to_owned(),
+            more => format!("{more} devices wait"),
+        };
+        Some(Waiting { badge: Badge::waiting(), words })
+    }
 }
 
 /// Something that does not mend itself.
@@ -165,6 +184,7 @@ pub(super) async fn page(State(web): State<Web>, visitor: Visitor) -> Result<Res
     render(&FleetPage {
         frame,
         counts,
+        waiting: Waiting::of(fleet.signed_waiting()),
         needs,
         needs_more,
         groups: groups.into_iter().filter(|group| !group.tiles.is_empty()).collect(),

@@ -1,0 +1,123 @@
+//! Gateways that move from signed requests to mutual TLS, with their children.
+
+use super::*;
+
+const FAMILY: [&str; 2] = ["", "/robot"];
+
+/// A signed gateway with a child; a deployment names both, another one finds both by label.
+async fn signed_family(world: &World) -> ClientId {
+    let old = world.signed("gw").await;
+    world.signed_says(&old, "gw/robot").await;
+    for below in FAMILY {
+        let label = operator::SetLabels { labels: [("site".to_owned(), Some("nord".to_owned()))].into() };
+        world.fleet.label(&ann(), &device(&format!("gw{below}")), label).await.unwrap();
+    }
+    world.put("named", on(&["gw", "gw/robot"])).await.unwrap();
+    world.put("labelled", labelled("site", "nord")).await.unwrap();
+    old
+}
+
+/// The ids of both deployments on the gateway of this name and its child.
+async fn ids(world: &World, gateway: &str) -> Vec<String> {
+    let mut ids = Vec::new();
+    for below in FAMILY {
+        for deployment in ["named", "labelled"] {
+            ids.push(world.assignment(deployment, &format!("{gateway}{below}")).await.id);
+        }
+    }
+    ids
+}
+
+async fn says_as_child(world: &World, gateway: &str, name: &str) {
+    let body = capabilities(name, "4Gi", &["compose"]);
+    let parsed = g2::capabilities::read(&body).unwrap();
+    world.fleet.put_capabilities(&client(gateway), parsed, body).await.unwrap();
+}
+
+async fn move_family(world: &World) {
+    world.fleet.move_device(&ann(), &device("gw"), &device("gw-new")).await.unwrap();
+}
+
+/// What ran on the family runs on under its ids, by its new names, and the child is heard when it speaks of it.
+async fn check_moved(world: &World, before: &[String]) {
+    assert_eq!(ids(world, "gw-new").await, before);
+    let listed: Vec<String> =
+        world.workloads("gw-new").await.iter().map(|workload| workload.id.to_string()).collect();
+    assert!(before.iter().all(|id| listed.contains(id)), "{listed:?}");
+    let mut named = world.fleet.deployment(&name("named")).await.unwrap().targets.devices;
+    named.sort();
+    assert_eq!(named, ["gw-new", "gw-new/robot"]);
+    let report = Report {
+        assignment: AssignmentId::parse(&before[2]).unwrap(),
+        device: Some("gw-new/robot".parse().unwrap()),
+        adopted_version: world.version("gw-new"),
+        state: Reported::Installed,
+        fault: None,
+        components: vec![],
+        detail: None,
+    };
+    world.fleet.report(&client("gw-new"), report).await.unwrap();
+    let shown = world.assignment("named", "gw-new/robot").await;
+    assert_eq!((shown.state.as_str(), shown.current), ("INSTALLED", true));
+}
+
+#[tokio::test]
+async fn a_child_that_reported_before_the_move_keeps_what_it_runs() {
+    let world = World::new().await;
+    signed_family(&world).await;
+    let before = ids(&world, "gw").await;
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    move_family(&world).await;
+    check_moved(&world, &before).await;
+}
+
+#[tokio::test]
+async fn a_child_that_reports_after_the_move_keeps_what_it_ran() {
+    let world = World::new().await;
+    signed_family(&world).await;
+    let before = ids(&world, "gw").await;
+    // As documented: joined, moved, and only then started.
+    world.join("gw-new", &[]).await;
+    move_family(&world).await;
+    let awaited = world.fleet.device(&device("gw-new/robot")).await.unwrap();
+    assert_eq!((awaited.condition.as_str(), awaited.labels["site"].as_str()), ("pending", "nord"));
+    let world = world.restarted().await;
+    world.says("gw-new", "4Gi", &["compose"]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    check_moved(&world, &before).await;
+    // Withdrawn and reported again, it is still the same machine.
+    let robot = "gw-new/robot".parse().unwrap();
+    world.fleet.delete_capabilities(&client("gw-new"), &robot).await.unwrap();
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    assert_eq!(ids(&world, "gw-new").await, before);
+}
+
+#[tokio::test]
+async fn a_child_that_was_withdrawn_holds_nobody_back() {
+    let world = World::new().await;
+    let old = signed_family(&world).await;
+    world.fleet.delete_capabilities(&old, &"gw/robot".parse().unwrap()).await.unwrap();
+    world.device("gw-new", &[]).await;
+    move_family(&world).await;
+    assert_eq!(world.workloads("gw-new").await.len(), 2);
+    // Back at its new gateway, it is meant where it was meant before.
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    assert_eq!(world.workloads("gw-new").await.len(), 4);
+}
+
+#[tokio::test]
+async fn a_client_that_speaks_for_a_second_device_is_not_moved_over_one() {
+    let world = World::new().await;
+    let old = signed_family(&world).await;
+    world.signed_says(&old, "other").await;
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    let refused = world.fleet.move_device(&ann(), &device("gw"), &device("gw-new")).await.unwrap_err();
+    assert!(refused.to_string().contains("speaks for other as well"), "{refused}");
+    assert_eq!(world.fleet.standing(&old), Some(Standing::Accepted));
+    let before = ids(&world, "gw").await;
+    world.fleet.delete_capabilities(&old, &"other".parse().unwrap()).await.unwrap();
+    move_family(&world).await;
+    check_moved(&world, &before).await;
+}

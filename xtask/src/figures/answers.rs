@@ -57,7 +57,10 @@ impl Rates {
 /// Ours over the bare one's, by the clock and by processor time. The lower one counts: by the clock alone, a slow
 /// generator would make every server look alike.
 fn ratio(table: &mut Table, what: &str, ours: &Rates, bare: &Rates, goal: f64) -> Result<()> {
-    let of = |ours: &[f64], bare: &[f64]| Some(median(ours)? / median(bare)?);
+    // Round by round: what disturbs the machine for a while disturbs both.
+    let of = |ours: &[f64], bare: &[f64]| {
+        median(&ours.iter().zip(bare).map(|(ours, bare)| ours / bare).collect::<Vec<_>>())
+    };
     let wall = of(&ours.wall, &bare.wall).context("rounds")?;
     let cpu = of(&ours.cpu, &bare.cpu).context("rounds")?;
     let value = format!("{wall:.2} by the clock, {cpu:.2} by CPU; the lower counts");

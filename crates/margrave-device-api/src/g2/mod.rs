@@ -131,7 +131,7 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
         return Err(Refusal::Method(target.methods()));
     }
     match target {
-        Target::Manifest => match poll::ask(api, client, &parts.method, &parts.headers)? {
+        Target::Manifest => match poll::ask(&*poll::current(api, client)?, &parts.method, &parts.headers)? {
             Asked::Now(response, _) => Ok(response),
             Asked::Wait(waiting) => Ok(poll::wait(api, client, waiting).await?.0),
         },

@@ -18,7 +18,7 @@ use margrave_wire::g2::manifest;
 
 use super::preconditions::{self, Tags};
 use super::{Refusal, asked_path, caught, refused};
-use crate::{DeviceApi, LiveManifest};
+use crate::{DeviceApi, LiveManifest, Outside};
 
 /// How long a poll is held at most. A waiting client costs nothing but its place, and the fewer answers an idle
 /// day has, the less a metered line costs; what is between a client and us may allow less, which only the client
@@ -44,10 +44,17 @@ pub fn is_poll(method: &Method, path: &str) -> bool {
     method == Method::GET && path == PATH
 }
 
-/// Answers a poll of `client`.
-pub fn poll<B>(api: &Arc<dyn DeviceApi>, client: &ClientId, request: &Request<B>) -> Poll {
-    let asked =
-        catch_unwind(AssertUnwindSafe(|| ask(api.as_ref(), client, request.method(), request.headers())));
+/// Answers a poll of `client`, whose manifest is `live`.
+pub fn poll<B>(
+    api: &Arc<dyn DeviceApi>,
+    client: &ClientId,
+    live: Result<Arc<LiveManifest>, Outside>,
+    request: &Request<B>,
+) -> Poll {
+    let asked = catch_unwind(AssertUnwindSafe(|| {
+        let live = live.map_err(|outside| refused(client, outside))?;
+        ask(&live, request.method(), request.headers())
+    }));
     match asked.unwrap_or(Err(Refusal::Broken)) {
         Ok(Asked::Now(response, _)) => Poll::Now(response),
         Ok(Asked::Wait(waiting)) => {
@@ -83,28 +90,24 @@ pub(crate) struct Waiting {
     within: Duration,
 }
 
-pub(crate) fn ask(
-    api: &dyn DeviceApi,
-    client: &ClientId,
-    method: &Method,
-    headers: &HeaderMap,
-) -> Result<Asked, Refusal> {
-    let live = current(api, client)?;
+pub(crate) fn ask(live: &LiveManifest, method: &Method, headers: &HeaderMap) -> Result<Asked, Refusal> {
     // Before If-None-Match: who cannot read a manifest cannot hold one either (AMB-29).
     if !preconditions::accepts(headers, manifest::MEDIA_TYPE) {
         return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE));
     }
-    let tags = Tags::of(headers);
     let within = preconditions::wait(headers).map(|wait| wait.min(WAIT_MAX)).filter(|wait| !wait.is_zero());
+    // What nearly everybody sends need not be taken apart.
+    if within.is_none() && preconditions::names(headers, &live.etag) {
+        return Ok(Asked::Now(answer(live, true), live.version));
+    }
+    let tags = Tags::of(headers);
+    let holds = tags.hold(&live.digest);
     match within {
         // A HEAD asks how things are, and nobody waits with it for how they will be.
-        Some(within) if method == Method::GET && tags.hold(&live.digest) => {
+        Some(within) if method == Method::GET && holds => {
             Ok(Asked::Wait(Waiting { digest: live.digest, tags, within }))
         }
-        _ => {
-            let version = live.version;
-            Ok(Asked::Now(answer(&live, &tags), version))
-        }
+        _ => Ok(Asked::Now(answer(live, holds), live.version)),
     }
 }
 
@@ -119,7 +122,7 @@ pub(crate) async fn wait(
     let waited = api.manifest_changed(client, digest, within).await;
     let live = current(api, client)?;
     let version = live.version;
-    let mut response = answer(&live, &tags);
+    let mut response = answer(&live, tags.hold(&live.digest));
     // Only where it made a difference (RFC 7240, section 3): an answer that was ready at once waited for nothing.
     if waited {
         response.headers_mut().insert(PREFERENCE_APPLIED, WAIT);
@@ -127,12 +130,12 @@ pub(crate) async fn wait(
     Ok((response, version))
 }
 
-fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<Arc<LiveManifest>, Refusal> {
+pub(crate) fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<Arc<LiveManifest>, Refusal> {
     api.manifest(client).map_err(|outside| refused(client, outside))
 }
 
-fn answer(live: &LiveManifest, tags: &Tags) -> Response {
-    let mut response = if tags.hold(&live.digest) {
+fn answer(live: &LiveManifest, holds: bool) -> Response {
+    let mut response = if holds {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, IF_NONE_MATCH};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use margrave_core::digest::Digest;
 use margrave_wire::g2::validator::Validator;
 
@@ -49,6 +49,12 @@ pub(crate) fn accepts(headers: &HeaderMap, offered: &str) -> bool {
         }
     }
     !asked || best.is_some_and(|(_, wanted)| wanted)
+}
+
+/// Whether the caller names this very tag, and nothing else; a quick look before [`Tags`].
+pub(crate) fn names(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let mut lines = headers.get_all(IF_NONE_MATCH).iter();
+    lines.next() == Some(tag) && lines.next().is_none()
 }
 
 /// Whether the caller already holds the representation with this digest.
@@ -132,7 +138,6 @@ fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     fn with(name: HeaderName, lines: &[&str]) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -51,6 +51,10 @@ impl Live {
     }
 }
 
+/// A client that is known, found once: whoever keeps this need not look for it again.
+#[derive(Clone)]
+pub struct Found(Arc<Live>);
+
 /// A client holds one poll, and perhaps one more that its network lost; what lies beyond is answered at once.
 const HELD_PER_CLIENT_MAX: usize = 8;
 
@@ -275,7 +279,16 @@ impl Fleet {
 
     /// The manifest to answer the client's request with; it counts as fetched, and asking as a sign of life.
     pub fn manifest(&self, client: &ClientId, dialect: Dialect) -> Result<Arc<LiveManifest>, Outside> {
-        let live = self.live.of(client).ok_or(Outside::Unknown)?;
+        self.manifest_at(&self.find(client).ok_or(Outside::Unknown)?, dialect)
+    }
+
+    /// Where a client is kept. It stays there for as long as the server runs.
+    pub fn find(&self, client: &ClientId) -> Option<Found> {
+        self.live.of(client).map(Found)
+    }
+
+    /// As [`Fleet::manifest`], of a client that was found before.
+    pub fn manifest_at(&self, Found(live): &Found, dialect: Dialect) -> Result<Arc<LiveManifest>, Outside> {
         live.contact.fetch_max(self.now().0, Ordering::Relaxed);
         let manifest = live.within(dialect, |state| Arc::clone(&state.manifest))?;
         live.fetched.fetch_max(manifest.version, Ordering::Relaxed);

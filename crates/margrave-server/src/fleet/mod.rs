@@ -39,6 +39,7 @@ use margrave_store::{Silence, Store};
 use margrave_wire::operator;
 use tokio::sync::{RwLock, broadcast};
 
+pub use client::Found;
 pub use error::Error;
 pub(crate) use event::time;
 pub use margrave_store::{Put, Standing, UsedSignature};

@@ -27,7 +27,7 @@ use super::registry::Mount;
 use super::share;
 use crate::admission::{Account, Admission, busy_retry};
 use crate::fleet::{self, Fleet};
-use crate::listener::{Calm, Guest, Inside, Reply};
+use crate::listener::{Calm, Guest, Inside, Reply, Seat};
 
 /// What the mutual-TLS listener offers: the standard's interface, the registry to pull from, and our extras.
 pub(crate) struct Interface {
@@ -60,12 +60,12 @@ impl Interface {
 
 impl Inside for Interface {
     fn answer(&self, guest: &Guest, mut request: Request<Incoming>) -> Reply {
-        let (Some(Caller(client)), Some(account)) = (&guest.caller, &guest.account) else {
+        let (Some(Caller(client)), Some(seat)) = (&guest.caller, &guest.seat) else {
             return Reply::Now(Refusal::NoCaller.at(request.uri().path()));
         };
         // Every request is a sign of life, whatever comes of it.
         self.fleet.touched(client);
-        if let Err(refusal) = self.charge(client, account) {
+        if let Err(refusal) = self.charge(client, &seat.account) {
             return Reply::Now(refusal.at(request.uri().path()));
         }
         if let Some(prefix) = &self.prefix {
@@ -79,16 +79,20 @@ impl Inside for Interface {
 
     /// Polls, which are by far the most.
     fn glance(&self, guest: &Guest, request: &Request<Incoming>) -> Option<Reply> {
-        let (Some(Caller(client)), Some(account)) = (&guest.caller, &guest.account) else { return None };
+        let (Some(Caller(client)), Some(seat)) = (&guest.caller, &guest.seat) else { return None };
         let path = request.uri().path();
         if !g2::is_poll(request.method(), self.prefix.as_ref().map_or(path, |prefix| prefix.below(path))) {
             return None;
         }
-        if let Err(refusal) = self.charge(client, account) {
+        if let Err(refusal) = self.charge(client, &seat.account) {
             self.fleet.touched(client);
             return Some(Reply::Now(refusal.at(path)));
         }
-        Some(match g2::poll(&self.api, client, request) {
+        let live = match &seat.client {
+            Some(found) => self.fleet.manifest_at(found, Dialect::Miaf),
+            None => self.api.manifest(client),
+        };
+        Some(match g2::poll(&self.api, client, live, request) {
             Poll::Now(response) => Reply::Now(response),
             Poll::Later(answer) => Reply::Later(answer),
         })
@@ -113,8 +117,8 @@ impl Inside for Interface {
         Refusal::Misaddressed.at(request.uri().path())
     }
 
-    fn account(&self, Caller(client): &Caller) -> Option<Arc<Account>> {
-        Some(self.admission.account(client))
+    fn seat(&self, Caller(client): &Caller) -> Option<Seat> {
+        Some(Seat { account: self.admission.account(client), client: self.fleet.find(client) })
     }
 }
 

@@ -47,7 +47,7 @@ use self::line::{Line, Stage};
 use self::lobby::{Lobby, Metered, Place};
 use self::paced::{Paced, WRITE_STALL_MAX};
 use crate::admission::Account;
-use crate::fleet::Clock;
+use crate::fleet::{Clock, Found};
 use crate::http::problem::Problem;
 use crate::http::{Arrival, Stopping};
 use crate::identity::Identity;
@@ -174,8 +174,15 @@ pub(crate) struct Guest {
     pub(crate) arrival: Arrival,
     pub(crate) address: SocketAddr,
     pub(crate) caller: Option<Caller>,
-    /// What it has used up of its rate; of callers that have one.
-    pub(crate) account: Option<Arc<Account>>,
+    pub(crate) seat: Option<Seat>,
+}
+
+/// What is kept for a caller while its connection lasts, so that no request has to look for it.
+pub(crate) struct Seat {
+    /// What it has used up of its rate.
+    pub(crate) account: Arc<Account>,
+    /// None for one that was not known when it came in.
+    pub(crate) client: Option<Found>,
 }
 
 /// A wait for others.
@@ -204,8 +211,7 @@ pub(crate) trait Inside: Send + Sync + 'static {
     /// The answer to a request that does not say which host it is for.
     fn misaddressed(&self, request: &http::Request<Incoming>) -> Response;
 
-    /// The account on which a caller's requests go.
-    fn account(&self, _caller: &Caller) -> Option<Arc<Account>> {
+    fn seat(&self, _caller: &Caller) -> Option<Seat> {
         None
     }
 }
@@ -499,8 +505,8 @@ async fn converse<S>(
     {
         return;
     }
-    let account = caller.as_ref().and_then(|caller| house.inside.account(caller));
-    let guest = Guest { arrival, address, caller, account };
+    let seat = caller.as_ref().and_then(|caller| house.inside.seat(caller));
+    let guest = Guest { arrival, address, caller, seat };
     tracing::debug!(listener = ?arrival, %address, open = house.crowd.len(), "connection opened");
     Box::pin(exchange(house, stream, guest, &line)).await;
     tracing::debug!(listener = ?arrival, %address, "connection closed");

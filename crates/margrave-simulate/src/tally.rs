@@ -255,6 +255,12 @@ impl Tally {
         self.unchanged.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// How long it is since somebody was last given a manifest.
+    pub(crate) fn since_manifest(&self) -> Duration {
+        let last = Duration::from_micros(self.last_manifest.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(last)
+    }
+
     pub(crate) fn manifest(&self) {
         let at = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.manifests.fetch_add(1, Ordering::Relaxed);

@@ -20,6 +20,10 @@ const DOCUMENT_SIZE_MAX: u64 = 1 << 20;
 const BUNDLE_SIZE_MAX: u64 = 4 << 20;
 /// How much longer than the wait it asked for a poll may take; a new connection alone may take half of that.
 const POLL_SLACK: Duration = Duration::from_secs(60);
+/// All have heard when nobody was told for this long.
+const NEWS_PAUSE: Duration = Duration::from_millis(200);
+/// A server that always has news for somebody does not keep the others from acting on theirs.
+const NEWS_TIME_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) struct Upstream {
     pub(crate) client: Client,
@@ -68,9 +72,7 @@ impl Upstream {
             return Ok(Polled::Unchanged { held_open });
         }
         self.tally.manifest();
-        // Thousands of devices share this machine, and are told at the same moment: what one does with the news must
-        // not keep the next from hearing of them.
-        tokio::task::yield_now().await;
+        self.others_have_heard().await;
         let body = Digest::of(&response.body);
         let promised =
             response.header(header::ETAG).map(|tag| tag.trim_start_matches("W/").trim_matches('"'));
@@ -88,6 +90,19 @@ impl Upstream {
         }
         *self.urls.lock().unwrap_or_else(PoisonError::into_inner) = urls;
         Ok(Polled::Manifest { manifest: listing.manifest, body, held_open })
+    }
+
+    /// A real device has a processor of its own. Thousands that share this one and are told at the same moment act on
+    /// the news when all have heard: what one does with them must not keep the next from hearing of them.
+    async fn others_have_heard(&self) {
+        let heard = Instant::now();
+        loop {
+            let pause = NEWS_PAUSE.saturating_sub(self.tally.since_manifest());
+            if pause.is_zero() || heard.elapsed() >= NEWS_TIME_MAX {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+        }
     }
 
     /// Everything the plan names, each verified against its digest.

@@ -47,11 +47,12 @@ pub(crate) fn writing(directory: &Path, page_count_max: Option<u32>) -> Result<C
         .and_then(|()| connection.execute_batch("PRAGMA synchronous = FULL"))
         // Checkpoints run on another connection (writer.rs), so that no caller waits for one.
         .and_then(|()| connection.query_row("PRAGMA wal_autocheckpoint = 0", [], |_| Ok(())))
-        .and_then(|()| connection.query_row("PRAGMA journal_size_limit = 67108864", [], |_| Ok(())))
+        // Twice what the log grows to before it begins anew: to cut it off each time would make somebody wait.
+        .and_then(|()| connection.query_row("PRAGMA journal_size_limit = 268435456", [], |_| Ok(())))
         .map_err(OpenError::Sqlite)?;
-    // In kilobytes: what one publication to ten thousand devices changes, so that it is written once. It is taken as
-    // it is needed.
-    connection.execute_batch("PRAGMA cache_size = -65536").map_err(OpenError::Sqlite)?;
+    // In kilobytes, taken as they are needed and not given back. A publication to ten thousand devices changes more than
+    // fits, but most of that is new and written once either way.
+    connection.execute_batch("PRAGMA cache_size = -16384").map_err(OpenError::Sqlite)?;
     migrate(&mut connection, MIGRATIONS)?;
     if let Some(pages) = page_count_max {
         connection

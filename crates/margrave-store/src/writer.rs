@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc as queue, oneshot};
@@ -23,11 +23,18 @@ use crate::{connection, event};
 
 /// At 20 µs of work each this keeps a commit below some ten milliseconds, and the wait for the disk is long paid off.
 const BATCH_MAX: usize = 512;
+/// A commit that takes longer is worth a line for whoever looks for the reason.
+const SLOW: Duration = Duration::from_millis(50);
 /// Pages that a commit may add before a checkpoint is worth it (about 4 MB).
 const COMMITS_PER_CHECKPOINT: u32 = 200;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(2);
-/// Under writes without a pause a passive checkpoint never catches up; beyond this the writer stops once and lets it.
-const LOG_PAGES_MAX: i64 = 16 * 1024;
+/// Under writes without a pause a passive checkpoint never catches up; beyond this (128 MB) the writer stops once and
+/// lets it.
+const LOG_PAGES_MAX: i64 = 32 * 1024;
+/// The writer must not stop for long, so before it does, checkpoints follow each other until so little is left, each
+/// having less to do than the one before.
+const LEFT_PAGES_MAX: i64 = 256;
+const CHECKPOINTS_IN_A_ROW_MAX: usize = 8;
 
 /// One piece of work inside a transaction.
 pub(crate) struct Tx<'a, 'c> {
@@ -175,7 +182,12 @@ fn write(
                 Err(_) => break,
             }
         }
+        let began = Instant::now();
         let events = commit(&connection, &mut batch);
+        let took = began.elapsed();
+        if took >= SLOW {
+            tracing::debug!(pieces = batch.len(), ?took, "a commit took long");
+        }
         if let Some(listener) = listener.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             events.iter().for_each(listener);
         }
@@ -186,10 +198,14 @@ fn write(
             commits = 0;
             let _wanted_already = nudge.try_send(());
         }
-        if log_full.swap(false, Ordering::Relaxed)
-            && let Err(error) = connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))
-        {
-            tracing::warn!(%error, "the log could not be brought into the database; will try again");
+        if log_full.swap(false, Ordering::Relaxed) {
+            let began = Instant::now();
+            match connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())) {
+                Ok(()) => tracing::debug!(took = ?began.elapsed(), "the log begins anew"),
+                Err(error) => {
+                    tracing::warn!(%error, "the log could not be brought into the database; will try again");
+                }
+            }
         }
     }
     if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
@@ -295,12 +311,25 @@ fn checkpoint(connection: &Connection, nudged: &mpsc::Receiver<()>, log_full: &A
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
             Ok(()) | Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
-        let pages = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1));
-        match pages {
+        match catch_up(connection) {
             Ok(pages) => log_full.store(pages > LOG_PAGES_MAX, Ordering::Relaxed),
             Err(error) => {
                 tracing::warn!(%error, "the log could not be brought into the database; will try again")
             }
         }
     }
+}
+
+/// Moves the log into the database file; how long it is. Where it has grown too long, does so again until hardly
+/// anything was added while the last one ran.
+fn catch_up(connection: &Connection) -> rusqlite::Result<i64> {
+    let mut length = 0;
+    for _ in 0..CHECKPOINTS_IN_A_ROW_MAX {
+        let before = length;
+        length = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))?;
+        if length <= LOG_PAGES_MAX || length - before <= LEFT_PAGES_MAX {
+            break;
+        }
+    }
+    Ok(length)
 }

@@ -198,7 +198,7 @@ fn write(
             commits = 0;
             let _wanted_already = nudge.try_send(());
         }
-        if log_full.swap(false, Ordering::Relaxed) {
+        if log_full.load(Ordering::Relaxed) {
             let began = Instant::now();
             match connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())) {
                 Ok(()) => tracing::debug!(took = ?began.elapsed(), "the log begins anew"),
@@ -206,6 +206,7 @@ fn write(
                     tracing::warn!(%error, "the log could not be brought into the database; will try again");
                 }
             }
+            log_full.store(false, Ordering::Relaxed);
         }
     }
     if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
@@ -310,6 +311,10 @@ fn checkpoint(connection: &Connection, nudged: &mpsc::Receiver<()>, log_full: &A
         match nudged.recv_timeout(CHECKPOINT_EVERY) {
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
             Ok(()) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        // Two at once would wait for each other.
+        if log_full.load(Ordering::Relaxed) {
+            continue;
         }
         match catch_up(connection) {
             Ok(pages) => log_full.store(pages > LOG_PAGES_MAX, Ordering::Relaxed),

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, ETAG, VARY};
+use http::header::{CACHE_CONTROL, ETAG};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Empty;
 use hyper::server::conn::http1;
@@ -47,7 +47,6 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
                     let headers = response.headers_mut();
                     headers.insert(ETAG, HeaderValue::from_static(ETAG_VALUE));
                     headers.insert(CACHE_CONTROL, HeaderValue::from_static("private"));
-                    headers.insert(VARY, HeaderValue::from_static("Accept"));
                     Ok::<_, Infallible>(response)
                 });
                 // How a connection ends is its client's business.

@@ -203,7 +203,7 @@ struct Run {
     /// Time between two polls, for servers that do not hold them open, such as 30s.
     #[arg(long, value_name = "TIME")]
     poll: Option<Seconds>,
-    /// How long a server may hold a poll open, such as 10m; it may answer earlier; 0s turns that off.
+    /// How long a server may hold a poll open, such as 5m; it may answer earlier; 0s turns that off.
     #[arg(long, value_name = "TIME")]
     wait: Option<Seconds>,
     /// Refuse a trust bundle whose number is lower than that of the one in use; otherwise that is only logged.
@@ -288,6 +288,9 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
                 if let Some(registry) = identity.registry.filter(|registry| !is_loopback(registry)) {
                     // Docker trusts plain HTTP on its own machine, and nothing else without being told.
                     let authority = identity::registry_authority(&data);
+                    if !authority.exists() {
+                        return Ok(ExitCode::SUCCESS);
+                    }
                     say(&format!(
                         "For images from the server's own registry, let Docker trust it:\n  install -D -m 644 {} /etc/docker/certs.d/{registry}/ca.crt",
                         authority.display()

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use margrave_device_api::g1::Terms;
+use margrave_device_api::g2::WAIT_MAX;
 use margrave_identity::message::Roots;
 use margrave_identity::tls::{device_server_config, web_server_config};
 use margrave_oci::reference::Host;
@@ -37,8 +38,8 @@ use crate::listener::{self, Door, Limits};
 use crate::rotation::Rotation;
 use crate::tasks;
 
-/// Two missed polls of a device that was told to ask every half minute, and some patience.
-const SILENT_AFTER: Duration = Duration::from_secs(120);
+/// Who has a poll held says nothing for as long as that lasts; and some patience for those on a bad line.
+const SILENT_AFTER: Duration = WAIT_MAX.saturating_add(Duration::from_secs(120));
 const ADMIN: &str = "admin";
 
 /// Why a server did not start. Each says what to do about it.

@@ -60,12 +60,13 @@ impl Upstream {
             request = request.header(header::IF_NONE_MATCH, g2::validator::tag(&held));
         }
         let is_held = !wait.is_zero();
-        let _waiting = is_held.then(|| self.tally.hold());
+        let waiting = is_held.then(|| self.tally.hold());
         if is_held {
             request = request.header(HeaderName::from_static("prefer"), format!("wait={}", wait.as_secs()));
         }
         let question = if is_held { Question::HeldPoll } else { Question::Poll };
         let response = self.exchange(question, request).await?;
+        drop(waiting);
         let held_open = response.header("preference-applied").is_some_and(|applied| applied.contains("wait"));
         if response.status == StatusCode::NOT_MODIFIED {
             self.tally.unchanged();

@@ -18,6 +18,9 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005_device_origin.sql"),
 ];
 
+/// How long connections wait for each other.
+pub(crate) const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+
 pub(crate) const FILE_NAME: &str = "margrave.db";
 
 /// Takes the directory for this process; the lock ends with the file handle, also on `kill -9`.
@@ -79,7 +82,7 @@ pub(crate) fn checkpointing(directory: &Path) -> Result<Connection, rusqlite::Er
 }
 
 fn settle(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(Duration::from_secs(10))?;
+    connection.busy_timeout(BUSY_WAIT_MAX)?;
     // Plans must not depend on the values that are bound: where they do, SQLite compiles the statement anew for each
     // value, which takes many times as long as running it.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;

@@ -35,6 +35,8 @@ const LOG_PAGES_MAX: i64 = 32 * 1024;
 /// having less to do than the one before.
 const LEFT_PAGES_MAX: i64 = 256;
 const CHECKPOINTS_IN_A_ROW_MAX: usize = 8;
+/// How long writers wait for those who read from the log.
+const READERS_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// One piece of work inside a transaction.
 pub(crate) struct Tx<'a, 'c> {
@@ -200,8 +202,11 @@ fn write(
         }
         if log_full.load(Ordering::Relaxed) {
             let began = Instant::now();
-            match connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())) {
-                Ok(()) => tracing::debug!(took = ?began.elapsed(), "the log begins anew"),
+            match begin_anew(&connection) {
+                Ok(true) => tracing::debug!(took = ?began.elapsed(), "the log begins anew"),
+                Ok(false) => {
+                    tracing::debug!("somebody still reads from the log; it begins anew another time")
+                }
                 Err(error) => {
                     tracing::warn!(%error, "the log could not be brought into the database; will try again");
                 }
@@ -212,6 +217,14 @@ fn write(
     if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
         tracing::warn!(%error, "the log could not be brought into the database; the next start will do it");
     }
+}
+
+/// Lets the log begin anew, unless somebody reads from it for longer than others can be kept waiting for.
+fn begin_anew(connection: &Sql<'_>) -> rusqlite::Result<bool> {
+    connection.busy_timeout(READERS_WAIT_MAX)?;
+    let blocked = connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |row| row.get::<_, bool>(0));
+    connection.busy_timeout(connection::BUSY_WAIT_MAX)?;
+    blocked.map(|blocked| !blocked)
 }
 
 /// Makes the whole batch durable, or, if that fails, each piece alone: one piece that is too large for the

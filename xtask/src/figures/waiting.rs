@@ -177,7 +177,7 @@ fn publish(
     })?;
     table.row(format!("{what}: the operator's call is answered after"), seconds(answered), "");
     table.judged(
-        format!("{what}: from the operator's call until the last client is answered"),
+        format!("{what}: from the operator's call until the last client is answered (they act on it when all have heard)"),
         format!("{} (the first after {})", seconds(last), seconds(first)),
         "≤ 2 s",
         last <= Duration::from_secs(2),

@@ -172,27 +172,36 @@ struct OwnRegistry {
 }
 
 /// Servers of others have none, and say so in whatever way they speak of paths that they do not know. Where one is only
-/// busy nothing is concluded: nothing is settled yet, and whoever asks again shows the same certificate.
+/// busy nothing is concluded: nothing is settled yet, and whoever asks again shows the same certificate. One that does
+/// not answer at all may well be somebody else's, so a device joins without.
 async fn registry_of(link: &Link, client: &ClientId) -> Result<Option<OwnRegistry>, IdentityError> {
     let mut tries = 0;
     loop {
         tries += 1;
         let request = Request::post(registry_token_path(client)).timeout(ASK_TIME_MAX);
-        let (pause, error) = match link.send(request).await {
+        let (pause, given_up) = match link.send(request).await {
             Ok(response) if response.status.is_success() => return Ok(registry_in(&response)),
-            Ok(response) => match response.retry_after() {
-                Some(after) => (after, IdentityError::Busy { words: refusal(&response), after }),
+            Ok(response) => match response.retry_after().filter(|_| is_busy(response.status)) {
+                Some(after) => (after, Err(IdentityError::Busy { words: refusal(&response), after })),
                 None => return Ok(None),
             },
             Err(trouble) => {
-                (trouble.retry_after.unwrap_or(REGISTRY_PAUSE), IdentityError::Refused(trouble.message))
+                tracing::warn!(trouble = trouble.message, "the server says nothing of a registry of its own");
+                (trouble.retry_after.unwrap_or(REGISTRY_PAUSE), Ok(None))
             }
         };
         if tries == REGISTRY_TRIES_MAX {
-            return Err(error);
+            return given_up;
         }
         tokio::time::sleep(pause.min(ASK_EVERY)).await;
     }
+}
+
+fn is_busy(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::INTERNAL_SERVER_ERROR | StatusCode::SERVICE_UNAVAILABLE
+    )
 }
 
 /// What cannot be used must not be kept.

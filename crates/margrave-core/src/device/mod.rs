@@ -62,7 +62,7 @@ impl Settings {
             device,
             poll_every: Duration::from_secs(30),
             // As long as a server likes; it answers earlier when it does not like to.
-            poll_wait: Duration::from_secs(600),
+            poll_wait: Duration::from_secs(300),
             poll_backoff_max: Duration::from_secs(300),
             observe_every: Duration::from_secs(15),
             health_grace: Duration::from_secs(10),

@@ -221,8 +221,8 @@ impl House {
         let api = self.api.as_ref();
         match resource {
             Resource::Common(Common::Manifest) => {
-                let live = poll::current(api, client)?;
-                let (response, version) = match poll::ask(&live, &request.method, &request.headers)? {
+                let live = poll::asked_for(api, client, &request.headers)?;
+                let (response, version) = match poll::ask(&live, &request.method, &request.headers) {
                     Asked::Now(response, version) => (response, version),
                     Asked::Wait(waiting) => {
                         let answered = poll::wait(api, client, waiting).await;

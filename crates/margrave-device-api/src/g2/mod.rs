@@ -131,10 +131,12 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
         return Err(Refusal::Method(target.methods()));
     }
     match target {
-        Target::Manifest => match poll::ask(&*poll::current(api, client)?, &parts.method, &parts.headers)? {
-            Asked::Now(response, _) => Ok(response),
-            Asked::Wait(waiting) => Ok(poll::wait(api, client, waiting).await?.0),
-        },
+        Target::Manifest => {
+            match poll::ask(&*poll::asked_for(api, client, &parts.headers)?, &parts.method, &parts.headers) {
+                Asked::Now(response, _) => Ok(response),
+                Asked::Wait(waiting) => Ok(poll::wait(api, client, waiting).await?.0),
+            }
+        }
         Target::Document(Some((assignment, digest))) => {
             let content = api.document(client, assignment, digest).await.map_err(Refusal::Api)?;
             Ok(artifact(&parts, document::MEDIA_TYPE, digest, content.ok_or(Refusal::NoDocument)?))

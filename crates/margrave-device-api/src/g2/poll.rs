@@ -21,9 +21,9 @@ use super::{Refusal, asked_path, caught, refused};
 use crate::{DeviceApi, LiveManifest, Outside};
 
 /// How long a poll is held at most. A waiting client costs nothing but its place, and the fewer answers an idle
-/// day has, the less a metered line costs; what is between a client and us may allow less, which only the client
-/// can find out, and then asks for less.
-pub const WAIT_MAX: Duration = Duration::from_secs(600);
+/// day has, the less a metered line costs; but who waits says nothing, and a client that is gone has to be missed some
+/// day. What is between a client and us may allow less, which only the client can find out, and then asks for less.
+pub const WAIT_MAX: Duration = Duration::from_secs(300);
 
 const PATH: &str = "/api/v1/deployments";
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -39,9 +39,11 @@ pub enum Poll {
     Later(Pin<Box<dyn Future<Output = Response> + Send>>),
 }
 
-/// Whether a request is a poll; `path` is without what a listener takes off.
-pub fn is_poll(method: &Method, path: &str) -> bool {
-    method == Method::GET && path == PATH
+/// Whether a request is a poll that can be answered; `path` is without what a listener takes off.
+pub fn is_poll<B>(request: &Request<B>, path: &str) -> bool {
+    request.method() == Method::GET
+        && path == PATH
+        && preconditions::accepts(request.headers(), manifest::MEDIA_TYPE)
 }
 
 /// Answers a poll of `client`, whose manifest is `live`.
@@ -53,7 +55,7 @@ pub fn poll<B>(
 ) -> Poll {
     let asked = catch_unwind(AssertUnwindSafe(|| {
         let live = live.map_err(|outside| refused(client, outside))?;
-        ask(&live, request.method(), request.headers())
+        Ok(ask(&live, request.method(), request.headers()))
     }));
     match asked.unwrap_or(Err(Refusal::Broken)) {
         Ok(Asked::Now(response, _)) => Poll::Now(response),
@@ -90,24 +92,32 @@ pub(crate) struct Waiting {
     within: Duration,
 }
 
-pub(crate) fn ask(live: &LiveManifest, method: &Method, headers: &HeaderMap) -> Result<Asked, Refusal> {
-    // Before If-None-Match: who cannot read a manifest cannot hold one either (AMB-29).
-    if !preconditions::accepts(headers, manifest::MEDIA_TYPE) {
-        return Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE));
+/// The manifest to answer a request with. Who cannot read it is not given it, and cannot hold one either (AMB-29).
+pub(crate) fn asked_for(
+    api: &dyn DeviceApi,
+    client: &ClientId,
+    headers: &HeaderMap,
+) -> Result<Arc<LiveManifest>, Refusal> {
+    match preconditions::accepts(headers, manifest::MEDIA_TYPE) {
+        true => current(api, client),
+        false => Err(Refusal::NotAcceptable(manifest::MEDIA_TYPE)),
     }
+}
+
+pub(crate) fn ask(live: &LiveManifest, method: &Method, headers: &HeaderMap) -> Asked {
     let within = preconditions::wait(headers).map(|wait| wait.min(WAIT_MAX)).filter(|wait| !wait.is_zero());
     // What nearly everybody sends need not be taken apart.
     if within.is_none() && preconditions::names(headers, &live.etag) {
-        return Ok(Asked::Now(answer(live, true), live.version));
+        return Asked::Now(answer(live, true), live.version);
     }
     let tags = Tags::of(headers);
     let holds = tags.hold(&live.digest);
     match within {
         // A HEAD asks how things are, and nobody waits with it for how they will be.
         Some(within) if method == Method::GET && holds => {
-            Ok(Asked::Wait(Waiting { digest: live.digest, tags, within }))
+            Asked::Wait(Waiting { digest: live.digest, tags, within })
         }
-        _ => Ok(Asked::Now(answer(live, holds), live.version)),
+        _ => Asked::Now(answer(live, holds), live.version),
     }
 }
 
@@ -130,7 +140,7 @@ pub(crate) async fn wait(
     Ok((response, version))
 }
 
-pub(crate) fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<Arc<LiveManifest>, Refusal> {
+fn current(api: &dyn DeviceApi, client: &ClientId) -> Result<Arc<LiveManifest>, Refusal> {
     api.manifest(client).map_err(|outside| refused(client, outside))
 }
 

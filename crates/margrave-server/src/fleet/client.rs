@@ -74,12 +74,28 @@ impl Drop for Held<'_> {
     }
 }
 
+/// In which forms nobody waits any longer.
+#[derive(Default)]
+struct Released {
+    miaf: AtomicBool,
+    signed: AtomicBool,
+}
+
+impl Released {
+    fn of(&self, dialect: Dialect) -> &AtomicBool {
+        match dialect {
+            Dialect::Miaf => &self.miaf,
+            Dialect::Signed => &self.signed,
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Clients {
     known: RwLock<HashMap<ClientId, Arc<Live>>>,
     telling: Telling,
-    /// Nothing is held any more.
-    released: AtomicBool,
+    /// For whom nothing is held any more.
+    released: Released,
     /// Which signed clients have a device of that name. Their own names are numbers that we made up, so people
     /// call these devices by the names that they gave themselves.
     signed_devices: RwLock<HashMap<DeviceId, BTreeSet<ClientId>>>,
@@ -267,7 +283,7 @@ impl Fleet {
         self.live.standing(client)
     }
 
-    /// As [`Fleet::standing`], of a client that is spoken to in this form; one of another form does not exist.
+    /// Whether the client may speak in this form; one that is spoken to in another does not exist in it.
     pub fn admits(&self, client: &ClientId, dialect: Dialect) -> Result<(), Outside> {
         self.live.of(client).ok_or(Outside::Unknown)?.within(dialect, |_| ())
     }
@@ -277,7 +293,7 @@ impl Fleet {
         self.live.dialect(client)
     }
 
-    /// The manifest to answer the client's request with; it counts as fetched, and asking as a sign of life.
+    /// The manifest to answer the client's request with; it counts as fetched.
     pub fn manifest(&self, client: &ClientId, dialect: Dialect) -> Result<Arc<LiveManifest>, Outside> {
         self.manifest_at(&self.find(client).ok_or(Outside::Unknown)?, dialect)
     }
@@ -289,7 +305,6 @@ impl Fleet {
 
     /// As [`Fleet::manifest`], of a client that was found before.
     pub fn manifest_at(&self, Found(live): &Found, dialect: Dialect) -> Result<Arc<LiveManifest>, Outside> {
-        live.contact.fetch_max(self.now().0, Ordering::Relaxed);
         let manifest = live.within(dialect, |state| Arc::clone(&state.manifest))?;
         live.fetched.fetch_max(manifest.version, Ordering::Relaxed);
         Ok(manifest)
@@ -305,7 +320,7 @@ impl Fleet {
         let changed = state.wait_for(|state| {
             state.standing != Standing::Accepted
                 || state.manifest.digest != than
-                || self.live.released.load(Ordering::Relaxed)
+                || self.live.released.of(live.dialect).load(Ordering::Relaxed)
                 || live.releases.load(Ordering::Relaxed) != releases
         });
         // The sender lives as long as `live`; only time can end this without a change.
@@ -332,11 +347,13 @@ impl Fleet {
         self.live.telling.over().await;
     }
 
-    /// Ends the wait of everybody who waits for a manifest, and of whoever comes later; for a server that stops.
-    pub fn release_waiting(&self) {
-        self.live.released.store(true, Ordering::Relaxed);
+    /// Ends the wait of everybody of this form who waits for a manifest, and of whoever comes later; for a server that
+    /// stops.
+    pub fn release_waiting(&self, dialect: Dialect) {
+        self.live.released.of(dialect).store(true, Ordering::Relaxed);
         let known = self.live.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.values().for_each(|live| live.state.send_modify(|_| {}));
+        let waiting = known.values().filter(|live| live.dialect == dialect);
+        waiting.for_each(|live| live.state.send_modify(|_| {}));
     }
 
     pub async fn document(
@@ -352,11 +369,17 @@ impl Fleet {
         Ok(self.store.bundle(client, digest).await?.map(Bytes::from))
     }
 
-    /// The client was heard of just now. Costs nothing; written down later, many at once.
+    /// The client was heard of just now: said when a request comes, and not when it is answered, which may be long
+    /// after. Costs nothing; written down later, many at once.
     pub fn touched(&self, client: &ClientId) {
-        if let Some(live) = self.live.of(client) {
-            live.contact.fetch_max(self.now().0, Ordering::Relaxed);
+        if let Some(found) = self.find(client) {
+            self.touched_at(&found);
         }
+    }
+
+    /// As [`Fleet::touched`], of a client that was found before.
+    pub fn touched_at(&self, Found(live): &Found) {
+        live.contact.fetch_max(self.now().0, Ordering::Relaxed);
     }
 
     /// Writes contacts to the store, and finishes what was left undone; called on a timer and before stopping.

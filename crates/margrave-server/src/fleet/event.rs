@@ -39,7 +39,9 @@ fn named(mut event: Event, device: &DeviceRef) -> Event {
     if let Some(nameless) = event.device.replace(device.clone())
         && nameless != *device
     {
-        event.text = event.text.replace(&nameless.to_string(), &device.to_string());
+        if let Some(rest) = event.text.strip_prefix(&nameless.to_string()) {
+            event.text = format!("{device}{rest}");
+        }
     }
     event
 }

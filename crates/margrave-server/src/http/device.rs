@@ -80,18 +80,18 @@ impl Inside for Interface {
     /// Polls, which are by far the most.
     fn glance(&self, guest: &Guest, request: &Request<Incoming>) -> Option<Reply> {
         let (Some(Caller(client)), Some(seat)) = (&guest.caller, &guest.seat) else { return None };
+        // Who is not known, or asks for something else, takes the long way.
+        let found = seat.client.as_ref()?;
         let path = request.uri().path();
-        if !g2::is_poll(request.method(), self.prefix.as_ref().map_or(path, |prefix| prefix.below(path))) {
+        let below = self.prefix.as_ref().map_or(path, |prefix| prefix.below(path));
+        if !g2::is_poll(request, below) {
             return None;
         }
+        self.fleet.touched_at(found);
         if let Err(refusal) = self.charge(client, &seat.account) {
-            self.fleet.touched(client);
             return Some(Reply::Now(refusal.at(path)));
         }
-        let live = match &seat.client {
-            Some(found) => self.fleet.manifest_at(found, Dialect::Miaf),
-            None => self.api.manifest(client),
-        };
+        let live = self.fleet.manifest_at(found, Dialect::Miaf);
         Some(match g2::poll(&self.api, client, live, request) {
             Poll::Now(response) => Reply::Now(response),
             Poll::Later(answer) => Reply::Later(answer),

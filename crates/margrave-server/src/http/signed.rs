@@ -6,18 +6,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::HttpBody as _;
 use axum::response::Response;
-use bytes::Bytes;
 use http::Request;
 use hyper::body::Incoming;
-use margrave_core::capabilities::Capabilities;
-use margrave_core::digest::Digest;
-use margrave_core::id::{AssignmentId, ClientId, DeviceId};
+use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
-use margrave_core::report::Report;
 use margrave_device_api::g1::{
     self, Applicant, Load, Onboarding, Sender, SignedApi, SignedClient, SignedStanding, Terms, UsedSignature,
 };
-use margrave_device_api::{Answer, ApiError, DeviceApi, LiveManifest, Outside, Put};
+use margrave_device_api::{Answer, ApiError};
 use margrave_wire::Dialect;
 use margrave_wire::identity::RegistryToken;
 
@@ -54,10 +50,9 @@ pub(crate) struct Interface {
 impl Interface {
     pub(crate) fn new(signed: Signed) -> Interface {
         let devices = Devices::new(Arc::clone(&signed.fleet), Dialect::Signed);
-        let heard = Heard { fleet: Arc::clone(&signed.fleet), devices };
         let (fleet, admission) = (Arc::clone(&signed.fleet), Arc::clone(&signed.admission));
         let terms = signed.terms.clone();
-        Interface { fleet, router: g1::router(Arc::new(heard), Arc::new(signed)), admission, terms }
+        Interface { fleet, router: g1::router(Arc::new(devices), Arc::new(signed)), admission, terms }
     }
 }
 
@@ -86,6 +81,10 @@ impl Inside for Interface {
     fn calm(&self) -> Calm {
         let fleet = Arc::clone(&self.fleet);
         Box::pin(async move { fleet.everybody_told().await })
+    }
+
+    fn over(&self) {
+        self.fleet.release_waiting(Dialect::Signed);
     }
 
     fn misaddressed(&self, request: &Request<Incoming>) -> Response {
@@ -151,7 +150,10 @@ impl SignedApi for Signed {
         match sender {
             Sender::Stranger => self.admission.charge_stranger(),
             Sender::Claims(client) => self.admission.claimed(client),
-            Sender::Proven(client) => self.admission.charge(&self.admission.account(client)),
+            Sender::Proven(client) => {
+                self.fleet.touched(client);
+                self.admission.charge(&self.admission.account(client))
+            }
         }
     }
 
@@ -171,75 +173,5 @@ impl SignedApi for Signed {
             .map(|UsedSignature { client, mark, until }| fleet::UsedSignature { client, mark, until })
             .collect();
         Box::pin(async move { self.fleet.keep_signatures(used).await.map_err(api_error) })
-    }
-}
-
-/// The fleet, which hears of a client only once its signature was checked: the router asks for nothing here before.
-struct Heard {
-    fleet: Arc<Fleet>,
-    devices: Devices,
-}
-
-impl Heard {
-    fn of(&self, client: &ClientId) -> &Devices {
-        self.fleet.touched(client);
-        &self.devices
-    }
-}
-
-impl DeviceApi for Heard {
-    fn admit(&self, client: &ClientId) -> Result<(), Outside> {
-        self.devices.admit(client)
-    }
-
-    fn manifest(&self, client: &ClientId) -> Result<Arc<LiveManifest>, Outside> {
-        self.of(client).manifest(client)
-    }
-
-    fn manifest_changed<'a>(
-        &'a self,
-        client: &'a ClientId,
-        than: Digest,
-        within: Duration,
-    ) -> Answer<'a, bool> {
-        self.of(client).manifest_changed(client, than, within)
-    }
-
-    fn document<'a>(
-        &'a self,
-        client: &'a ClientId,
-        assignment: AssignmentId,
-        digest: Digest,
-    ) -> Answer<'a, Result<Option<Bytes>, ApiError>> {
-        self.of(client).document(client, assignment, digest)
-    }
-
-    fn bundle<'a>(
-        &'a self,
-        client: &'a ClientId,
-        digest: Digest,
-    ) -> Answer<'a, Result<Option<Bytes>, ApiError>> {
-        self.of(client).bundle(client, digest)
-    }
-
-    fn put_capabilities<'a>(
-        &'a self,
-        client: &'a ClientId,
-        capabilities: Capabilities,
-        body: Bytes,
-    ) -> Answer<'a, Result<Put, ApiError>> {
-        self.of(client).put_capabilities(client, capabilities, body)
-    }
-
-    fn delete_capabilities<'a>(
-        &'a self,
-        client: &'a ClientId,
-        device: &'a DeviceId,
-    ) -> Answer<'a, Result<(), ApiError>> {
-        self.of(client).delete_capabilities(client, device)
-    }
-
-    fn report<'a>(&'a self, client: &'a ClientId, report: Report) -> Answer<'a, Result<Put, ApiError>> {
-        self.of(client).report(client, report)
     }
 }

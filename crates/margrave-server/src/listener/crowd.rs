@@ -132,13 +132,13 @@ impl Crowd {
         }
     }
 
-    /// Ends who has been quiet for too long, and asks those to end whose time has come.
+    /// Asks those to end whose time has come, and ends those who do not.
     pub(super) fn look_after(&self, quiet_time: Duration) {
         let now = Instant::now();
         let mut inner = self.inner();
-        let of_age = inner.present.iter().filter(|(_, present)| present.line.is_of_age(now, quiet_time));
-        let of_age: Vec<u64> = of_age.map(|(number, _)| *number).collect();
-        for number in of_age {
+        let due = inner.present.iter().filter(|(_, present)| present.line.is_due(now, quiet_time));
+        let due: Vec<u64> = due.map(|(number, _)| *number).collect();
+        for number in due {
             inner.ask_to_end(number);
         }
     }
@@ -261,15 +261,17 @@ mod tests {
         let mut all: Vec<_> =
             (0..40).map(|at| enter(&crowd, known(&format!("line-{}", at % 2))).unwrap()).collect();
         all.push(enter(&crowd, None).unwrap());
-        drop(asked(&all));
-        let left = crowd.len();
+        let (left, leaving) = (crowd.len(), crowd.inner().leaving);
         let ended = crowd.end_unless(|client, chain| {
             assert_eq!(client.as_str().as_bytes(), chain[0].as_ref());
             client.as_str() == "line-0"
         });
         assert_eq!(ended.await, 20);
+        // Who was displaced before is not asked twice.
+        let displaced = all.len() - 1 - 2 * CONNECTIONS_PER_CLIENT_MAX;
+        assert_eq!((leaving, crowd.inner().leaving), (displaced, displaced + CONNECTIONS_PER_CLIENT_MAX));
         assert_eq!(crowd.len(), left);
-        // Who was displaced before is not asked twice; the stranger has no chain.
+        // The stranger has no chain.
         let asked = asked(&all);
         assert!(!asked[40] && asked[39] && asked[25] && !asked[38]);
     }

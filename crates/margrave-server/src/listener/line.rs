@@ -15,6 +15,8 @@ use margrave_device_api::g2::WAIT_MAX;
 
 /// After its time has come, a connection may finish the request it is in; the longest is a held poll.
 const LAST_REQUEST_MAX: Duration = WAIT_MAX.saturating_add(Duration::from_secs(30));
+/// For one that is quiet and was asked to end: it may be in the middle of saying something.
+const GOODBYE_MAX: Duration = Duration::from_secs(2);
 /// For a moment that never comes, and in place of one while an answer is being given.
 const NEVER: u64 = u64::MAX;
 
@@ -96,15 +98,27 @@ impl Line {
         advanced
     }
 
-    /// Ends it if it has been quiet for too long, or has had the time for its last request. Whether its time has come
-    /// otherwise, so that it is to be asked to end.
-    pub(super) fn is_of_age(&self, now: Instant, quiet_time: Duration) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
+        self.quiet_since.load(Ordering::Relaxed) == NEVER
+    }
+
+    /// Whether its time has come and it is to be asked to end: it is old, or has been quiet for too long. One that was
+    /// asked before and does not end is ended here.
+    pub(super) fn is_due(&self, now: Instant, quiet_time: Duration) -> bool {
         let now = self.at(now);
         let quiet = now.saturating_sub(self.quiet_since.load(Ordering::Relaxed));
-        if quiet >= millis(quiet_time) || now >= self.over_at.load(Ordering::Relaxed) {
-            self.advance(Stage::Over);
+        let quiet_time = millis(quiet_time);
+        match self.stage() {
+            Stage::Open => quiet >= quiet_time || now >= self.life_end,
+            Stage::Ending => {
+                let had_its_time = now >= self.over_at.load(Ordering::Relaxed);
+                if had_its_time || quiet >= quiet_time.saturating_add(millis(GOODBYE_MAX)) {
+                    self.advance(Stage::Over);
+                }
+                false
+            }
+            Stage::Over => false,
         }
-        now >= self.life_end && self.stage() == Stage::Open
     }
 }
 
@@ -129,18 +143,20 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_line_ends_when_it_is_quiet_for_too_long_and_not_while_it_is_busy() {
+    fn a_quiet_line_is_asked_to_end_and_then_ended_and_a_busy_one_is_neither() {
         let line = Line::new(None);
-        let stage_at = |now: Instant| {
-            assert!(!line.is_of_age(now, QUIET));
-            line.stage()
-        };
         let busy = line.beat();
-        assert_eq!(stage_at(line.born + 20 * QUIET), Stage::Open);
+        assert!(line.is_busy() && !line.is_due(line.born + 20 * QUIET, QUIET));
         drop(busy);
         let quiet_end = line.born + Duration::from_millis(line.quiet_since.load(Ordering::Relaxed)) + QUIET;
-        assert_eq!(stage_at(quiet_end - MILLISECOND), Stage::Open);
-        assert_eq!(stage_at(quiet_end), Stage::Over);
+        assert!(!line.is_busy() && !line.is_due(quiet_end - MILLISECOND, QUIET));
+        assert!(line.is_due(quiet_end, QUIET) && line.ask_to_end(quiet_end));
+        // Something came after all, and is answered.
+        let busy = line.beat();
+        assert!(!line.is_due(quiet_end + GOODBYE_MAX, QUIET) && line.stage() == Stage::Ending);
+        drop(busy);
+        line.quiet_since.store(0, Ordering::Relaxed);
+        assert!(!line.is_due(line.born + QUIET + GOODBYE_MAX, QUIET) && line.stage() == Stage::Over);
         assert!(!line.ask_to_end(quiet_end), "it is over");
     }
 
@@ -149,12 +165,12 @@ mod tests {
         let line = Line::new(Some(QUIET));
         let _busy = line.beat();
         let age = line.born + QUIET;
-        assert!(!line.is_of_age(age - MILLISECOND, QUIET) && line.is_of_age(age, QUIET));
+        assert!(!line.is_due(age - MILLISECOND, QUIET) && line.is_due(age, QUIET));
         assert!(line.ask_to_end(age) && !line.ask_to_end(age));
         for (after, stage) in
             [(LAST_REQUEST_MAX - MILLISECOND, Stage::Ending), (LAST_REQUEST_MAX, Stage::Over)]
         {
-            assert!(!line.is_of_age(age + after, QUIET));
+            assert!(!line.is_due(age + after, QUIET));
             assert_eq!(line.stage(), stage);
         }
     }

@@ -203,6 +203,9 @@ pub(crate) trait Inside: Send + Sync + 'static {
     /// The guest's connection is to end after its request: what is only being held is to be answered now.
     fn ending(&self, _guest: &Guest) {}
 
+    /// Everybody was asked to end: nothing is to be held any longer, also not for guests that are not known.
+    fn over(&self) {}
+
     /// Ends when there is time for newcomers; soon, whatever happens.
     fn calm(&self) -> Calm {
         Box::pin(std::future::ready(()))
@@ -305,7 +308,9 @@ pub(crate) async fn serve(
         }
     }
     drop(listener);
+    // In this order, so that whoever held a poll hears with its answer that the connection ends.
     house.crowd.end_all();
+    house.inside.over();
     while house.lobby.give_way() {}
     let all_ended = async {
         while let Some(ended) = connections.join_next().await {
@@ -531,18 +536,24 @@ where
     let mut is_ending = false;
     let ended = poll_fn(|context| {
         loop {
-            if let Poll::Ready(result) = connection.as_mut().poll(context) {
-                return Poll::Ready(result);
-            }
-            match line.watched(context) {
-                Stage::Over => return Poll::Ready(Ok(())),
-                Stage::Ending if !is_ending => {
-                    is_ending = true;
-                    connection.as_mut().graceful_shutdown();
-                    inside.ending(guest);
+            // In the middle of an answer, first, so that the answer says that it is the last. Otherwise afterwards:
+            // a request that is here already is answered.
+            let mut end = line.is_busy() && line.stage() == Stage::Ending && !is_ending;
+            if !end {
+                if let Poll::Ready(result) = connection.as_mut().poll(context) {
+                    return Poll::Ready(result);
                 }
-                Stage::Open | Stage::Ending => return Poll::Pending,
+                match line.watched(context) {
+                    Stage::Over => return Poll::Ready(Ok(())),
+                    stage => end = stage == Stage::Ending && !is_ending,
+                }
             }
+            if !end {
+                return Poll::Pending;
+            }
+            is_ending = true;
+            connection.as_mut().graceful_shutdown();
+            inside.ending(guest);
         }
     });
     if let Err(error) = ended.await {

@@ -49,13 +49,6 @@ pub(crate) fn start(
     let of = Arc::clone(fleet);
     tasks.spawn(repeat("sweep the store", SWEEP_EVERY, stopping.clone(), async move || of.sweep().await));
 
-    // Held requests must not hold up a stop; the devices come back to the next process.
-    let (of, stop) = (Arc::clone(fleet), stopping.clone());
-    tasks.spawn(async move {
-        stop.wait().await;
-        of.release_waiting();
-    });
-
     let of = Arc::clone(registry);
     tasks.spawn(repeat("sweep the registry", SWEEP_EVERY, stopping.clone(), async move || {
         of.sweep(SWEEP_GRACE).await.map(drop)

@@ -40,7 +40,9 @@ async fn nobody_waits_for_a_server_that_stops() {
     let than = world.fleet.manifest(&client, Dialect::Miaf).unwrap().digest;
     let mut held = Box::pin(world.fleet.manifest_changed(&client, than, LONG));
     assert!(is_waiting(&mut held));
-    world.fleet.release_waiting();
+    world.fleet.release_waiting(Dialect::Signed);
+    assert!(is_waiting(&mut held));
+    world.fleet.release_waiting(Dialect::Miaf);
     assert!(!is_waiting(&mut held));
     assert!(!is_waiting(&mut Box::pin(world.fleet.manifest_changed(&client, than, LONG))));
 }
@@ -122,4 +124,19 @@ async fn what_became_durable_is_shown_although_whoever_asked_went_away() {
         }
     }
     assert!(published >= 1);
+}
+
+#[tokio::test]
+async fn what_a_client_is_answered_is_no_sign_of_its_life() {
+    let world = World::empty().await;
+    world.join("line-1", &[]).await;
+    let client = client("line-1");
+    world.fleet.touched(&client);
+    let heard = world.fleet.live.contact(&client).unwrap();
+    world.pass(60);
+    // It may have lost its power while its poll was held.
+    world.fleet.manifest(&client, Dialect::Miaf).unwrap();
+    assert_eq!(world.fleet.live.contact(&client), Some(heard));
+    world.fleet.touched(&client);
+    assert_eq!(world.fleet.live.contact(&client), Some(heard.after(Duration::from_secs(60))));
 }

@@ -38,10 +38,9 @@ pub(super) fn shown(names: &Clients, event: &Event) -> operator::Event {
 fn named(mut event: Event, device: &DeviceRef) -> Event {
     if let Some(nameless) = event.device.replace(device.clone())
         && nameless != *device
+        && let Some(rest) = event.text.strip_prefix(&nameless.to_string())
     {
-        if let Some(rest) = event.text.strip_prefix(&nameless.to_string()) {
-            event.text = format!("{device}{rest}");
-        }
+        event.text = format!("{device}{rest}");
     }
     event
 }

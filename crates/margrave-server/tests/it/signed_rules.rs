@@ -270,22 +270,25 @@ async fn a_client_that_asks_too_often_is_slowed_down_and_nobody_in_its_name_can_
     robot.manifest(&plant).await;
     // Right ones of the press, without a pause.
     let poll = press.seal(&Request::new("GET", press.path("deployments"), None));
-    let mut open = line(&plant).await;
-    let slowed = 'slowed: {
-        for _ in 0..10_000 {
-            let reply = poll.send(&mut open).await;
+    let mut lines = [line(&plant).await, line(&plant).await];
+    let mut refused = async |open: &mut Line| {
+        for answered in 0..10_000 {
+            let reply = poll.send(open).await;
             if reply.status != 200 {
-                break 'slowed reply;
+                return (answered, reply);
             }
         }
         panic!("ten thousand polls in a row were answered");
     };
+    let (answered, slowed) = refused(&mut lines[0]).await;
     let problem: Value = slowed.is(429).json();
     assert!(slowed.header("retry-after").parse::<u64>().unwrap() >= 1);
     assert_eq!((&problem["retryable"], &problem["status"]), (&true.into(), &429.into()));
     assert!(problem["error"].is_string() && problem["message"].is_string(), "{problem}");
-    // On another connection as well: it is the client that is counted.
-    poll.send(&mut line(&plant).await).await.is(429);
+    // On another connection as well, where no more pass than became free since: it is the client that is counted.
+    let (more, slowed) = refused(&mut lines[1]).await;
+    slowed.is(429);
+    assert!(more < answered / 2, "{more} after {answered}");
     robot.manifest(&plant).await;
 }
 

@@ -739,6 +739,38 @@ fn a_server_that_only_says_that_it_held_a_poll_is_asked_no_more_often_than_any()
 }
 
 #[test]
+fn a_poll_that_a_stopping_server_let_go_of_at_once_is_followed_by_the_next_one_soon() {
+    let mut world = polling();
+    world.settings.poll_wait = Duration::from_secs(300);
+    let mut pause_after = |held: Duration| loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Poll { .. }) => {
+                world.absorb(Event::Began(action));
+                world.now = world.now.after(held);
+                world.absorb(Event::Polled(Ok(Polled::Unchanged { held_open: true })));
+                break world.device.wake(&world.settings, world.now).unwrap().since(world.now);
+            }
+            Some(action) => {
+                world.absorb(Event::Began(action.clone()));
+                let event = world.perform(action);
+                world.absorb(event);
+            }
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    };
+    let (held, at_once) = (Duration::from_secs(300), Duration::from_millis(5));
+    pause_after(held);
+    assert!(pause_after(held) < Duration::from_secs(1));
+    // Once for each restart; a server that does nothing else is asked as rarely as any.
+    for _ in 0..2 {
+        let soon = pause_after(at_once);
+        assert!((1..5).contains(&soon.as_secs()), "{soon:?}");
+        assert!(pause_after(at_once) > Duration::from_secs(10));
+        assert!(pause_after(held) < Duration::from_secs(1));
+    }
+}
+
+#[test]
 fn a_server_that_makes_manifests_all_the_time_does_not_wear_the_disk_out() {
     let mut world = polling();
     let begun = world.now;

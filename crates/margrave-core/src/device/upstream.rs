@@ -28,6 +28,8 @@ pub(super) struct Upstream {
     asked: Option<(Moment, Duration)>,
     /// Up to when adopted manifests have used up their time ([`ADOPTION_EVERY`]).
     adopted_until: Moment,
+    /// The last poll was to be held and was answered at once.
+    hurried: bool,
     /// Something between us and the server cuts polls that are held open for longer.
     wait_max: Option<Duration>,
     /// A newer manifest whose documents are still to come.
@@ -47,8 +49,13 @@ pub(super) struct Upstream {
     heard: bool,
 }
 
+/// Between a poll that was held and the next one.
+const NEXT_PAUSE: Duration = Duration::from_millis(200);
 /// A poll that was held for less was not held, whatever the server says of it.
 const HELD_MIN: Duration = Duration::from_secs(1);
+/// The pause after a poll that was to be held and was answered at once: a server that stops lets go of all polls, also of
+/// those that reach it just then. One that does so again only says that it holds them.
+const HURRIED_PAUSE: Duration = Duration::from_secs(2);
 /// How often a manifest is adopted in the long run, and how many may come one upon the other. Each is written to the
 /// disk, which a server that makes new ones all the time would wear out.
 const ADOPTION_EVERY: Duration = Duration::from_secs(10);
@@ -197,22 +204,19 @@ impl Device {
             }
         };
         self.heard(now);
-        // The first poll did not offer to wait; the second may find a server that does.
-        let offered = std::mem::replace(&mut self.upstream.heard, true) || settings.poll_wait.is_zero();
         let lasted = self.upstream.asked.take().map(|(began, wait)| (now.since(began), wait));
-        let pause = |held_open: bool| {
-            // A server that holds polls open paces them itself; a little jitter keeps a fleet from marching in step.
-            // One that only says so would be asked all the time.
-            let held_open =
-                held_open && lasted.is_some_and(|(lasted, wait)| lasted >= HELD_MIN.min(wait / 2));
-            let pause = if held_open || !offered { Duration::from_millis(200) } else { settings.poll_every };
-            now.after(spread(pause, roll))
-        };
+        let first = !std::mem::replace(&mut self.upstream.heard, true);
         match outcome {
-            Polled::Unchanged { held_open } => self.upstream.ask.succeeded(pause(held_open)),
+            Polled::Unchanged { held_open } => {
+                let pause = self.pause(settings, first, held_open, lasted);
+                self.upstream.ask.succeeded(now.after(spread(pause, roll)));
+            }
             Polled::Manifest { manifest, body, held_open } => {
                 match manifest::judge(self.accepted_here(), &manifest, body) {
-                    Verdict::Unchanged => self.upstream.ask.succeeded(pause(held_open)),
+                    Verdict::Unchanged => {
+                        let pause = self.pause(settings, first, held_open, lasted);
+                        self.upstream.ask.succeeded(now.after(spread(pause, roll)));
+                    }
                     Verdict::Newer => {
                         self.upstream.staged = Some((manifest, body));
                         self.upstream.ask.succeeded(now);
@@ -226,6 +230,29 @@ impl Device {
                     }
                 }
             }
+        }
+    }
+
+    /// How long to wait after a poll that brought nothing new, give or take: jitter keeps a fleet from marching in step.
+    /// `lasted` is how long it was open, and how long it offered to be.
+    fn pause(
+        &mut self,
+        settings: &Settings,
+        first: bool,
+        held_open: bool,
+        lasted: Option<(Duration, Duration)>,
+    ) -> Duration {
+        // The first poll did not offer to wait; the second may find a server that does.
+        if first && !settings.poll_wait.is_zero() {
+            return NEXT_PAUSE;
+        }
+        // A server that holds polls open paces them itself. One that only says so would be asked all the time.
+        let in_time = lasted.is_some_and(|(lasted, wait)| lasted >= HELD_MIN.min(wait / 2));
+        let was_hurried = std::mem::replace(&mut self.upstream.hurried, held_open && !in_time);
+        match held_open {
+            true if in_time => NEXT_PAUSE,
+            true if !was_hurried => HURRIED_PAUSE,
+            _ => settings.poll_every,
         }
     }
 

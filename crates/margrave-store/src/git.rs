@@ -435,6 +435,11 @@ fn insert_token(sql: &Sql<'_>, client: &ClientId, token: &NewGitToken, at: Momen
     Ok(())
 }
 
+/// Whether any client has a repository.
+pub(crate) fn is_used(sql: &Sql<'_>) -> rusqlite::Result<bool> {
+    sql.statement("SELECT 1 FROM git_repository")?.exists([])
+}
+
 /// Writes down what the commit of a new manifest has to hold, if its client has a repository.
 pub(crate) fn record(sql: &Sql<'_>, client: &ClientId, new: &NewManifest, at: Moment) -> Result<(), Error> {
     let kept: Option<i64> = sql

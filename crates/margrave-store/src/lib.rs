@@ -42,7 +42,7 @@ pub use margrave_core::observed::{Observed, Outlook, Verdict};
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{
     AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Intent, MisfitRecord, NewManifest,
-    Publication, PublishError, WantedAssignment,
+    Part, Publication, PublishError, WantedAssignment,
 };
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;

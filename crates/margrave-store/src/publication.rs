@@ -5,6 +5,7 @@
 //! if another writer was faster, nothing is changed and the caller looks again.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc;
 
 use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::digest::{Digest, Document};
@@ -128,6 +129,31 @@ pub struct DeploymentRecord {
     pub removed: bool,
 }
 
+/// Clients of a publication as they are made; `None` says that these were all.
+pub type Part = Option<Vec<ClientPublication>>;
+
+/// The clients of a publication, in the order they came, for as often as it is attempted.
+struct Coming {
+    here: Vec<ClientPublication>,
+    more: Option<mpsc::Receiver<Part>>,
+}
+
+impl Coming {
+    /// Waits for it where it is still being made.
+    fn at(&mut self, index: usize) -> Result<Option<&ClientPublication>, PublishError> {
+        while index >= self.here.len()
+            && let Some(more) = &self.more
+        {
+            match more.recv() {
+                Ok(Some(part)) => self.here.extend(part),
+                Ok(None) => self.more = None,
+                Err(_) => return Err(PublishError::Unfinished),
+            }
+        }
+        Ok(self.here.get(index))
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     #[error("the deployment was changed by someone else")]
@@ -136,6 +162,8 @@ pub enum PublishError {
     ManifestMoved(ClientId),
     #[error("the package is not in the catalog any more")]
     PackageGone,
+    #[error("whoever made the publication stopped before its end")]
+    Unfinished,
     #[error(transparent)]
     Store(#[from] Error),
 }
@@ -143,8 +171,20 @@ from_database!(PublishError);
 
 impl Store {
     /// Makes a whole decision durable, or nothing of it.
-    pub async fn publish(&self, publication: Publication) -> Result<(), PublishError> {
-        self.write(move |tx| publish(tx, &publication)).await
+    pub async fn publish(&self, mut publication: Publication) -> Result<(), PublishError> {
+        let mut coming = Coming { here: std::mem::take(&mut publication.clients), more: None };
+        self.write(move |tx| publish(tx, &publication, &mut coming)).await
+    }
+
+    /// The same for one that is still being made: what is here is written meanwhile, which is half of the time for
+    /// thousands of clients. Others wait for as long as the making takes, so it must not wait for anything itself.
+    pub async fn publish_as_made(
+        &self,
+        mut publication: Publication,
+        more: mpsc::Receiver<Part>,
+    ) -> Result<(), PublishError> {
+        let mut coming = Coming { here: std::mem::take(&mut publication.clients), more: Some(more) };
+        self.write(move |tx| publish(tx, &publication, &mut coming)).await
     }
 
     /// The exact bytes of a document that the client's current or previous manifest lists.
@@ -336,8 +376,8 @@ fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {
     .collect()
 }
 
-fn publish(tx: &Tx<'_, '_>, publication: &Publication) -> Result<(), PublishError> {
-    let Publication { at, intent, clients, misfits, settled, events } = publication;
+fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> Result<(), PublishError> {
+    let Publication { at, intent, clients: _, misfits, settled, events } = publication;
     match intent {
         Some(Intent::Put { deployment, seen, by }) => put(tx.sql, deployment, *seen, by, *at)?,
         Some(Intent::Remove { id, seen, by }) => {
@@ -362,7 +402,8 @@ fn publish(tx: &Tx<'_, '_>, publication: &Publication) -> Result<(), PublishErro
         None => {}
     }
     let has_git = git::is_used(tx.sql)?;
-    for client in clients {
+    for index in 0.. {
+        let Some(client) = coming.at(index)? else { break };
         publish_client(tx.sql, client, has_git, *at)?;
     }
     if matches!(intent, Some(Intent::Remove { .. })) {

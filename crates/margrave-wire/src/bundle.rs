@@ -155,7 +155,7 @@ mod tests {
             [vec![], vec![0; 1024], text(1500), noise(100), noise(70_000), text(300_000), vec![0; 1 << 20]]
         {
             let gzip = flate2::GzBuilder::new().mtime(0).operating_system(255);
-            let mut anew = gzip.write(Vec::new(), Compression::new(6));
+            let mut anew = gzip.write(Vec::new(), Compression::fast());
             // In pieces, as an archive is written.
             content.chunks(512).for_each(|piece| anew.write_all(piece).unwrap());
             assert_eq!(super::gzip(&content), anew.finish().unwrap(), "{} bytes", content.len());

@@ -5,7 +5,7 @@
 //! get a new manifest, so the cost follows the change and not the fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use margrave_core::deployment::Deployment;
@@ -19,7 +19,7 @@ use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
     AssignmentChange, Candidate, ClientPicture, ClientPublication, DeviceRecord, HeldAssignment,
-    MisfitRecord, NewManifest, Publication, PublishError, Standing, Store, WantedAssignment,
+    MisfitRecord, NewManifest, Part, Publication, PublishError, Standing, Store, WantedAssignment,
 };
 use margrave_wire::bundle;
 
@@ -95,6 +95,8 @@ impl From<PublishError> for Unpublished {
             PublishError::PackageGone => Unpublished::Failed(Error::conflict(
                 "the package was removed from the catalog in between; add it again first",
             )),
+            // Who made it says why, before this is looked at.
+            PublishError::Unfinished => Unpublished::Failed(Error::conflict(error.to_string())),
             PublishError::Store(error) => Unpublished::Failed(error.into()),
         }
     }
@@ -460,19 +462,36 @@ impl Fleet {
 async fn publish(
     store: Store,
     live: Arc<Clients>,
-    mut publication: Publication,
+    publication: Publication,
     touched: Vec<Touched>,
 ) -> Result<Vec<ClientId>, Unpublished> {
-    for made in cores::spread(touched, WORTH_A_THREAD, next).await {
-        publication.clients.push(made.map_err(Unpublished::Failed)?);
-    }
-    let manifests: Vec<Shown> = publication.clients.iter().filter_map(shown).collect();
-    tracing::debug!(manifests = manifests.len(), "manifests are ready to be published");
-    store.publish(publication).await?;
+    let mut manifests: Vec<Shown> = publication.clients.iter().filter_map(shown).collect();
+    let (sender, parts) = mpsc::channel();
+    let (made, stored) = tokio::join!(make(touched, sender), store.publish_as_made(publication, parts));
+    manifests.extend(made.map_err(Unpublished::Failed)?);
+    stored?;
     tracing::debug!(manifests = manifests.len(), "manifests are durable");
     let clients = manifests.iter().map(|(client, ..)| client.clone()).collect();
     live.show(manifests);
     Ok(clients)
+}
+
+/// Makes what the clients get next and hands it to the store, part by part.
+async fn make(touched: Vec<Touched>, parts: mpsc::Sender<Part>) -> Result<Vec<Shown>, Error> {
+    let mut rest = touched.into_iter();
+    let work = std::iter::from_fn(|| Some(rest.by_ref().take(WORTH_A_THREAD).collect::<Vec<_>>()));
+    let work = work.take_while(|part| !part.is_empty()).collect();
+    let hand_on = parts.clone();
+    let made = cores::spread(work, 1, move |touched| {
+        let part = touched.into_iter().map(next).collect::<Result<Vec<_>, Error>>()?;
+        let manifests: Vec<Shown> = part.iter().filter_map(shown).collect();
+        // A store that refused already takes no more, and says itself why.
+        hand_on.send(Some(part)).ok();
+        Ok(manifests)
+    });
+    let made = made.await.into_iter().collect::<Result<Vec<_>, Error>>()?;
+    parts.send(None).ok();
+    Ok(made.into_iter().flatten().collect())
 }
 
 /// A manifest as its client is to see it.

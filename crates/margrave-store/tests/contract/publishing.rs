@@ -1,5 +1,7 @@
 //! Publishing: one transaction, compare-and-swap, content by digest.
 
+use std::time::Duration;
+
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeploymentName};
 use margrave_core::parameters::ParameterValue;
@@ -113,6 +115,51 @@ async fn of_many_publishes_from_one_picture_exactly_one_wins() {
     assert_eq!(documents("line-1"), [vec![winners[0]]]);
     assert_eq!(documents("line-2"), [vec![winners[0]; 2]]);
     assert_eq!(world.picture("line-1").await.manifest.version(), 2);
+}
+
+#[tokio::test]
+async fn a_publication_that_is_written_while_it_is_made_is_whole_or_not_there() {
+    let world = World::new();
+    world.join("line-1").await;
+    world.join("line-2").await;
+    let parts = async |text: &[u8]| {
+        let one = world.publication("line-1", &[("hello", text)]).await;
+        let two = world.publication("line-2", &[("hello", text)]).await;
+        [Some(vec![one]), Some(vec![two]), None]
+    };
+    let versions = async || {
+        [world.picture("line-1").await, world.picture("line-2").await]
+            .map(|picture| picture.manifest.version())
+    };
+    // Each comes when the one before has had its time to be written.
+    let publish = async |parts: Vec<Part>| {
+        let (sender, coming) = std::sync::mpsc::channel();
+        let publication = Publication { at: NOW, ..Default::default() };
+        let making = async {
+            for part in parts {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                // A store that refused it takes no more of it.
+                sender.send(part).ok();
+            }
+            drop(sender);
+        };
+        tokio::join!(world.store.publish_as_made(publication, coming), making).0
+    };
+    let [one, two, end] = parts(b"a").await;
+    publish(vec![one.clone(), two.clone(), end]).await.unwrap();
+    assert_eq!(versions().await, [2, 2]);
+    // Cut off before its end, wherever that is.
+    let [one, stale] = [parts(b"b").await[0].clone(), two];
+    for cut in [vec![], vec![one.clone()], parts(b"b").await[..2].to_vec()] {
+        let error = publish(cut).await.unwrap_err();
+        assert!(matches!(error, PublishError::Unfinished), "{error:?}");
+    }
+    // Refused when some of it was written: it is attempted once more, with what had come.
+    let error = publish(vec![one.clone(), stale, None]).await.unwrap_err();
+    assert!(matches!(error, PublishError::ManifestMoved(_)), "{error:?}");
+    assert_eq!(versions().await, [2, 2]);
+    publish(vec![one, None]).await.unwrap();
+    assert_eq!(versions().await, [3, 2]);
 }
 
 #[tokio::test]

@@ -271,7 +271,7 @@ async fn a_client_that_asks_too_often_is_slowed_down_and_nobody_in_its_name_can_
     // Right ones of the press, without a pause.
     let poll = press.seal(&Request::new("GET", press.path("deployments"), None));
     let mut lines = [line(&plant).await, line(&plant).await];
-    let mut refused = async |open: &mut Line| {
+    let refused = async |open: &mut Line| {
         for answered in 0..10_000 {
             let reply = poll.send(open).await;
             if reply.status != 200 {

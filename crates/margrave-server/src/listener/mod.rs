@@ -42,7 +42,7 @@ use tokio_rustls::server::TlsStream;
 use tower::ServiceExt as _;
 
 use self::answer::Answering;
-use self::crowd::{Crowd, Known};
+use self::crowd::{Crowd, Known, Presence};
 use self::line::{Line, Stage};
 use self::lobby::{Lobby, Metered, Place};
 use self::paced::{Paced, WRITE_STALL_MAX};
@@ -367,33 +367,31 @@ async fn watch_bundle(house: &House) -> std::convert::Infallible {
 }
 
 /// Takes one connection from its first byte to its last.
+///
+/// A future keeps the place of everything that ever went through it, for as long as it lasts. So the handshake is a box
+/// that is given back, and the conversation another one.
 async fn receive(house: Arc<House>, stream: TcpStream, address: SocketAddr) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%address, error = &error as &dyn std::error::Error, "the connection was gone at once");
         return;
     }
-    // What a handshake needs is given back before the conversation begins.
-    match &house.door {
-        Door::Local | Door::Signed(None) => {
-            converse(&house, stream, address, None, house.lobby.enter().0).await
-        }
+    let conversation = match &house.door {
+        Door::Local | Door::Signed(None) => converse(&house, stream, address, None, house.lobby.enter().0),
         Door::Web(tls) | Door::Signed(Some(tls)) => {
             let (mut place, left) = house.lobby.enter();
             let shaken = Box::pin(shake_hands(&house, &mut place, left, tls, stream, address)).await;
-            if let Some((stream, _)) = shaken {
-                converse(&house, stream, address, None, place).await;
-            }
+            let Some((stream, _)) = shaken else { return };
+            converse(&house, stream, address, None, place)
         }
         Door::Device { tls, identity, clock } => {
             let (mut place, left) = house.lobby.enter();
             let shaken = Box::pin(shake_hands(&house, &mut place, left, tls, stream, address)).await;
-            if let Some((stream, session)) = shaken
-                && let Some(admitted) = recognise(identity, clock, &stream, session, address)
-            {
-                converse(&house, stream, address, Some(admitted), place).await;
-            }
+            let Some((stream, session)) = shaken else { return };
+            let Some(admitted) = recognise(identity, clock, &stream, session, address) else { return };
+            converse(&house, stream, address, Some(admitted), place)
         }
-    }
+    };
+    conversation.await;
 }
 
 /// The stream behind a handshake, and what session it goes on with; nothing if it did not come about.
@@ -475,14 +473,18 @@ fn recognise(
     }
 }
 
+/// What is left of a connection once it is known who is there.
+type Conversation = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Serves a connection's requests until it ends.
-async fn converse<S>(
+fn converse<S>(
     house: &Arc<House>,
     stream: S,
     address: SocketAddr,
     admitted: Option<Admitted>,
     place: Place,
-) where
+) -> Conversation
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &house.limits;
@@ -497,10 +499,9 @@ async fn converse<S>(
     let chain = known.as_ref().map(|known| Arc::clone(&known.chain));
     let caller = known.as_ref().map(|known| Caller(known.client.clone()));
     let line = Line::new(lifetime);
-    let Some(_presence) = house.crowd.enter(known, &line) else {
+    let Some(presence) = house.crowd.enter(known, &line) else {
         tracing::warn!(listener = ?arrival, max = limits.connections, "no place for more connections");
-        // Still among the strangers, so there is a bound for these as well.
-        return Box::pin(turn_away(house, stream)).await;
+        return Box::pin(turn_away(Arc::clone(house), stream, place));
     };
     drop(place);
     // Whoever came in while the bundle was replaced was perhaps missed by those who looked at everybody (ID-113).
@@ -508,61 +509,79 @@ async fn converse<S>(
         && generation != Some(identity.bundle.generation())
         && identity.recognise(&chain, clock.now()).is_err()
     {
-        return;
+        return Box::pin(std::future::ready(()));
     }
     let seat = caller.as_ref().and_then(|caller| house.inside.seat(caller));
     let guest = Guest { arrival, address, caller, seat };
     tracing::debug!(listener = ?arrival, %address, open = house.crowd.len(), "connection opened");
-    Box::pin(exchange(house, stream, guest, &line)).await;
-    tracing::debug!(listener = ?arrival, %address, "connection closed");
+    exchange(Arc::clone(house), stream, guest, line, presence)
 }
 
 /// The requests of one connection, one after the other.
-async fn exchange<S>(house: &Arc<House>, stream: S, guest: Guest, line: &Arc<Line>)
+fn exchange<S>(
+    house: Arc<House>,
+    stream: S,
+    guest: Guest,
+    line: Arc<Line>,
+    presence: Presence,
+) -> Conversation
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (inside, guest) = (&house.inside, &guest);
-    let service = service_fn(|request: http::Request<Incoming>| {
-        let misaddressed = !answer::names_its_host(&request);
-        let glance = |request: &http::Request<Incoming>| match misaddressed {
-            true => Some(answer::last(inside.misaddressed(request))),
-            false => inside.glance(guest, request),
-        };
-        Answering::new(line.beat(), request, glance, |request| inside.answer(guest, request))
-    });
+    let guest = Arc::new(guest);
+    let service = {
+        let (house, guest, line) = (Arc::clone(&house), Arc::clone(&guest), Arc::clone(&line));
+        service_fn(move |request: http::Request<Incoming>| {
+            let misaddressed = !answer::names_its_host(&request);
+            let glance = |request: &http::Request<Incoming>| match misaddressed {
+                true => Some(answer::last(house.inside.misaddressed(request))),
+                false => house.inside.glance(&guest, request),
+            };
+            Answering::new(line.beat(), request, glance, |request| house.inside.answer(&guest, request))
+        })
+    };
     let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
-    let mut connection = pin!(builder().serve_connection(stream, service));
-    let mut is_ending = false;
-    let ended = poll_fn(|context| {
-        loop {
-            // In the middle of an answer, first, so that the answer says that it is the last. Otherwise afterwards:
-            // a request that is here already is answered.
-            let mut end = line.is_busy() && line.stage() == Stage::Ending && !is_ending;
-            if !end {
-                if let Poll::Ready(result) = connection.as_mut().poll(context) {
-                    return Poll::Ready(result);
+    let mut connection = Box::pin(builder().serve_connection(stream, service));
+    Box::pin(async move {
+        let mut is_ending = false;
+        let ended = poll_fn(|context| {
+            loop {
+                // In the middle of an answer, first, so that the answer says that it is the last. Otherwise
+                // afterwards: a request that is here already is answered.
+                let mut end = line.is_busy() && line.stage() == Stage::Ending && !is_ending;
+                if !end {
+                    if let Poll::Ready(result) = connection.as_mut().poll(context) {
+                        return Poll::Ready(result);
+                    }
+                    match line.watched(context) {
+                        Stage::Over => return Poll::Ready(Ok(())),
+                        stage => end = stage == Stage::Ending && !is_ending,
+                    }
                 }
-                match line.watched(context) {
-                    Stage::Over => return Poll::Ready(Ok(())),
-                    stage => end = stage == Stage::Ending && !is_ending,
+                if !end {
+                    return Poll::Pending;
                 }
+                is_ending = true;
+                connection.as_mut().graceful_shutdown();
+                house.inside.ending(&guest);
             }
-            if !end {
-                return Poll::Pending;
+        });
+        let Guest { arrival, address, .. } = *guest;
+        match ended.await {
+            Ok(()) => tracing::debug!(listener = ?arrival, %address, "connection closed"),
+            Err(error) => {
+                tracing::debug!(listener = ?arrival, %address, error = &error as &dyn std::error::Error, "connection ended");
             }
-            is_ending = true;
-            connection.as_mut().graceful_shutdown();
-            inside.ending(guest);
         }
-    });
-    if let Err(error) = ended.await {
-        tracing::debug!(address = %guest.address, error = &error as &dyn std::error::Error, "connection ended");
-    }
+        // The place is free when the socket is.
+        drop(connection);
+        drop(presence);
+    })
 }
 
-/// Answers one request with when to come back.
-async fn turn_away<S>(house: &Arc<House>, stream: S)
+/// Answers one request with when to come back. Whoever gets it is still among the strangers, so that there is a bound
+/// for these as well.
+async fn turn_away<S>(house: Arc<House>, stream: S, _place: Place)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

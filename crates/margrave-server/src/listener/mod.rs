@@ -514,69 +514,56 @@ where
     let seat = caller.as_ref().and_then(|caller| house.inside.seat(caller));
     let guest = Guest { arrival, address, caller, seat };
     tracing::debug!(listener = ?arrival, %address, open = house.crowd.len(), "connection opened");
-    exchange(Arc::clone(house), stream, guest, line, presence)
+    Box::pin(exchange(Arc::clone(house), stream, guest, line, presence))
 }
 
 /// The requests of one connection, one after the other.
-fn exchange<S>(
-    house: Arc<House>,
-    stream: S,
-    guest: Guest,
-    line: Arc<Line>,
-    presence: Presence,
-) -> Conversation
+async fn exchange<S>(house: Arc<House>, stream: S, guest: Guest, line: Arc<Line>, presence: Presence)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let guest = Arc::new(guest);
-    let service = {
-        let (house, guest, line) = (Arc::clone(&house), Arc::clone(&guest), Arc::clone(&line));
-        service_fn(move |request: http::Request<Incoming>| {
-            let misaddressed = !answer::names_its_host(&request);
-            let glance = |request: &http::Request<Incoming>| match misaddressed {
-                true => Some(answer::last(house.inside.misaddressed(request))),
-                false => house.inside.glance(&guest, request),
-            };
-            Answering::new(line.beat(), request, glance, |request| house.inside.answer(&guest, request))
-        })
-    };
+    let (inside, guest) = (&house.inside, &guest);
+    let service = service_fn(|request: http::Request<Incoming>| {
+        let misaddressed = !answer::names_its_host(&request);
+        let glance = |request: &http::Request<Incoming>| match misaddressed {
+            true => Some(answer::last(inside.misaddressed(request))),
+            false => inside.glance(guest, request),
+        };
+        Answering::new(line.beat(), request, glance, |request| inside.answer(guest, request))
+    });
     let stream = TokioIo::new(Paced::new(stream, WRITE_STALL_MAX));
-    let mut connection = Box::pin(builder().serve_connection(stream, service));
-    Box::pin(async move {
-        let mut is_ending = false;
-        let ended = poll_fn(|context| {
-            loop {
-                // In the middle of an answer, first, so that the answer says that it is the last. Otherwise
-                // afterwards: a request that is here already is answered.
-                let mut end = line.is_busy() && line.stage() == Stage::Ending && !is_ending;
-                if !end {
-                    if let Poll::Ready(result) = connection.as_mut().poll(context) {
-                        return Poll::Ready(result);
-                    }
-                    match line.watched(context) {
-                        Stage::Over => return Poll::Ready(Ok(())),
-                        stage => end = stage == Stage::Ending && !is_ending,
-                    }
+    let mut connection = pin!(builder().serve_connection(stream, service));
+    let mut is_ending = false;
+    let ended = poll_fn(|context| {
+        loop {
+            // In the middle of an answer, first, so that the answer says that it is the last. Otherwise afterwards:
+            // a request that is here already is answered.
+            let mut end = line.is_busy() && line.stage() == Stage::Ending && !is_ending;
+            if !end {
+                if let Poll::Ready(result) = connection.as_mut().poll(context) {
+                    return Poll::Ready(result);
                 }
-                if !end {
-                    return Poll::Pending;
+                match line.watched(context) {
+                    Stage::Over => return Poll::Ready(Ok(())),
+                    stage => end = stage == Stage::Ending && !is_ending,
                 }
-                is_ending = true;
-                connection.as_mut().graceful_shutdown();
-                house.inside.ending(&guest);
             }
-        });
-        let Guest { arrival, address, .. } = *guest;
-        match ended.await {
-            Ok(()) => tracing::debug!(listener = ?arrival, %address, "connection closed"),
-            Err(error) => {
-                tracing::debug!(listener = ?arrival, %address, error = &error as &dyn std::error::Error, "connection ended");
+            if !end {
+                return Poll::Pending;
             }
+            is_ending = true;
+            connection.as_mut().graceful_shutdown();
+            inside.ending(guest);
         }
-        // The place is free when the socket is.
-        drop(connection);
-        drop(presence);
-    })
+    });
+    let Guest { arrival, address, .. } = guest;
+    match ended.await {
+        Ok(()) => tracing::debug!(listener = ?arrival, %address, "connection closed"),
+        Err(error) => {
+            tracing::debug!(listener = ?arrival, %address, error = &error as &dyn std::error::Error, "connection ended");
+        }
+    }
+    drop(presence);
 }
 
 /// Answers one request with when to come back. Whoever gets it is still among the strangers, so that there is a bound

@@ -124,7 +124,7 @@ impl LiveBundle {
         chain: &[CertificateDer<'_>],
         now: Moment,
         own: &ServerName,
-    ) -> Result<Peer<ClientName>, Refusal> {
+    ) -> Result<Arc<Peer<ClientName>>, Refusal> {
         let key = Memory::key(chain);
         // The number before the bundle: should it be replaced in between, what follows is remembered under a number
         // that nobody asks for.
@@ -132,8 +132,8 @@ impl LiveBundle {
         if let Some(peer) = self.verified.recall(&key, generation, own, now) {
             return Ok(peer);
         }
-        let peer = verify_peer(chain, now, own, &self.current())?;
-        self.verified.remember(key, generation, own, now, &peer);
+        let peer = Arc::new(verify_peer(chain, now, own, &self.current())?);
+        self.verified.remember(key, generation, now, &peer);
         Ok(peer)
     }
 

@@ -158,7 +158,7 @@ impl Identity {
         &self,
         chain: &[CertificateDer<'_>],
         now: Moment,
-    ) -> Result<Peer<ClientName>, Refusal> {
+    ) -> Result<Arc<Peer<ClientName>>, Refusal> {
         self.bundle.verify_client(chain, now, &self.name)
     }
 

@@ -18,7 +18,7 @@ use super::sessions::Sessions;
 use super::tickets::Tickets;
 use super::{HTTP_1_1, TLS_1_3, no_tls12, other, provider};
 use crate::live::{LiveBundle, LiveSvid};
-use crate::verify::{ALGORITHMS, Peer, Refusal, log_refusal, verify_peer};
+use crate::verify::{ALGORITHMS, Refusal, log_refusal, verify_peer};
 
 /// The device listener: a client SVID is required, and refused in the handshake if it is not one of ours
 /// (ID-064, ID-190).
@@ -76,12 +76,12 @@ struct Verifier {
 
 impl Verifier {
     /// Asks `judge` about what was presented, with the name of our own server.
-    fn verify<N>(
+    fn verify<P>(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-        judge: impl FnOnce(&[CertificateDer<'_>], Moment, &ServerName) -> Result<Peer<N>, Refusal>,
+        judge: impl FnOnce(&[CertificateDer<'_>], Moment, &ServerName) -> Result<P, Refusal>,
     ) -> Result<(), rustls::Error> {
         let chain: Vec<CertificateDer<'_>> = std::iter::once(end_entity)
             .chain(intermediates)

@@ -5,7 +5,7 @@
 //! expires. Only acceptance is remembered. What is not remembered any more is verified as if it were new.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use margrave_core::digest::Digest;
@@ -32,16 +32,16 @@ struct Halves {
 struct Remembered {
     /// Of the bundle.
     generation: u64,
-    own: ServerName,
     /// A clock that goes back makes another question of it.
     since: Moment,
-    peer: Peer<ClientName>,
+    peer: Arc<Peer<ClientName>>,
 }
 
 impl Remembered {
     fn holds(&self, generation: u64, own: &ServerName, now: Moment) -> bool {
         self.generation == generation
-            && self.own == *own
+            // A client is only ever verified for the server that its name says.
+            && self.peer.name.server == *own
             && self.since <= now
             && !crate::certificate::is_expired(self.peer.not_after, now)
     }
@@ -64,27 +64,20 @@ impl Memory {
         generation: u64,
         own: &ServerName,
         now: Moment,
-    ) -> Option<Peer<ClientName>> {
+    ) -> Option<Arc<Peer<ClientName>>> {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let halves = &mut *halves;
         if let Some(remembered) = halves.newer.get(key) {
-            return remembered.holds(generation, own, now).then(|| remembered.peer.clone());
+            return remembered.holds(generation, own, now).then(|| Arc::clone(&remembered.peer));
         }
         let remembered = halves.older.remove(key)?;
-        let peer = remembered.holds(generation, own, now).then(|| remembered.peer.clone())?;
+        let peer = remembered.holds(generation, own, now).then(|| Arc::clone(&remembered.peer))?;
         halves.keep(*key, remembered);
         Some(peer)
     }
 
-    pub(crate) fn remember(
-        &self,
-        key: Digest,
-        generation: u64,
-        own: &ServerName,
-        now: Moment,
-        peer: &Peer<ClientName>,
-    ) {
-        let remembered = Remembered { generation, own: own.clone(), since: now, peer: peer.clone() };
+    pub(crate) fn remember(&self, key: Digest, generation: u64, now: Moment, peer: &Arc<Peer<ClientName>>) {
+        let remembered = Remembered { generation, since: now, peer: Arc::clone(peer) };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keep(key, remembered);
     }
 }
@@ -119,11 +112,11 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_who_comes_often_stays() {
         let (memory, forge, own) = (Memory::default(), Forge::new(), ServerName::parse(SERVER).unwrap());
-        let peer = verify_peer(&forge.chain().0, NOW, &own, &forge.bundle()).unwrap();
+        let peer = Arc::new(verify_peer(&forge.chain().0, NOW, &own, &forge.bundle()).unwrap());
         let key = |number: usize| Digest::of(&number.to_be_bytes());
-        memory.remember(key(0), 1, &own, NOW, &peer);
+        memory.remember(key(0), 1, NOW, &peer);
         for number in 1..=3 * CHAINS_MAX {
-            memory.remember(key(number), 1, &own, NOW, &peer);
+            memory.remember(key(number), 1, NOW, &peer);
             if number % 1000 == 0 {
                 assert!(memory.recall(&key(0), 1, &own, NOW).is_some(), "{number}");
             }

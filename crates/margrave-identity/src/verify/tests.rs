@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::forge::{CLIENT, Forge, NOW, SERVER, moment};
 use crate::live::LiveBundle;
@@ -268,7 +270,7 @@ fn id_067_a_second_look_comes_to_the_same_verdict() {
         let fresh = verify_peer::<ClientName>(&chain, now, own, &forge.bundle());
         for _ in 0..2 {
             let again = live.verify_client(&chain, now, own);
-            let fresh = fresh.clone().map_err(|refusal| refusal.code());
+            let fresh = fresh.clone().map(Arc::new).map_err(|refusal| refusal.code());
             assert_eq!(fresh, again.map_err(|refusal| refusal.code()));
         }
         fresh.map(drop).map_err(|refusal| refusal.code())

@@ -456,7 +456,7 @@ fn recognise(
     let generation = identity.bundle.generation();
     match identity.recognise(chain, now) {
         Ok(peer) => Some(Admitted {
-            known: Known { client: peer.name.client, chain: chain.into() },
+            known: Known { client: peer.name.client.clone(), chain: chain.into() },
             age: session.age,
             generation,
             valid: peer.not_after.since(now),

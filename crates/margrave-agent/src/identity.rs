@@ -83,6 +83,8 @@ pub struct Identity {
     /// The device interface.
     pub device_url: String,
     pub registry: Option<String>,
+    /// Whom the registry's certificate is from, as the server named it; `None` where it has no TLS.
+    pub(crate) registry_authority: Option<String>,
     pub credential: Credential,
     /// Where desired state comes from when not from the device interface.
     pub git: Option<GitSource>,
@@ -301,7 +303,16 @@ impl Place {
 
     /// From now on, this place is `identity`'s.
     fn settle(&self, identity: &Identity) -> Result<(), IdentityError> {
-        identity.save(&self.data)
+        identity.save(&self.data)?;
+        // What an earlier server named is not this one's.
+        let authority = registry_authority_in(&self.data);
+        match std::fs::remove_file(&authority) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(IdentityError::file("removed", &authority)(error));
+            }
+            _ => {}
+        }
+        identity.show_authority(&self.data)
     }
 }
 
@@ -363,9 +374,23 @@ impl Identity {
         }
     }
 
-    /// The authority behind the server's registry, as the server named it; `None` where it has no TLS.
-    pub(crate) fn registry_authority(&self, data: &Path) -> Result<Option<String>, IdentityError> {
-        match read_bounded(&registry_authority(data)) {
+    /// Lays the registry's authority beside the identity, for an engine on this device to trust. Done again at every
+    /// start: power may fail between the one file and the other.
+    pub(crate) fn show_authority(&self, data: &Path) -> Result<(), IdentityError> {
+        let path = registry_authority_in(data);
+        match &self.registry_authority {
+            Some(authority) if std::fs::read(&path).is_ok_and(|held| held == authority.as_bytes()) => Ok(()),
+            Some(authority) => write_secret(data, &path, authority.as_bytes()),
+            None => Ok(()),
+        }
+    }
+
+    /// [`Identity::registry_authority`], also where an earlier agent joined, who kept it beside the identity only.
+    pub(crate) fn authority_of_registry(&self, data: &Path) -> Result<Option<String>, IdentityError> {
+        if self.registry_authority.is_some() {
+            return Ok(self.registry_authority.clone());
+        }
+        match read_bounded(&registry_authority_in(data)) {
             Ok(pem) => Ok(Some(pem)),
             Err(IdentityError::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 Ok(None)
@@ -444,7 +469,7 @@ impl SvidCredential {
 }
 
 /// Where the authority of the server's registry is kept, for an engine on this device to trust.
-pub fn registry_authority(data: &Path) -> PathBuf {
+pub fn registry_authority_in(data: &Path) -> PathBuf {
     data.join("registry-authority.pem")
 }
 

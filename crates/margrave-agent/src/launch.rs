@@ -90,6 +90,7 @@ impl Launch {
     pub async fn prepare(self) -> Result<AgentConfig, LaunchError> {
         let Launch { data, runtime, capabilities, poll_every, poll_wait, refuse_older_bundle } = self;
         let identity = Identity::load(&data)?;
+        identity.show_authority(&data)?;
         let access = Access::open(&identity)?;
         let device = identity.device_id.clone();
         let simulated = matches!(runtime, RuntimeChoice::Simulated(_));
@@ -191,7 +192,7 @@ async fn compose_runtime(
         // Signatures open the device interface and nothing else.
         if let Access::Signed(_) = access {
             let host = Host::parse(registry).map_err(|error| address(&error))?;
-            let own = OwnRegistry::new(host, identity.registry_authority(&settings.data)?, login.clone());
+            let own = OwnRegistry::new(host, identity.authority_of_registry(&settings.data)?, login.clone());
             components = components.with_own(own.map_err(|error| address(&error))?);
         }
         settings.registry = Some(ImageRegistry { address: registry.clone(), login: Some(login) });

@@ -285,16 +285,8 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
                     "This device is now {}. Start it:\n  margrave-agent run --data {shown}",
                     identity.client_id
                 ));
-                if let Some(registry) = identity.registry.filter(|registry| !is_loopback(registry)) {
-                    // Docker trusts plain HTTP on its own machine, and nothing else without being told.
-                    let authority = identity::registry_authority(&data);
-                    if !authority.exists() {
-                        return Ok(ExitCode::SUCCESS);
-                    }
-                    say(&format!(
-                        "For images from the server's own registry, let Docker trust it:\n  install -D -m 644 {} /etc/docker/certs.d/{registry}/ca.crt",
-                        authority.display()
-                    ));
+                if let Some(words) = trust_words(&identity, &identity::registry_authority_in(&data)) {
+                    say(&words);
                 }
             }
             Ok(ExitCode::SUCCESS)
@@ -322,8 +314,25 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn is_loopback(registry: &str) -> bool {
-    margrave_http::Origin::parse(&format!("https://{registry}")).is_ok_and(|origin| origin.is_loopback())
+/// How to let Docker trust the server's registry. Docker trusts plain HTTP on its own machine, and nothing else without
+/// being told.
+fn trust_words(identity: &Identity, authority: &Path) -> Option<String> {
+    let registry = identity.registry.as_deref()?;
+    let origin = |text: &str| margrave_http::Origin::parse(text).ok();
+    let place = origin(&format!("https://{registry}"))?;
+    if place.is_loopback() || !authority.exists() {
+        return None;
+    }
+    let command = format!("install -D -m 644 {} /etc/docker/certs.d/{registry}/ca.crt", authority.display());
+    // A server that names somebody else's registry would have this device trust it in that one's place.
+    let joined = origin(&identity.url).is_some_and(|joined| joined.host() == place.host());
+    Some(match joined {
+        true => format!("For images from the server's own registry, let Docker trust it:\n  {command}"),
+        false => format!(
+            "The server says that its registry is {registry}, which is not the host that was joined. If you know that it is \
+             the server's, let Docker trust it:\n  {command}"
+        ),
+    })
 }
 
 impl Run {
@@ -400,6 +409,29 @@ fn tell(text: &str) {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn docker_is_to_trust_the_registry_of_the_host_that_was_joined_and_no_other_unasked() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = directory.path().join("registry-authority.pem");
+        let words = |registry: &str| {
+            let file = serde_json::json!({
+                "clientId": "line-1", "url": "https://plant.example:8443", "pin": "p", "registry": registry,
+                "deviceUrl": "https://plant.example:8444", "certificates": ["c"], "key": "k",
+                "trustBundle": { "keys": [] },
+            });
+            std::fs::write(directory.path().join("identity.json"), file.to_string()).unwrap();
+            trust_words(&Identity::load(directory.path()).unwrap(), &authority)
+        };
+        assert_eq!(words("plant.example:8443"), None);
+        std::fs::write(&authority, "pem").unwrap();
+        assert_eq!(words("127.0.0.1:5000"), None);
+        let own = words("plant.example:8443").unwrap();
+        assert!(
+            own.contains("/etc/docker/certs.d/plant.example:8443/ca.crt") && !own.contains("If you know")
+        );
+        assert!(words("images.example").unwrap().contains("not the host that was joined. If you know"));
+    }
 
     #[test]
     fn every_command_shows_an_example() {

@@ -23,6 +23,9 @@ pub(super) struct IdentityFile {
     pin: Option<String>,
     device_url: String,
     registry: Option<String>,
+    /// Agents before this had it only beside the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    registry_authority: Option<String>,
     certificates: Vec<String>,
     key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +48,8 @@ pub(super) struct Incomplete(&'static str);
 
 impl From<&Identity> for IdentityFile {
     fn from(identity: &Identity) -> Self {
-        let Identity { client_id, device_id, url, device_url, registry, credential, git } = identity.clone();
+        let Identity { client_id, device_id, url, device_url, registry, registry_authority, credential, git } =
+            identity.clone();
         let named = device_id.as_str() != client_id.as_str();
         let mut file = IdentityFile {
             form: identity.form(),
@@ -55,6 +59,7 @@ impl From<&Identity> for IdentityFile {
             pin: None,
             device_url,
             registry,
+            registry_authority,
             certificates: vec![],
             key: String::new(),
             trust_bundle: None,
@@ -116,6 +121,7 @@ impl TryFrom<IdentityFile> for Identity {
             url: file.url,
             device_url: file.device_url,
             registry: file.registry,
+            registry_authority: file.registry_authority,
             credential,
             git: file.git.filter(|_| file.form == Form::Git),
         })
@@ -186,6 +192,29 @@ mod tests {
             assert_eq!(written["deviceId"], file["deviceId"]);
             assert_eq!(written["git"], file["git"]);
         }
+    }
+
+    #[test]
+    fn the_authority_of_the_registry_is_part_of_the_identity_and_laid_beside_it_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path();
+        let beside = super::super::registry_authority_in(data);
+        let mut file = old();
+        // As an earlier agent left it: only beside.
+        std::fs::write(&beside, "old").unwrap();
+        let identity = read(&file).unwrap();
+        identity.show_authority(data).unwrap();
+        assert_eq!(identity.authority_of_registry(data).unwrap().as_deref(), Some("old"));
+        // In the identity: what is beside follows, also when power failed before it was written.
+        file["registryAuthority"] = "new".into();
+        let identity = read(&file).unwrap();
+        for _ in 0..2 {
+            identity.show_authority(data).unwrap();
+            assert_eq!(std::fs::read_to_string(&beside).unwrap(), "new");
+            std::fs::remove_file(&beside).unwrap();
+            assert_eq!(identity.authority_of_registry(data).unwrap().as_deref(), Some("new"));
+        }
+        assert_eq!(serde_json::to_value(IdentityFile::from(&identity)).unwrap()["registryAuthority"], "new");
     }
 
     #[test]

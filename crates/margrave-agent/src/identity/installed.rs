@@ -100,6 +100,7 @@ pub async fn install(
         url: origin.to_string(),
         device_url: origin.to_string(),
         registry: None,
+        registry_authority: None,
         credential: Credential::Svid(SvidCredential {
             certificates,
             key,

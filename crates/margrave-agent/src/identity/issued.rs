@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::{
     Credential, GitSource, Identity, IdentityError, SvidCredential, SvidSource, WebTrust, answer, key_error,
-    refusal, registry_authority, write_secret,
+    refusal, write_secret,
 };
 
 /// The server signs one certificate; whoever takes longer is not there.
@@ -57,6 +57,7 @@ pub async fn enroll(place: &super::Place, enrollment: Enrollment) -> Result<Iden
         url: url.trim_end_matches('/').to_owned(),
         device_url: joined.device_url,
         registry: joined.registry,
+        registry_authority: joined.web_authority,
         credential: Credential::Svid(SvidCredential {
             certificates: joined.certificates,
             key: key.to_pem(),
@@ -71,10 +72,6 @@ pub async fn enroll(place: &super::Place, enrollment: Enrollment) -> Result<Iden
     place.settle(&identity)?;
     let spent = join_key_in(data);
     std::fs::remove_file(&spent).map_err(IdentityError::file("removed", &spent))?;
-    if let Some(authority) = joined.web_authority {
-        let path = registry_authority(data);
-        std::fs::write(&path, authority).map_err(IdentityError::file("written", &path))?;
-    }
     Ok(identity)
 }
 

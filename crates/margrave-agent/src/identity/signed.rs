@@ -16,8 +16,8 @@ use margrave_wire::g1::{ONBOARDING_PATH, onboarding, registry_token_path};
 use margrave_wire::identity::RegistryToken;
 
 use super::{
-    Credential, Identity, IdentityError, Place, WebTrust, answer, create_private, key_error, read_bounded,
-    refusal, registry_authority, write_secret,
+    Credential, Identity, IdentityError, Place, WebTrust, answer, key_error, read_bounded, refusal,
+    write_secret,
 };
 use crate::clock;
 use crate::upstream::{Link, Proof, Seal};
@@ -98,9 +98,7 @@ pub async fn onboard(place: &Place, onboarding: Onboarding) -> Result<Identity, 
         None => ask(&link, &shown, patience).await?,
     };
     let registry = registry_of(&link, &client).await?;
-    let (registry, authority) = registry.map_or((None, None), |of| (Some(of.address), of.authority));
-    // In its place before the identity that needs it.
-    keep_authority(data, authority.as_deref())?;
+    let (registry, registry_authority) = registry.map_or((None, None), |of| (Some(of.address), of.authority));
     let identity = Identity {
         device_id: match device {
             Some(device) => device,
@@ -110,6 +108,7 @@ pub async fn onboard(place: &Place, onboarding: Onboarding) -> Result<Identity, 
         url: origin.to_string(),
         device_url: origin.to_string(),
         registry,
+        registry_authority,
         credential: Credential::Signed(credential),
         git: None,
     };
@@ -211,23 +210,6 @@ fn registry_in(response: &Response) -> Option<OwnRegistry> {
     let authority = token.web_authority;
     let usable = authority.as_deref().is_none_or(|pem| authority_client_config(pem).is_ok());
     usable.then_some(OwnRegistry { address, authority })
-}
-
-/// Keeps the authority of the server's registry for the engine and for us, or forgets that of an earlier server.
-fn keep_authority(data: &Path, authority: Option<&str>) -> Result<(), IdentityError> {
-    let path = registry_authority(data);
-    match authority {
-        Some(authority) => {
-            create_private(data).map_err(IdentityError::file("made", data))?;
-            std::fs::write(&path, authority).map_err(IdentityError::file("written", &path))
-        }
-        None => match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(IdentityError::file("removed", &path)(error))
-            }
-            _ => Ok(()),
-        },
-    }
 }
 
 /// How long to wait before the next question, or why there is none.

@@ -129,6 +129,14 @@ impl Shared {
     fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().expect("nobody panics while holding the lock")
     }
+
+    /// Sees to it that spare connections end, if there are any.
+    fn look_after(self: &Arc<Self>, idle: &mut Idle) {
+        if !idle.tended && !idle.connections.is_empty() && self.under_way.load(Ordering::Relaxed) > 0 {
+            idle.tended = true;
+            tokio::spawn(tend(Arc::downgrade(self)));
+        }
+    }
 }
 
 #[derive(Default)]
@@ -215,10 +223,7 @@ impl Lease {
             && idle.connections.len() < shared.limits.idle_connections
         {
             idle.connections.push(connection);
-            if !idle.tended && shared.under_way.load(Ordering::Relaxed) > 0 {
-                idle.tended = true;
-                tokio::spawn(tend(Arc::downgrade(&shared)));
-            }
+            shared.look_after(&mut idle);
         }
     }
 }
@@ -428,7 +433,9 @@ impl Client {
         loop {
             let mut connection = {
                 let mut idle = self.shared.idle();
-                idle.connections.pop()?
+                let connection = idle.connections.pop()?;
+                self.shared.look_after(&mut idle);
+                connection
             };
             let limits = &self.shared.limits;
             if connection.born.elapsed() >= limits.connection_age

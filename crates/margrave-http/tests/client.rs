@@ -265,6 +265,29 @@ async fn a_connection_beside_one_that_is_in_use_does_not_stay_for_long() {
 }
 
 #[tokio::test]
+async fn of_two_connections_that_rested_one_ends_when_the_other_is_in_use() {
+    let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let (address, _) = listen(move |number, stream| {
+        let ended = ended.clone();
+        async move {
+            serve_http(stream).await;
+            ended.send(number).unwrap_or_default();
+        }
+    })
+    .await;
+    let spare = Duration::from_millis(200);
+    let client = plain(address, Limits { spare, ..Limits::default() });
+    let get = || client.open(Request::get("/length/200000"));
+    let (one, other) = tokio::join!(get(), get());
+    one.unwrap().whole().await.unwrap();
+    other.unwrap().whole().await.unwrap();
+    // Now whoever looked after spare ones finds none, and goes.
+    tokio::time::sleep(2 * spare).await;
+    let _under_way = get().await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), ends.recv()).await.unwrap();
+}
+
+#[tokio::test]
 async fn id_106_after_a_reset_no_older_connection_is_used() {
     let (address, accepted) = listen(|_, stream| serve_http(stream)).await;
     let client = plain(address, Limits::default());

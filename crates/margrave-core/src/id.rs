@@ -1,12 +1,13 @@
 //! A type per kind of identifier, so that two of them cannot be swapped by accident.
 //!
 //! Every constructor checks; a value that exists is valid. Comparison is exact and case-sensitive
-//! everywhere (MI-G2-022).
+//! everywhere (MI-G2-022). Whoever needs one for itself shares the text: an id goes through many hands.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::digest::Digest;
@@ -31,14 +32,14 @@ impl InvalidId {
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $kind:literal, $rule:literal, $check:expr) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $name(String);
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[serde(try_from = "String")]
+        pub struct $name(Arc<str>);
 
         impl $name {
             pub fn parse(text: &str) -> Result<Self, InvalidId> {
                 let check: fn(&str) -> bool = $check;
-                if check(text) { Ok($name(text.to_owned())) } else { Err(InvalidId::new($kind, $rule, text)) }
+                if check(text) { Ok($name(text.into())) } else { Err(InvalidId::new($kind, $rule, text)) }
             }
 
             pub fn as_str(&self) -> &str {
@@ -68,7 +69,13 @@ macro_rules! text_id {
 
         impl From<$name> for String {
             fn from(id: $name) -> String {
-                id.0
+                id.as_str().to_owned()
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
     };
@@ -140,7 +147,7 @@ text_id! {
 impl DeviceId {
     /// The first segment: the gateway, or the device itself when it is nobody's child.
     pub fn gateway(&self) -> DeviceId {
-        DeviceId(self.0.split('/').next().expect("split yields at least one part").to_owned())
+        DeviceId(self.0.split('/').next().expect("split yields at least one part").into())
     }
 
     pub fn is_child(&self) -> bool {

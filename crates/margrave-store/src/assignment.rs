@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use margrave_core::digest::Digest;
 use margrave_core::id::{
-    AssignmentId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
+    AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
 };
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
@@ -197,6 +197,24 @@ pub(crate) fn one(sql: &Sql<'_>, id: AssignmentId) -> rusqlite::Result<Option<As
     sql.statement("SELECT * FROM assignment WHERE id = ?1")?
         .query_row([id.uuid().as_bytes()], read)
         .optional()
+}
+
+/// Takes a client's assignments back from the archive for as far as it was the retirement that put them there: the device
+/// was not asked to remove anything, and does not say again what it said before. Whether they are wanted is decided
+/// anew.
+pub(crate) fn revive(sql: &Sql<'_>, client: &ClientId) -> Result<(), Error> {
+    let retired: Vec<AssignmentRecord> = sql
+        .statement(
+            "SELECT * FROM assignment WHERE client = ?1 AND archived = 1 AND observed <> ?2
+             AND EXISTS (SELECT 1 FROM deployment WHERE deployment.id = assignment.deployment AND removed = 0)",
+        )?
+        .query_map((client.as_str(), State::Deleted.as_str()), read)?
+        .collect::<Result<_, _>>()?;
+    for mut record in retired {
+        record.archived = false;
+        write(sql, &record)?;
+    }
+    Ok(())
 }
 
 /// An assignment as far as a report can change it.

@@ -7,6 +7,7 @@ use margrave_core::moment::Moment;
 use margrave_wire::Dialect;
 use rusqlite::OptionalExtension as _;
 
+use crate::assignment;
 use crate::column::{self, Columns as _};
 use crate::event::NewEvent;
 use crate::sql::Sql;
@@ -76,6 +77,7 @@ impl Store {
             if tx.sql.statement(sql)?.execute([client.as_str()])? == 0 {
                 return Ok(exists(tx.sql, &client)?);
             }
+            assignment::revive(tx.sql, &client)?;
             tx.sql
                 .statement("UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1")?
                 .execute([client.as_str()])?;

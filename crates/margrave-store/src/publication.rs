@@ -517,12 +517,7 @@ fn publish_client(
         })
         .optional()?
         .ok_or_else(|| PublishError::ManifestMoved(client.clone()))?;
-    if let Some(new) = manifest {
-        swap_manifest(sql, client, *expected, bundle, new)?;
-        if has_git {
-            git::record(sql, client, new, at)?;
-        }
-    }
+    // Before the manifest, because it matters what was in the one before.
     for change in assignments {
         match change {
             AssignmentChange::Want(wanted) => want(sql, wanted, version, at)?,
@@ -536,6 +531,12 @@ fn publish_client(
                     assignment::write(sql, &record)?;
                 }
             }
+        }
+    }
+    if let Some(new) = manifest {
+        swap_manifest(sql, client, *expected, bundle, new)?;
+        if has_git {
+            git::record(sql, client, new, at)?;
         }
     }
     Ok(())
@@ -553,16 +554,16 @@ fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> R
         document,
     } = wanted.clone();
     let before = assignment::one(sql, id)?;
-    let unchanged =
-        before.as_ref().filter(|before| before.wanted && !before.archived && before.document == document);
-    let (changed_version, changed_at) = match unchanged {
+    let still = match before.as_ref().filter(|before| !before.archived) {
+        // Nobody wanted it for a while, but its client was never told: it was retired.
+        Some(before) if !before.wanted => is_listed(sql, before)?.then_some(before),
+        before => before,
+    };
+    let (changed_version, changed_at) = match still.filter(|before| before.document == document) {
         Some(before) => (before.changed_version, before.changed_at),
         None => (version, at),
     };
-    let wanted_since = match &before {
-        Some(before) if before.wanted && !before.archived => before.wanted_since,
-        _ => version,
-    };
+    let wanted_since = still.map_or(version, |before| before.wanted_since);
     // What an archived one last said belongs to an earlier life.
     let observed = before.filter(|before| !before.archived).and_then(|before| before.observed);
     let record = AssignmentRecord {
@@ -583,6 +584,18 @@ fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> R
     };
     assignment::write(sql, &record)?;
     Ok(())
+}
+
+/// Whether the client's manifest has what this assignment says.
+fn is_listed(sql: &Sql<'_>, assignment: &AssignmentRecord) -> rusqlite::Result<bool> {
+    sql.statement(
+        "SELECT 1 FROM document_reference WHERE client = ?1 AND assignment = ?2 AND digest = ?3 AND until IS NULL",
+    )?
+    .exists((
+        assignment.device.client.as_str(),
+        assignment.id.uuid().as_bytes(),
+        assignment.document.as_bytes(),
+    ))
 }
 
 /// Puts the new manifest in place of the one that was seen, with `old_bundle`, and keeps both fetchable.

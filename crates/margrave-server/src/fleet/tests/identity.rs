@@ -141,6 +141,40 @@ async fn what_changed_while_a_client_was_retired_is_what_it_gets() {
 }
 
 #[tokio::test]
+async fn what_a_device_said_before_it_was_retired_counts_when_it_is_accepted_again() {
+    let world = World::new().await;
+    for name in ["line-1", "line-2"] {
+        world.device(name, &[("site", "nord")]).await;
+    }
+    for deployment in ["same", "changed", "moved", "gone"] {
+        world.put(deployment, labelled("site", "nord")).await.unwrap();
+        world.report(deployment, "line-1", State::Installed).await;
+    }
+    world.put("gone", on(&["line-2"])).await.unwrap();
+    world.report("gone", "line-1", State::Deleted).await;
+    world.fleet.retire(&ann(), &device("line-1")).await.unwrap();
+    let mut changed = labelled("site", "nord");
+    changed.parameters.insert("greeting".into(), json!("hi"));
+    world.put("changed", changed).await.unwrap();
+    world.put("moved", on(&["line-2"])).await.unwrap();
+    let accepted = world.fleet.accept(&ann(), &device("line-1")).await.unwrap();
+    let states = |of: &operator::Device| -> Vec<(String, String, bool)> {
+        let all = of.assignments.iter();
+        all.map(|of| (of.deployment.clone(), of.state.clone(), of.current)).collect()
+    };
+    // The device has nothing new to say about the first, and something to do about the others.
+    let now = states(&accepted);
+    assert!(now.contains(&("same".into(), "INSTALLED".into(), true)), "{now:?}");
+    assert!(now.iter().any(|(name, _, current)| name == "changed" && !current), "{now:?}");
+    assert!(now.iter().any(|(name, state, _)| name == "moved" && state != "INSTALLED"), "{now:?}");
+    assert!(!now.iter().any(|(name, ..)| name == "gone"), "{now:?}");
+    world.report("changed", "line-1", State::Installed).await;
+    world.report("moved", "line-1", State::Deleted).await;
+    let settled = world.fleet.device(&device("line-1")).await.unwrap();
+    assert_eq!((settled.condition.as_str(), settled.assignments.len()), ("converged", 2));
+}
+
+#[tokio::test]
 async fn a_child_is_not_retired_and_its_gateway_not_by_mistake() {
     let world = World::new().await;
     world.device("gw", &[]).await;

@@ -239,9 +239,9 @@ async fn id_110_a_connection_has_an_age_and_an_idle_time() {
     }
 }
 
-#[tokio::test]
-async fn a_connection_beside_one_that_is_in_use_does_not_stay_for_long() {
-    let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
+/// A server, and the numbers of its connections as they end.
+async fn listen_for_ends() -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<usize>) {
+    let (ended, ends) = tokio::sync::mpsc::unbounded_channel();
     let (address, _) = listen(move |number, stream| {
         let ended = ended.clone();
         async move {
@@ -250,6 +250,12 @@ async fn a_connection_beside_one_that_is_in_use_does_not_stay_for_long() {
         }
     })
     .await;
+    (address, ends)
+}
+
+#[tokio::test]
+async fn a_connection_beside_one_that_is_in_use_does_not_stay_for_long() {
+    let (address, mut ends) = listen_for_ends().await;
     let client = plain(address, Limits { spare: Duration::from_millis(20), ..Limits::default() });
     let under_way = client.open(Request::get("/length/200000")).await.unwrap();
     for _ in 0..2 {
@@ -266,15 +272,7 @@ async fn a_connection_beside_one_that_is_in_use_does_not_stay_for_long() {
 
 #[tokio::test]
 async fn of_two_connections_that_rested_one_ends_when_the_other_is_in_use() {
-    let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
-    let (address, _) = listen(move |number, stream| {
-        let ended = ended.clone();
-        async move {
-            serve_http(stream).await;
-            ended.send(number).unwrap_or_default();
-        }
-    })
-    .await;
+    let (address, mut ends) = listen_for_ends().await;
     let spare = Duration::from_millis(200);
     let client = plain(address, Limits { spare, ..Limits::default() });
     let get = || client.open(Request::get("/length/200000"));

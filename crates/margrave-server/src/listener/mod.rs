@@ -20,12 +20,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::response::{IntoResponse as _, Response};
+use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -35,7 +36,7 @@ use margrave_identity::tls::{CONNECTION_AGE_MAX, Session, begin_session};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
@@ -368,41 +369,80 @@ async fn watch_bundle(house: &House) -> std::convert::Infallible {
 
 /// Takes one connection from its first byte to its last.
 ///
-/// A future keeps the place of everything that ever went through it, for as long as it lasts. So the handshake is a box
-/// that is given back, and the conversation another one.
+/// A future keeps the place of everything that ever went through it, for as long as it lasts, and a place in a task is
+/// dearer than one in a box. So all of a connection's life is in one box, the conversation where the handshake was, and
+/// what goes from the one to the other goes through no `await`.
 async fn receive(house: Arc<House>, stream: TcpStream, address: SocketAddr) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%address, error = &error as &dyn std::error::Error, "the connection was gone at once");
         return;
     }
-    let conversation = match &house.door {
-        Door::Local | Door::Signed(None) => converse(&house, stream, address, None, house.lobby.enter().0),
-        Door::Web(tls) | Door::Signed(Some(tls)) => {
-            let (mut place, left) = house.lobby.enter();
-            let shaken = Box::pin(shake_hands(&house, &mut place, left, tls, stream, address)).await;
-            let Some((stream, _)) = shaken else { return };
-            converse(&house, stream, address, None, place)
-        }
-        Door::Device { tls, identity, clock } => {
-            let (mut place, left) = house.lobby.enter();
-            let shaken = Box::pin(shake_hands(&house, &mut place, left, tls, stream, address)).await;
-            let Some((stream, session)) = shaken else { return };
-            let Some(admitted) = recognise(identity, clock, &stream, session, address) else { return };
-            converse(&house, stream, address, Some(admitted), place)
+    let tls = match &house.door {
+        Door::Web(tls) | Door::Device { tls, .. } => tls,
+        Door::Signed(Some(tls)) => tls,
+        Door::Local | Door::Signed(None) => {
+            let conversation = converse(&house, stream, address, None, house.lobby.enter().0).map(Box::pin);
+            return if let Some(conversation) = conversation {
+                conversation.await
+            };
         }
     };
-    conversation.await;
+    in_one_place(shake_hands(&house, tls, stream, address), |shaken| shaken.go_on(&house, address)).await;
 }
 
-/// The stream behind a handshake, and what session it goes on with; nothing if it did not come about.
+/// `first`, and then in the same box what `second` makes of its outcome.
+fn in_one_place<A, B, T>(first: A, second: impl Fn(T) -> Option<B> + Unpin) -> impl Future<Output = ()>
+where
+    A: Future<Output = Option<T>>,
+    B: Future<Output = ()>,
+{
+    let mut place = Box::pin(Either::<A, B>::Left(first));
+    poll_fn(move |context| {
+        loop {
+            let outcome = match place.as_mut().as_pin_mut() {
+                Either::Left(first) => ready!(first.poll(context)),
+                Either::Right(second) => return second.poll(context),
+            };
+            let Some(next) = outcome.and_then(&second) else { return Poll::Ready(()) };
+            place.as_mut().set(Either::Right(next));
+        }
+    })
+}
+
+/// A handshake that came about.
+struct Shaken {
+    stream: TlsStream<Metered>,
+    /// What the connection goes on with, where it may be resumed.
+    session: Option<Session>,
+    place: Place,
+}
+
+impl Shaken {
+    /// The rest of the connection, if it may go on.
+    fn go_on(
+        self,
+        house: &Arc<House>,
+        address: SocketAddr,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let Shaken { stream, session, place } = self;
+        let admitted = match &house.door {
+            Door::Device { identity, clock, .. } => {
+                Some(recognise(identity, clock, &stream, session, address)?)
+            }
+            Door::Local | Door::Web(_) | Door::Signed(_) => None,
+        };
+        converse(house, stream, address, admitted, place)
+    }
+}
+
+/// Nothing if the handshake did not come about.
 async fn shake_hands(
     house: &House,
-    place: &mut Place,
-    left: oneshot::Receiver<()>,
     tls: &Arc<ServerConfig>,
     stream: TcpStream,
     address: SocketAddr,
-) -> Option<(TlsStream<Metered>, Option<Session>)> {
+) -> Option<Shaken> {
+    let (mut place, left) = house.lobby.enter();
     let mut session = None;
     let begin = |connection: &mut rustls::ServerConnection| {
         if let Door::Device { identity, .. } = &house.door {
@@ -420,7 +460,7 @@ async fn shake_hands(
     };
     let arrival = house.door.arrival();
     match shaken {
-        Ok(Ok(stream)) => Some((stream, session)),
+        Ok(Ok(stream)) => Some(Shaken { stream, session, place }),
         Ok(Err(error)) => {
             tracing::debug!(listener = ?arrival, %address, error = &error as &dyn std::error::Error, "handshake failed");
             None
@@ -473,17 +513,14 @@ fn recognise(
     }
 }
 
-/// What is left of a connection once it is known who is there.
-type Conversation = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Serves a connection's requests until it ends.
+/// What is left of a connection once it is known who is there: serves its requests until it ends.
 fn converse<S>(
     house: &Arc<House>,
     stream: S,
     address: SocketAddr,
     admitted: Option<Admitted>,
     place: Place,
-) -> Conversation
+) -> Option<impl Future<Output = ()> + Send + use<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -501,7 +538,7 @@ where
     let line = Line::new(lifetime);
     let Some(presence) = house.crowd.enter(known, &line) else {
         tracing::warn!(listener = ?arrival, max = limits.connections, "no place for more connections");
-        return Box::pin(turn_away(Arc::clone(house), stream, place));
+        return Some(Either::Right(turn_away(Arc::clone(house), stream, place)));
     };
     drop(place);
     // Whoever came in while the bundle was replaced was perhaps missed by those who looked at everybody (ID-113).
@@ -509,12 +546,12 @@ where
         && generation != Some(identity.bundle.generation())
         && identity.recognise(&chain, clock.now()).is_err()
     {
-        return Box::pin(std::future::ready(()));
+        return None;
     }
     let seat = caller.as_ref().and_then(|caller| house.inside.seat(caller));
     let guest = Guest { arrival, address, caller, seat };
     tracing::debug!(listener = ?arrival, %address, open = house.crowd.len(), "connection opened");
-    Box::pin(exchange(Arc::clone(house), stream, guest, line, presence))
+    Some(Either::Left(exchange(Arc::clone(house), stream, guest, line, presence)))
 }
 
 /// The requests of one connection, one after the other.

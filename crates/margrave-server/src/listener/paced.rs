@@ -34,7 +34,8 @@ struct Stalled {
 
 /// Our side is closed; what still comes is thrown away.
 struct Linger {
-    until: Pin<Box<Sleep>>,
+    /// Most peers have closed before us.
+    until: Option<Pin<Box<Sleep>>>,
     bytes_left: usize,
 }
 
@@ -102,15 +103,15 @@ impl<S: AsyncRead + Unpin> Paced<S> {
     /// Ready once the peer has closed as well, or has had its time. Nothing that happens here is an error: all
     /// that had to be said was said.
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let linger = self.linger.get_or_insert_with(|| Linger {
-            until: Box::pin(sleep(LINGER_TIME_MAX)),
-            bytes_left: LINGER_BYTES_MAX,
-        });
+        let linger = self.linger.get_or_insert(Linger { until: None, bytes_left: LINGER_BYTES_MAX });
         let mut scratch = [0; 4096];
         loop {
             let mut buffer = ReadBuf::new(&mut scratch);
             match Pin::new(&mut self.inner).poll_read(context, &mut buffer) {
-                Poll::Pending => return linger.until.as_mut().poll(context),
+                Poll::Pending => {
+                    let until = linger.until.get_or_insert_with(|| Box::pin(sleep(LINGER_TIME_MAX)));
+                    return until.as_mut().poll(context);
+                }
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
                 Poll::Ready(Ok(())) => match linger.bytes_left.checked_sub(buffer.filled().len()) {
                     Some(left) if !buffer.filled().is_empty() => linger.bytes_left = left,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use margrave_http::{Client, Limits, Origin, Request, Trust, header};
+use margrave_http::{Client, Limits, Origin, Request, StatusCode, Trust, header};
 use margrave_wire::operator::{Context, CreateJoinToken, JoinToken, PREFIX, Problem};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
@@ -21,6 +21,8 @@ pub enum OperatorError {
     Address(String),
     #[error("the server could not be asked")]
     Unreachable(#[source] margrave_http::Error),
+    #[error("the server does not have it: {0}")]
+    NotFound(String),
     #[error("the server refused: {0}")]
     Refused(String),
     #[error("the server's answer makes no sense")]
@@ -62,9 +64,16 @@ impl Operator {
         self.ask(Request::post(format!("{PREFIX}/join-tokens")).json(&want)).await
     }
 
-    pub async fn retire(&self, device: &str) -> Result<(), OperatorError> {
+    /// Whether the server has a device of that name.
+    pub async fn knows(&self, device: &str) -> Result<bool, OperatorError> {
         let device = utf8_percent_encode(device, SEGMENT);
-        self.send(Request::post(format!("{PREFIX}/devices/{device}/retire"))).await.map(drop)
+        found(self.send(Request::get(format!("{PREFIX}/devices/{device}"))).await)
+    }
+
+    /// False where the server has no such device.
+    pub async fn retire(&self, device: &str) -> Result<bool, OperatorError> {
+        let device = utf8_percent_encode(device, SEGMENT);
+        found(self.send(Request::post(format!("{PREFIX}/devices/{device}/retire"))).await)
     }
 
     /// Any other question, with this operator's right.
@@ -84,6 +93,17 @@ impl Operator {
             Ok(problem) => format!("{} ({})", problem.title, problem.detail),
             Err(_) => format!("HTTP {}", response.status),
         };
-        Err(OperatorError::Refused(said))
+        Err(match response.status {
+            StatusCode::NOT_FOUND => OperatorError::NotFound(said),
+            _ => OperatorError::Refused(said),
+        })
+    }
+}
+
+fn found(answer: Result<margrave_http::Response, OperatorError>) -> Result<bool, OperatorError> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(OperatorError::NotFound(_)) => Ok(false),
+        Err(error) => Err(error),
     }
 }

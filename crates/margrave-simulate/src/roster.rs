@@ -66,8 +66,14 @@ pub enum RosterError {
     Damaged(PathBuf, #[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("{path} holds devices of {theirs}, not of {ours}; choose another directory for this server")]
     OtherServer { path: PathBuf, theirs: String, ours: String },
+    #[error(
+        "the server does not know {device}, which joined under its address: it is not the server that the devices in {path} belong to"
+    )]
+    Unknown { path: PathBuf, device: ClientId },
     #[error("{0} devices are more than one machine can simulate; {MEMBERS_MAX} is the most")]
     TooMany(usize),
+    #[error("the server could not be asked for the devices that it has")]
+    Ask(#[source] OperatorError),
     #[error("no devices have joined yet")]
     Empty,
     #[error("no token could be had for {0}")]
@@ -217,6 +223,16 @@ impl Roster {
         Ok(member.tls(self.desk()?))
     }
 
+    /// Whether the members are this server's: its address may be that of another one by now.
+    pub async fn check(&self, operator: &Operator) -> Result<(), RosterError> {
+        let Some(member) = self.members.keys().next() else { return Ok(()) };
+        match operator.knows(member.as_str()).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RosterError::Unknown { path: self.directory.clone(), device: member.clone() }),
+            Err(source) => Err(RosterError::Ask(source)),
+        }
+    }
+
     /// Lets devices join until there are `count`; `progress` hears how many there are.
     pub async fn fill(
         &mut self,
@@ -267,27 +283,35 @@ impl Roster {
         desk.sync()
     }
 
-    /// Retires every member at the server, and forgets them.
+    /// Retires every member at the server, and forgets them; `progress` hears of each. Those that the server does not
+    /// have are forgotten as well, and not counted.
     pub async fn remove(self, operator: &Operator, progress: impl Fn(usize)) -> Result<usize, RosterError> {
         let members: Arc<Vec<ClientId>> = Arc::new(self.members.keys().cloned().collect());
         let next = Arc::new(AtomicUsize::new(0));
         let mut workers = JoinSet::new();
+        let (told, mut gone) = tokio::sync::mpsc::channel(TOGETHER);
         for _ in 0..TOGETHER {
             let (operator, members, next) = (operator.clone(), members.clone(), next.clone());
+            let told = told.clone();
             workers.spawn(async move {
-                let mut retired = 0;
                 while let Some(client) = members.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = operator.retire(client.as_str()).await;
-                    result.map_err(|source| RosterError::Retire(client.clone(), source))?;
-                    retired += 1;
+                    let known = result.map_err(|source| RosterError::Retire(client.clone(), source))?;
+                    if told.send(known).await.is_err() {
+                        break;
+                    }
                 }
-                Ok::<usize, RosterError>(retired)
+                Ok::<(), RosterError>(())
             });
         }
+        drop(told);
         let mut retired = 0;
-        while let Some(ended) = workers.join_next().await {
-            retired += ended.expect("retiring does not panic")?;
+        while let Some(known) = gone.recv().await {
+            retired += usize::from(known);
             progress(retired);
+        }
+        while let Some(ended) = workers.join_next().await {
+            ended.expect("retiring does not panic")?;
         }
         for name in [MEMBERS, HOME] {
             let path = self.directory.join(name);

@@ -274,6 +274,22 @@ impl Store {
 
     /// The deployment of that name that is wanted, or the last one that is still going.
     pub async fn deployment(&self, name: &DeploymentName) -> Result<Option<DeploymentRecord>, Error> {
+    /// The deployments that want a device and were refused by what it is, by name, and why.
+    pub async fn left_out_of(&self, device: &DeviceRef) -> Result<Vec<(DeploymentName, Vec<String>)>, Error> {
+        let device = device.clone();
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT name, reasons FROM misfit JOIN deployment ON deployment.id = misfit.deployment
+                 WHERE client = ?1 AND device = ?2 AND removed = 0 ORDER BY name",
+            )?;
+            let rows = statement.query_map([device.client.as_str(), device.device.as_str()], |row| {
+                Ok((row.parsed("name")?, row.json("reasons")?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
         let name = name.clone();
         self.read(move |sql| {
             let mut statement = sql.statement(

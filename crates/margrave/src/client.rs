@@ -441,6 +441,13 @@ fn refusal(response: &Response) -> Trouble {
             Trouble::broke(text).hint("give a valid token with --operator-token, or `margrave login` anew")
         }
         StatusCode::FORBIDDEN => Trouble::broke(text),
+        StatusCode::NOT_FOUND => match ["device", "deployment", "package"]
+            .into_iter()
+            .find(|noun| text.starts_with(&format!("there is no {noun} ")))
+        {
+            Some(noun) => Trouble::refused(text).hint(format!("`margrave {noun} list` shows what there is")),
+            None => Trouble::refused(text),
+        },
         status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
             Trouble::refused(text)
         }
@@ -486,6 +493,13 @@ mod tests {
             violations: Vec::new(),
             misfits: Vec::new(),
         }
+    }
+
+    #[test]
+    fn who_names_what_is_not_there_is_told_where_to_look() {
+        let unknown = Problem { detail: "there is no device line-9".into(), ..problem(404) };
+        assert!(answer(404, Some(&unknown)).hinted().unwrap().contains("margrave device list"));
+        assert!(answer(404, Some(&problem(404))).hinted().is_none());
     }
 
     #[test]

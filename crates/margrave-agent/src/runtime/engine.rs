@@ -59,7 +59,7 @@ impl std::fmt::Display for ApiVersion {
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    #[error("no container engine is installed: none of {} exists", list(.looked))]
+    #[error("no container engine is installed or running: none of {} exists", list(.looked))]
     Missing { looked: Vec<PathBuf> },
     #[error(transparent)]
     Address(#[from] InvalidAddress),
@@ -93,7 +93,7 @@ impl From<EngineError> for Failure {
             }
         };
         let hint = match &error {
-            EngineError::Missing { .. } => " Install Docker or Podman, and start its socket.",
+            EngineError::Missing { .. } => " Install Docker or Podman if there is none, and start it.",
             EngineError::TooOld { .. } => " Install Docker 20.10 or newer.",
             EngineError::Unreachable { .. } => " Is it running, and may the agent use its socket?",
             _ => "",

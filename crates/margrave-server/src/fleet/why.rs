@@ -24,9 +24,14 @@ impl Fleet {
         if let Ok(device) = found(subject) {
             if let Some(record) = self.store.device(&device).await? {
                 let record = self.fresh(record);
+                let left_out = self.store.left_out_of(&device).await?;
                 let assignments = self.store.assignments(Scope::Devices(vec![device])).await?;
                 let converged = record.condition(self.silent_before()) == Condition::Converged;
-                let chain = self.device_causes(&record, &assignments);
+                let mut chain = self.device_causes(&record, &assignments);
+                if converged {
+                    let misfits = left_out.iter().map(|(name, reasons)| self.misfit(&record, name, reasons));
+                    chain.extend(misfits);
+                }
                 return Ok(operator::Why { subject: subject.to_owned(), converged, chain });
             }
             if let Some(why) = self.never_joined(subject, &device.client).await? {
@@ -88,11 +93,7 @@ impl Fleet {
         let id = self.live.spoken(&device.device);
         let chain = match misfit {
             _ if device.standing == Standing::Retired => self.unreachable_cause(device).into_iter().collect(),
-            Some(misfit) => {
-                let text = format!("{id} was left out of {name}: {}", misfit.reasons.join("; "));
-                let hint = "Choose another profile or device, or change what the device offers.";
-                vec![cause("misfit", text, Some(hint))]
-            }
+            Some(misfit) => vec![self.misfit(device, name, &misfit.reasons)],
             None => {
                 let text = format!(
                     "{name} is not meant for {id}: neither its name nor its labels are among the targets"
@@ -105,6 +106,21 @@ impl Fleet {
             }
         };
         Ok(operator::Why { subject: subject.to_owned(), converged: false, chain })
+    }
+
+    /// The device is wanted for a deployment that it cannot have.
+    fn misfit(&self, device: &DeviceRecord, name: &DeploymentName, reasons: &[String]) -> Cause {
+        let id = self.live.spoken(&device.device);
+        let text = format!("{id} was left out of {name}: {}", reasons.join("; "));
+        let said = device.capabilities.as_ref().and_then(|body| device.dialect.capabilities(body).ok());
+        let hosts = said.is_none_or(|said| said.hosting.is_some());
+        let hint = match hosts {
+            true => "Choose another profile or device, or change what the device offers.",
+            false => {
+                "Start a container engine with Compose v2 on the device; its agent says so by itself, and the device comes in."
+            }
+        };
+        cause("misfit", text, Some(hint))
     }
 
     /// From the device to the reason why it is not converged; one line that says so if it is.
@@ -241,7 +257,9 @@ fn hint_of(code: FailureCode) -> &'static str {
         FailureCode::NotEligible => {
             "Deploy to a device that has what the package asks for, or choose another profile."
         }
-        FailureCode::RuntimeMissing => "Install a container engine and Compose v2 on the device.",
+        FailureCode::RuntimeMissing => {
+            "Install a container engine and Compose v2 on the device, or start them if they are there."
+        }
         FailureCode::RuntimeUnreachable => {
             "Start the container engine on the device, and let the agent use its socket."
         }

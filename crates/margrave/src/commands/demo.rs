@@ -41,16 +41,22 @@ pub(crate) async fn run(screen: &Screen, args: cli::Demo) -> Result {
         }
     }
     screen.words("\nTaking everything away; a second Ctrl-C leaves at once.");
-    tokio::select! {
+    let kept = tokio::select! {
         ended = demo.end(screen) => ended?,
         () = stop.wait() => return Err(aborted()),
-    }
+    };
     if broke {
         return Err(
             Trouble::broke("a part of the server broke").hint("MARGRAVE_LOG=info shows more next time")
         );
     }
-    screen.words("Nothing of the demo is left.");
+    match kept {
+        Some(data) => screen.words(format_args!(
+            "The demo has ended. Its data is kept in {}; the same command goes on with it.",
+            data.display()
+        )),
+        None => screen.words("Nothing of the demo is left."),
+    }
     Ok(Answer::Done)
 }
 

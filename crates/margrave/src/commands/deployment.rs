@@ -180,21 +180,36 @@ async fn revert(
     deploy::finish(screen, client, &deployment, waiting).await
 }
 
-/// The revision that was asked for, or the newest that is neither wanted now nor a removal.
+/// The revision that was asked for, or the one before the one that is wanted now, or the last before it was removed.
+/// What was removed and deployed anew has nothing before that to go back to without being told which.
 fn chosen<'a>(
     name: &str,
     revisions: &'a [operator::Revision],
     to: Option<u64>,
 ) -> Result<&'a operator::Revision> {
     let hint = format!("`margrave deployment history {name}` shows its revisions");
-    match to {
-        Some(number) => revisions.iter().find(|revision| revision.revision == number).ok_or_else(|| {
+    if let Some(number) = to {
+        return revisions.iter().find(|revision| revision.revision == number).ok_or_else(|| {
             Trouble::refused(format!("{name} has no revision {number}, or it is not kept any more"))
                 .hint(hint)
-        }),
-        None => revisions.iter().find(|revision| !revision.current && !revision.removed).ok_or_else(|| {
-            Trouble::refused(format!("{name} was never anything else, so there is nothing to go back to"))
-                .hint(hint)
+        });
+    }
+    let is_wanted = revisions.first().is_some_and(|newest| newest.current);
+    let mut older = revisions.iter().filter(|revision| !revision.current);
+    match is_wanted {
+        true => match older.next() {
+            Some(before) if !before.removed => Ok(before),
+            Some(_) => Err(Trouble::refused(format!(
+                "{name} was removed and deployed anew, and was nothing else since then"
+            ))
+            .hint(format!("{hint}; name an earlier one with --to"))),
+            None => Err(Trouble::refused(format!(
+                "{name} was never anything else, so there is nothing to go back to"
+            ))
+            .hint(hint)),
+        },
+        false => older.find(|revision| !revision.removed).ok_or_else(|| {
+            Trouble::refused(format!("nothing is kept of {name} but that it was removed")).hint(hint)
         }),
     }
 }
@@ -309,7 +324,9 @@ mod tests {
             ("current old old", None, Some(2)),
             ("current old old", Some(1), Some(1)),
             ("current old old", Some(3), Some(3)),
-            ("current removed old", None, Some(1)),
+            ("current old removed old", None, Some(3)),
+            ("current removed old", None, None),
+            ("current removed old", Some(1), Some(1)),
             // It was removed: then the last that was wanted comes back.
             ("removed old old", None, Some(2)),
             ("current", None, None),

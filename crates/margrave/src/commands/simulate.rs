@@ -8,7 +8,7 @@ use margrave_http::Traffic;
 use margrave_simulate::fleet::{Behaviour, Fleet, Polling};
 use margrave_simulate::operator::Operator;
 use margrave_simulate::resources;
-use margrave_simulate::roster::{LABEL, Roster};
+use margrave_simulate::roster::{LABEL, Roster, RosterError};
 use margrave_simulate::tally::{Look, TimesLook, Trouble as Kind};
 use serde::Serialize;
 
@@ -37,6 +37,15 @@ pub(crate) async fn run(screen: &Screen, args: Simulate) -> Result {
     }
     let devices = args.devices as usize;
     check_files(devices)?;
+    roster.check(&operator).await.map_err(|error| {
+        let trouble = Trouble::because("these simulated devices cannot be used here", &error);
+        match error {
+            RosterError::Unknown { .. } => trouble.hint(
+                "forget them with `margrave simulate --remove` if their server is gone for good, or keep devices for this server elsewhere, with --data DIR",
+            ),
+            _ => trouble,
+        }
+    })?;
     let labels = unique(&args.labels).map_err(Trouble::broke)?;
     let joined = Instant::now();
     let before = roster.len();
@@ -80,11 +89,16 @@ pub(crate) async fn run(screen: &Screen, args: Simulate) -> Result {
     let summary = summary(screen, &fleet, &look, begun.elapsed());
     fleet.stop().await;
     ended.and(summary)?;
-    Ok(if errors == 0 { Answer::Done } else { Answer::No })
+    Ok(if errors == 0 && look.reached > 0 { Answer::Done } else { Answer::No })
 }
 
 async fn remove(screen: &Screen, roster: Roster, operator: &Operator) -> Result {
-    let progress = |done: usize| screen.words(format_args!("{done} retired"));
+    let all = roster.len();
+    let progress = |done: usize| {
+        if done > 0 && done.is_multiple_of(PROGRESS_EVERY) {
+            screen.words(format_args!("{done} retired"));
+        }
+    };
     let removed = roster.remove(operator, progress).await;
     let removed =
         removed.map_err(|error| Trouble::because("not all simulated devices were retired", &error))?;
@@ -92,6 +106,10 @@ async fn remove(screen: &Screen, roster: Roster, operator: &Operator) -> Result 
         screen.object(&serde_json::json!({ "retired": removed }))?;
     } else {
         screen.data(format_args!("{} retired and forgotten.", count(removed as u64, "simulated device")))?;
+        if removed < all {
+            let unknown = count((all - removed) as u64, "device");
+            screen.data(format_args!("{unknown} more forgotten that this server does not have."))?;
+        }
     }
     Ok(Answer::Done)
 }
@@ -318,6 +336,10 @@ fn summary(screen: &Screen, fleet: &Fleet, look: &Look, lasted: Duration) -> Res
     }
     screen.data("")?;
     screen.table(&times)?;
+    if look.errors() == 0 && look.reached == 0 {
+        return screen
+            .data("\nNot one device reached the server in this time; let it run for longer (--for).");
+    }
     if look.errors() == 0 {
         return screen.data("\nNo errors.");
     }

@@ -24,6 +24,7 @@ use self::devices::Plant;
 use self::engine::{Choice, Containers};
 use crate::client::Client;
 use crate::commands::package;
+use crate::commands::serve::quoted;
 use crate::exit::{Result, Trouble, chain};
 use crate::render::{Screen, count};
 
@@ -152,9 +153,11 @@ impl Demo {
         Err(trouble)
     }
 
-    /// Removes what the demo installed, stops devices and server, and removes its directory.
-    pub(crate) async fn end(self, screen: &Screen) -> Result<()> {
+    /// Removes what the demo installed, stops devices and server, and removes its directory unless it is to be kept;
+    /// says where that is.
+    pub(crate) async fn end(self, screen: &Screen) -> Result<Option<PathBuf>> {
         let Demo { server, plant, containers, data, .. } = self;
+        let kept = data.kept().map(Path::to_owned);
         let runtimes = plant.stop().await;
         let left = match &containers {
             Some(containers) => containers.clear(&runtimes).await,
@@ -163,7 +166,7 @@ impl Demo {
         server.stop().await;
         data.remove(screen);
         if left.is_empty() {
-            return Ok(());
+            return Ok(kept);
         }
         Err(Trouble::broke(format!("not everything could be removed: {}", left.join("; ")))
             .hint(format!("`docker ps --all --filter label={}` shows what is left", engine::LABEL_AGENT)))
@@ -325,6 +328,9 @@ async fn add_samples(server: &Server, data: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Tells a demo's directory from a server's, from its first moment on.
+const MARK: &str = "demo";
+
 /// The demo's directory.
 struct Data {
     path: PathBuf,
@@ -346,7 +352,26 @@ impl Data {
         };
         made.map_err(failed)?;
         let path = path.canonicalize().map_err(failed)?;
+        let mark = path.join(MARK);
+        // The mark is younger than the addresses, which earlier demos left.
+        let is_demo = mark.exists() || Addresses::file(&path).exists();
+        if path.join("identity").exists() && !is_demo {
+            return Err(Trouble::broke(format!(
+                "{} is the directory of a server, not of a demo",
+                path.display()
+            ))
+            .hint(format!(
+                "start that server with `margrave serve --data {}`, or give the demo another directory",
+                quoted(&path.display().to_string())
+            )));
+        }
+        std::fs::write(&mark, "").map_err(failed)?;
         Ok(Data { path, temporary })
+    }
+
+    /// Where it is, unless it goes with the demo.
+    fn kept(&self) -> Option<&Path> {
+        (!self.temporary).then_some(&self.path)
     }
 
     fn path(&self) -> &Path {
@@ -380,6 +405,15 @@ mod tests {
     }
 
     #[test]
+    fn the_directory_of_a_server_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("identity")).unwrap();
+        let trouble = Data::make(Some(dir.path())).map(drop).unwrap_err();
+        assert!(trouble.message().contains("of a server"), "{}", trouble.message());
+        assert!(!dir.path().join(MARK).exists());
+    }
+
+    #[test]
     fn only_the_usual_ports_give_way() {
         assert!(!Port::new(None, 8443).fixed);
         assert!(Port::new(Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9443))), 8443).fixed);
@@ -401,7 +435,12 @@ mod tests {
         assert!(!path.exists());
 
         let dir = tempfile::tempdir().unwrap();
-        Data::make(Some(dir.path())).unwrap().remove(&screen);
+        for _ in 0..2 {
+            let data = Data::make(Some(dir.path())).unwrap();
+            assert!(data.kept().is_some());
+            std::fs::create_dir_all(dir.path().join("identity")).unwrap();
+            data.remove(&screen);
+        }
         assert!(dir.path().exists());
     }
 }

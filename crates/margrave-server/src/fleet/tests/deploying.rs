@@ -253,6 +253,11 @@ async fn a_named_misfit_refuses_and_a_labelled_one_is_left_out_and_listed() {
         "{:?}",
         deployment.misfits
     );
+    let why = world.fleet.why("tiny").await.unwrap();
+    let codes: Vec<&str> = why.chain.iter().map(|cause| cause.code.as_str()).collect();
+    assert_eq!((why.converged, codes), (true, vec!["converged", "misfit"]));
+    assert!(why.chain[1].text.starts_with("tiny was left out of greeter: "), "{:?}", why.chain);
+    assert_eq!(world.fleet.why("big").await.unwrap().chain.len(), 1);
     let preview = world.fleet.preview(&name("other"), on(&["big", "tiny"])).await.unwrap();
     assert_eq!((preview.fits[0].device.as_str(), preview.fits[0].profile.as_str()), ("big", "small"));
     assert_eq!(preview.misfits[0].device, "tiny");

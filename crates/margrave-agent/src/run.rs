@@ -69,6 +69,8 @@ pub enum RunError {
 }
 
 /// How often to look for an engine that is not there: often enough for a technician who has just installed it.
+/// Where Linux says which life of the machine this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const LOOK_FOR_RUNTIME_EVERY: Duration = Duration::from_secs(15);
 /// Never sleep longer than this: clocks jump, and a device must notice.
 const NAP_MAX: Duration = Duration::from_secs(60);
@@ -328,6 +330,10 @@ impl Agent {
         }
         tracing::info!(client = %identity.client_id, documents = readings.len(), "restored from disk");
         agent.absorb(Event::IdentityIs(identity.principal()?));
+        match std::fs::read_to_string(BOOT_ID) {
+            Ok(boot) => agent.absorb(Event::Booted(boot.trim().to_owned())),
+            Err(error) => tracing::debug!(%error, "this system does not say when it was started"),
+        }
         agent.absorb(Event::Read(readings));
         agent.absorb(Event::CapabilitiesAre(capabilities_are));
         Ok(agent)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
 use crate::parameters::Answers;
+use crate::rollback::Rollback;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deployment {
@@ -15,6 +16,8 @@ pub struct Deployment {
     pub profile: Option<ProfileId>,
     pub answers: Answers,
     pub targets: Targets,
+    /// What devices do about an update that fails.
+    pub rollback: Rollback,
     /// Grows by one with every change; a writer names the revision it saw, so that changes never lose one another.
     pub revision: u64,
 }

@@ -23,5 +23,6 @@ pub mod package;
 pub mod parameters;
 pub mod publish;
 pub mod report;
+pub mod rollback;
 pub mod violation;
 pub mod workload;

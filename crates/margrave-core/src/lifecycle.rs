@@ -31,8 +31,6 @@ pub const STATES: [State; 8] =
     [Pending, Installing, Installed, Updating, Failed, RollingBack, Deleting, Deleted];
 
 /// The table of the design page. `any → DELETING` is written out, so that this list is the whole truth.
-/// The device does not go back to the last good document by itself yet: FAILED → ROLLINGBACK is legal and
-/// understood everywhere, and taken once deployments carry a rollback policy.
 /// DELETED has no way out: a deployment that comes back is a new assignment in PENDING.
 pub const TRANSITIONS: &[(State, State)] = &[
     (Pending, Installing),

@@ -83,10 +83,12 @@ pub enum FailureCode {
     DiskFull,
     /// Containers, networks or volumes could not be removed.
     RemoveFailed,
+    /// An update failed, and going back to what ran before failed as well.
+    RollbackFailed,
 }
 
 /// Every code, for the documentation's completeness check.
-pub const FAILURE_CODES: [FailureCode; 14] = [
+pub const FAILURE_CODES: [FailureCode; 15] = [
     FailureCode::DocumentInvalid,
     FailureCode::NotEligible,
     FailureCode::RuntimeMissing,
@@ -101,6 +103,7 @@ pub const FAILURE_CODES: [FailureCode; 14] = [
     FailureCode::Timeout,
     FailureCode::DiskFull,
     FailureCode::RemoveFailed,
+    FailureCode::RollbackFailed,
 ];
 
 /// Whether trying the same thing again can help.
@@ -127,16 +130,23 @@ impl FailureCode {
             FailureCode::Timeout => "timeout",
             FailureCode::DiskFull => "disk-full",
             FailureCode::RemoveFailed => "remove-failed",
+            FailureCode::RollbackFailed => "rollback-failed",
         }
+    }
+
+    /// Whether it may lie in what was applied. An engine that is away or a full disk would be so for any version.
+    pub fn blames_the_update(self) -> bool {
+        !matches!(self, FailureCode::RuntimeMissing | FailureCode::RuntimeUnreachable | FailureCode::DiskFull)
     }
 
     /// Everything that the world around the device can mend is worth another try: a technician plugs in a
     /// cable, installs an engine, or pushes the missing image, and the device must find out by itself.
     pub fn retry(self) -> Retry {
         match self {
-            FailureCode::DocumentInvalid | FailureCode::NotEligible | FailureCode::ArchiveInvalid => {
-                Retry::NotUntilManifestChanges
-            }
+            FailureCode::DocumentInvalid
+            | FailureCode::NotEligible
+            | FailureCode::ArchiveInvalid
+            | FailureCode::RollbackFailed => Retry::NotUntilManifestChanges,
             _ => Retry::Later,
         }
     }

@@ -10,6 +10,7 @@ use crate::digest::Digest;
 use crate::id::{AssignmentId, ComponentName, DeploymentName, DeviceId, DeviceRef, PackageId};
 use crate::package::{Component, Extensions, Package, Profile, ProfileKind};
 use crate::parameters::{ParameterValue, ResolvedParameter};
+use crate::rollback::Rollback;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
@@ -44,6 +45,8 @@ pub struct Hints {
     pub package_version: Option<String>,
     /// The manifest digest that each component's tag had when the server published (PK-053).
     pub pins: BTreeMap<ComponentName, Digest>,
+    /// What to do about an update that fails.
+    pub rollback: Rollback,
 }
 
 impl Workload {
@@ -73,8 +76,15 @@ impl Workload {
                 deployment: Some(deployment.clone()),
                 package_version: Some(package.version.to_string()),
                 pins,
+                rollback: Rollback::default(),
             },
         }
+    }
+
+    /// The same with another policy about updates that fail.
+    pub fn with_rollback(mut self, rollback: Rollback) -> Self {
+        self.hints.rollback = rollback;
+        self
     }
 
     /// The values that go to one component, as (pointer, value), in the document's order (DM-184, DM-189).

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::digest::{Digest, Document};
@@ -14,6 +15,7 @@ use margrave_core::id::{
 };
 use margrave_core::manifest::{Blob, Entry, Manifest};
 use margrave_core::moment::Moment;
+use margrave_core::rollback::Rollback;
 use margrave_wire::Dialect;
 use rusqlite::{OptionalExtension as _, Row};
 
@@ -272,8 +274,6 @@ impl Store {
         .await
     }
 
-    /// The deployment of that name that is wanted, or the last one that is still going.
-    pub async fn deployment(&self, name: &DeploymentName) -> Result<Option<DeploymentRecord>, Error> {
     /// The deployments that want a device and were refused by what it is, by name, and why.
     pub async fn left_out_of(&self, device: &DeviceRef) -> Result<Vec<(DeploymentName, Vec<String>)>, Error> {
         let device = device.clone();
@@ -290,6 +290,8 @@ impl Store {
         .await
     }
 
+    /// The deployment of that name that is wanted, or the last one that is still going.
+    pub async fn deployment(&self, name: &DeploymentName) -> Result<Option<DeploymentRecord>, Error> {
         let name = name.clone();
         self.read(move |sql| {
             let mut statement = sql.statement(
@@ -333,7 +335,17 @@ pub(crate) fn deployment(row: &Row<'_>) -> rusqlite::Result<Deployment> {
         profile: profile.map(|_| row.parsed("profile")).transpose()?,
         answers: row.json("answers")?,
         targets: Targets { devices: targets.devices.into_iter().collect(), labels: targets.labels },
+        rollback: rollback(row)?,
         revision: row.unsigned("revision")?,
+    })
+}
+
+fn rollback(row: &Row<'_>) -> rusqlite::Result<Rollback> {
+    let grace: Option<u32> = row.get("health_grace")?;
+    Ok(Rollback {
+        when: row.parsed("rollback_when")?,
+        attempts: row.get("rollback_attempts")?,
+        health_grace: grace.map(|seconds| Duration::from_secs(seconds.into())),
     })
 }
 
@@ -473,7 +485,7 @@ fn put(
     by: &str,
     at: Moment,
 ) -> Result<(), PublishError> {
-    let Deployment { id, name, package, version, profile, answers, targets, revision } = deployment;
+    let Deployment { id, name, package, version, profile, answers, targets, rollback, revision } = deployment;
     let known = sql
         .statement("SELECT 1 FROM package WHERE id = ?1 AND version = ?2")?
         .exists((package.as_str(), version.as_str()))?;
@@ -493,9 +505,11 @@ fn put(
         StoredTargets { devices: targets.devices.iter().cloned().collect(), labels: targets.labels.clone() };
     sql.statement(
         "INSERT INTO deployment (id, name, package, version, profile, answers, targets, revision, changed_at,
-             changed_by) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+             changed_by, rollback_when, rollback_attempts, health_grace)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT (id) DO UPDATE SET package = ?3, version = ?4, profile = ?5, answers = ?6, targets = ?7,
-             revision = ?8, changed_at = ?9, changed_by = ?10",
+             revision = ?8, changed_at = ?9, changed_by = ?10, rollback_when = ?11, rollback_attempts = ?12,
+             health_grace = ?13",
     )?
     .execute((
         id.uuid().as_bytes(),
@@ -508,6 +522,9 @@ fn put(
         column::unsigned("the revision", *revision)?,
         column::moment(at),
         by,
+        rollback.when.as_str(),
+        rollback.attempts,
+        rollback.health_grace.map(|grace| column::unsigned("the grace", grace.as_secs())).transpose()?,
     ))?;
     // The decision that comes with this says anew who was left out.
     sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;

@@ -221,6 +221,8 @@ pub struct Deployment {
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,
     pub targets: Targets,
+    #[serde(default)]
+    pub rollback: Rollback,
     pub revision: u64,
     pub changed_at: String,
     pub changed_by: String,
@@ -284,9 +286,29 @@ pub struct PutDeployment {
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,
     pub targets: Targets,
+    /// What devices do about an update that fails; stays as it is when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<Rollback>,
     /// The revision that the writer saw; a change in between is answered 409. Left out, the last writer wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+}
+
+/// What devices do about an update that fails. What is left out is as usual.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rollback {
+    /// `on-failed-update`, the usual: back to the last version that was healthy. Or `never`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+    /// How often an update is tried before it is given up; 2 as a rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 100)]
+    pub attempts: Option<u32>,
+    /// How long it may look unhealthy before it counts as failed; as a rule each device's own 10 seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 86400)]
+    pub health_grace_seconds: Option<u64>,
 }
 
 /// What a deployment was, from one change to the next.
@@ -309,6 +331,8 @@ pub struct Revision {
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,
     pub targets: Targets,
+    #[serde(default)]
+    pub rollback: Rollback,
 }
 
 /// Wanted: what a deployment was at an earlier revision. It becomes a new revision.

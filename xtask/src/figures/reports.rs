@@ -45,6 +45,7 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
             profile: None,
             parameters: Default::default(),
             targets: Targets { devices, labels: Default::default() },
+            rollback: None,
             revision: None,
         };
         let request = Request::put(format!("{PREFIX}/deployments/reports")).json(&want);

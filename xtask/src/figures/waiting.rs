@@ -152,6 +152,7 @@ fn publish(
             devices: vec![],
             labels: [(LABEL.to_owned(), plant.roster.tag().to_owned())].into(),
         },
+        rollback: None,
         revision: None,
     };
     let before = fleet.tally().look();

@@ -237,11 +237,10 @@ impl ComposeRuntime {
     /// a repair needs no network, and a tag that moved changes nothing until the document does.
     async fn archive(&self, order: &Order, directory: &ProjectDirectory) -> Result<Digest, Failure> {
         let fingerprint = order.fingerprint();
-        if let Some(record) = directory.record()
-            && (record.fingerprint, record.stage) == (fingerprint, Stage::Settled)
-            && self.components.has(record.archive).await?
+        if let Some(archive) = directory.record().and_then(|record| record.archive_of(fingerprint))
+            && self.components.has(archive).await?
         {
-            return Ok(record.archive);
+            return Ok(archive);
         }
         let _fetching = self.fetching.read().await;
         match self.components.fetch(order).await {
@@ -375,18 +374,14 @@ impl ComposeRuntime {
             write_durably(&prepared.directory.override_file(), &overlay)
         };
         write().map_err(|error| disk("The component's override file could not be written", error))?;
-        let before = prepared.directory.record();
-        let archive_before = match before {
-            Some(before) if before.archive == prepared.archive => before.archive_before,
-            before => before.map(|before| before.archive),
-        };
+        let before = prepared.directory.record().map(|record| record.kept_for(order.fingerprint()));
         let service = |service: &super::model::Service| Service { replicas: service.replicas, hash: None };
         let record = Record {
             assignment: order.assignment,
             component: order.component.clone(),
             fingerprint: order.fingerprint(),
             archive: prepared.archive,
-            archive_before,
+            before: before.unwrap_or_default(),
             stage: Stage::Begun,
             services: prepared.model.services.iter().map(|(name, s)| (name.clone(), service(s))).collect(),
             completed: BTreeSet::new(),
@@ -597,7 +592,7 @@ impl ComposeRuntime {
             for directory in ProjectDirectory::all(&self.projects())? {
                 if let Some(record) = directory.record() {
                     needed.insert(record.archive);
-                    needed.extend(record.archive_before);
+                    needed.extend(record.before.iter().map(|fetched| fetched.archive));
                 }
                 needed.extend(directory.fetched().map(|fetched| fetched.archive));
             }

@@ -280,7 +280,7 @@ mod tests {
             component: ComponentName::parse("c").unwrap(),
             fingerprint: Digest::of(b"f"),
             archive: Digest::of(b"a"),
-            archive_before: None,
+            before: Vec::new(),
             stage: Stage::Settled,
             services: expected(names),
             completed: completed.iter().map(|c| ending(c)).collect::<BTreeSet<_>>(),

@@ -63,8 +63,9 @@ pub(super) struct Record {
     pub fingerprint: Digest,
     /// The archive that the fingerprint was resolved to.
     pub archive: Digest,
-    /// The archive before this one, kept on disk so that going back needs no network.
-    pub archive_before: Option<Digest>,
+    /// What was healthy before this, newest first; kept on disk so that going back needs no network.
+    #[serde(default)]
+    pub before: Vec<Fetched>,
     pub stage: Stage,
     pub services: BTreeMap<String, Service>,
     /// Containers that ended by themselves with code 0, and when: done, not down.
@@ -100,6 +101,29 @@ pub(super) struct Ending {
 pub(super) struct Fetched {
     pub fingerprint: Digest,
     pub archive: Digest,
+}
+
+/// How many versions back can be gone without a network: the last good one, and those that were healthy since then but
+/// not for long enough.
+const BEFORE_MAX: usize = 3;
+
+impl Record {
+    /// What going back from an order of this fingerprint could need, where this is what was there until now.
+    pub(super) fn kept_for(self, fingerprint: Digest) -> Vec<Fetched> {
+        let was_well = self.stage == Stage::Settled;
+        let this = was_well.then_some(Fetched { fingerprint: self.fingerprint, archive: self.archive });
+        let mut kept: Vec<Fetched> = this.into_iter().chain(self.before).collect();
+        kept.retain(|fetched| fetched.fingerprint != fingerprint);
+        kept.truncate(BEFORE_MAX);
+        kept
+    }
+
+    /// The archive of an order that was healthy here, now or before.
+    pub(super) fn archive_of(&self, fingerprint: Digest) -> Option<Digest> {
+        let now = (self.fingerprint == fingerprint && self.stage == Stage::Settled).then_some(self.archive);
+        let then = self.before.iter().find(|fetched| fetched.fingerprint == fingerprint);
+        now.or(then.map(|fetched| fetched.archive))
+    }
 }
 
 /// A file of ours is small; a larger one is damage.
@@ -360,11 +384,36 @@ mod tests {
             component: ComponentName::parse("web").unwrap(),
             fingerprint: Digest::of(b"order"),
             archive: Digest::of(b"archive"),
-            archive_before: None,
+            before: Vec::new(),
             stage: Stage::Started,
             services: BTreeMap::from([("web".into(), Service { replicas: 1, hash: Some("abc".into()) })]),
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
         }
+    }
+
+    #[test]
+    fn what_was_healthy_is_kept_and_what_was_not_is_not() {
+        let of = |name: &str| Digest::of(name.as_bytes());
+        let next = |before: Option<Record>, name: &str, stage| Record {
+            before: before.map(|before| before.kept_for(of(name))).unwrap_or_default(),
+            fingerprint: of(name),
+            archive: of(&format!("{name}.tgz")),
+            stage,
+            ..record()
+        };
+        let good = next(None, "good", Stage::Settled);
+        let bad = next(Some(good), "bad", Stage::Started);
+        assert_eq!((bad.archive_of(of("good")), bad.archive_of(of("bad"))), (Some(of("good.tgz")), None));
+        // Tried once more, and then given up: the good one is all that there is.
+        let bad = next(Some(bad), "bad", Stage::Begun);
+        let back = next(Some(bad), "good", Stage::Settled);
+        assert_eq!((back.before.len(), back.archive_of(of("good"))), (0, Some(of("good.tgz"))));
+        let mut last = back;
+        for name in ["1", "2", "3", "4"] {
+            last = next(Some(last), name, Stage::Settled);
+        }
+        assert_eq!(last.before.len(), BEFORE_MAX);
+        assert!(last.archive_of(of("1")).is_some() && last.archive_of(of("good")).is_none());
     }
 
     #[test]

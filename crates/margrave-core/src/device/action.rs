@@ -102,6 +102,8 @@ pub enum Event {
     Began(Action),
     /// What documents on disk say; told once after a start.
     Read(Vec<(Digest, Reading)>),
+    /// Which life of the machine this is; told once after a start, where the system can tell.
+    Booted(String),
     /// Whom the server takes this device for; told once after a start. What was accepted under another name
     /// says nothing about this one's versions (migration, section 6, step 5).
     IdentityIs(String),

@@ -21,12 +21,24 @@ pub struct Assignment {
     pub held: Option<Digest>,
     /// The manifest version at which `held` was taken up (MI-G2-104).
     pub adopted_version: u64,
-    /// The last document that was healthy.
+    /// The last document that was healthy, and stayed so for a while.
     pub good: Option<Digest>,
+    /// The document that was tried and given up; not tried again while it is the wanted one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<GivenUp>,
     /// One per component of `held`, in its order.
     pub components: Vec<Progress>,
     /// How often `held` has been tried since it was taken up.
     pub attempt: u32,
+    /// How often `held` failed after its containers were touched.
+    #[serde(default)]
+    pub strikes: u32,
+    /// Its containers are being touched, and how that went is not known yet.
+    #[serde(default)]
+    pub applying: bool,
+    /// How often the device went down in the middle of that.
+    #[serde(default)]
+    pub falls: u32,
     pub next_try: Option<Moment>,
     pub failure: Option<Failure>,
 
@@ -39,6 +51,13 @@ pub struct Assignment {
     /// Components that were removed since the document was taken up; removing one twice does no harm.
     #[serde(skip)]
     pub cleared: BTreeSet<ComponentName>,
+}
+
+/// A document that this device does not try any more, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenUp {
+    pub document: Digest,
+    pub failure: Failure,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,8 +79,12 @@ impl Assignment {
             held: None,
             adopted_version: version,
             good: None,
+            given_up: None,
             components: vec![],
             attempt: 0,
+            strikes: 0,
+            applying: false,
+            falls: 0,
             next_try: None,
             failure: None,
             unhealthy_since: None,
@@ -70,11 +93,29 @@ impl Assignment {
         }
     }
 
+    /// The document to work on: the wanted one, or the last good one where that was given up.
+    pub fn aim(&self) -> Option<Digest> {
+        self.gave_up().and(self.good).or(self.wanted)
+    }
+
+    /// That the wanted document was given up.
+    pub fn gave_up(&self) -> Option<&GivenUp> {
+        self.given_up.as_ref().filter(|given_up| self.wanted == Some(given_up.document))
+    }
+
+    /// Whether it works on, or runs, what it should.
+    pub fn on_aim(&self) -> bool {
+        self.aim() == self.held
+    }
+
     /// Takes up `document`: every component starts over, what ran before keeps running.
     pub fn take_up(&mut self, document: Digest, version: u64, components: &[ComponentName]) {
         if self.held != Some(document) {
             self.held = Some(document);
             self.attempt = 0;
+            self.strikes = 0;
+            self.falls = 0;
+            self.applying = false;
         }
         self.adopted_version = version;
         self.components = components

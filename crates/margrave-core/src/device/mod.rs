@@ -9,6 +9,7 @@
 
 mod action;
 mod assignment;
+mod failing;
 mod order;
 mod outbox;
 mod patience;
@@ -22,15 +23,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::id::{AssignmentId, DeviceId};
-use crate::lifecycle::State;
+use crate::id::{AssignmentId, ComponentName, DeviceId};
+use crate::lifecycle::{Reported, State};
 use crate::manifest::Accepted;
 use crate::moment::Moment;
 use crate::report::{ComponentReport, Detail, Failure, Fault, Report};
 use crate::workload::Workload;
 
 pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
-pub use assignment::{Assignment, Progress};
+pub use assignment::{Assignment, GivenUp, Progress};
 pub use order::{Health, Observation, Order};
 pub use outbox::Outbox;
 pub use verify::{Missing, Verified};
@@ -49,6 +50,8 @@ pub struct Settings {
     pub observe_every: Duration,
     /// How long something may look unhealthy before it counts as failed.
     pub health_grace: Duration,
+    /// How long an update has to stay healthy before there is no way back from it.
+    pub proven_after: Duration,
     /// The pause after a first failed try; doubles with every further one.
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
@@ -66,6 +69,8 @@ impl Settings {
             poll_backoff_max: Duration::from_secs(300),
             observe_every: Duration::from_secs(15),
             health_grace: Duration::from_secs(10),
+            // Most of what does not survive its start does not survive its first minute.
+            proven_after: Duration::from_secs(60),
             retry_delay: Duration::from_secs(5),
             // Long enough to leave a broken registry in peace, short enough that nobody drives out to the device.
             retry_delay_max: Duration::from_secs(900),
@@ -94,6 +99,9 @@ pub struct Device {
     /// desired, but the number of its manifest belongs to another sequence.
     #[serde(default)]
     moved: bool,
+    /// Which life of the machine this is, as its system names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot: Option<String>,
     /// The server asked for quiet, for so long that a restart must not forget it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quiet_until: Option<Moment>,
@@ -119,6 +127,7 @@ impl Device {
             capabilities_known: None,
             principal: None,
             moved: false,
+            boot: None,
             quiet_until: None,
             readings: BTreeMap::new(),
             upstream: Default::default(),
@@ -145,6 +154,7 @@ impl Device {
         match event {
             Event::Began(action) => self.began(settings, now, action),
             Event::Read(readings) => self.readings.extend(readings),
+            Event::Booted(boot) => self.booted(boot),
             Event::IdentityIs(principal) => self.identity_is(principal),
             Event::WayRenewed => self.way_renewed(now),
             Event::CapabilitiesAre(digest) => self.upstream.capabilities = Some(digest),
@@ -239,13 +249,28 @@ impl Device {
                 fault: None,
             }));
         }
-        let reason = assignment.failure.as_ref().map(|failure| failure.message.clone());
+        let mut state = assignment.state.reported();
+        let mut failure = assignment.failure.as_ref();
+        if let Some(given_up) = assignment.gave_up() {
+            // What runs and that the update failed are both true. Any server understands the second, and it is the one
+            // to act on; ours reads the first in the detail.
+            failure = failure.or(Some(&given_up.failure));
+            if assignment.state == State::Installed {
+                state = Reported::Failed;
+                let culprit = given_up.failure.component.as_ref().map_or(name, ComponentName::as_str);
+                let fault = Some(fault(&given_up.failure, culprit));
+                match components.iter_mut().find(|component| component.name == culprit) {
+                    Some(component) => (component.state, component.fault) = (state, fault),
+                    None => components.push(ComponentReport { name: culprit.to_owned(), state, fault }),
+                }
+            }
+        }
         let report = Report {
             assignment: id,
             device: Some(settings.device.clone()),
             adopted_version: assignment.adopted_version,
-            state: assignment.state.reported(),
-            fault: assignment.failure.as_ref().map(|failure| fault(failure, name)),
+            state,
+            fault: failure.map(|failure| fault(failure, name)),
             components,
             detail: Some(Detail {
                 state: assignment.state,
@@ -254,7 +279,7 @@ impl Device {
                 document: assignment.held.or(assignment.wanted),
                 attempt: assignment.attempt,
                 next_try: assignment.next_try,
-                reason,
+                reason: failure.map(|failure| failure.message.clone()),
             }),
         };
         self.outbox.push(report);

@@ -416,18 +416,27 @@ impl Device {
                 // Versions of the former sequence mean nothing to this server.
                 assignment.adopted_version = version;
             }
-            if next.is_some() && next == assignment.held && next == assignment.wanted {
-                // Held already, so adopted at this version too (AMB-36).
+            let changed = assignment.wanted != next;
+            if next.is_some() && (next == assignment.held || (!changed && assignment.on_aim())) {
+                // Held already, so adopted at this version too (AMB-36). So is one that was given up: it was tried.
                 assignment.adopted_version = version;
-                if skipped {
-                    // The server may have changed it there and back while we were away.
+                if skipped || changed {
+                    // The server may have changed it there and back while we were away, or before it was taken up.
                     unmoved.push(*id);
                 }
             }
-            if assignment.wanted != next {
+            if changed {
                 // A changed manifest starts every try anew.
-                assignment.next_try = None;
+                let again = next == assignment.held && assignment.state == State::Failed;
+                assignment.next_try = again.then_some(now);
                 assignment.attempt = 0;
+                assignment.strikes = 0;
+                assignment.falls = 0;
+                let given_up = assignment.given_up.take();
+                if assignment.state == State::RollingBack {
+                    // Overtaken on its way back; that is why it is not there yet.
+                    assignment.failure = given_up.map(|given_up| given_up.failure);
+                }
             }
             assignment.wanted = next;
         }

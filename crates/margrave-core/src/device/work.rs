@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::id::{AssignmentId, ComponentName};
 use crate::lifecycle::{Reported, State};
 use crate::moment::Moment;
-use crate::report::{Failure, FailureCode, Retry};
+use crate::report::{Failure, FailureCode};
 
 use super::{Action, Assignment, Device, Health, Observation, Order, Settings, backoff};
 
@@ -23,6 +23,9 @@ pub(super) struct Work {
     seen: Vec<Observation>,
     trouble: Option<Failure>,
 }
+
+/// How often a device may go down while it starts something before that counts as failed: a power cut is nobody's fault.
+pub(super) const FALLS_MAX: u32 = 4;
 
 /// How soon to look again while something is starting or looks wrong.
 const OBSERVE_SOON: Duration = Duration::from_secs(2);
@@ -81,7 +84,7 @@ impl Device {
             return Step::Rest;
         }
         let assignment = &self.assignments[&id];
-        let patient = assignment.wanted == assignment.held || assignment.state == State::Deleting;
+        let patient = assignment.on_aim() || assignment.state == State::Deleting;
         if let Some(next_try) = assignment.next_try
             && patient
             && now < next_try
@@ -96,16 +99,14 @@ impl Device {
                 Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component })),
                 None => Step::Rest,
             },
-            State::Installed if assignment.wanted == assignment.held => match self.extra(id) {
+            State::Installed if assignment.on_aim() => match self.extra(id) {
                 Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component })),
                 None => Step::Rest,
             },
-            State::Failed if assignment.wanted == assignment.held && assignment.next_try.is_none() => {
-                Step::Rest
-            }
+            State::Failed if assignment.on_aim() && assignment.next_try.is_none() => Step::Rest,
             State::Pending | State::Installed | State::Failed => {
                 // Taking up a document starts from its first component.
-                let orders = assignment.wanted.map(|wanted| self.orders(&wanted)).unwrap_or_default();
+                let orders = assignment.aim().map(|aim| self.orders(&aim)).unwrap_or_default();
                 orders
                     .into_iter()
                     .next()
@@ -136,7 +137,7 @@ impl Device {
         }
     }
 
-    fn orders(&self, document: &Digest) -> Vec<Order> {
+    pub(super) fn orders(&self, document: &Digest) -> Vec<Order> {
         match self.readings.get(document) {
             Some(Ok(workload)) => Order::of(workload),
             _ => vec![],
@@ -146,7 +147,8 @@ impl Device {
     /// Components of this assignment that may be there, in the order they were installed in.
     fn known_components(&self, id: AssignmentId) -> Vec<ComponentName> {
         let assignment = &self.assignments[&id];
-        let documents = [assignment.good, assignment.held].into_iter().flatten();
+        let given_up = assignment.gave_up().map(|given_up| given_up.document);
+        let documents = [assignment.good, assignment.held, given_up].into_iter().flatten();
         let from_documents =
             documents.flat_map(|document| self.orders(&document)).map(|order| order.component);
         let from_progress = assignment.components.iter().map(|progress| progress.name.clone());
@@ -184,7 +186,7 @@ impl Device {
             Action::Prefetch(order) | Action::Apply(order) => order,
             _ => return false,
         };
-        self.assignments.get(&order.assignment).is_none_or(|a| a.wanted != a.held || a.wanted.is_none())
+        self.assignments.get(&order.assignment).is_none_or(|a| !a.on_aim() || a.wanted.is_none())
     }
 
     pub(super) fn began(&mut self, settings: &Settings, now: Moment, action: Action) {
@@ -195,6 +197,9 @@ impl Device {
                 let id = order.assignment;
                 self.take_up_if_due(settings, id, now);
                 if matches!(action, Action::Apply(_)) {
+                    if let Some(assignment) = self.assignments.get_mut(&id) {
+                        assignment.applying = true;
+                    }
                     let component = order.component.clone();
                     let progress = self.assignments.get_mut(&id).and_then(|a| a.progress(&component));
                     if let Some(progress) = progress
@@ -219,20 +224,34 @@ impl Device {
     fn take_up_if_due(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
         let Some(assignment) = self.assignments.get(&id) else { return };
-        let Some(wanted) = assignment.wanted else { return };
+        let Some(aim) = assignment.aim() else { return };
         let next = match assignment.state {
             State::Pending => State::Installing,
             State::Installed => State::Updating,
-            State::Failed if assignment.good.is_some_and(|good| good != wanted) => State::Updating,
+            State::Failed if assignment.good.is_some_and(|good| good != aim) => State::Updating,
             State::Failed => State::Installing,
             _ => return,
         };
         let components: Vec<ComponentName> =
-            self.orders(&wanted).into_iter().map(|order| order.component).collect();
+            self.orders(&aim).into_iter().map(|order| order.component).collect();
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
-        assignment.take_up(wanted, version, &components);
+        if assignment.state == State::Installed && assignment.unhealthy_since.is_none() {
+            // It was well when it was replaced.
+            assignment.good = assignment.held;
+        }
+        assignment.take_up(aim, version, &components);
         assignment.attempt += 1;
         self.transition(settings, id, next, now);
+    }
+
+    /// The process began, in this life of the machine. One that ended in the middle of something tells nothing; a
+    /// machine that did may have died of it.
+    pub(super) fn booted(&mut self, boot: String) {
+        let went_down = self.boot.replace(boot) != self.boot;
+        for assignment in self.assignments.values_mut() {
+            let fell = std::mem::take(&mut assignment.applying) && went_down;
+            assignment.falls += u32::from(fell);
+        }
     }
 
     /// Containers come in crowds: one look after the first few moments sees all of them.
@@ -297,11 +316,13 @@ impl Device {
 
     fn judge_health(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let assignment = &self.assignments[&id];
-        if assignment.wanted != assignment.held {
+        if !assignment.on_aim() {
             return;
         }
+        // What was gone back to may become well by itself, too.
+        let curable = [FailureCode::Unhealthy, FailureCode::RollbackFailed];
         let was_unhealthy =
-            assignment.failure.as_ref().is_some_and(|failure| failure.code == FailureCode::Unhealthy);
+            assignment.failure.as_ref().is_some_and(|failure| curable.contains(&failure.code));
         let Some(held) = assignment.held else { return };
         let state = assignment.state;
         if state != State::Installed && !(state == State::Failed && was_unhealthy) {
@@ -317,9 +338,10 @@ impl Device {
             (State::Installed, None) => assignment.unhealthy_since = None,
             (State::Installed, Some((component, message))) => {
                 let since = *assignment.unhealthy_since.get_or_insert(now);
-                if now.since(since) >= settings.health_grace {
+                let grace = self.policy(&held).health_grace.unwrap_or(settings.health_grace);
+                if now.since(since) >= grace {
                     let failure = Failure::new(FailureCode::Unhealthy, message).of(&component);
-                    self.fail(settings, id, failure, now, 0.0);
+                    self.strike(settings, id, failure, now, 0.0);
                 }
             }
             (State::Failed, None) if all_healthy => {
@@ -422,7 +444,7 @@ impl Device {
                     self.report(settings, id, now);
                 }
             }
-            Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
+            Err(failure) => self.strike(settings, id, failure.of(&component), now, roll),
         }
     }
 
@@ -476,28 +498,9 @@ impl Device {
         let tick = self.tick;
         let Some(assignment) = self.assignments.get_mut(&id) else { return false };
         assignment.worked_at = tick;
+        assignment.applying = false;
         let applying = matches!(assignment.state, State::Installing | State::Updating | State::RollingBack);
-        applying && assignment.wanted == assignment.held
-    }
-
-    fn fail(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment, roll: f64) {
-        let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
-        assignment.next_try = match failure.code.retry() {
-            Retry::Later => {
-                let times = assignment.attempt.saturating_sub(1);
-                Some(now.after(backoff(settings.retry_delay, settings.retry_delay_max, times, roll)))
-            }
-            Retry::NotUntilManifestChanges => None,
-        };
-        assignment.unhealthy_since = None;
-        if let Some(component) = failure.component.clone()
-            && let Some(progress) = assignment.progress(&component)
-        {
-            progress.state = Reported::Failed;
-            progress.failure = Some(failure.clone());
-        }
-        assignment.failure = Some(failure);
-        self.transition(settings, id, State::Failed, now);
+        applying && assignment.on_aim()
     }
 
     /// Moves that need no action, only that their condition holds; and forgetting what is over.
@@ -544,16 +547,25 @@ impl Device {
                 }
                 None => {}
             },
-            State::Pending | State::Installed | State::Failed if assignment.wanted != assignment.held => {
-                let Some(wanted) = assignment.wanted else { return };
+            State::Pending | State::Installed | State::Failed if !assignment.on_aim() => {
+                let Some(wanted) = assignment.aim() else { return };
                 if let Some(Err(failure)) = self.readings.get(&wanted) {
                     let failure = failure.clone();
                     self.refuse(settings, id, wanted, failure, now);
                 }
             }
-            State::Installing | State::Updating => {
-                if assignment.wanted != assignment.held {
+            // There is something newer to do than to go back, and the way there leads over here.
+            State::RollingBack if !assignment.on_aim() => self.transition(settings, id, State::Failed, now),
+            State::Installed if self.proven_at(settings, assignment).is_some_and(|at| now >= at) => {
+                let assignment = self.assignments.get_mut(&id).expect("looked up above");
+                assignment.good = assignment.held;
+                assignment.strikes = 0;
+            }
+            State::Installing | State::Updating | State::RollingBack => {
+                if !assignment.on_aim() {
                     self.restart(settings, id, now);
+                } else if assignment.falls >= FALLS_MAX {
+                    self.fell(settings, id, now);
                 } else {
                     let done =
                         assignment.components.iter().all(|progress| progress.state == Reported::Installed);
@@ -569,7 +581,7 @@ impl Device {
     /// The document changed half-way: the state starts over with the new one.
     fn restart(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
-        let Some(wanted) = self.assignments[&id].wanted else { return };
+        let Some(wanted) = self.assignments[&id].aim() else { return };
         if let Some(Err(failure)) = self.readings.get(&wanted) {
             let failure = failure.clone();
             let assignment = self.assignments.get_mut(&id).expect("looked up above");
@@ -618,11 +630,21 @@ impl Device {
             // Nothing was ordered, because the document is not read yet; empty is not done.
             return;
         }
-        assignment.good = assignment.held;
+        // The first one has nothing better behind it; an update has to prove itself.
+        assignment.good = assignment.good.or(assignment.held);
+        if assignment.good == assignment.held {
+            assignment.strikes = 0;
+        }
         assignment.attempt = 0;
+        assignment.falls = 0;
         assignment.failure = None;
         assignment.next_try = None;
         self.transition(settings, id, State::Installed, now);
+    }
+
+    /// When an update that is installed counts as good; `None` when it does already.
+    fn proven_at(&self, settings: &Settings, assignment: &Assignment) -> Option<Moment> {
+        (assignment.good != assignment.held).then(|| assignment.since.after(settings.proven_after))
     }
 
     /// Why the runtime cannot be looked at, when it cannot.

@@ -10,6 +10,7 @@ mod interruptions;
 mod lifecycle;
 mod plant;
 mod registry;
+mod rollback;
 mod signed;
 #[path = "../e2e/stage.rs"]
 #[allow(dead_code, reason = "shared with the process tests, which use the rest")]

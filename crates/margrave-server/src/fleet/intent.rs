@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::id::{
@@ -12,6 +13,7 @@ use margrave_core::id::{
 };
 use margrave_core::package::Package;
 use margrave_core::parameters::{Answers, ParameterValue, ScalarType, Schema, in_force, resolve};
+use margrave_core::rollback::{Rollback, When};
 use margrave_core::violation::{Violation, join};
 use margrave_store::{Candidate, DeploymentRecord, Intent, NewEvent, Publication, Standing};
 use margrave_wire::{Dialect, operator};
@@ -215,6 +217,8 @@ impl Fleet {
         let profile = read_profile(&entry.package, want.profile.as_deref(), &mut broken);
         let answers = read_answers(&entry.package, &want.parameters, &mut broken);
         let (targets, devices) = self.read_targets(&want.targets, &mut broken).await?;
+        let before = held.as_ref().map(|held| held.deployment.rollback);
+        let rollback = read_rollback(want.rollback.as_ref(), before, &mut broken);
         all_kept(broken)?;
         let named = targets.devices.clone();
         // A name that is used again goes on counting: who saw an earlier life of it must not overwrite this one.
@@ -232,6 +236,7 @@ impl Fleet {
             profile,
             answers,
             targets,
+            rollback,
             revision: before.saturating_add(1),
         };
         let previous = match &held {
@@ -387,6 +392,22 @@ fn check_seen(
 
 fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+fn read_rollback(
+    want: Option<&operator::Rollback>,
+    before: Option<Rollback>,
+    broken: &mut Vec<Violation>,
+) -> Rollback {
+    let Some(operator::Rollback { when, attempts, health_grace_seconds }) = want else {
+        return before.unwrap_or_default();
+    };
+    let when = when.as_deref().map(str::parse::<When>).transpose().map_err(|error| error.to_string());
+    let grace = health_grace_seconds.map(Duration::from_secs);
+    let read = when
+        .and_then(|when| Rollback::new(when, *attempts, grace).map_err(|error| error.to_string()))
+        .map_err(|message| broken.push(Violation::new("/rollback", "MI-G2-085", message)));
+    read.unwrap_or_default()
 }
 
 fn read_profile(package: &Package, want: Option<&str>, broken: &mut Vec<Violation>) -> Option<ProfileId> {

@@ -143,7 +143,8 @@ impl Wish {
         let id = device.assignment_id(deployment.id);
         let pins = self.entry.pins(profile);
         let mut workload =
-            Workload::compose(&deployment.name, id, &device.device, package, profile, parameters, pins);
+            Workload::compose(&deployment.name, id, &device.device, package, profile, parameters, pins)
+                .with_rollback(deployment.rollback);
         for component in &mut workload.components {
             component.repository = reachable(&component.repository, registry_address);
         }

@@ -7,6 +7,7 @@
 use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, ProfileId};
 use margrave_core::parameters::ParameterValue;
+use margrave_core::rollback::{Rollback, When};
 use margrave_store::RevisionRecord;
 use margrave_wire::operator;
 use serde_json::Value;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use super::client::Clients;
 use super::event::time;
 use super::intent::Change;
-use super::view::{shown_answers, shown_targets};
+use super::view::{shown_answers, shown_rollback, shown_targets};
 use super::{Actor, Error, Fleet};
 
 /// Of a list of devices in one line; the rest is counted.
@@ -63,13 +64,14 @@ impl Fleet {
                 "with revision {revision} {name} was removed, so there is nothing to go back to; choose an earlier one"
             )));
         }
-        let Deployment { package, version, profile, answers, targets, .. } = record.deployment;
+        let Deployment { package, version, profile, answers, targets, rollback, .. } = record.deployment;
         Ok(operator::PutDeployment {
             package: package.to_string(),
             version: Some(version.to_string()),
             profile: profile.map(|profile| profile.to_string()),
             parameters: shown_answers(answers),
             targets: shown_targets(&self.live, targets),
+            rollback: Some(shown_rollback(rollback)),
             revision: seen,
         })
     }
@@ -92,6 +94,7 @@ fn shown_revision(
         profile: deployment.profile.map(|profile| profile.to_string()),
         parameters: shown_answers(deployment.answers),
         targets: shown_targets(names, deployment.targets),
+        rollback: shown_rollback(deployment.rollback),
         changed_at: time(changed_at),
         changed_by,
     }
@@ -135,6 +138,13 @@ fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRec
             changes.push(format!("{name} {} → the package's own value", told(answer)));
         }
     }
+    if before.rollback != now.rollback {
+        changes.push(format!(
+            "failed updates: {} → {}",
+            going_back(before.rollback),
+            going_back(now.rollback)
+        ));
+    }
     let (old, new) = (&before.targets, &now.targets);
     for (verb, devices) in [
         ("also on", new.devices.difference(&old.devices)),
@@ -158,6 +168,19 @@ fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRec
         changes.push(format!("labels {} → {}", labels(old), labels(new)));
     }
     changes
+}
+
+/// A policy in a phrase.
+fn going_back(rollback: Rollback) -> String {
+    let Rollback { when, attempts, health_grace } = rollback;
+    let mut words = match when {
+        When::Never => "never back".to_owned(),
+        When::OnFailedUpdate => format!("back after {attempts} tries"),
+    };
+    if let Some(grace) = health_grace {
+        words.push_str(&format!(", {} s of grace", grace.as_secs()));
+    }
+    words
 }
 
 fn listed(names: &Clients, devices: &[&DeviceRef]) -> String {

@@ -7,6 +7,7 @@ use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::lifecycle::{STATES, State};
 use margrave_core::parameters::Answers;
 use margrave_core::report::{Fault, Report};
+use margrave_core::rollback::Rollback;
 use margrave_store::{
     AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope,
     Verdict,
@@ -299,6 +300,7 @@ fn shown_deployment(
         profile: deployment.profile.map(|profile| profile.to_string()),
         parameters: shown_answers(deployment.answers),
         targets: shown_targets(names, targets),
+        rollback: shown_rollback(deployment.rollback),
         revision: deployment.revision,
         removing: removed,
         changed_at: time(changed_at),
@@ -312,6 +314,14 @@ fn shown_deployment(
 pub(super) fn shown_answers(answers: Answers) -> BTreeMap<String, Value> {
     let value = |value| serde_json::to_value(value).unwrap_or_default();
     answers.into_iter().map(|(name, answer)| (name.to_string(), value(answer))).collect()
+}
+
+pub(super) fn shown_rollback(rollback: Rollback) -> operator::Rollback {
+    operator::Rollback {
+        when: Some(rollback.when.as_str().to_owned()),
+        attempts: Some(rollback.attempts),
+        health_grace_seconds: rollback.health_grace.map(|grace| grace.as_secs()),
+    }
 }
 
 pub(super) fn shown_targets(names: &Clients, targets: Targets) -> operator::Targets {

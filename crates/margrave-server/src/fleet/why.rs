@@ -280,6 +280,9 @@ fn hint_of(code: FailureCode) -> &'static str {
         }
         FailureCode::Timeout => "Give the component a longer timeout, or find out what it waits for.",
         FailureCode::DiskFull => "Free some space on the device's disk; it tries again by itself.",
+        FailureCode::RollbackFailed => {
+            "Neither the new version nor the one before runs. Deploy a version that does: the device tries nothing more until the deployment changes."
+        }
         FailureCode::RemoveFailed => "Remove the containers on the device by hand; it tries again by itself.",
     }
 }

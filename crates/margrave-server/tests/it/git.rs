@@ -103,6 +103,7 @@ async fn deploy(plant: &Plant, owner: &str, devices: &[&str]) {
             devices: devices.iter().map(|d| d.to_string()).collect(),
             labels: Default::default(),
         },
+        rollback: None,
         revision: None,
     };
     plant.server.fleet().put_deployment(&operator(), &"gate".parse().unwrap(), want).await.unwrap();

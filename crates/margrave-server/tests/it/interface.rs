@@ -78,6 +78,7 @@ async fn deploy(plant: &Plant, devices: &[&str], rate: u32) {
             devices: devices.iter().map(|device| (*device).to_owned()).collect(),
             labels: Default::default(),
         },
+        rollback: None,
         revision: None,
     };
     plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();

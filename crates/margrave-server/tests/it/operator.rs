@@ -51,6 +51,7 @@ fn to(devices: &[&str]) -> PutDeployment {
             devices: devices.iter().map(ToString::to_string).collect(),
             labels: Default::default(),
         },
+        rollback: None,
         revision: None,
     }
 }

@@ -39,6 +39,7 @@ async fn deploy(plant: &Plant, name: &str, owner: &str, devices: &[&str]) {
             devices: devices.iter().map(ToString::to_string).collect(),
             labels: Default::default(),
         },
+        rollback: None,
         revision: None,
     };
     plant.server.fleet().put_deployment(&operator(), &name.parse().unwrap(), want).await.unwrap();
@@ -197,6 +198,7 @@ async fn mi_g1_181_cores_of_different_processors_are_never_added_up() {
             devices: devices.iter().map(ToString::to_string).collect(),
             labels: Default::default(),
         },
+        rollback: None,
         revision: None,
     };
     let fleet = plant.server.fleet();

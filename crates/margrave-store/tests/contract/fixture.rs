@@ -11,6 +11,7 @@ use margrave_core::manifest::{Blob, Entry, Manifest};
 use margrave_core::moment::Moment;
 use margrave_core::publish::next_manifest;
 use margrave_core::report::{Detail, Report};
+use margrave_core::rollback::{Rollback, When};
 use margrave_store::*;
 
 pub(crate) const NOW: Moment = Moment(1_790_000_000_000);
@@ -60,6 +61,7 @@ pub(crate) fn deployment(name: &str, revision: u64) -> Deployment {
         profile: None,
         answers: BTreeMap::new(),
         targets: Targets { devices: [device("line-1")].into(), labels: labels(&[("site", "nord")]) },
+        rollback: Rollback::new(Some(When::Never), Some(7), Some(Duration::from_secs(45))).unwrap(),
         revision,
     }
 }

@@ -5,11 +5,13 @@
 //! other does not mind; lists stay lists (DM-077). Reading takes any scalar.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName, DeploymentName, DeviceId, PackageId, ParameterName};
 use margrave_core::package::{Component, Extensions};
 use margrave_core::parameters::{ParameterValue, ResolvedParameter, Target};
+use margrave_core::rollback::{Rollback, When};
 use margrave_core::violation::Violation;
 use margrave_core::workload::{Hints, Placement, Workload};
 
@@ -120,6 +122,14 @@ fn hints(hints: &Hints) -> Option<Node> {
     if !hints.pins.is_empty() {
         let pins = hints.pins.iter().map(|(name, digest)| (name.as_str(), Node::text(digest.to_string())));
         fields.push(("pins", Node::map(pins)));
+    }
+    // Said only where it is not what every device does anyway, so that documents of before keep their digests.
+    if hints.rollback != Rollback::default() {
+        let Rollback { when, attempts, health_grace } = hints.rollback;
+        let number = |number: u64| Node::new(Content::Number(number.into()));
+        let mut said = vec![("when", Node::text(when.as_str())), ("attempts", number(attempts.into()))];
+        said.extend(health_grace.map(|grace| ("healthGraceSeconds", number(grace.as_secs()))));
+        fields.push(("rollback", Node::map(said)));
     }
     (!fields.is_empty()).then(|| Node::map(fields))
 }
@@ -287,6 +297,20 @@ fn read_parameters(spec: &At<'_>, findings: &mut Findings) -> Vec<ResolvedParame
 
 /// Our own additions. A name that cannot be read is only missed; a pin that cannot be read would mean
 /// running something else than was meant.
+/// What a newer server says and this agent does not understand is as if it had not been said: a document must not
+/// fail for it.
+fn read_rollback(at: &At<'_>) -> Rollback {
+    let when = at.field("when").and_then(|at| match &at.node.content {
+        Content::Text(text) => When::parse(text),
+        _ => None,
+    });
+    let number = |key: &str| at.field(key).and_then(|at| at.unsigned());
+    let attempts = number("attempts").and_then(|attempts| u32::try_from(attempts).ok());
+    let grace = number("healthGraceSeconds").map(Duration::from_secs);
+    let usual = || Rollback { when: when.unwrap_or_default(), ..Rollback::default() };
+    Rollback::new(when, attempts, grace).unwrap_or_else(|_| usual())
+}
+
 fn read_hints(spec: &At<'_>, findings: &mut Findings) -> Hints {
     let Some(at) = spec.field(EXTENSION) else { return Hints::default() };
     let text = |key: &str| match at.field(key).map(|at| &at.node.content) {
@@ -310,5 +334,6 @@ fn read_hints(spec: &At<'_>, findings: &mut Findings) -> Hints {
         deployment: text("deployment").and_then(|name| DeploymentName::parse(&name).ok()),
         package_version: text("packageVersion"),
         pins,
+        rollback: at.field("rollback").map(|at| read_rollback(&at)).unwrap_or_default(),
     }
 }

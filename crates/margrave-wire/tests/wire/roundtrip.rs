@@ -8,6 +8,7 @@ use margrave_core::id::{AssignmentId, ComponentName, DeviceId, ParameterName};
 use margrave_core::manifest::{Blob, Entry};
 use margrave_core::package::{Component, Extensions, ProfileKind, Revision, Timeout};
 use margrave_core::parameters::{ParameterValue, ResolvedParameter, Target};
+use margrave_core::rollback::{Rollback, When};
 use margrave_core::workload::{Hints, Placement, Workload};
 use margrave_wire::bundle::{self, BundleError};
 use margrave_wire::g2::document;
@@ -99,6 +100,11 @@ prop_compose! {
                 deployment: Some(label.parse().unwrap()),
                 package_version: Some(label.clone()),
                 pins: names.iter().filter(|_| pinned).map(|name| (name.clone(), Digest::of(label.as_bytes()))).collect::<BTreeMap<_, _>>(),
+                rollback: Rollback {
+                    when: if any_child { When::Never } else { When::OnFailedUpdate },
+                    attempts: timeout.map_or(2, |(minutes, _)| minutes.clamp(1, 100)),
+                    health_grace: timeout.map(|(_, seconds)| std::time::Duration::from_secs(seconds.into())),
+                },
             },
             components: names.into_iter().map(|name| Component {
                 repository: format!("oci://registry.example:5000/{label}"),

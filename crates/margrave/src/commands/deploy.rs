@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use margrave_core::id::DeploymentName;
-use margrave_wire::operator::{Deployment, PutDeployment, Targets};
+use margrave_wire::operator::{Deployment, PutDeployment, Rollback, Targets};
 
 use super::{answers, device, settle};
 use crate::cli::{self, Deploy};
@@ -25,6 +25,7 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
             devices: args.devices,
             labels: cli::unique(&args.labels).map_err(Trouble::broke)?,
         },
+        rollback: args.failing.over(&Rollback::default()),
         revision: None,
     };
     let deployment = client.put_deployment(name.as_str(), &want, Expected::New).await?;

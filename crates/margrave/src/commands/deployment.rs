@@ -1,7 +1,7 @@
 //! `margrave deployment`: what is wanted, and where it stands.
 
 use jiff::Timestamp;
-use margrave_wire::operator::{self, PutDeployment, Targets};
+use margrave_wire::operator::{self, PutDeployment, Rollback, Targets};
 
 use super::confirm::confirm;
 use super::{answers, deploy, device, settle};
@@ -99,6 +99,7 @@ fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
     if let Some(profile) = &deployment.profile {
         facts.push(("Profile", profile.clone()));
     }
+    facts.push(("Failed update", going_back(&deployment.rollback)));
     screen.facts(&facts)?;
     if !deployment.parameters.is_empty() {
         screen.heading("Answers")?;
@@ -118,8 +119,22 @@ fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
     Ok(Answer::Done)
 }
 
+fn going_back(rollback: &Rollback) -> String {
+    let attempts = rollback.attempts.map_or_else(String::new, |attempts| {
+        format!(" after {}", if attempts == 1 { "one try".to_owned() } else { format!("{attempts} tries") })
+    });
+    let mut words = match rollback.when.as_deref() {
+        Some("never") => "stays; devices do not go back by themselves".to_owned(),
+        _ => format!("devices go back to the last healthy version{attempts}"),
+    };
+    if let Some(grace) = rollback.health_grace_seconds {
+        words.push_str(&format!("; may look unhealthy for {grace} s"));
+    }
+    words
+}
+
 async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> Result {
-    let DeploymentUpdate { name, set, unset, version, devices, labels, waiting } = update;
+    let DeploymentUpdate { name, set, unset, version, devices, labels, failing, waiting } = update;
     let now = client.deployment(&name).await?;
     let version = version.unwrap_or_else(|| now.version.clone());
     let package = client.package(&now.package, Some(&version)).await?;
@@ -141,7 +156,9 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     } else {
         Targets { devices, labels: cli::unique(&labels).map_err(Trouble::broke)? }
     };
-    if version == now.version && parameters == now.parameters && targets == now.targets {
+    let rollback = failing.over(&now.rollback);
+    let same = version == now.version && parameters == now.parameters && targets == now.targets;
+    if same && rollback.as_ref().is_none_or(|rollback| *rollback == now.rollback) {
         screen.words("That changes nothing; it is wanted like this already.");
         return deploy::finish(screen, client, &now, &waiting).await;
     }
@@ -151,6 +168,7 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         profile: now.profile,
         parameters,
         targets,
+        rollback,
         revision: Some(now.revision),
     };
     let deployment = client.put_deployment(&name, &want, Expected::Revision(now.revision)).await?;
@@ -314,6 +332,7 @@ mod tests {
             profile: None,
             parameters: Default::default(),
             targets: Targets::default(),
+            rollback: Rollback::default(),
         };
         words.iter().enumerate().map(revision).collect()
     }

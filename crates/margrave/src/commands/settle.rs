@@ -236,6 +236,7 @@ mod tests {
             profile: None,
             parameters: BTreeMap::new(),
             targets: Targets::default(),
+            rollback: Default::default(),
             revision: 1,
             changed_at: String::new(),
             changed_by: String::new(),

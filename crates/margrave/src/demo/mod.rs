@@ -111,6 +111,7 @@ impl Demo {
 
     async fn start_with(data: &Data, mut choice: Choice, ports: Ports, plan: &[Plan]) -> Result<Started> {
         let (mut server, mut moved) = open(data, &choice, ports, plan.len()).await?;
+        data.mark()?;
         if let Choice::Containers(containers) = &choice {
             // What the engine cannot fetch from here it cannot run: then it is better to know now.
             let fetched = prepare_image(&server, containers).await;
@@ -328,7 +329,7 @@ async fn add_samples(server: &Server, data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Tells a demo's directory from a server's, from its first moment on.
+/// Tells a demo's directory from a server's.
 const MARK: &str = "demo";
 
 /// The demo's directory.
@@ -352,9 +353,8 @@ impl Data {
         };
         made.map_err(failed)?;
         let path = path.canonicalize().map_err(failed)?;
-        let mark = path.join(MARK);
-        // The mark is younger than the addresses, which earlier demos left.
-        let is_demo = mark.exists() || Addresses::file(&path).exists();
+        // Demos of before left only their addresses.
+        let is_demo = path.join(MARK).exists() || Addresses::file(&path).exists();
         if path.join("identity").exists() && !is_demo {
             return Err(Trouble::broke(format!(
                 "{} is the directory of a server, not of a demo",
@@ -365,8 +365,14 @@ impl Data {
                 quoted(&path.display().to_string())
             )));
         }
-        std::fs::write(&mark, "").map_err(failed)?;
         Ok(Data { path, temporary })
+    }
+
+    /// Once a server is in it: an empty directory is taken by a server as its own, one with a mark is not.
+    fn mark(&self) -> Result<()> {
+        std::fs::write(self.path.join(MARK), "").map_err(|error| {
+            Trouble::because(format!("{} cannot be written to", self.path.display()), &error)
+        })
     }
 
     /// Where it is, unless it goes with the demo.
@@ -439,6 +445,7 @@ mod tests {
             let data = Data::make(Some(dir.path())).unwrap();
             assert!(data.kept().is_some());
             std::fs::create_dir_all(dir.path().join("identity")).unwrap();
+            data.mark().unwrap();
             data.remove(&screen);
         }
         assert!(dir.path().exists());

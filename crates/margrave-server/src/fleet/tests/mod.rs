@@ -6,6 +6,7 @@ mod git;
 mod identity;
 mod moving;
 mod reverting;
+mod rollback;
 mod seeing;
 mod signed;
 mod waiting;
@@ -348,6 +349,7 @@ pub(super) fn on(devices: &[&str]) -> operator::PutDeployment {
             devices: devices.iter().map(|device| device.to_string()).collect(),
             labels: Default::default(),
         },
+        rollback: None,
         revision: None,
     }
 }

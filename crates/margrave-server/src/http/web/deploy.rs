@@ -186,6 +186,7 @@ impl Draft {
                 devices: self.devices.iter().cloned().collect(),
                 labels: labels.unwrap_or_default(),
             },
+            rollback: None,
             // A new one must not change another of the same name; what is not there is at revision 0.
             revision: Some(self.revision.unwrap_or(0)),
         };

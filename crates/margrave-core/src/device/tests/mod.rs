@@ -1,5 +1,7 @@
 //! The device against a small world that lies, loses and crashes, all from one seed.
 
+mod going_back;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -92,6 +94,10 @@ struct World {
     reports: Vec<Report>,
     doing: Vec<Action>,
     faults: f64,
+    /// What does not start, by a component's fingerprint.
+    broken: BTreeSet<Digest>,
+    /// What runs and is not well.
+    sick: BTreeSet<Digest>,
 }
 
 impl World {
@@ -112,6 +118,8 @@ impl World {
             reports: vec![],
             doing: vec![],
             faults: 0.0,
+            broken: BTreeSet::new(),
+            sick: BTreeSet::new(),
         };
         world.commit();
         world.boot();
@@ -147,7 +155,8 @@ impl World {
         self.device.absorb(&self.settings, self.now, roll, event);
         for (id, assignment) in self.device.assignments() {
             if assignment.state == State::Installed {
-                assert_eq!(assignment.good, assignment.held, "INSTALLED stands for the document held");
+                let done = assignment.components.iter().all(|progress| progress.state == Reported::Installed);
+                assert!(done && assignment.good.is_some(), "INSTALLED stands for the document held");
             }
             if let Some(before) = before.get(id) {
                 let reborn = *before == State::Deleted && assignment.state == State::Pending;
@@ -231,7 +240,10 @@ impl World {
                     assignment: *assignment,
                     component: component.clone(),
                     fingerprint: Some(*fingerprint),
-                    health: Health::Healthy,
+                    health: match self.sick.contains(fingerprint) {
+                        true => Health::Unhealthy("it is not well".into()),
+                        false => Health::Healthy,
+                    },
                 })
                 .collect())),
             Action::Prefetch(order) => Event::Prefetched {
@@ -240,9 +252,15 @@ impl World {
                 result: if fails { Err(failure()) } else { Ok(()) },
             },
             Action::Apply(order) => {
+                let fails = fails || self.broken.contains(&order.fingerprint());
                 let key = (order.assignment, order.component.clone());
-                if !fails && self.running.insert(key, order.fingerprint()) != Some(order.fingerprint()) {
-                    self.started += 1;
+                // What fails to start has taken the place of what ran before.
+                match fails {
+                    true => drop(self.running.remove(&key)),
+                    false if self.running.insert(key, order.fingerprint()) != Some(order.fingerprint()) => {
+                        self.started += 1;
+                    }
+                    false => {}
                 }
                 Event::Applied {
                     assignment: order.assignment,
@@ -278,6 +296,25 @@ impl World {
             self.step();
         }
         panic!("not converged: {:#?}\nwanted {:#?}\nrunning {:#?}", self.device, self.manifest, self.running);
+    }
+
+    /// Until nothing is done any more but asking and looking.
+    fn rest(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..20_000 {
+            self.step();
+            let idle = |a: &Action| matches!(a, Action::Poll { .. } | Action::Observe);
+            let waits = self.device.assignments().values().any(|a| a.next_try.is_some());
+            quiet = if self.doing.iter().all(idle) && !waits { quiet + 1 } else { 0 };
+            if quiet > 100 {
+                return;
+            }
+        }
+        panic!("never comes to rest: {:#?}", self.device);
+    }
+
+    fn fingerprints(workload: &Workload) -> Vec<Digest> {
+        Order::of(workload).iter().map(Order::fingerprint).collect()
     }
 
     fn told(&self, n: u8) -> String {
@@ -700,6 +737,23 @@ proptest! {
             }
         }
         world.faults = 0.0;
+        // What was given up meanwhile stays given up, and what replaced it runs or says why not.
+        world.rest();
+        for (id, assignment) in world.device.assignments() {
+            let last = world.reports.iter().rfind(|r| r.assignment == *id).unwrap();
+            prop_assert_eq!(last.state == Reported::Installed, assignment.wanted == assignment.held
+                && assignment.state == State::Installed);
+            prop_assert!(matches!(assignment.state, State::Installed | State::Failed));
+            prop_assert!(assignment.state == State::Installed || assignment.gave_up().is_some());
+        }
+        // A newer document is tried in any case.
+        let newer: Vec<Workload> = world.manifest.entries().iter().map(|entry| {
+            let old = &world.store[&entry.document.digest];
+            let n = (1..4).find(|n| id(*n) == old.id).unwrap();
+            let names: Vec<String> = old.components.iter().map(|c| c.name.to_string()).collect();
+            workload(n, &names.iter().map(String::as_str).collect::<Vec<_>>(), "newer")
+        }).collect();
+        world.publish(newer);
         world.run_until_converged();
         // What the server heard last of each assignment is how it is.
         for entry in world.manifest.entries() {

@@ -1,0 +1,260 @@
+//! Updates that fail, and the way back from them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::work::FALLS_MAX;
+use super::*;
+use crate::rollback::{Rollback, When};
+
+/// A world in which `web` runs as "a" and an update to "b" that does not start was published.
+fn failing_update(rollback: Rollback) -> (World, Workload, Workload) {
+    let mut world = World::new(11);
+    let (old, mut new) = (workload(1, &["db", "web"], "a"), workload(1, &["db", "web"], "b"));
+    new.hints.rollback = rollback;
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.broken.insert(World::fingerprints(&new)[1]);
+    world.publish(vec![new.clone()]);
+    (world, old, new)
+}
+
+#[test]
+fn an_update_that_fails_twice_goes_back_and_both_facts_are_told() {
+    let (mut world, old, new) = failing_update(Rollback::default());
+    world.rest();
+    assert_eq!(
+        world.told(1),
+        "PENDING INSTALLING INSTALLED UPDATING FAILED UPDATING FAILED ROLLINGBACK INSTALLED"
+    );
+    let running: Vec<Digest> = world.running.values().copied().collect();
+    assert_eq!(running, World::fingerprints(&old));
+    let last = world.reports.last().unwrap();
+    let detail = last.detail.as_ref().unwrap();
+    assert_eq!((last.state, detail.state), (Reported::Failed, State::Installed));
+    assert_eq!(detail.document, Some(document(&old).digest()));
+    assert_eq!(last.fault.as_ref().unwrap().code, "start-failed");
+    let states: Vec<(&str, Reported)> = last.components.iter().map(|c| (c.name.as_str(), c.state)).collect();
+    assert_eq!(states, [("db", Reported::Installed), ("web", Reported::Failed)]);
+    assert_eq!(last.adopted_version, world.manifest.version());
+    // Neither time nor a restart nor another deployment makes it try the bad one again.
+    let started = world.started;
+    world.boot();
+    world.publish(vec![new.clone(), workload(2, &["db"], "a")]);
+    world.rest();
+    assert_eq!(world.started, started + 1);
+    assert_eq!(world.device.assignments()[&id(1)].gave_up().unwrap().document, document(&new).digest());
+    let last = world.reports.iter().rfind(|report| report.assignment == id(1)).unwrap();
+    assert_eq!(last.state, Reported::Failed);
+    // Back to what it was, by the operator: nothing is restarted, and all is well.
+    world.publish(vec![old, workload(2, &["db"], "a")]);
+    world.run_until_converged();
+    assert_eq!(world.started, started + 1);
+    let last = world.reports.iter().rfind(|report| report.assignment == id(1)).unwrap();
+    assert_eq!((last.state, &last.fault), (Reported::Installed, &None));
+}
+
+#[test]
+fn the_policy_says_whether_and_after_how_many_tries() {
+    let policy = |when, attempts| Rollback { when, attempts, health_grace: None };
+    let (mut world, ..) = failing_update(policy(When::OnFailedUpdate, 1));
+    world.rest();
+    assert!(world.told(1).ends_with("UPDATING FAILED ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    assert_eq!(world.told(1).matches("UPDATING").count(), 1);
+
+    let (mut world, _, new) = failing_update(policy(When::Never, 1));
+    for _ in 0..300 {
+        world.step();
+    }
+    assert!(!world.told(1).contains("ROLLINGBACK"));
+    // Never stuck: it goes on trying, and comes up once it can.
+    world.broken.clear();
+    world.run_until_converged();
+    let running: Vec<Digest> = world.running.values().copied().collect();
+    assert_eq!(running, World::fingerprints(&new));
+}
+
+#[test]
+fn what_cannot_be_fetched_is_waited_for_and_not_gone_back_from() {
+    let (mut world, old, _) = failing_update(Rollback::default());
+    world.broken.clear();
+    let begun = world.now;
+    while world.now.since(begun) < Duration::from_secs(3 * 3600) {
+        match world.device.next(&world.settings, world.now) {
+            Some(action) => {
+                world.absorb(Event::Began(action.clone()));
+                let event = match world.perform(action) {
+                    Event::Prefetched { assignment, component, .. } => {
+                        let failure = Failure::new(FailureCode::PullFailed, "the registry is away");
+                        Event::Prefetched { assignment, component, result: Err(failure) }
+                    }
+                    event => event,
+                };
+                world.absorb(event);
+            }
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert!(!world.told(1).contains("ROLLINGBACK"));
+    let running: Vec<Digest> = world.running.values().copied().collect();
+    assert_eq!(running, World::fingerprints(&old), "what ran before runs on");
+    world.run_until_converged();
+}
+
+#[test]
+fn a_document_that_cannot_be_used_at_all_is_gone_back_from_without_touching_anything() {
+    let (mut world, old, new) = failing_update(Rollback::default());
+    let (started, bad) = (world.started, document(&new).digest());
+    for _ in 0..200 {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            let event = match world.perform(action) {
+                Event::Fetched(Ok(delivery)) => {
+                    let refused = Failure::new(FailureCode::DocumentInvalid, "makes no sense");
+                    Event::Fetched(Ok(delivery.into_iter().map(|(d, _)| (d, Err(refused.clone()))).collect()))
+                }
+                event => event,
+            };
+            world.absorb(event);
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap();
+    }
+    assert!(world.told(1).ends_with("UPDATING FAILED ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    assert_eq!((world.started, world.device.assignments()[&id(1)].wanted), (started, Some(bad)));
+    let running: Vec<Digest> = world.running.values().copied().collect();
+    assert_eq!(running, World::fingerprints(&old));
+}
+
+#[test]
+fn a_way_back_that_fails_too_is_an_end_until_the_manifest_changes_or_it_gets_well() {
+    let (mut world, old, _) = failing_update(Rollback::default());
+    world.broken.extend(World::fingerprints(&old));
+    world.rest();
+    assert!(world.told(1).ends_with("ROLLINGBACK FAILED"), "{}", world.told(1));
+    let last = world.reports.last().unwrap().clone();
+    let fault = last.fault.as_ref().unwrap();
+    assert_eq!((last.state, fault.code.as_str()), (Reported::Failed, "rollback-failed"));
+    assert!(fault.message.contains("going back failed too"), "{}", fault.message);
+    assert_eq!(last.detail.as_ref().unwrap().next_try, None);
+    // The same one again, by way of another: it is tried anew, although it is the one held.
+    world.broken.clear();
+    world.publish(vec![old]);
+    world.run_until_converged();
+}
+
+#[test]
+fn an_update_that_gets_sick_in_its_first_minute_is_gone_back_from_and_a_later_one_is_not() {
+    for (well_for, back) in [(Duration::from_secs(20), true), (Duration::from_secs(600), false)] {
+        let mut world = World::new(11);
+        let (old, new) = (workload(1, &["web"], "a"), workload(1, &["web"], "b"));
+        world.publish(vec![old.clone()]);
+        world.run_until_converged();
+        world.publish(vec![new.clone()]);
+        world.run_until_converged();
+        let installed = world.now;
+        while world.now.since(installed) < well_for {
+            world.step();
+        }
+        world.sick.extend(World::fingerprints(&new));
+        for _ in 0..400 {
+            world.step();
+        }
+        assert_eq!(world.told(1).contains("ROLLINGBACK"), back, "{}", world.told(1));
+        let expected = if back { &old } else { &new };
+        assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(expected));
+    }
+}
+
+#[test]
+fn a_device_that_dies_of_an_update_again_and_again_goes_back() {
+    let (mut world, old, new) = failing_update(Rollback::default());
+    let bad: BTreeSet<Digest> = World::fingerprints(&new).into_iter().collect();
+    let mut deaths = 0;
+    for _ in 0..3_000 {
+        let kills = |a: &Action| matches!(a, Action::Apply(order) if bad.contains(&order.fingerprint()));
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            world.commit();
+            world.doing.push(action);
+        }
+        if world.doing.iter().any(kills) {
+            deaths += 1;
+            world.boot();
+            world.absorb(Event::Booted(format!("boot {deaths}")));
+            world.commit();
+            continue;
+        }
+        world.step();
+    }
+    assert_eq!(deaths, FALLS_MAX);
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+    assert!(world.told(1).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(1));
+}
+
+#[test]
+fn an_agent_that_is_killed_again_and_again_only_goes_on() {
+    let (mut world, _, new) = failing_update(Rollback::default());
+    world.broken.clear();
+    world.absorb(Event::Booted("the same".into()));
+    let mut kills = 0;
+    for _ in 0..1_000 {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            world.commit();
+            world.doing.push(action);
+        }
+        if kills < 20 && world.doing.iter().any(|action| matches!(action, Action::Apply(_))) {
+            kills += 1;
+            world.boot();
+            world.absorb(Event::Booted("the same".into()));
+            continue;
+        }
+        world.step();
+    }
+    assert_eq!(kills, 20);
+    world.run_until_converged();
+    assert!(!world.told(1).contains("FAILED"), "{}", world.told(1));
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&new));
+}
+
+#[test]
+fn an_engine_that_is_away_or_a_full_disk_is_not_the_updates_fault() {
+    for code in [FailureCode::RuntimeUnreachable, FailureCode::DiskFull] {
+        let (mut world, _, new) = failing_update(Rollback::default());
+        world.broken.clear();
+        let begun = world.now;
+        while world.now.since(begun) < Duration::from_secs(3600) {
+            match world.device.next(&world.settings, world.now) {
+                Some(action) => {
+                    world.absorb(Event::Began(action.clone()));
+                    let event = match action {
+                        Action::Apply(order) => Event::Applied {
+                            assignment: order.assignment,
+                            fingerprint: order.fingerprint(),
+                            component: order.component,
+                            result: Err(Failure::new(code, "not now")),
+                        },
+                        action => world.perform(action),
+                    };
+                    world.absorb(event);
+                }
+                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+            }
+        }
+        assert!(!world.told(1).contains("ROLLINGBACK"), "{}", world.told(1));
+        world.run_until_converged();
+        assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&new));
+    }
+}
+
+#[test]
+fn a_newer_document_overtakes_the_way_back() {
+    let (mut world, ..) = failing_update(Rollback::default());
+    while world.device.assignments()[&id(1)].state != State::RollingBack {
+        world.step();
+    }
+    world.publish(vec![workload(1, &["db", "web"], "c")]);
+    world.run_until_converged();
+    let told = world.told(1);
+    assert!(told.ends_with("INSTALLED") && told.contains("ROLLINGBACK"), "{told}");
+}

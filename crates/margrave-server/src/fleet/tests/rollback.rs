@@ -1,0 +1,60 @@
+//! What an operator wants done about updates that fail, from the wish to the document.
+
+use std::time::Duration;
+
+use margrave_core::rollback::{Rollback, When};
+use margrave_wire::operator;
+
+use super::{World, ann, name, on};
+use crate::fleet::Error;
+
+fn policy(when: Option<&str>, attempts: Option<u32>, grace: Option<u64>) -> Option<operator::Rollback> {
+    Some(operator::Rollback { when: when.map(str::to_owned), attempts, health_grace_seconds: grace })
+}
+
+#[tokio::test]
+async fn a_policy_reaches_the_document_and_stays_until_it_is_changed() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let said = async || world.workloads("line-1").await[0].hints.rollback;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    assert_eq!(said().await, Rollback::default());
+
+    let strict = policy(Some("never"), Some(5), Some(30));
+    let shown = world.put("greeter", operator::PutDeployment { rollback: strict.clone(), ..on(&["line-1"]) });
+    assert_eq!(Some(shown.await.unwrap().rollback), strict);
+    let expected = Rollback { when: When::Never, attempts: 5, health_grace: Some(Duration::from_secs(30)) };
+    assert_eq!(said().await, expected);
+    // Who says nothing about it changes nothing, also after a restart.
+    let world = world.restarted().await;
+    let said = async || world.workloads("line-1").await[0].hints.rollback;
+    let mut other = on(&["line-1"]);
+    other.parameters.insert("greeting".into(), "salut".into());
+    world.put("greeter", other).await.unwrap();
+    assert_eq!(said().await, expected);
+
+    let revisions = world.fleet.revisions(&name("greeter")).await.unwrap();
+    assert_eq!(revisions[1].changes, ["failed updates: back after 2 tries → never back, 30 s of grace"]);
+    world.fleet.revert(&ann(), &name("greeter"), 1, None).await.unwrap();
+    assert_eq!(said().await, Rollback::default(), "going back brings the policy of then");
+}
+
+#[tokio::test]
+async fn a_policy_that_makes_no_sense_is_refused() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    for wrong in [
+        policy(Some("sometimes"), None, None),
+        policy(None, Some(0), None),
+        policy(None, Some(101), None),
+        policy(None, None, Some(86_401)),
+        policy(None, None, Some(u64::MAX)),
+    ] {
+        let want = operator::PutDeployment { rollback: wrong.clone(), ..on(&["line-1"]) };
+        let Error::Invalid(violations) = world.put("greeter", want).await.unwrap_err() else {
+            panic!("{wrong:?} was taken")
+        };
+        assert_eq!(violations[0].place, "/rollback", "{wrong:?}");
+    }
+    assert!(world.fleet.deployment(&name("greeter")).await.is_err());
+}

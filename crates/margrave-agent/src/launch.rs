@@ -24,6 +24,7 @@ use crate::runtime::engine::Places;
 use crate::runtime::own_registry::OwnRegistry;
 use crate::runtime::simulated::{SimulatedRuntime, Simulation};
 use crate::runtime::{Runtime, Telemetry};
+use crate::supervisor::Supervisor;
 
 /// The version that a device reports and `--version` prints.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -155,6 +156,7 @@ impl Launch {
             capabilities_later,
             settings,
             refuse_older_bundle,
+            supervisor: Supervisor::default(),
         })
     }
 }

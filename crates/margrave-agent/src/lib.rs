@@ -2,7 +2,8 @@
 //!
 //! Decisions are made in `margrave_core::device`; this crate is the thin shell that performs them.
 //! `run.rs` is the loop, `upstream/` the server's side of it, `runtime/` the engine's, `identity.rs`
-//! and `keeper.rs` who this device is, `status.rs` what a technician sees.
+//! and `keeper.rs` who this device is, `status.rs` what a technician sees,
+//! `supervisor.rs` what the service manager hears.
 
 pub mod clock;
 pub mod identity;
@@ -14,6 +15,7 @@ pub mod registry_login;
 mod run;
 pub mod runtime;
 pub mod status;
+pub mod supervisor;
 mod upstream;
 mod way;
 

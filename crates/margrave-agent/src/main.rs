@@ -12,6 +12,7 @@ use margrave_agent::identity::{Enrollment, GitSource, Identity, Installation, On
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
 use margrave_agent::runtime::Telemetry;
 use margrave_agent::runtime::simulated::Simulation;
+use margrave_agent::supervisor::Supervisor;
 use margrave_agent::{clock, identity, status};
 use margrave_core::id::{ClientId, DeviceId};
 use tokio::sync::watch;
@@ -292,7 +293,8 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Run(run) => {
-            let config = run.launch(data)?.prepare().await?;
+            let mut config = run.launch(data)?.prepare().await?;
+            config.supervisor = Supervisor::of_environment();
             let (stop, stopping) = watch::channel(false);
             tokio::spawn(async move {
                 stop_requested().await;

@@ -27,6 +27,7 @@ use crate::identity::{
 use crate::keeper::Keeper;
 use crate::runtime::Runtime;
 use crate::status::{self, Live};
+use crate::supervisor::Supervisor;
 use crate::upstream::{Git, Link, Proof, Tongue, Upstream};
 use crate::way::Way;
 
@@ -43,6 +44,7 @@ pub struct AgentConfig {
     pub settings: Settings,
     /// Whether a trust bundle with a lower number than the one in use is refused (ID-145).
     pub refuse_older_bundle: bool,
+    pub supervisor: Supervisor,
 }
 
 /// The identity in use, shared with whatever else connects to the server: all see a renewal at once.
@@ -69,9 +71,9 @@ pub enum RunError {
 }
 
 /// How often to look for an engine that is not there: often enough for a technician who has just installed it.
+const LOOK_FOR_RUNTIME_EVERY: Duration = Duration::from_secs(15);
 /// Where Linux says which life of the machine this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-const LOOK_FOR_RUNTIME_EVERY: Duration = Duration::from_secs(15);
 /// Never sleep longer than this: clocks jump, and a device must notice.
 const NAP_MAX: Duration = Duration::from_secs(60);
 
@@ -123,6 +125,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
         capabilities_later,
         settings,
         refuse_older_bundle,
+        mut supervisor,
     } = config;
     let _lock = lock(&data)?;
     let mut agent = Agent::open(&data, &identity, runtime, capabilities, settings)?;
@@ -171,6 +174,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             under_way.insert(number, (action, handle));
         }
         agent.publish_status(&live, &upstream, &way);
+        supervisor.beat(&agent.device);
         let obsolete: Vec<u64> = under_way
             .iter()
             .filter(|(_, (action, _))| agent.device.obsolete(action))
@@ -182,8 +186,9 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             agent.take_in(cancelled(&action));
         }
         let now = clock::now();
+        let nap_max = supervisor.alive_every().map_or(NAP_MAX, |every| every.min(NAP_MAX));
         let nap =
-            agent.device.wake(&agent.settings, now).map_or(NAP_MAX, |wake| wake.since(now).min(NAP_MAX));
+            agent.device.wake(&agent.settings, now).map_or(nap_max, |wake| wake.since(now).min(nap_max));
         tokio::select! {
             Some(ended) = doing.join_next() => match ended {
                 Ok((number, event)) => {
@@ -219,6 +224,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             _ = shutdown.wait_for(|stop| *stop) => break,
         }
     }
+    supervisor.stopping();
     tracing::info!("stopping; what runs keeps running");
     doing.shutdown().await;
     background.shutdown().await;

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::stage::{PRETENDED, Stage, program, wait_for};
+use crate::stage::{PRETENDED, Running, Stage, program, wait_for};
 
 #[test]
 fn a_deployment_is_installed_updated_and_removed_and_every_step_is_seen() {
@@ -128,6 +128,55 @@ fn a_device_without_a_network_tells_a_technician_what_it_knows() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("INSTALLED") && said.contains("hello") && said.contains("not running"), "{said}");
+}
+
+/// As `packaging/systemd/margrave-agent.service` has it started.
+#[test]
+fn the_service_manager_hears_that_an_agent_is_ready_alive_and_stopping() {
+    let stage = Stage::start();
+    let data = stage.join("line-1");
+    let socket = stage.path("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&socket).expect("the stage's directory is writable");
+    manager.set_read_timeout(Some(Duration::from_secs(60))).expect("a time that is not zero");
+    let hear = || {
+        let mut buffer = [0; 4096];
+        let length = manager.recv(&mut buffer).expect("the agent says something in time");
+        String::from_utf8(buffer[..length].to_vec()).expect("lines of text")
+    };
+    let mut command = Command::new(program("margrave-agent"));
+    command
+        .args(["run", "--runtime", "simulated", "--data"])
+        .arg(&data)
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "900000");
+    let mut agent = Running::start("line-1", &stage.path(""), &mut command);
+    let first = hear();
+    assert!(first.contains("READY=1\n") && first.contains("WATCHDOG=1\n"), "{first}");
+    assert!(first.contains("STATUS=0 of 0 deployments as wanted"), "{first}");
+    // It has nothing to do, and says that it is alive all the same.
+    for _ in 0..5 {
+        let more = hear();
+        assert!(more.contains("WATCHDOG=1\n") && !more.contains("READY"), "{more}");
+    }
+    assert!(agent.terminate().success(), "{}", agent.log());
+    let last = wait_for("it says that it stops", || Some(hear()).filter(|said| said.contains("STOPPING=1")));
+    assert!(!last.contains("WATCHDOG"), "{last}");
+}
+
+#[test]
+fn the_service_starts_the_agent_with_arguments_that_it_has() {
+    let unit = include_str!("../../../../packaging/systemd/margrave-agent.service");
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
+    let arguments: Vec<&str> = start.split_whitespace().skip(1).collect();
+    let output = Command::new(program("margrave-agent")).args(&arguments).arg("--help").output();
+    let output = output.expect("our own program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        unit.contains(&format!(
+            "StateDirectory={}",
+            arguments.last().unwrap().trim_start_matches("/var/lib/")
+        ))
+    );
 }
 
 #[test]

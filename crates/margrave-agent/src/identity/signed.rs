@@ -133,13 +133,21 @@ async fn ask(
 ) -> Result<ClientId, IdentityError> {
     let started = tokio::time::Instant::now();
     let mut told = false;
+    let mut body = onboarding::write_request(certificate.der());
+    let mut older = Some(onboarding::write_oldest_request(certificate.der()));
     loop {
-        let body = onboarding::write_request(certificate.der());
-        let request = Request::post(ONBOARDING_PATH).bytes("application/json", body).timeout(ASK_TIME_MAX);
+        let request =
+            Request::post(ONBOARDING_PATH).bytes("application/json", body.clone()).timeout(ASK_TIME_MAX);
         let sent = link.send(request).await;
         let pause = match sent {
-            Ok(response) if response.status.is_success() => {
-                return onboarding::read_answer(&response.body).map_err(answer);
+            Ok(response) if response.status.is_success() => match onboarding::read_answer(&response.body) {
+                // Taken, and not decided yet.
+                Err(_) if response.status == StatusCode::ACCEPTED => undecided(&response)?,
+                read => return read.map_err(answer),
+            },
+            Ok(response) if not_understood(response.status) && older.is_some() => {
+                body = older.take().expect("just looked");
+                continue;
             }
             // Known already: some servers say so, some of those with the id (AMB-04).
             Ok(response) if response.status == StatusCode::CONFLICT => {
@@ -210,6 +218,11 @@ fn registry_in(response: &Response) -> Option<OwnRegistry> {
     let authority = token.web_authority;
     let usable = authority.as_deref().is_none_or(|pem| authority_client_config(pem).is_ok());
     usable.then_some(OwnRegistry { address, authority })
+}
+
+/// Whether a server may know the request by the names of before only.
+fn not_understood(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY)
 }
 
 /// How long to wait before the next question, or why there is none.

@@ -81,7 +81,15 @@ pub(crate) async fn download(
     let mut resumptions = 0;
     loop {
         let had = part.bytes.len();
-        match piece(link, wanted, &mut part, deadline).await? {
+        let ended = match piece(link, wanted, &mut part, deadline).await {
+            Ok(ended) => ended,
+            Err(trouble) => {
+                // The line is still down, or the server busy: what came before is as good as it was.
+                *held = Some(part).filter(|part| part.can_go_on() && !trouble.permanent);
+                return Err(trouble);
+            }
+        };
+        match ended {
             Piece::Complete => match (part.joined, verified(wanted, &mut part)) {
                 (_, Ok(document)) => return Ok(document),
                 // Two halves of different things; once more in one piece, before the server is blamed.

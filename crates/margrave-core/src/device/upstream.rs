@@ -351,9 +351,11 @@ impl Device {
     fn troubled(&mut self, now: Moment, roll: f64, trouble: Trouble) {
         if let Some(asked) = trouble.retry_after {
             let until = quiet_until(now, asked, roll);
-            self.upstream.quiet_until = until;
+            // Two exchanges may be under way, and the one does not know what the other was asked for.
+            let longer = |held: Moment| if is_quiet(held, now) { held.max(until) } else { until };
+            self.upstream.quiet_until = longer(self.upstream.quiet_until);
             if asked >= QUIET_KEPT_MIN {
-                self.quiet_until = Some(until);
+                self.quiet_until = Some(longer(self.quiet_until.unwrap_or_default()));
             }
         }
         self.upstream.trouble = Some(trouble.message);

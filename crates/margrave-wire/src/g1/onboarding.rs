@@ -45,6 +45,11 @@ pub fn write_request(certificate: &[u8]) -> Vec<u8> {
     json!({ "apiVersion": API_VERSION, "kind": KIND, "certificate": certificate }).to_string().into_bytes()
 }
 
+/// The same as the oldest servers want it: the public reference server knows no other (1.15).
+pub fn write_oldest_request(certificate: &[u8]) -> Vec<u8> {
+    json!({ "public_certificate": STANDARD.encode(certificate) }).to_string().into_bytes()
+}
+
 /// The text that a request hands in as its certificate, under either of its names (1.15).
 pub fn read_request(bytes: &[u8]) -> Result<String, BodyError> {
     let node = read_json(bytes)?;

@@ -580,6 +580,49 @@ fn mi_g2_193_a_server_that_asked_for_quiet_is_left_alone_also_after_a_restart() 
 }
 
 #[test]
+fn mi_g2_193_a_shorter_wish_for_quiet_does_not_end_a_longer_one() {
+    let seconds = Duration::from_secs;
+    let asks = |after| Trouble { retry_after: Some(after), ..Trouble::passing("busy") };
+    for (first, second) in [(50, 2), (600, 60)] {
+        let mut world = polling();
+        world.device.report(&world.settings.clone(), id(1), world.now);
+        let send = loop {
+            match world.device.next(&world.settings, world.now) {
+                Some(action @ Action::Send(_)) => break action,
+                Some(action) => {
+                    world.absorb(Event::Began(action.clone()));
+                    let event = world.perform(action);
+                    world.absorb(event);
+                }
+                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+            }
+        };
+        let Action::Send(report) = &send else { unreachable!("found above") };
+        let sequence = report.detail.as_ref().unwrap().sequence;
+        world.absorb(Event::Began(send));
+        world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+        world.absorb(Event::Polled(Err(asks(seconds(first)))));
+        world.absorb(Event::Sent { sequence, result: Err(asks(seconds(second))) });
+        world.commit();
+        world.boot();
+        // Only what is asked for a minute or more outlives a restart, and there is nothing to tell before that.
+        let quiet = if first >= 60 { first } else { 0 };
+        let end = world.now.after(seconds(quiet));
+        while world.now < end {
+            match world.device.next(&world.settings, world.now) {
+                Some(Action::Observe) => {
+                    world.absorb(Event::Began(Action::Observe));
+                    let event = world.perform(Action::Observe);
+                    world.absorb(event);
+                }
+                Some(action) => panic!("{action:?} at {:?}", end.since(world.now)),
+                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+            }
+        }
+    }
+}
+
+#[test]
 fn mi_g2_192_an_answer_that_is_not_worth_a_retry_leaves_the_rhythm_as_it_is() {
     let refused = Trouble { backoff: Backoff::None, ..Trouble::permanent("refused") };
     let mut world = polling();

@@ -33,9 +33,9 @@ struct Ways {
     clock: i64,
     /// Requests must cover the authority too.
     authority: bool,
-    /// It knows the paths of the oldest snapshot only.
+    /// It knows the paths and the onboarding request of the oldest snapshot only.
     oldest: bool,
-    /// So many onboarding requests are answered "rejected" before an operator decides.
+    /// So many onboarding requests are answered "rejected" and then "accepted, later" before an operator decides.
     undecided: usize,
     /// What it answers a certificate that it knows.
     known: Option<(u16, Value)>,
@@ -65,6 +65,10 @@ impl SignedServer {
                 Some(Reply { status, ..Reply::of(body) }.with("Date", date.clone()))
             };
             if heard.path == g1::ONBOARDING_PATH {
+                let request: Value = serde_json::from_slice(&heard.body).expect("an agent's request");
+                if ways.oldest && request.get("public_certificate").is_none() {
+                    return reply(400, br#"{"error":"public_certificate is missing"}"#.to_vec());
+                }
                 let shown = onboarding::read_request(&heard.body).expect("an agent's request");
                 let chain = onboarding::read_certificates(&shown).expect("an agent's certificate");
                 certificate = Some(ClientCertificate::read(chain).expect("an agent's certificate"));
@@ -83,6 +87,10 @@ impl SignedServer {
             if heard.path == g1::ONBOARDING_PATH {
                 asked += 1;
                 return match &ways.known {
+                    _ if asked > 1 && asked <= ways.undecided => {
+                        let body = br#"{"status":"pending"}"#.to_vec();
+                        reply(202, body).map(|reply| reply.with("Retry-After", "1"))
+                    }
                     _ if asked <= ways.undecided => {
                         let body = br#"{"error":"Client rejected"}"#.to_vec();
                         reply(403, body).map(|reply| reply.with("Retry-After", "1"))

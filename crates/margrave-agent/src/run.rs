@@ -335,12 +335,13 @@ impl Agent {
             }
         }
         tracing::info!(client = %identity.client_id, documents = readings.len(), "restored from disk");
+        // First what the documents say: nothing can be judged without.
+        agent.absorb(Event::Read(readings));
         agent.absorb(Event::IdentityIs(identity.principal()?));
         match std::fs::read_to_string(BOOT_ID) {
             Ok(boot) => agent.absorb(Event::Booted(boot.trim().to_owned())),
             Err(error) => tracing::debug!(%error, "this system does not say when it was started"),
         }
-        agent.absorb(Event::Read(readings));
         agent.absorb(Event::CapabilitiesAre(capabilities_are));
         Ok(agent)
     }
@@ -514,8 +515,8 @@ fn cancelled(action: &Action) -> Event {
 }
 
 fn not_begun(action: &Action, error: &LedgerError) -> Event {
-    let code = if error.is_disk_full() { FailureCode::DiskFull } else { FailureCode::StartFailed };
-    outcome(action, &format!("not begun: {error}"), code)
+    // Full or broken: either way it is the disk, and not what was to be done.
+    outcome(action, &format!("not begun: {error}"), FailureCode::DiskFull)
 }
 
 fn outcome(action: &Action, message: &str, code: FailureCode) -> Event {

@@ -73,6 +73,9 @@ pub struct DeploymentStatus {
     pub code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// It runs in its former version, because the wanted one failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub went_back: bool,
     pub components: Vec<(String, String)>,
 }
 
@@ -101,6 +104,8 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
             .and_then(|bytes| document::read_any(bytes.bytes(), &identity.device_id).ok())
             .map_or_else(|| "(document not here)".to_owned(), |workload| workload.name);
         let components = &assignment.components;
+        // Of what it went back from, where that is so: it runs, and yet it is not as wanted.
+        let failure = assignment.failure.as_ref().or(assignment.gave_up().map(|given_up| &given_up.failure));
         deployments.push(DeploymentStatus {
             id: id.to_string(),
             name,
@@ -108,8 +113,9 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
             since: timestamp(assignment.since),
             attempt: assignment.attempt,
             next_try: assignment.next_try.map(timestamp),
-            code: assignment.failure.as_ref().map(|failure| failure.code.to_string()),
-            reason: assignment.failure.as_ref().map(|failure| failure.message.clone()),
+            code: failure.map(|failure| failure.code.to_string()),
+            reason: failure.map(|failure| failure.message.clone()),
+            went_back: assignment.gave_up().is_some(),
             components: components
                 .iter()
                 .map(|c| (c.name.to_string(), c.state.as_str().to_owned()))
@@ -138,7 +144,7 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
 impl Status {
     /// Whether everything wanted is installed.
     pub fn converged(&self) -> bool {
-        self.deployments.iter().all(|deployment| deployment.state == "INSTALLED")
+        self.deployments.iter().all(|deployment| deployment.state == "INSTALLED" && !deployment.went_back)
     }
 }
 
@@ -171,6 +177,9 @@ impl std::fmt::Display for Status {
             writeln!(f, "\n{:<12} {}  since {}", deployment.state, deployment.name, deployment.since)?;
             for (name, state) in &deployment.components {
                 writeln!(f, "  {state:<11} {name}")?;
+            }
+            if deployment.went_back {
+                writeln!(f, "             runs in its former version: the update failed and was given up")?;
             }
             if let Some(reason) = &deployment.reason {
                 let code = deployment.code.as_deref().unwrap_or("failed");

@@ -134,6 +134,10 @@ impl FailureCode {
         }
     }
 
+    pub fn is_pull(self) -> bool {
+        matches!(self, FailureCode::PullFailed | FailureCode::PullNotFound | FailureCode::PullDenied)
+    }
+
     /// Whether it may lie in what was applied. An engine that is away or a full disk would be so for any version.
     pub fn blames_the_update(self) -> bool {
         !matches!(self, FailureCode::RuntimeMissing | FailureCode::RuntimeUnreachable | FailureCode::DiskFull)

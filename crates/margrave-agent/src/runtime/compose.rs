@@ -374,7 +374,7 @@ impl ComposeRuntime {
             write_durably(&prepared.directory.override_file(), &overlay)
         };
         write().map_err(|error| disk("The component's override file could not be written", error))?;
-        let before = prepared.directory.record().map(|record| record.kept_for(order.fingerprint()));
+        let before = prepared.directory.record().map(Record::kept);
         let service = |service: &super::model::Service| Service { replicas: service.replicas, hash: None };
         let record = Record {
             assignment: order.assignment,

@@ -108,12 +108,17 @@ pub(super) struct Fetched {
 const BEFORE_MAX: usize = 3;
 
 impl Record {
-    /// What going back from an order of this fingerprint could need, where this is what was there until now.
-    pub(super) fn kept_for(self, fingerprint: Digest) -> Vec<Fetched> {
+    /// What is known to have been healthy, this one included where it was; for whatever comes next, which may be one of
+    /// them again.
+    pub(super) fn kept(self) -> Vec<Fetched> {
         let was_well = self.stage == Stage::Settled;
         let this = was_well.then_some(Fetched { fingerprint: self.fingerprint, archive: self.archive });
-        let mut kept: Vec<Fetched> = this.into_iter().chain(self.before).collect();
-        kept.retain(|fetched| fetched.fingerprint != fingerprint);
+        let mut kept: Vec<Fetched> = Vec::new();
+        for fetched in this.into_iter().chain(self.before) {
+            if !kept.iter().any(|known| known.fingerprint == fetched.fingerprint) {
+                kept.push(fetched);
+            }
+        }
         kept.truncate(BEFORE_MAX);
         kept
     }
@@ -395,7 +400,7 @@ mod tests {
     fn what_was_healthy_is_kept_and_what_was_not_is_not() {
         let of = |name: &str| Digest::of(name.as_bytes());
         let next = |before: Option<Record>, name: &str, stage| Record {
-            before: before.map(|before| before.kept_for(of(name))).unwrap_or_default(),
+            before: before.map(Record::kept).unwrap_or_default(),
             fingerprint: of(name),
             archive: of(&format!("{name}.tgz")),
             stage,
@@ -406,14 +411,18 @@ mod tests {
         assert_eq!((bad.archive_of(of("good")), bad.archive_of(of("bad"))), (Some(of("good.tgz")), None));
         // Tried once more, and then given up: the good one is all that there is.
         let bad = next(Some(bad), "bad", Stage::Begun);
-        let back = next(Some(bad), "good", Stage::Settled);
-        assert_eq!((back.before.len(), back.archive_of(of("good"))), (0, Some(of("good.tgz"))));
+        // Cut off on the way back, it is still known.
+        let back = next(Some(bad), "good", Stage::Begun);
+        assert_eq!(back.archive_of(of("good")), Some(of("good.tgz")));
+        let back = next(Some(back), "good", Stage::Settled);
+        assert_eq!((back.before.len(), back.archive_of(of("good"))), (1, Some(of("good.tgz"))));
         let mut last = back;
         for name in ["1", "2", "3", "4"] {
             last = next(Some(last), name, Stage::Settled);
         }
         assert_eq!(last.before.len(), BEFORE_MAX);
         assert!(last.archive_of(of("1")).is_some() && last.archive_of(of("good")).is_none());
+        assert_eq!(last.archive_of(of("2")), Some(of("2.tgz")));
     }
 
     #[test]

@@ -45,6 +45,10 @@ pub struct Assignment {
     /// Since when an installed assignment has looked unhealthy; not durable, a reboot starts the grace anew.
     #[serde(skip)]
     pub unhealthy_since: Option<Moment>,
+    /// Since when every look found an installed assignment well, and how many did; not durable, what nobody saw does
+    /// not count.
+    #[serde(skip)]
+    pub well: Option<(Moment, u32)>,
     /// When work on it last ended, in ticks of this process; older observations say nothing about it.
     #[serde(skip)]
     pub worked_at: u64,
@@ -88,6 +92,7 @@ impl Assignment {
             next_try: None,
             failure: None,
             unhealthy_since: None,
+            well: None,
             worked_at: 0,
             cleared: BTreeSet::new(),
         }
@@ -101,6 +106,13 @@ impl Assignment {
     /// That the wanted document was given up.
     pub fn gave_up(&self) -> Option<&GivenUp> {
         self.given_up.as_ref().filter(|given_up| self.wanted == Some(given_up.document))
+    }
+
+    /// One more look found it well; since when that is so, and how many looks did.
+    pub fn found_well(&mut self, now: Moment) -> (Moment, u32) {
+        // A beginning in the future: the clock was set back.
+        let (since, looks) = self.well.filter(|(since, _)| *since <= now).unwrap_or((now, 0));
+        *self.well.insert((since, looks + 1))
     }
 
     /// Whether it works on, or runs, what it should.
@@ -130,6 +142,7 @@ impl Assignment {
         self.failure = None;
         self.next_try = None;
         self.unhealthy_since = None;
+        self.well = None;
         self.cleared.clear();
     }
 

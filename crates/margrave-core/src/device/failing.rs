@@ -11,11 +11,9 @@ use crate::rollback::{Rollback, When};
 
 impl Device {
     /// What a document says about failing; one that cannot be read says nothing.
-    pub(super) fn policy(&self, document: &Digest) -> Rollback {
-        match self.readings.get(document) {
-            Some(Ok(workload)) => workload.hints.rollback,
-            _ => Rollback::default(),
-        }
+    pub(super) fn policy(&self, document: &Digest) -> Option<Rollback> {
+        let workload = self.readings.get(document)?.as_ref().ok()?;
+        Some(workload.hints.rollback)
     }
 
     /// A failure after containers were touched, or may have been.
@@ -28,7 +26,9 @@ impl Device {
         roll: f64,
     ) {
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
-        assignment.strikes += u32::from(failure.code.blames_the_update());
+        // Containers are only touched once everything is here, so what cannot be fetched was not touched either.
+        let untouched = assignment.strikes == 0 && failure.code.is_pull();
+        assignment.strikes += u32::from(failure.code.blames_the_update() && !untouched);
         self.fail(settings, id, failure, now, roll);
     }
 
@@ -73,10 +73,10 @@ impl Device {
     }
 
     /// Whether there is a last good document to go back to, and it is time for it.
-    fn gives_up(&self, id: AssignmentId, failure: &Failure) -> bool {
+    pub(super) fn gives_up(&self, id: AssignmentId, failure: &Failure) -> bool {
         let assignment = &self.assignments[&id];
         let (Some(held), Some(good)) = (assignment.held, assignment.good) else { return false };
-        let policy = self.policy(&held);
+        let policy = self.policy(&held).or_else(|| self.policy(&good)).unwrap_or_default();
         policy.when == When::OnFailedUpdate
             && assignment.wanted == Some(held)
             && good != held
@@ -85,7 +85,7 @@ impl Device {
                 || assignment.strikes >= policy.attempts)
     }
 
-    fn go_back(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
+    pub(super) fn go_back(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
         let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
         let Assignment { wanted: Some(document), good: Some(good), .. } = self.assignments[&id] else {
             return;
@@ -102,9 +102,13 @@ impl Device {
     /// What the world has to mend first is waited for. What fails by itself ends here, after some tries: a device
     /// does not run in circles.
     fn fail_to_go_back(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
-        let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
-        let wanted = assignment.wanted;
-        let attempts = wanted.map_or_else(Rollback::default, |wanted| self.policy(&wanted)).attempts;
+        let assignment = &self.assignments[&id];
+        if assignment.gave_up().is_none() {
+            // Meanwhile it is the wanted one, and tried for as long as any other.
+            return self.transition(settings, id, State::Failed, now);
+        }
+        let policy = assignment.wanted.and_then(|wanted| self.policy(&wanted)).unwrap_or_default();
+        let attempts = policy.attempts;
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
         if failure.code.retry() == Retry::Later && assignment.strikes < attempts {
             assignment.attempt += 1;

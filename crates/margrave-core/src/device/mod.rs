@@ -108,6 +108,9 @@ pub struct Device {
 
     #[serde(skip)]
     readings: BTreeMap<Digest, Reading>,
+    /// The disk was asked for documents; what is not among the readings is not there.
+    #[serde(skip)]
+    has_read: bool,
     #[serde(skip)]
     upstream: upstream::Upstream,
     #[serde(skip)]
@@ -130,6 +133,7 @@ impl Device {
             boot: None,
             quiet_until: None,
             readings: BTreeMap::new(),
+            has_read: false,
             upstream: Default::default(),
             work: Default::default(),
             tick: 0,
@@ -153,7 +157,10 @@ impl Device {
         self.tick += 1;
         match event {
             Event::Began(action) => self.began(settings, now, action),
-            Event::Read(readings) => self.readings.extend(readings),
+            Event::Read(readings) => {
+                self.readings.extend(readings);
+                self.has_read = true;
+            }
             Event::Booted(boot) => self.booted(boot),
             Event::IdentityIs(principal) => self.identity_is(principal),
             Event::WayRenewed => self.way_renewed(now),

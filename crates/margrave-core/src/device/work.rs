@@ -27,6 +27,9 @@ pub(super) struct Work {
 /// How often a device may go down while it starts something before that counts as failed: a power cut is nobody's fault.
 pub(super) const FALLS_MAX: u32 = 4;
 
+/// Looks that must have found an update well before there is no way back from it, however the clock jumps.
+const WELL_LOOKS_MIN: u32 = 3;
+
 /// How soon to look again while something is starting or looks wrong.
 const OBSERVE_SOON: Duration = Duration::from_secs(2);
 
@@ -127,6 +130,11 @@ impl Device {
         };
         if let Some(order) = next(&|progress| progress.state != Reported::Installed && !progress.fetched) {
             return Step::Do(Box::new(Action::Prefetch(order)));
+        }
+        // What only the failed update had may hold what the good one needs.
+        let clears_first = assignment.state == State::RollingBack;
+        if clears_first && let Some(component) = self.leftovers(id).pop() {
+            return Step::Do(Box::new(Action::Remove { assignment: id, component }));
         }
         if let Some(order) = next(&|progress| progress.state != Reported::Installed) {
             return Step::Do(Box::new(Action::Apply(order)));
@@ -235,7 +243,7 @@ impl Device {
         let components: Vec<ComponentName> =
             self.orders(&aim).into_iter().map(|order| order.component).collect();
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
-        if assignment.state == State::Installed && assignment.unhealthy_since.is_none() {
+        if assignment.state == State::Installed && assignment.well.is_some() {
             // It was well when it was replaced.
             assignment.good = assignment.held;
         }
@@ -249,8 +257,9 @@ impl Device {
     pub(super) fn booted(&mut self, boot: String) {
         let went_down = self.boot.replace(boot) != self.boot;
         for assignment in self.assignments.values_mut() {
-            let fell = std::mem::take(&mut assignment.applying) && went_down;
-            assignment.falls += u32::from(fell);
+            let applied = std::mem::take(&mut assignment.applying);
+            let unproven = assignment.state == State::Installed && assignment.good != assignment.held;
+            assignment.falls += u32::from((applied || unproven) && went_down);
         }
     }
 
@@ -329,16 +338,34 @@ impl Device {
             return;
         }
         let orders = self.orders(&held);
+        if orders.is_empty() {
+            // Its document is lost, so nobody knows what it should be.
+            return;
+        }
         let complaint =
             orders.iter().find_map(|order| Some((order.component.clone(), self.complaint(order)?)));
         let all_healthy =
             orders.iter().all(|order| self.sight(order).is_some_and(|s| s.health == Health::Healthy));
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
         match (state, complaint) {
-            (State::Installed, None) => assignment.unhealthy_since = None,
+            (State::Installed, None) => {
+                assignment.unhealthy_since = None;
+                if !all_healthy {
+                    assignment.well = None;
+                    return;
+                }
+                let (since, looks) = assignment.found_well(now);
+                if looks >= WELL_LOOKS_MIN && now.since(since) >= settings.proven_after {
+                    assignment.good = assignment.held;
+                    assignment.strikes = 0;
+                    assignment.falls = 0;
+                }
+            }
             (State::Installed, Some((component, message))) => {
+                assignment.well = None;
                 let since = *assignment.unhealthy_since.get_or_insert(now);
-                let grace = self.policy(&held).health_grace.unwrap_or(settings.health_grace);
+                let policy = self.policy(&held).unwrap_or_default();
+                let grace = policy.health_grace.unwrap_or(settings.health_grace);
                 if now.since(since) >= grace {
                     let failure = Failure::new(FailureCode::Unhealthy, message).of(&component);
                     self.strike(settings, id, failure, now, 0.0);
@@ -407,6 +434,10 @@ impl Device {
                 if let Some(progress) = self.assignments.get_mut(&id).and_then(|a| a.progress(&component)) {
                     progress.fetched = true;
                 }
+            }
+            // Something was touched in an earlier try: this one did not help either.
+            Err(failure) if self.assignments[&id].strikes > 0 => {
+                self.strike(settings, id, failure.of(&component), now, roll)
             }
             Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
         }
@@ -556,15 +587,26 @@ impl Device {
             }
             // There is something newer to do than to go back, and the way there leads over here.
             State::RollingBack if !assignment.on_aim() => self.transition(settings, id, State::Failed, now),
-            State::Installed if self.proven_at(settings, assignment).is_some_and(|at| now >= at) => {
-                let assignment = self.assignments.get_mut(&id).expect("looked up above");
-                assignment.good = assignment.held;
-                assignment.strikes = 0;
+            // It may have died of what is installed and has not proved itself yet.
+            State::Installed if self.has_read && assignment.falls >= FALLS_MAX => {
+                self.fell(settings, id, now);
+            }
+            State::RollingBack if self.has_read && !self.is_readable(assignment.held) => {
+                let message = "The last good version's document is not on this device any more.";
+                self.fail(settings, id, Failure::new(FailureCode::DocumentInvalid, message), now, 0.0);
+            }
+            // Failed under an agent that knew no way back.
+            State::Failed if self.has_read && assignment.next_try.is_none() => {
+                if let Some(failure) = assignment.failure.clone()
+                    && self.gives_up(id, &failure)
+                {
+                    self.go_back(settings, id, failure, now);
+                }
             }
             State::Installing | State::Updating | State::RollingBack => {
                 if !assignment.on_aim() {
                     self.restart(settings, id, now);
-                } else if assignment.falls >= FALLS_MAX {
+                } else if self.has_read && assignment.falls >= FALLS_MAX {
                     self.fell(settings, id, now);
                 } else {
                     let done =
@@ -634,17 +676,16 @@ impl Device {
         assignment.good = assignment.good.or(assignment.held);
         if assignment.good == assignment.held {
             assignment.strikes = 0;
+            assignment.falls = 0;
         }
         assignment.attempt = 0;
-        assignment.falls = 0;
         assignment.failure = None;
         assignment.next_try = None;
         self.transition(settings, id, State::Installed, now);
     }
 
-    /// When an update that is installed counts as good; `None` when it does already.
-    fn proven_at(&self, settings: &Settings, assignment: &Assignment) -> Option<Moment> {
-        (assignment.good != assignment.held).then(|| assignment.since.after(settings.proven_after))
+    fn is_readable(&self, document: Option<Digest>) -> bool {
+        document.is_some_and(|document| matches!(self.readings.get(&document), Some(Ok(_))))
     }
 
     /// Why the runtime cannot be looked at, when it cannot.

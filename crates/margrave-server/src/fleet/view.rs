@@ -151,7 +151,13 @@ impl Fleet {
             state: outlook.state.to_string(),
             current: outlook.current,
             reason: self.assignment_cause(device, record).map(|cause| cause.text),
-            error: report.and_then(|report| report.fault.as_ref()).map(shown_fault),
+            // What went wrong with another revision, and was gone back from, is nothing against this one.
+            error: report
+                .filter(|report| {
+                    outlook.state != State::Installed || report.adopted_version >= record.changed_version
+                })
+                .and_then(|report| report.fault.as_ref())
+                .map(shown_fault),
             components: report.map(shown_components).unwrap_or_default(),
             attempt: detail.map_or(0, |detail| detail.attempt),
             next_try: detail.and_then(|detail| detail.next_try).map(time),

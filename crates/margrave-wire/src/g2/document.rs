@@ -295,8 +295,6 @@ fn read_parameters(spec: &At<'_>, findings: &mut Findings) -> Vec<ResolvedParame
     parameters.into_values().collect()
 }
 
-/// Our own additions. A name that cannot be read is only missed; a pin that cannot be read would mean
-/// running something else than was meant.
 /// What a newer server says and this agent does not understand is as if it had not been said: a document must not
 /// fail for it.
 fn read_rollback(at: &At<'_>) -> Rollback {
@@ -311,6 +309,8 @@ fn read_rollback(at: &At<'_>) -> Rollback {
     Rollback::new(when, attempts, grace).unwrap_or_else(|_| usual())
 }
 
+/// Our own additions. A name that cannot be read is only missed; a pin that cannot be read would mean
+/// running something else than was meant.
 fn read_hints(spec: &At<'_>, findings: &mut Findings) -> Hints {
     let Some(at) = spec.field(EXTENSION) else { return Hints::default() };
     let text = |key: &str| match at.field(key).map(|at| &at.node.content) {

@@ -258,3 +258,195 @@ fn a_newer_document_overtakes_the_way_back() {
     let told = world.told(1);
     assert!(told.ends_with("INSTALLED") && told.contains("ROLLINGBACK"), "{told}");
 }
+
+fn live_for(world: &mut World, time: Duration) {
+    let until = world.now.after(time);
+    while world.now < until {
+        world.step();
+    }
+}
+
+#[test]
+fn what_nobody_saw_well_for_a_while_is_not_good() {
+    let (old, new) = (workload(1, &["web"], "a"), workload(1, &["web"], "b"));
+    let updated = || {
+        let mut world = World::new(11);
+        world.publish(vec![old.clone()]);
+        world.run_until_converged();
+        world.publish(vec![new.clone()]);
+        world.run_until_converged();
+        assert_eq!(world.device.assignments()[&id(1)].good, Some(document(&old).digest()));
+        world
+    };
+    let seconds = Duration::from_secs;
+    // The power was away, and nobody looked since.
+    let mut world = updated();
+    world.now = world.now.after(seconds(3600));
+    world.boot();
+    world.sick.extend(World::fingerprints(&new));
+    live_for(&mut world, seconds(300));
+    assert!(world.told(1).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    // Sick all the time, with a grace that is longer than an update takes to prove itself.
+    let mut world = World::new(11);
+    let mut patient = new.clone();
+    patient.hints.rollback.health_grace = Some(seconds(120));
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.sick.extend(World::fingerprints(&patient));
+    world.publish(vec![patient]);
+    live_for(&mut world, seconds(900));
+    assert!(world.told(1).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    // A clock that jumps proves nothing either.
+    let mut world = updated();
+    world.now = world.now.after(seconds(50 * 365 * 24 * 3600));
+    world.absorb(Event::Stirred);
+    world.sick.extend(World::fingerprints(&new));
+    live_for(&mut world, seconds(300));
+    assert!(world.told(1).contains("ROLLINGBACK"), "{}", world.told(1));
+}
+
+#[test]
+fn what_is_reverted_on_its_way_back_is_tried_like_anything_that_is_wanted() {
+    let (mut world, old, _) = failing_update(Rollback::default());
+    while world.device.assignments()[&id(1)].state != State::RollingBack {
+        world.step();
+    }
+    world.broken.extend(World::fingerprints(&old));
+    world.publish(vec![old.clone()]);
+    let poll = Action::Poll { held: None, wait: Duration::ZERO };
+    world.absorb(Event::Began(poll.clone()));
+    let polled = world.perform(poll);
+    world.absorb(polled);
+    let assignment = &world.device.assignments()[&id(1)];
+    assert_eq!((assignment.state, assignment.wanted), (State::RollingBack, assignment.held));
+    live_for(&mut world, Duration::from_secs(3600));
+    let assignment = &world.device.assignments()[&id(1)];
+    assert!(assignment.next_try.is_some() || assignment.state != State::Failed, "{assignment:?}");
+    assert!(!world.reports.iter().any(|r| r.fault.as_ref().is_some_and(|f| f.code == "rollback-failed")));
+    world.broken.clear();
+    world.run_until_converged();
+}
+
+#[test]
+fn a_good_version_whose_document_is_lost_is_an_end_and_no_lie() {
+    let (mut world, old, new) = failing_update(Rollback::default());
+    while world.device.assignments()[&id(1)].state != State::RollingBack {
+        world.step();
+    }
+    world.blobs.remove(&document(&old).digest());
+    world.boot();
+    world.rest();
+    let last = world.reports.last().unwrap();
+    assert_eq!(last.fault.as_ref().unwrap().code, "rollback-failed");
+    assert_eq!(last.detail.as_ref().unwrap().state, State::Failed);
+    // It stays so over a restart, and a newer version is tried.
+    world.boot();
+    world.rest();
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Failed);
+    assert!(new.id == id(1));
+    world.publish(vec![workload(1, &["web"], "c")]);
+    world.run_until_converged();
+}
+
+#[test]
+fn what_only_the_failed_update_had_goes_before_the_good_version_comes() {
+    let mut world = World::new(11);
+    let (old, new) = (workload(1, &["web"], "a"), workload(1, &["web", "proxy"], "b"));
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.publish(vec![new.clone()]);
+    world.run_until_converged();
+    world.sick.extend(World::fingerprints(&new));
+    let mut order = vec![];
+    for _ in 0..2_000 {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            let back = world.device.assignments()[&id(1)].state == State::RollingBack;
+            match &action {
+                Action::Remove { component, .. } if back => order.push(format!("remove {component}")),
+                Action::Apply(applied) if back => order.push(format!("apply {}", applied.component)),
+                _ => {}
+            }
+            world.absorb(Event::Began(action.clone()));
+            world.doing.push(action);
+        }
+        world.step();
+    }
+    assert_eq!(order, ["remove proxy", "apply web"]);
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+}
+
+#[test]
+fn an_update_that_was_begun_and_cannot_be_fetched_any_more_is_gone_back_from() {
+    let (mut world, old, _) = failing_update(Rollback::default());
+    let mut gone = false;
+    for _ in 0..2_000 {
+        match world.device.next(&world.settings, world.now) {
+            Some(action) => {
+                world.absorb(Event::Began(action.clone()));
+                let back = world.device.assignments()[&id(1)].state == State::RollingBack;
+                let event = match world.perform(action) {
+                    Event::Prefetched { assignment, component, .. } if gone && !back => {
+                        let failure = Failure::new(FailureCode::PullNotFound, "somebody removed it");
+                        Event::Prefetched { assignment, component, result: Err(failure) }
+                    }
+                    event @ Event::Applied { result: Err(_), .. } => {
+                        gone = true;
+                        event
+                    }
+                    event => event,
+                };
+                world.absorb(event);
+            }
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert!(gone && world.told(1).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+}
+
+#[test]
+fn a_device_that_dies_of_what_it_has_just_installed_goes_back() {
+    let mut world = World::new(11);
+    let (old, new) = (workload(1, &["web"], "a"), workload(1, &["web"], "b"));
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.absorb(Event::Booted("boot 0".into()));
+    world.publish(vec![new]);
+    let mut deaths = 0;
+    for _ in 0..5_000 {
+        world.step();
+        let assignment = &world.device.assignments()[&id(1)];
+        if assignment.state == State::Installed && assignment.good != assignment.held {
+            deaths += 1;
+            world.boot();
+            world.absorb(Event::Booted(format!("boot {deaths}")));
+            world.commit();
+        }
+    }
+    assert_eq!(deaths, FALLS_MAX);
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+}
+
+#[test]
+fn what_failed_under_an_agent_that_knew_no_way_back_goes_back_after_all() {
+    let (mut world, old, _) = failing_update(Rollback { when: When::Never, ..Rollback::default() });
+    while world.device.assignments()[&id(1)].state != State::Failed {
+        world.step();
+    }
+    // As such an agent left it: nothing more to try, and no policy.
+    let mut ledger: serde_json::Value = serde_json::from_str(&world.ledger).unwrap();
+    let assignment = ledger["assignments"].as_object_mut().unwrap().values_mut().next().unwrap();
+    assignment["next_try"] = serde_json::Value::Null;
+    assignment["failure"]["code"] = "archive-invalid".into();
+    for key in ["strikes", "falls", "applying"] {
+        assignment.as_object_mut().unwrap().remove(key);
+    }
+    world.ledger = ledger.to_string();
+    for workload in world.blobs.values_mut() {
+        workload.hints.rollback = Rollback::default();
+    }
+    world.boot();
+    world.rest();
+    assert!(world.told(1).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+}

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use margrave_core::digest::Digest;
+use margrave_core::lifecycle::{Reported, State};
+use margrave_core::report::{Fault, Report};
 use margrave_core::rollback::{Rollback, When};
 use margrave_wire::operator;
 
@@ -57,4 +60,38 @@ async fn a_policy_that_makes_no_sense_is_refused() {
         assert_eq!(violations[0].place, "/rollback", "{wrong:?}");
     }
     assert!(world.fleet.deployment(&name("greeter")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_device_that_went_back_has_failed_until_something_else_is_wanted() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let put = async |greeting: &str| {
+        let mut want = on(&["line-1"]);
+        want.parameters.insert("greeting".into(), greeting.into());
+        world.put("greeter", want).await.unwrap();
+    };
+    put("one").await;
+    world.report("greeter", "line-1", State::Installed).await;
+    put("two").await;
+    // As our agent says it: what is wanted failed, and what was before runs.
+    let went_back = |report: &mut Report| {
+        report.state = Reported::Failed;
+        report.detail.as_mut().unwrap().document = Some(Digest::of(b"the one before"));
+        report.fault =
+            Some(Fault { code: "unhealthy".into(), source: "web".into(), message: "no answer".into() });
+    };
+    world.report_with("greeter", "line-1", State::Installed, went_back).await;
+    let shown = world.assignment("greeter", "line-1").await;
+    assert_eq!((shown.state.as_str(), shown.current), ("INSTALLED", false));
+    assert_eq!(shown.error.unwrap().code, "unhealthy");
+    let why = world.fleet.why("line-1/greeter").await.unwrap();
+    assert_eq!((why.converged, why.chain[0].code.as_str()), (false, "unhealthy"));
+    assert!(why.chain[0].text.contains("went back to its last good version"), "{:?}", why.chain);
+
+    put("three").await;
+    let shown = world.assignment("greeter", "line-1").await;
+    assert_eq!((shown.state.as_str(), shown.current, shown.error), ("INSTALLED", false, None));
+    world.report("greeter", "line-1", State::Installed).await;
+    assert!(world.fleet.why("line-1/greeter").await.unwrap().converged);
 }

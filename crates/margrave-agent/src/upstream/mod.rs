@@ -15,12 +15,13 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use margrave_core::device::{FetchPlan, Polled, Trouble};
+use margrave_core::device::{Backoff, FetchPlan, Polled, Trouble};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::manifest::Entry;
 use margrave_core::report::Report;
 use margrave_http::{HeaderName, Request, Response, StatusCode, header};
+use margrave_wire::refusal::Refusal;
 use margrave_wire::{bundle, g2};
 
 use download::{Part, Wanted, decode, download};
@@ -96,8 +97,15 @@ impl Upstream {
         for path in paths {
             let response = self.link.send(request(path)).await?;
             let unknown = matches!(response.status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
+            // A server of this generation explains itself (MI-G2-200). What does not is something on the way there, and
+            // no news is given up for that.
+            let on_the_way =
+                unknown && self.tongue == Tongue::G2 && Refusal::read(&response.body).words().is_none();
             match accepted(response) {
                 Ok(_) => return Ok(()),
+                Err(trouble) if on_the_way => {
+                    return Err(Trouble { permanent: false, backoff: Backoff::Exponential, ..trouble });
+                }
                 Err(trouble) if unknown => first = first.or(Some(trouble)),
                 Err(trouble) => return Err(trouble),
             }

@@ -60,6 +60,41 @@ fn mi_g2_193_retry_after_is_kept_to_in_both_forms_and_over_a_restart() {
 }
 
 #[test]
+fn mi_g2_200_news_is_not_given_up_because_something_on_the_way_knows_no_such_path() {
+    let liar = Liar::start();
+    liar.install();
+    liar.say(&Story::honest(1, &[(ONE, &document(ONE, "one", "hello"))]));
+    let mut refused = 0;
+    liar.twist(move |heard, reply| {
+        if heard.method != "POST" || refused >= 3 {
+            return reply;
+        }
+        refused += 1;
+        Some(Reply { status: 404, ..Reply::of("<html>no such site</html>") })
+    });
+    let _agent = liar.run_agent(&["--runtime", "simulated"]);
+    wait_for("version 1 is installed and told", || {
+        let told = |heard: &crate::liar::Heard| {
+            heard.method == "POST" && String::from_utf8_lossy(&heard.body).contains(r#""state":"installed""#)
+        };
+        let all_told = liar.status()["reportsWaiting"] == 0 && liar.is_installed(1);
+        (all_told && liar.heard().iter().filter(|heard| told(heard)).count() >= 1).then_some(())
+    });
+    let posts = liar.heard().into_iter().filter(|heard| heard.method == "POST").count();
+    assert!(posts >= 4, "three were refused and said again: {posts}");
+
+    // A server that says it knows no such deployment means it; then the next report is the news.
+    liar.say(&Story::honest(2, &[(ONE, &document(ONE, "one", "again"))]));
+    liar.twist(|heard, reply| {
+        let unknown = r#"{"type":"urn:x","title":"Deployment Not Found","status":404,"retryable":false}"#;
+        if heard.method == "POST" { Some(Reply { status: 404, ..Reply::of(unknown) }) } else { reply }
+    });
+    wait_for("version 2 is installed and nothing waits", || {
+        (liar.is_installed(2) && liar.status()["reportsWaiting"] == 0).then_some(())
+    });
+}
+
+#[test]
 fn mi_g2_192_a_refusal_that_is_final_is_asked_about_in_the_regular_rhythm_only() {
     let liar = Liar::start();
     liar.install();

@@ -125,7 +125,7 @@ fn a_device_refuses_what_is_dangerous_says_why_and_keeps_what_it_has() {
             next.clone().changed(MANIFEST, |_| Reply::of("<html>Log in</html>")),
             "manifest",
         ),
-        ("304 out of turn", Story::default(), "404"),
+        ("a server that has nothing for it any more", Story::default(), "404"),
     ];
     for (what, lie, words) in &lies {
         liar.say(lie);
@@ -147,6 +147,19 @@ fn a_device_refuses_what_is_dangerous_says_why_and_keeps_what_it_has() {
     // The truth, after all of that.
     liar.say(&next);
     wait_for("version 6 is installed", || liar.is_installed(6).then_some(()));
+}
+
+#[test]
+fn a_device_that_holds_nothing_does_not_believe_that_nothing_changed() {
+    let liar = Liar::start();
+    liar.install();
+    let honest = Story::honest(1, &[(ONE, &document(ONE, "one", "hello"))]);
+    liar.say(&honest.clone().changed(MANIFEST, |_| Reply::status(304)));
+    let _agent = liar.run_agent(&["--runtime", "simulated"]);
+    wait_for("the device wonders", || liar.trouble().contains("holds nothing yet").then_some(()));
+    assert_eq!(liar.status()["manifestVersion"], 0);
+    liar.say(&honest);
+    wait_for("version 1 is installed", || liar.is_installed(1).then_some(()));
 }
 
 #[test]

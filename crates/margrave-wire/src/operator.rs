@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::Backoff;
@@ -287,11 +288,18 @@ pub struct PutDeployment {
     pub parameters: BTreeMap<String, serde_json::Value>,
     pub targets: Targets,
     /// What devices do about an update that fails; stays as it is when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
     /// The revision that the writer saw; a change in between is answered 409. Left out, the last writer wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+}
+
+/// An object, and no list of its members: serde would take both, and where every member may be missing the second says
+/// nothing at all.
+fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    let members: Option<serde_json::Map<String, serde_json::Value>> = Deserialize::deserialize(from)?;
+    members.map(|members| serde_json::from_value(members.into()).map_err(D::Error::custom)).transpose()
 }
 
 /// What devices do about an update that fails. What is left out is as usual.
@@ -634,4 +642,25 @@ pub struct Context {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin: Option<String>,
     pub token: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_an_object_or_left_out() {
+        let read = |rollback: &str| {
+            let body = format!(r#"{{"package":"p","targets":{{}}{rollback}}}"#);
+            serde_json::from_str::<PutDeployment>(&body).map(|want| want.rollback)
+        };
+        for nothing in ["", r#","rollback":null"#] {
+            assert_eq!(read(nothing).unwrap(), None);
+        }
+        assert_eq!(read(r#","rollback":{}"#).unwrap(), Some(Rollback::default()));
+        assert_eq!(read(r#","rollback":{"attempts":3}"#).unwrap().unwrap().attempts, Some(3));
+        for wrong in ["[]", "[null,null]", r#""never""#, "3", r#"{"attempts":-1}"#, r#"{"tries":3}"#] {
+            assert!(read(&format!(r#","rollback":{wrong}"#)).is_err(), "{wrong}");
+        }
+    }
 }

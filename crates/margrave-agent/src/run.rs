@@ -491,8 +491,11 @@ async fn perform(action: Action, upstream: Arc<Upstream>, runtime: Arc<dyn Runti
             let fingerprint = order.fingerprint();
             Event::Applied { assignment: order.assignment, component: order.component, fingerprint, result }
         }
-        Action::Remove { assignment, component } => {
-            let result = runtime.remove(assignment, &component).await;
+        Action::Remove { assignment, component, aside } => {
+            let result = match aside {
+                true => runtime.set_aside(assignment, &component).await,
+                false => runtime.remove(assignment, &component).await,
+            };
             Event::Removed { assignment, component, result }
         }
     }
@@ -542,7 +545,7 @@ fn outcome(action: &Action, message: &str, code: FailureCode) -> Event {
             fingerprint: order.fingerprint(),
             result: Err(failure()),
         },
-        Action::Remove { assignment, component } => {
+        Action::Remove { assignment, component, .. } => {
             Event::Removed { assignment: *assignment, component: component.clone(), result: Err(failure()) }
         }
     }

@@ -215,7 +215,7 @@ impl SimulatedDevice {
                     Event::Applied { assignment, component, fingerprint, result }
                 })
             }
-            Action::Remove { assignment, component } => {
+            Action::Remove { assignment, component, .. } => {
                 event(std::future::ready(Event::Removed { assignment, component, result: Ok(()) }))
             }
         }

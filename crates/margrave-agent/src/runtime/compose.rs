@@ -237,7 +237,12 @@ impl ComposeRuntime {
     /// a repair needs no network, and a tag that moved changes nothing until the document does.
     async fn archive(&self, order: &Order, directory: &ProjectDirectory) -> Result<Digest, Failure> {
         let fingerprint = order.fingerprint();
-        if let Some(archive) = directory.record().and_then(|record| record.archive_of(fingerprint))
+        let aside = || directory.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
+        let known = match directory.record() {
+            Some(record) => record.archive_of(fingerprint),
+            None => aside().map(|fetched| fetched.archive),
+        };
+        if let Some(archive) = known
             && self.components.has(archive).await?
         {
             return Ok(archive);
@@ -375,13 +380,14 @@ impl ComposeRuntime {
         };
         write().map_err(|error| disk("The component's override file could not be written", error))?;
         let before = prepared.directory.record().map(Record::kept);
+        let before = before.unwrap_or_else(|| prepared.directory.aside());
         let service = |service: &super::model::Service| Service { replicas: service.replicas, hash: None };
         let record = Record {
             assignment: order.assignment,
             component: order.component.clone(),
             fingerprint: order.fingerprint(),
             archive: prepared.archive,
-            before: before.unwrap_or_default(),
+            before,
             stage: Stage::Begun,
             services: prepared.model.services.iter().map(|(name, s)| (name.clone(), service(s))).collect(),
             completed: BTreeSet::new(),
@@ -453,6 +459,7 @@ impl ComposeRuntime {
         &self,
         assignment: AssignmentId,
         component: &ComponentName,
+        aside: bool,
     ) -> Result<(), Failure> {
         let engine = self.engine().await?;
         let project = ProjectName::of(assignment, component);
@@ -470,7 +477,8 @@ impl ComposeRuntime {
         if !volumes.is_empty() {
             tracing::info!(%project, ?volumes, "volumes are kept; remove them by hand if their content is not needed");
         }
-        match directory.discard() {
+        let discarded = if aside { directory.set_aside() } else { directory.discard() };
+        match discarded {
             Ok(None) => {}
             Ok(Some(mounts)) => {
                 tracing::info!(%project, mounts = %mounts.display(), "files of bind mounts are kept; remove them by hand if they are not needed");
@@ -590,9 +598,13 @@ impl ComposeRuntime {
         let needed = || -> io::Result<BTreeSet<Digest>> {
             let mut needed = BTreeSet::new();
             for directory in ProjectDirectory::all(&self.projects())? {
-                if let Some(record) = directory.record() {
-                    needed.insert(record.archive);
-                    needed.extend(record.before.iter().map(|fetched| fetched.archive));
+                match directory.record() {
+                    Some(record) => {
+                        needed.insert(record.archive);
+                        needed.extend(record.before.iter().map(|fetched| fetched.archive));
+                    }
+                    None if directory.is_forgotten() => drop(directory.discard()?),
+                    None => needed.extend(directory.aside().iter().map(|fetched| fetched.archive)),
                 }
                 needed.extend(directory.fetched().map(|fetched| fetched.archive));
             }
@@ -680,8 +692,19 @@ impl Runtime for ComposeRuntime {
         component: &'a ComponentName,
     ) -> Pending<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let result = self.forget_if_unreachable(self.remove_component(assignment, component).await).await;
-            result.map_err(|failure| failure.of(component))
+            let removed = self.remove_component(assignment, component, false).await;
+            self.forget_if_unreachable(removed).await.map_err(|failure| failure.of(component))
+        })
+    }
+
+    fn set_aside<'a>(
+        &'a self,
+        assignment: AssignmentId,
+        component: &'a ComponentName,
+    ) -> Pending<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let removed = self.remove_component(assignment, component, true).await;
+            self.forget_if_unreachable(removed).await.map_err(|failure| failure.of(component))
         })
     }
 

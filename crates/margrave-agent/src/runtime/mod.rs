@@ -50,6 +50,15 @@ pub trait Runtime: Send + Sync {
         component: &'a ComponentName,
     ) -> Pending<'a, Result<(), Failure>>;
 
+    /// The same, with what starting it again needs kept on the device for a while.
+    fn set_aside<'a>(
+        &'a self,
+        assignment: AssignmentId,
+        component: &'a ComponentName,
+    ) -> Pending<'a, Result<(), Failure>> {
+        self.remove(assignment, component)
+    }
+
     /// Everything of ours that is there now, also what no document asks for any more.
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>>;
 

@@ -131,6 +131,11 @@ impl Record {
     }
 }
 
+/// What a component that was set aside leaves.
+const ASIDE: &str = "aside.json";
+/// Much longer than an update takes to prove itself, and not for ever.
+const ASIDE_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// A file of ours is small; a larger one is damage.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -197,6 +202,17 @@ impl ProjectDirectory {
         self.read("fetched.json")
     }
 
+    /// What was healthy here before the component was set aside.
+    pub(super) fn aside(&self) -> Vec<Fetched> {
+        self.read(ASIDE).unwrap_or_default()
+    }
+
+    /// Whether it was set aside so long ago that nobody goes back to it.
+    pub(super) fn is_forgotten(&self) -> bool {
+        let age = |metadata: fs::Metadata| metadata.modified().ok()?.elapsed().ok();
+        fs::metadata(self.path.join(ASIDE)).ok().and_then(age).is_some_and(|age| age > ASIDE_AGE_MAX)
+    }
+
     pub(super) fn write_record(&self, record: &Record) -> io::Result<()> {
         self.write("project.json", record)
     }
@@ -240,9 +256,25 @@ impl ProjectDirectory {
         Ok(())
     }
 
+    /// Forgets the project but for what was healthy.
+    pub(super) fn set_aside(&self) -> io::Result<Option<PathBuf>> {
+        if let Some(record) = self.record() {
+            self.write(ASIDE, &record.kept())?;
+        }
+        self.forget()
+    }
+
     /// Forgets the project. What an application wrote into its relative bind mounts stays (promise 7), and
     /// is returned when there is any.
     pub(super) fn discard(&self) -> io::Result<Option<PathBuf>> {
+        match fs::remove_file(self.path.join(ASIDE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.forget()
+    }
+
+    fn forget(&self) -> io::Result<Option<PathBuf>> {
         if !self.path.exists() {
             return Ok(None);
         }
@@ -259,7 +291,9 @@ impl ProjectDirectory {
         if mounts.exists() {
             return Ok(Some(mounts));
         }
-        fs::remove_dir_all(&self.path)?;
+        if !self.path.join(ASIDE).exists() {
+            fs::remove_dir_all(&self.path)?;
+        }
         Ok(None)
     }
 
@@ -452,6 +486,27 @@ mod tests {
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());
         assert_eq!(directory.discard().unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_set_aside_is_known_until_it_is_removed_for_good() {
+        let (_temp, directory) = directory();
+        directory.set_aside().unwrap();
+        assert!(directory.aside().is_empty(), "what was never started leaves nothing");
+        directory.create().unwrap();
+        directory.write_record(&Record { stage: Stage::Settled, ..record() }).unwrap();
+        fs::create_dir_all(directory.unpacked(record().archive)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(directory.set_aside().unwrap(), None);
+            assert_eq!((directory.record(), directory.aside()), (None, vec![fetched()]));
+            assert!(!directory.unpacked(record().archive).exists() && !directory.is_forgotten());
+        }
+        assert_eq!(directory.discard().unwrap(), None);
+        assert!(!directory.path.exists());
+    }
+
+    fn fetched() -> Fetched {
+        Fetched { fingerprint: record().fingerprint, archive: record().archive }
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use crate::rig::{Rig, WEB, on_engine, on_engines, text, until};
 on_engines! {
     promise_5_a_container_removed_by_hand_is_seen_and_replaced,
     promise_2_a_repair_needs_no_registry,
+    promise_2_what_was_set_aside_comes_back_without_a_registry,
     what_somebody_recreated_otherwise_is_not_ours_any_more,
     removal_needs_no_files,
     a_change_is_told_at_once,
@@ -71,6 +72,21 @@ async fn promise_2_a_repair_needs_no_registry(rig: Rig) {
     let failure = rig.runtime.apply(&other).await.unwrap_err();
     assert_eq!(failure.code, FailureCode::PullFailed, "{failure}");
     assert_eq!(rig.health().await, Health::Healthy, "what runs is left alone");
+    rig.finish().await;
+}
+
+async fn promise_2_what_was_set_aside_comes_back_without_a_registry(rig: Rig) {
+    let order = rig.applied("web", WEB).await;
+    rig.runtime.set_aside(order.assignment, &order.component).await.unwrap();
+    assert!(rig.runtime.observe().await.unwrap().is_empty());
+    // Something else comes and goes meanwhile, and tidies up behind it.
+    let other = rig.applied("other", WEB).await;
+    rig.runtime.remove(other.assignment, &other.component).await.unwrap();
+    rig.cut_off().await;
+    let restarted = rig.restarted();
+    restarted.prefetch(&order).await.unwrap();
+    restarted.apply(&order).await.unwrap();
+    assert_eq!(rig.health().await, Health::Healthy);
     rig.finish().await;
 }
 

@@ -30,6 +30,8 @@ pub enum Action {
     Remove {
         assignment: AssignmentId,
         component: ComponentName,
+        /// It may be wanted again soon, because what is there instead may be gone back from.
+        aside: bool,
     },
 }
 

@@ -99,11 +99,15 @@ impl Device {
         match assignment.state {
             State::Deleted => Step::Rest,
             State::Deleting => match self.to_remove(id).pop() {
-                Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component })),
+                Some(component) => {
+                    Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
+                }
                 None => Step::Rest,
             },
             State::Installed if assignment.on_aim() => match self.extra(id) {
-                Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component })),
+                Some(component) => {
+                    Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
+                }
                 None => Step::Rest,
             },
             State::Failed if assignment.on_aim() && assignment.next_try.is_none() => Step::Rest,
@@ -134,13 +138,13 @@ impl Device {
         // What only the failed update had may hold what the good one needs.
         let clears_first = assignment.state == State::RollingBack;
         if clears_first && let Some(component) = self.leftovers(id).pop() {
-            return Step::Do(Box::new(Action::Remove { assignment: id, component }));
+            return Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }));
         }
         if let Some(order) = next(&|progress| progress.state != Reported::Installed) {
             return Step::Do(Box::new(Action::Apply(order)));
         }
         match self.leftovers(id).pop() {
-            Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component })),
+            Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component, aside: true })),
             None => Step::Rest,
         }
     }

@@ -269,7 +269,7 @@ impl World {
                     result: if fails { Err(failure()) } else { Ok(()) },
                 }
             }
-            Action::Remove { assignment, component } => {
+            Action::Remove { assignment, component, .. } => {
                 if !fails {
                     self.running.remove(&(assignment, component.clone()));
                 }

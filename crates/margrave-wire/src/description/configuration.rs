@@ -75,9 +75,19 @@ fn strip_prefix(target: &mut Target, profiles: &[Profile]) {
         .map(|profile| profile.kind)
         .collect();
     let compose = !kinds.is_empty() && kinds.iter().all(|kind| *kind == ProfileKind::Compose);
-    if let (true, Some(name)) = (compose, target.pointer.strip_prefix("ENV.")) {
-        target.pointer = name.to_owned();
+    if compose {
+        target.pointer = bare_variable(&target.pointer).to_owned();
     }
+}
+
+/// A Compose variable without the prefix of before, however often that was put in front: what is read, written and read
+/// again must be the same.
+pub(crate) fn bare_variable(pointer: &str) -> &str {
+    let mut name = pointer;
+    while let Some(rest) = name.strip_prefix("ENV.").filter(|rest| !rest.is_empty()) {
+        name = rest;
+    }
+    name
 }
 
 pub(super) fn read_configuration(
@@ -180,5 +190,20 @@ fn read_option(at: &At<'_>, findings: &mut Findings) -> Option<String> {
         Content::Number(number) => Some(number.to_string()),
         Content::Boolean(value) => Some(value.to_string()),
         _ => findings.text(at, "DM-055").map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bare_variable;
+
+    #[test]
+    fn dm_043_a_variable_is_named_the_same_however_often_it_is_read() {
+        for (written, name) in
+            [("A", "A"), ("ENV.A", "A"), ("ENV.ENV.A", "A"), ("ENV.", "ENV."), ("ENV.ENV.", "ENV."), ("", "")]
+        {
+            assert_eq!(bare_variable(written), name, "{written}");
+            assert_eq!(bare_variable(bare_variable(written)), name, "{written}");
+        }
     }
 }

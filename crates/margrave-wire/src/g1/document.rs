@@ -62,14 +62,5 @@ pub fn read(bytes: &[u8], reader: &DeviceId) -> Result<Workload, Vec<Violation>>
 }
 
 pub(crate) fn read_node(node: &Node, reader: &DeviceId) -> Result<Workload, Vec<Violation>> {
-    let mut workload = document::read_node(node, Source::OlderDocument, Some(reader))?;
-    if workload.kind == ProfileKind::Compose {
-        for target in workload.parameters.iter_mut().flat_map(|parameter| &mut parameter.targets) {
-            // How older packages wrote a Compose variable (DM-043).
-            if let Some(name) = target.pointer.strip_prefix("ENV.") {
-                target.pointer = name.to_owned();
-            }
-        }
-    }
-    Ok(workload)
+    document::read_node(node, Source::OlderDocument, Some(reader))
 }

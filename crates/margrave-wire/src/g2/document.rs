@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName, DeploymentName, DeviceId, PackageId, ParameterName};
-use margrave_core::package::{Component, Extensions};
+use margrave_core::package::{Component, Extensions, ProfileKind};
 use margrave_core::parameters::{ParameterValue, ResolvedParameter, Target};
 use margrave_core::rollback::{Rollback, When};
 use margrave_core::violation::Violation;
@@ -154,7 +154,14 @@ pub(crate) fn read_node(
     let mut findings = Findings::default();
     let workload = read_root(&At::root(node), source, reader, &mut findings);
     match workload {
-        Some(workload) if findings.is_empty() => Ok(workload),
+        Some(mut workload) if findings.is_empty() => {
+            if workload.kind == ProfileKind::Compose {
+                for target in workload.parameters.iter_mut().flat_map(|parameter| &mut parameter.targets) {
+                    target.pointer = configuration::bare_variable(&target.pointer).to_owned();
+                }
+            }
+            Ok(workload)
+        }
         _ => Err(findings.into_vec()),
     }
 }

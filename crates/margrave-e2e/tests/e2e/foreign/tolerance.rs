@@ -197,3 +197,33 @@ fn a_download_that_is_cut_goes_on_where_it_was_or_starts_over_cleanly() {
     wait_for("two halves of different things are not put together", || liar.is_installed(3).then_some(()));
     liar.straighten();
 }
+
+#[test]
+fn a_bundle_that_is_cut_goes_on_where_it_was_after_the_server_was_away() {
+    let liar = Liar::start();
+    liar.install();
+    let (one, two) = (document(ONE, "one", "hello"), document(TWO, "two", "hello"));
+    liar.say(&Story::honest(1, &[(ONE, &one), (TWO, &two)]));
+    let pieces = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let told = pieces.clone();
+    liar.twist(move |heard, reply| {
+        if heard.method != "GET" || !heard.path.contains("/bundles/") {
+            return reply;
+        }
+        let reply = reply?.with("ETag", "\"the-bundle\"");
+        let mut told = told.lock().expect("nobody panics");
+        told.push(heard.header("range").unwrap_or("all").to_owned());
+        match (heard.header("range"), told.len()) {
+            (None, _) => Some(reply.delivered(Delivery::CutAfter(100))),
+            (Some(_), 2 | 3) => Some(Reply::status(503).with("Retry-After", "1")),
+            (Some(_), _) => {
+                let whole = reply.body.len();
+                let rest = Reply { status: 206, body: reply.body[100..].to_vec(), ..reply };
+                Some(rest.with("Content-Range", format!("bytes 100-{}/{whole}", whole - 1)))
+            }
+        }
+    });
+    let _agent = liar.run_agent(&SIMULATED);
+    wait_for("both are installed", || liar.is_installed(1).then_some(()));
+    assert_eq!(*pieces.lock().expect("nobody panics"), ["all", "bytes=100-", "bytes=100-", "bytes=100-"]);
+}

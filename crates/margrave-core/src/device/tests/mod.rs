@@ -1,5 +1,6 @@
 //! The device against a small world that lies, loses and crashes, all from one seed.
 
+mod asking;
 mod going_back;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,6 +194,13 @@ impl World {
         }
         self.absorb(event);
         self.commit();
+    }
+
+    /// Begins an action and sees it through.
+    fn carry_out(&mut self, action: Action) {
+        self.absorb(Event::Began(action.clone()));
+        let event = self.perform(action);
+        self.absorb(event);
     }
 
     fn perform(&mut self, action: Action) -> Event {
@@ -516,200 +524,6 @@ fn a_newer_document_makes_work_on_the_older_one_obsolete() {
     assert!(world.device.obsolete(&apply));
 }
 
-/// A world whose device has told what it is and polls.
-fn polling() -> World {
-    let mut world = World::new(1);
-    world.publish(vec![workload(1, &["web"], "a")]);
-    world.run_until_converged();
-    world
-}
-
-/// Lets the next poll fail with `trouble`, and says when the server is asked again.
-fn asked_again_after(world: &mut World, trouble: Trouble) -> Duration {
-    let polls = |world: &mut World| loop {
-        match world.device.next(&world.settings, world.now) {
-            Some(action @ Action::Poll { .. }) => return action,
-            Some(action) => {
-                world.absorb(Event::Began(action.clone()));
-                let event = world.perform(action);
-                world.absorb(event);
-            }
-            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-        }
-    };
-    let poll = polls(world);
-    world.absorb(Event::Began(poll));
-    world.absorb(Event::Polled(Err(trouble)));
-    world.commit();
-    let before = world.now;
-    polls(world);
-    world.now.since(before)
-}
-
-#[test]
-fn mi_g2_193_a_server_that_asked_for_quiet_is_left_alone_also_after_a_restart() {
-    let seconds = Duration::from_secs;
-    let asks = |after| Trouble { retry_after: Some(after), ..Trouble::passing("busy") };
-    let mut world = polling();
-    assert!(asked_again_after(&mut world, asks(seconds(40))) >= seconds(40));
-
-    let mut world = polling();
-    let poll = Action::Poll { held: None, wait: Duration::ZERO };
-    world.absorb(Event::Began(poll));
-    world.absorb(Event::Polled(Err(asks(seconds(600)))));
-    world.commit();
-    world.boot();
-    // Other things to tell wait too: it is the server that is busy, not the manifest.
-    world.device.report(&world.settings.clone(), id(1), world.now);
-    let end = world.now.after(seconds(600));
-    while world.now < end {
-        match world.device.next(&world.settings, world.now) {
-            Some(Action::Observe) => {
-                world.absorb(Event::Began(Action::Observe));
-                let event = world.perform(Action::Observe);
-                world.absorb(event);
-            }
-            Some(action) => panic!("{action:?} at {:?}", end.since(world.now)),
-            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-        }
-    }
-    assert!(matches!(
-        world.device.next(&world.settings, world.now.after(seconds(60))),
-        Some(Action::Send(_) | Action::Poll { .. })
-    ));
-}
-
-#[test]
-fn mi_g2_193_a_shorter_wish_for_quiet_does_not_end_a_longer_one() {
-    let seconds = Duration::from_secs;
-    let asks = |after| Trouble { retry_after: Some(after), ..Trouble::passing("busy") };
-    for (first, second) in [(50, 2), (600, 60)] {
-        let mut world = polling();
-        world.device.report(&world.settings.clone(), id(1), world.now);
-        let send = loop {
-            match world.device.next(&world.settings, world.now) {
-                Some(action @ Action::Send(_)) => break action,
-                Some(action) => {
-                    world.absorb(Event::Began(action.clone()));
-                    let event = world.perform(action);
-                    world.absorb(event);
-                }
-                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-            }
-        };
-        let Action::Send(report) = &send else { unreachable!("found above") };
-        let sequence = report.detail.as_ref().unwrap().sequence;
-        world.absorb(Event::Began(send));
-        world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
-        world.absorb(Event::Polled(Err(asks(seconds(first)))));
-        world.absorb(Event::Sent { sequence, result: Err(asks(seconds(second))) });
-        world.commit();
-        world.boot();
-        // Only what is asked for a minute or more outlives a restart, and there is nothing to tell before that.
-        let quiet = if first >= 60 { first } else { 0 };
-        let end = world.now.after(seconds(quiet));
-        while world.now < end {
-            match world.device.next(&world.settings, world.now) {
-                Some(Action::Observe) => {
-                    world.absorb(Event::Began(Action::Observe));
-                    let event = world.perform(Action::Observe);
-                    world.absorb(event);
-                }
-                Some(action) => panic!("{action:?} at {:?}", end.since(world.now)),
-                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-            }
-        }
-    }
-}
-
-#[test]
-fn mi_g2_192_an_answer_that_is_not_worth_a_retry_leaves_the_rhythm_as_it_is() {
-    let refused = Trouble { backoff: Backoff::None, ..Trouble::permanent("refused") };
-    let mut world = polling();
-    for _ in 0..10 {
-        let pause = asked_again_after(&mut world, refused.clone()).as_secs_f64();
-        assert!((22.0..=38.0).contains(&pause), "{pause}");
-    }
-}
-
-#[test]
-fn id_187_a_renewed_way_is_tried_at_once_but_quiet_is_kept() {
-    let mut world = polling();
-    for _ in 0..8 {
-        asked_again_after(&mut world, Trouble::passing("expired"));
-    }
-    world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
-    world.absorb(Event::Polled(Err(Trouble::passing("expired"))));
-    assert!(!matches!(world.device.next(&world.settings, world.now), Some(Action::Poll { .. })));
-    world.absorb(Event::WayRenewed);
-    assert!(matches!(world.device.next(&world.settings, world.now), Some(Action::Poll { .. })));
-
-    world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
-    let busy = Trouble { retry_after: Some(Duration::from_secs(30)), ..Trouble::passing("busy") };
-    world.absorb(Event::Polled(Err(busy)));
-    world.absorb(Event::WayRenewed);
-    assert!(!matches!(world.device.next(&world.settings, world.now), Some(Action::Poll { .. })));
-}
-
-#[test]
-fn a_lost_document_that_no_server_has_any_more_does_not_keep_a_newer_manifest_away() {
-    let mut world = polling();
-    world.blobs.clear();
-    world.boot();
-    let mut fetches = 0;
-    loop {
-        match world.device.next(&world.settings, world.now) {
-            Some(Action::Poll { .. }) => break,
-            Some(action @ Action::Fetch(_)) => {
-                fetches += 1;
-                world.absorb(Event::Began(action));
-                world.absorb(Event::Fetched(Err(Trouble::permanent("404"))));
-            }
-            Some(action) => {
-                world.absorb(Event::Began(action.clone()));
-                let event = world.perform(action);
-                world.absorb(event);
-            }
-            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-        }
-        assert!(fetches < 3, "the manifest is asked for in between");
-    }
-    assert_eq!(fetches, 1);
-}
-
-#[test]
-fn a_poll_that_something_on_the_way_cuts_is_asked_to_be_held_shorter() {
-    let seconds = Duration::from_secs;
-    let mut world = polling();
-    world.settings.poll_wait = seconds(600);
-    let mut polled = |after: Duration, result: Result<Polled, Trouble>| loop {
-        match world.device.next(&world.settings, world.now) {
-            Some(action @ Action::Poll { wait, .. }) => {
-                world.absorb(Event::Began(action));
-                world.now = world.now.after(after);
-                world.absorb(Event::Polled(result));
-                return wait;
-            }
-            Some(action) => {
-                world.absorb(Event::Began(action.clone()));
-                let event = world.perform(action);
-                world.absorb(event);
-            }
-            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-        }
-    };
-    let fine = || Ok(Polled::Unchanged { held_open: true });
-    polled(seconds(1), fine());
-    assert_eq!(polled(seconds(60), Err(Trouble::passing("504"))), seconds(600));
-    // First a quick question, whether anybody is there at all; then less time.
-    assert_eq!(polled(seconds(1), fine()), seconds(0));
-    assert_eq!(polled(seconds(45), fine()), seconds(45));
-    // A server that is away says nothing about waiting.
-    polled(seconds(1), Err(Trouble::passing("no connection")));
-    polled(seconds(1), fine());
-    assert_eq!(polled(seconds(45), fine()), seconds(45));
-}
-
 /// Migration from signed requests, section 6, step 5.
 #[test]
 fn versions_of_another_identity_say_nothing_and_what_runs_keeps_running() {
@@ -809,86 +623,4 @@ proptest! {
         sorted.sort();
         prop_assert_eq!(sequences, sorted);
     }
-}
-
-#[test]
-fn a_server_that_only_says_that_it_held_a_poll_is_asked_no_more_often_than_any() {
-    let mut world = polling();
-    world.settings.poll_wait = Duration::from_secs(600);
-    let begun = world.now;
-    let mut polls = 0;
-    while world.now.since(begun) < Duration::from_secs(600) {
-        match world.device.next(&world.settings, world.now) {
-            Some(action @ Action::Poll { .. }) => {
-                polls += 1;
-                world.absorb(Event::Began(action));
-                world.absorb(Event::Polled(Ok(Polled::Unchanged { held_open: true })));
-            }
-            Some(action) => {
-                world.absorb(Event::Began(action.clone()));
-                let event = world.perform(action);
-                world.absorb(event);
-            }
-            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-        }
-    }
-    assert!((10..=30).contains(&polls), "{polls}");
-}
-
-#[test]
-fn a_poll_that_a_stopping_server_let_go_of_at_once_is_followed_by_the_next_one_soon() {
-    let mut world = polling();
-    world.settings.poll_wait = Duration::from_secs(300);
-    let mut pause_after = |held: Duration| loop {
-        match world.device.next(&world.settings, world.now) {
-            Some(action @ Action::Poll { .. }) => {
-                world.absorb(Event::Began(action));
-                world.now = world.now.after(held);
-                world.absorb(Event::Polled(Ok(Polled::Unchanged { held_open: true })));
-                break world.device.wake(&world.settings, world.now).unwrap().since(world.now);
-            }
-            Some(action) => {
-                world.absorb(Event::Began(action.clone()));
-                let event = world.perform(action);
-                world.absorb(event);
-            }
-            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-        }
-    };
-    let (held, at_once) = (Duration::from_secs(300), Duration::from_millis(5));
-    pause_after(held);
-    assert!(pause_after(held) < Duration::from_secs(1));
-    // Once for each restart; a server that does nothing else is asked as rarely as any.
-    for _ in 0..2 {
-        let soon = pause_after(at_once);
-        assert!((1..5).contains(&soon.as_secs()), "{soon:?}");
-        assert!(pause_after(at_once) > Duration::from_secs(10));
-        assert!(pause_after(held) < Duration::from_secs(1));
-    }
-}
-
-#[test]
-fn a_server_that_makes_manifests_all_the_time_does_not_wear_the_disk_out() {
-    let mut world = polling();
-    let begun = world.now;
-    let mut version = 100;
-    while world.now.since(begun) < Duration::from_secs(600) {
-        match world.device.next(&world.settings, world.now) {
-            Some(action @ Action::Poll { .. }) => {
-                version += 1;
-                let manifest = Manifest::new(version, None, vec![]).unwrap();
-                let body = Digest::of(&version.to_be_bytes());
-                world.absorb(Event::Began(action));
-                world.absorb(Event::Polled(Ok(Polled::Manifest { manifest, body, held_open: false })));
-            }
-            Some(action) => {
-                world.absorb(Event::Began(action.clone()));
-                let event = world.perform(action);
-                world.absorb(event);
-            }
-            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
-        }
-    }
-    // Eight at once, then one every ten seconds.
-    assert!((60..=70).contains(&(version - 100)), "{}", version - 100);
 }

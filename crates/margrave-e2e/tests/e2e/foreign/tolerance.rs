@@ -45,8 +45,6 @@ fn what_servers_do_wrong_without_harm_is_taken() {
     let liar = Liar::start();
     liar.install();
     let one = document(ONE, "one", "hello");
-    let others: Vec<(String, String)> = (0..8).map(|n| (format!("{THREE}-{n}"), n.to_string())).collect();
-    assert_eq!(others.len(), 8);
     let text = |version: u64| document(TWO, "two", &format!("number {version}"));
     let bundled = |version: u64| {
         let (two, three) = (text(version), document(THREE, "three", &format!("number {version}")));

@@ -455,6 +455,16 @@ impl ComposeRuntime {
         prepared.compose.run(run).await
     }
 
+    async fn take_away(
+        &self,
+        assignment: AssignmentId,
+        component: &ComponentName,
+        aside: bool,
+    ) -> Result<(), Failure> {
+        let removed = self.remove_component(assignment, component, aside).await;
+        self.forget_if_unreachable(removed).await.map_err(|failure| failure.of(component))
+    }
+
     async fn remove_component(
         &self,
         assignment: AssignmentId,
@@ -691,10 +701,7 @@ impl Runtime for ComposeRuntime {
         assignment: AssignmentId,
         component: &'a ComponentName,
     ) -> Pending<'a, Result<(), Failure>> {
-        Box::pin(async move {
-            let removed = self.remove_component(assignment, component, false).await;
-            self.forget_if_unreachable(removed).await.map_err(|failure| failure.of(component))
-        })
+        Box::pin(self.take_away(assignment, component, false))
     }
 
     fn set_aside<'a>(
@@ -702,10 +709,7 @@ impl Runtime for ComposeRuntime {
         assignment: AssignmentId,
         component: &'a ComponentName,
     ) -> Pending<'a, Result<(), Failure>> {
-        Box::pin(async move {
-            let removed = self.remove_component(assignment, component, true).await;
-            self.forget_if_unreachable(removed).await.map_err(|failure| failure.of(component))
-        })
+        Box::pin(self.take_away(assignment, component, true))
     }
 
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>> {

@@ -87,8 +87,8 @@ pub fn reported_state(before: Option<&Observed>, report: &Report) -> State {
 
 impl Aim {
     /// Whether the report speaks of a time before what is known. What decides is what it says, not when it came:
-    /// a lower adopted version, or at the same version a lower number of the agent's own counting, never moves
-    /// the picture back.
+    /// a lower adopted version, or at the same version a lower number of the agent's own counting or an earlier
+    /// signature, never moves the picture back.
     pub fn is_late(&self, before: Option<&Observed>, report: &Report) -> bool {
         // Of a life before this one: it went, and came back since.
         if matches!(report.state, Reported::Removing | Reported::Removed)
@@ -106,6 +106,10 @@ impl Aim {
         match (&report.detail, &before.report.detail) {
             // A device that lost its memory counts from the beginning again; its clock tells.
             (Some(new), Some(old)) => new.sequence <= old.sequence && new.at <= old.at,
+            // Within the same second they cannot be told apart; then the one that came later counts.
+            (None, None) => {
+                matches!((report.signed_at, before.report.signed_at), (Some(new), Some(old)) if new < old)
+            }
             _ => false,
         }
     }
@@ -167,6 +171,7 @@ mod tests {
             fault: None,
             components: vec![],
             detail: None,
+            signed_at: None,
         }
     }
 
@@ -237,6 +242,24 @@ mod tests {
         let mut reborn = detailed(6, State::Installed, 1);
         reborn.detail.as_mut().unwrap().at = Moment(NOW.0 + 99);
         check(&known, &reborn, false);
+    }
+
+    #[test]
+    fn mi_g1_065_what_was_signed_earlier_moves_nothing_back() {
+        let signed = |state, second: u64| Report {
+            signed_at: Some(Moment(NOW.0 + second * 1000)),
+            ..report(5, state)
+        };
+        let known = after(&[signed(Reported::Installed, 10)]);
+        let late = |report: &Report| aim().is_late(known.as_ref(), report);
+        assert!(late(&signed(Reported::Installing, 9)));
+        assert!(!late(&signed(Reported::Failed, 10)), "the same second says nothing");
+        assert!(!late(&signed(Reported::Failed, 11)));
+        assert!(
+            !late(&Report { adopted_version: 6, ..signed(Reported::Installing, 9) }),
+            "a newer version does"
+        );
+        assert!(!late(&report(5, Reported::Failed)), "without a signature nothing orders them");
     }
 
     #[test]

@@ -18,6 +18,25 @@ pub struct Report {
     pub fault: Option<Fault>,
     pub components: Vec<ComponentReport>,
     pub detail: Option<Detail>,
+    /// When its sender signed it, where the interface proves that. Never on the wire: it orders the reports of
+    /// devices that number nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed_at: Option<Moment>,
+}
+
+impl Report {
+    /// Whether it says nothing new, though it was signed another time.
+    pub fn repeats(&self, before: &Report) -> bool {
+        let Report { assignment, device, adopted_version, state, fault, components, detail, signed_at: _ } =
+            self;
+        *assignment == before.assignment
+            && *device == before.device
+            && *adopted_version == before.adopted_version
+            && *state == before.state
+            && *fault == before.fault
+            && *components == before.components
+            && *detail == before.detail
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

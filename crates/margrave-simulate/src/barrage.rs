@@ -421,6 +421,7 @@ impl Subject {
                 next_try: None,
                 reason: None,
             }),
+            signed_at: None,
         }
     }
 }

@@ -258,6 +258,7 @@ impl SimulatedDevice {
                 next_try: None,
                 reason: None,
             }),
+            signed_at: None,
         };
         Some([report(State::Updating, now), report(State::Installed, Moment(now.0 + 1))])
     }

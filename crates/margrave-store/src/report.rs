@@ -140,6 +140,11 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
     if newest.as_ref() == Some(text) || repeated(tx.sql, picture.observed.as_ref(), told)? {
         return Ok(Ok(recorded));
     }
+    if report.signed_at.is_some()
+        && picture.observed.as_ref().is_some_and(|said| report.repeats(&said.report))
+    {
+        return again(tx.sql, told, picture, now).map(|()| Ok(recorded));
+    }
     let state = reported_state(picture.observed.as_ref(), report);
     let late = picture.aim.is_late(picture.observed.as_ref(), report);
     append(tx.sql, told, state, now, late)?;
@@ -165,6 +170,16 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
         tx.note(event.device(device).deployment(name))?;
     }
     Ok(Ok(recorded))
+}
+
+/// What was said before, signed anew: no news, but what was signed in between is late from now on.
+fn again(sql: &Sql<'_>, told: &Told, mut picture: Picture, now: Moment) -> Result<(), ReportError> {
+    let Told { report, text, .. } = told;
+    if picture.aim.is_late(picture.observed.as_ref(), report) {
+        return Ok(());
+    }
+    picture.observed = Some(Observed::next(picture.observed.take(), report, now));
+    Ok(assignment::observe(sql, report.assignment, &picture, text, told.adopted)?)
 }
 
 /// Remembers a claim of a version above ours; refuses what cannot be true.

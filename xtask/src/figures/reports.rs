@@ -228,5 +228,6 @@ fn report(id: AssignmentId, device: &str, state: State, sequence: u64, now: u64)
             next_try: None,
             reason: None,
         }),
+        signed_at: None,
     })
 }

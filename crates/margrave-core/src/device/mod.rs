@@ -288,6 +288,7 @@ impl Device {
                 next_try: assignment.next_try,
                 reason: failure.map(|failure| failure.message.clone()),
             }),
+            signed_at: None,
         };
         self.outbox.push(report);
     }

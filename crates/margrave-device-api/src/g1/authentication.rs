@@ -24,6 +24,7 @@ const TARGET_URI: &str = "@target-uri";
 pub(super) struct Signed {
     pub(super) verified: Verified,
     pub(super) nonce: Option<String>,
+    pub(super) created: Moment,
 }
 
 /// Whether the request carries anything of a signature.
@@ -45,10 +46,10 @@ pub(super) fn authenticate(
         read(lines(headers, SIGNATURE_INPUT), lines(headers, SIGNATURE)).map_err(SignedRefusal::Headers)?;
     let signature = choose(&signatures, !body.is_empty())?;
     check_digest(headers, signature, body)?;
-    check_time(terms, now, signature)?;
+    let created = check_time(terms, now, signature)?;
     let external = external(terms, headers).ok_or(SignedRefusal::NoHost)?;
     let verified = verify(&external, key, request, signature)?;
-    Ok(Signed { verified, nonce: signature.nonce.clone() })
+    Ok(Signed { verified, nonce: signature.nonce.clone(), created })
 }
 
 fn lines<'h>(headers: &'h HeaderMap, name: &'static str) -> impl Iterator<Item = &'h [u8]> {
@@ -79,8 +80,8 @@ fn check_digest(headers: &HeaderMap, signature: &Signature, body: &[u8]) -> Resu
     if stated == Digest::of(body) { Ok(()) } else { Err(SignedRefusal::DigestMismatch) }
 }
 
-/// `created` must lie within the window, and `expires` ahead (MI-G1-065).
-fn check_time(terms: &Terms, now: Moment, signature: &Signature) -> Result<(), SignedRefusal> {
+/// When it was created, which must lie within the window, with `expires` ahead (MI-G1-065).
+fn check_time(terms: &Terms, now: Moment, signature: &Signature) -> Result<Moment, SignedRefusal> {
     let created = signature.created.and_then(|created| u64::try_from(created).ok());
     let created = Moment(created.ok_or(SignedRefusal::NoCreated)?.saturating_mul(1000));
     if created > now.after(terms.skew) {
@@ -91,8 +92,8 @@ fn check_time(terms: &Terms, now: Moment, signature: &Signature) -> Result<(), S
         return Err(SignedRefusal::TooOld { window_seconds: terms.window.as_secs() });
     }
     match signature.expires {
-        None => Ok(()),
-        Some(Expires::At(at)) if i64::try_from(now.0 / 1000).is_ok_and(|now| now <= at) => Ok(()),
+        None => Ok(created),
+        Some(Expires::At(at)) if i64::try_from(now.0 / 1000).is_ok_and(|now| now <= at) => Ok(created),
         Some(_) => Err(SignedRefusal::Expired),
     }
 }

@@ -28,6 +28,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use margrave_core::id::{AssignmentId, ClientId, DeviceId};
+use margrave_core::moment::Moment;
 use margrave_core::violation::Violation;
 use margrave_identity::message::ClientCertificate;
 use margrave_wire::g1::{capabilities, document, onboarding, status};
@@ -205,7 +206,7 @@ impl House {
             })?;
         // Kept while the change is made, so that both are one commit as a rule. Who is answered is remembered.
         let kept = async { self.signed.keep_signatures(ticket.used()).await.map_err(Refusal::Api) };
-        let (changed, kept) = tokio::join!(self.change(client, resource, request, body), kept);
+        let (changed, kept) = tokio::join!(self.change(client, resource, request, body, proof.created), kept);
         let response = changed?;
         ticket.spent();
         kept?;
@@ -257,10 +258,11 @@ impl House {
         resource: Resource,
         request: &Parts,
         body: Bytes,
+        signed_at: Moment,
     ) -> Result<Response, SignedRefusal> {
         match resource {
             Resource::Common(Common::Status(assignment)) => {
-                self.report(client, assignment, request, &body).await
+                self.report(client, assignment, request, &body, signed_at).await
             }
             Resource::Common(Common::Capabilities(device)) if request.method == Method::DELETE => {
                 let device = device.ok_or(Refusal::NoDevice)?;
@@ -307,11 +309,13 @@ impl House {
         assignment: Option<AssignmentId>,
         request: &Parts,
         body: &[u8],
+        signed_at: Moment,
     ) -> Result<Response, SignedRefusal> {
         check_json(request)?;
         // A client that was never given a manifest can only speak of the first one.
         let last_given = self.signed.manifest_last_given(client).unwrap_or(1);
-        let report = status::read(body, last_given).map_err(Refusal::Body)?;
+        let mut report = status::read(body, last_given).map_err(Refusal::Body)?;
+        report.signed_at = Some(signed_at);
         if assignment != Some(report.assignment) {
             let message =
                 format!("must be the deployment id of the path; the body names {}", report.assignment);

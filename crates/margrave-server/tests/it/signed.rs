@@ -352,6 +352,20 @@ async fn a_report_counts_for_the_manifest_that_was_given_before_it_also_after_a_
 }
 
 #[tokio::test]
+async fn mi_g1_065_a_report_that_was_signed_earlier_moves_nothing_back() {
+    let plant = open().await;
+    stock::gate(&plant).await;
+    let press = Foreign::known(&plant, "press").await;
+    deploy(&plant, "north", &["press"]).await;
+    let manifest = press.manifest(&plant).await;
+    let id = first(&manifest, "deploymentId");
+    let installing = press.report_request(id, "installing");
+    press.report(&plant, id, "installed").await.is(200);
+    press.send(&plant, Request { created: -30, ..installing }).await.is(200);
+    assert_eq!(state(&plant, "press", "north").await.as_deref(), Some("INSTALLED"));
+}
+
+#[tokio::test]
 async fn a_late_word_about_what_is_gone_is_taken() {
     let plant = open().await;
     stock::gate(&plant).await;

@@ -80,7 +80,16 @@ pub(crate) fn wanted(name: &str, on: &str, document: &[u8]) -> WantedAssignment 
 }
 
 pub(crate) fn report(assignment: AssignmentId, adopted_version: u64, state: Reported) -> Report {
-    Report { assignment, device: None, adopted_version, state, fault: None, components: vec![], detail: None }
+    Report {
+        assignment,
+        device: None,
+        adopted_version,
+        state,
+        fault: None,
+        components: vec![],
+        detail: None,
+        signed_at: None,
+    }
 }
 
 /// As our own agent makes it: numbered, with the finer state.

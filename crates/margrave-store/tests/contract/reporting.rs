@@ -86,6 +86,26 @@ async fn a_late_report_never_moves_the_picture_back_and_is_kept() {
 }
 
 #[tokio::test]
+async fn mi_g1_065_signatures_order_what_has_no_number() {
+    let (world, id) = world_with_hello().await;
+    let signed =
+        |state, second: u64| Report { signed_at: Some(later(second * 1000)), ..report(id, 2, state) };
+    world.say(signed(Reported::Installing, 10)).await;
+    world.say(signed(Reported::Installed, 20)).await;
+    world.say(signed(Reported::Installing, 15)).await;
+    assert_eq!(world.outlook(id).await.state, State::Installed);
+    // Said again it is no news, and yet what was signed before that is old now.
+    world.say(signed(Reported::Installed, 40)).await;
+    world.say(signed(Reported::Failed, 30)).await;
+    // A repetition that is late itself takes nothing back.
+    world.say(signed(Reported::Installed, 25)).await;
+    world.say(signed(Reported::Failed, 35)).await;
+    assert_eq!(world.outlook(id).await.state, State::Installed);
+    let expected = ["INSTALLING", "INSTALLED", "UPDATING late", "FAILED late", "FAILED late"];
+    assert_eq!(world.history().await, expected);
+}
+
+#[tokio::test]
 async fn a_device_that_lost_its_count_is_heard_all_the_same() {
     let (world, id) = world_with_hello().await;
     world.say(numbered(id, 2, State::Installed, 900)).await;

@@ -129,6 +129,7 @@ pub(crate) fn read_common(
         fault,
         components,
         detail: read_detail(root),
+        signed_at: None,
     })
 }
 

@@ -365,6 +365,7 @@ async fn a_removed_deployment_is_seen_going_and_then_gone() {
             fault: None,
             components: vec![],
             detail: None,
+            signed_at: None,
         };
         world.fleet.report(&client("line-1"), report.clone()).await.unwrap();
         // AMB-13: once more, late, is heard as well.
@@ -455,6 +456,7 @@ async fn a_device_ahead_of_a_restored_server_gets_a_manifest_above_what_it_holds
         fault: None,
         components: vec![],
         detail: None,
+        signed_at: None,
     };
     let error = world.fleet.report(&client("line-1"), unknown.clone()).await.unwrap_err();
     assert!(matches!(error, Error::AssignmentUnknown(_)), "{error}");

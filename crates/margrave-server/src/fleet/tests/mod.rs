@@ -307,6 +307,7 @@ impl World {
                 next_try: None,
                 reason: None,
             }),
+            signed_at: None,
         };
         if state.reported() == Reported::Failed {
             report.fault = Some(Fault {

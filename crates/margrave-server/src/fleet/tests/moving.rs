@@ -55,6 +55,7 @@ async fn check_moved(world: &World, before: &[String]) {
         fault: None,
         components: vec![],
         detail: None,
+        signed_at: None,
     };
     world.fleet.report(&client("gw-new"), report).await.unwrap();
     let shown = world.assignment("named", "gw-new/robot").await;

@@ -285,6 +285,7 @@ async fn the_version_that_was_given_is_known_after_a_restart() {
         fault: None,
         components: vec![],
         detail: None,
+        signed_at: None,
     };
     world.fleet.report(&id, report).await.unwrap();
     world.fleet.touched(&id);

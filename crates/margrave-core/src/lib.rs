@@ -24,5 +24,6 @@ pub mod parameters;
 pub mod publish;
 pub mod report;
 pub mod rollback;
+pub mod schedule;
 pub mod violation;
 pub mod workload;

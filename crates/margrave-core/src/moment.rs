@@ -19,3 +19,14 @@ impl Moment {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }
+
+/// As RFC 3339 writes it, to the second.
+impl std::fmt::Display for Moment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let at = i64::try_from(self.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+        match at {
+            Some(at) => write!(f, "{at:.0}"),
+            None => f.write_str("a time without a date"),
+        }
+    }
+}

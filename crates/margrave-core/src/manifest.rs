@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::id::AssignmentId;
+use crate::schedule::Schedule;
 
 /// More documents than any one client can need; a longer list is refused before it costs memory.
 pub const ENTRY_COUNT_MAX: usize = 10_000;
@@ -14,6 +15,7 @@ pub struct Manifest {
     version: u64,
     bundle: Option<Blob>,
     entries: Vec<Entry>,
+    schedule: Schedule,
 }
 
 /// Content by digest, with the advisory size.
@@ -61,7 +63,16 @@ impl Manifest {
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].id == pair[1].id) {
             return Err(InvalidManifest::DuplicateEntry(pair[0].id));
         }
-        Ok(Manifest { version, bundle, entries })
+        Ok(Manifest { version, bundle, entries, schedule: Schedule::default() })
+    }
+
+    /// The same, with when the client is to talk and to change.
+    pub fn with_schedule(self, schedule: Schedule) -> Self {
+        Manifest { schedule, ..self }
+    }
+
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
     }
 
     pub fn version(&self) -> u64 {

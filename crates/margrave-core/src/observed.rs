@@ -185,6 +185,7 @@ mod tests {
             attempt: 1,
             next_try: None,
             reason: None,
+            waiting: None,
         };
         Report { detail: Some(detail), ..report(adopted_version, state.reported()) }
     }

@@ -5,6 +5,7 @@ use crate::constraints::fits;
 use crate::id::ProfileId;
 use crate::manifest::{Blob, Entry, InvalidManifest, Manifest};
 use crate::package::{Package, Profile};
+use crate::schedule::Schedule;
 
 /// The profile that a device takes, and what `prepare` made for it: the named one, or the first that fits and can
 /// be prepared. One that the device `held` before comes first, so that it does not move without need.
@@ -42,17 +43,19 @@ pub fn choose_profile<'p, T, R: ToString>(
     Err(reasons)
 }
 
-/// The manifest that must follow `current` so that the client runs exactly `entries`; `None` when it
+/// The manifest that must follow `current` so that the client runs exactly `entries`, by `schedule`; `None` when it
 /// already does. `bundle` is asked for only when there is something to put into it.
 pub fn next_manifest(
     current: Option<&Manifest>,
     mut entries: Vec<Entry>,
+    schedule: &Schedule,
     bundle: impl FnOnce(&[Entry]) -> Blob,
 ) -> Result<Option<Manifest>, PublishError> {
     entries.sort_by_key(|entry| entry.id);
     if let Some(current) = current {
         let same = |a: &Entry, b: &Entry| a.id == b.id && a.document.digest == b.document.digest;
-        let unchanged = current.entries().len() == entries.len()
+        let unchanged = current.schedule() == schedule
+            && current.entries().len() == entries.len()
             && current.entries().iter().zip(&entries).all(|(a, b)| same(a, b));
         if unchanged {
             return Ok(None);
@@ -61,7 +64,7 @@ pub fn next_manifest(
     let held = current.map_or(0, Manifest::version);
     let version = held.checked_add(1).ok_or(PublishError::VersionsExhausted)?;
     let bundle = (!entries.is_empty()).then(|| bundle(&entries));
-    Ok(Some(Manifest::new(version, bundle, entries)?))
+    Ok(Some(Manifest::new(version, bundle, entries)?.with_schedule(schedule.clone())))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +93,9 @@ mod tests {
 
     #[test]
     fn mi_g2_047_the_first_manifest_of_a_client_is_version_1_and_empty_ones_have_no_bundle() {
-        let first = next_manifest(None, vec![], |_| panic!("nothing to bundle")).unwrap().unwrap();
+        let first = next_manifest(None, vec![], &Schedule::default(), |_| panic!("nothing to bundle"))
+            .unwrap()
+            .unwrap();
         assert_eq!((first.version(), first.bundle()), (1, None));
     }
 
@@ -98,7 +103,7 @@ mod tests {
     fn the_last_version_is_an_error_and_not_a_wrap_around() {
         let last = Manifest::new(u64::MAX, None, vec![]).unwrap();
         assert_eq!(
-            next_manifest(Some(&last), vec![entry(1, 1)], bundle),
+            next_manifest(Some(&last), vec![entry(1, 1)], &Schedule::default(), bundle),
             Err(PublishError::VersionsExhausted)
         );
     }
@@ -209,7 +214,7 @@ mod tests {
             for wanted in steps {
                 let entries: Vec<Entry> = wanted.iter().map(|(id, content)| entry(*id, *content)).collect();
                 let before = current.clone();
-                match next_manifest(current.as_ref(), entries.clone(), bundle).unwrap() {
+                match next_manifest(current.as_ref(), entries.clone(), &Schedule::default(), bundle).unwrap() {
                     Some(next) => {
                         prop_assert_eq!(next.version(), before.as_ref().map_or(0, |m| m.version()) + 1);
                         prop_assert_eq!(next.entries(), &entries[..]);

@@ -66,8 +66,11 @@ pub struct Detail {
     pub document: Option<Digest>,
     pub attempt: u32,
     pub next_try: Option<Moment>,
-    /// Why it waits or failed, as one sentence.
+    /// Why it failed, as one sentence.
     pub reason: Option<String>,
+    /// Why what is wanted has not begun, as one sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
 }
 
 /// Why a device could not do what was wanted. Closed: each code has a page in `docs/failures.md`.

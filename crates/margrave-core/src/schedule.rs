@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::moment::Moment;
 
+mod choice;
+
+pub use choice::{Choice, InvalidReach, Reach, effective};
+
 /// What operators set for a device; what is not set is as usual.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -47,7 +51,7 @@ pub struct Poll {
 }
 
 pub const POLL_EVERY_MIN: Duration = Duration::from_secs(5);
-pub const POLL_EVERY_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+pub const POLL_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
 pub const HOLD_MAX_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
 /// Of each kind; more than any week needs.
 pub const SPANS_MAX: usize = 32;
@@ -105,7 +109,7 @@ pub enum InvalidSpan {
 /// Why parts make no schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSchedule {
-    #[error("a device asks every 5 seconds at most, and once a week at least; the time is in whole seconds")]
+    #[error("a device asks every 5 seconds at most, and once a day at least; the time is in whole seconds")]
     Poll,
     #[error("at most {SPANS_MAX} hours, downtimes and windows each")]
     TooMany,

@@ -420,6 +420,7 @@ impl Subject {
                 attempt: 1,
                 next_try: None,
                 reason: None,
+                waiting: None,
             }),
             signed_at: None,
         }

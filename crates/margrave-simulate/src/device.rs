@@ -257,6 +257,7 @@ impl SimulatedDevice {
                 attempt: 1,
                 next_try: None,
                 reason: None,
+                waiting: None,
             }),
             signed_at: None,
         };

@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0004_used_signatures.sql"),
     include_str!("migrations/0005_device_origin.sql"),
     include_str!("migrations/0006_rollback.sql"),
+    include_str!("migrations/0007_schedule.sql"),
 ];
 
 /// How long connections wait for each other.

@@ -36,6 +36,8 @@ pub struct DeviceRecord {
     pub unsettled: u64,
     /// The signed device whose place it took.
     pub origin: Option<DeviceRef>,
+    /// It is quiet as it was told to be; not the store's to know.
+    pub excused: bool,
 }
 
 /// A device as far as it decides what it can be given.
@@ -101,7 +103,7 @@ impl DeviceRecord {
     pub fn condition(&self, silent_before: Moment) -> Condition {
         if self.standing == Standing::Retired {
             Condition::Retired
-        } else if self.last_contact.unwrap_or(self.joined_at) < silent_before {
+        } else if self.last_contact.unwrap_or(self.joined_at) < silent_before && !self.excused {
             Condition::Silent
         } else if self.verdict == Verdict::Failed {
             Condition::Failed
@@ -176,6 +178,7 @@ fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
         verdict: verdict_from_column(row.get("verdict")?),
         unsettled: row.unsigned("unsettled")?,
         origin: row.get::<_, Option<String>>("origin")?.map(|_| row.parsed("origin")).transpose()?,
+        excused: false,
         device,
     })
 }

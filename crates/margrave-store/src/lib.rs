@@ -24,6 +24,7 @@ mod package;
 mod publication;
 mod report;
 mod revision;
+mod schedule;
 mod signature;
 mod signed;
 mod sql;
@@ -46,6 +47,7 @@ pub use publication::{
 };
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
+pub use schedule::{Chosen, SCHEDULES_MAX, ScheduleRecord};
 pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store};

@@ -359,7 +359,7 @@ struct StoredTargets {
 fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Error> {
     let found = sql
         .statement(
-            "SELECT standing, dialect, version, bundle, bundle_size, version_claimed FROM client
+            "SELECT standing, dialect, version, bundle, bundle_size, version_claimed, schedule FROM client
              JOIN manifest ON manifest.client = client.id WHERE id = ?1",
         )?
         .query_row([client.as_str()], |row| {
@@ -369,13 +369,17 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
             let bundle = bundle.map(|digest| Blob { digest: Digest::from_bytes(digest), size });
             let standing = column::word_at(row, 0, Standing::parse)?;
             let dialect = column::word_at(row, 1, Dialect::parse)?;
-            Ok((standing, dialect, column::unsigned_at(row, 2)?, bundle, column::unsigned_at(row, 5)?))
+            let schedule: Option<String> = row.get(6)?;
+            let schedule = schedule.map(|text| column::json_at(6, &text)).transpose()?.unwrap_or_default();
+            let versions = (column::unsigned_at(row, 2)?, column::unsigned_at(row, 5)?);
+            Ok((standing, dialect, versions, bundle, schedule))
         })
         .optional()?;
-    let Some((standing, dialect, version, bundle, claimed)) = found else { return Ok(None) };
+    let Some((standing, dialect, (version, claimed), bundle, schedule)) = found else { return Ok(None) };
     let entries = entries(sql, client)?;
     let manifest = Manifest::new(version, bundle, entries)
-        .map_err(|_| Error::Damaged { what: "a client's references do not make its manifest" })?;
+        .map_err(|_| Error::Damaged { what: "a client's references do not make its manifest" })?
+        .with_schedule(schedule);
     let assignments = sql
         .statement(&format!("SELECT {HELD} FROM assignment WHERE client = ?1 AND archived = 0"))?
         .query_map([client.as_str()], assignment::read_held)?
@@ -700,7 +704,7 @@ fn swap_manifest(
     let size =
         new_bundle.and_then(|blob| blob.size).map(|size| column::unsigned("a size", size)).transpose()?;
     sql.statement(
-        "UPDATE manifest SET version = ?2, body = ?3, bundle = ?4, bundle_size = ?5 WHERE client = ?1",
+        "UPDATE manifest SET version = ?2, body = ?3, bundle = ?4, bundle_size = ?5, schedule = ?6 WHERE client = ?1",
     )?
     .execute((
         client.as_str(),
@@ -708,6 +712,7 @@ fn swap_manifest(
         body,
         new_bundle.as_ref().map(|blob| blob.digest.as_bytes().as_slice()),
         size,
+        (!manifest.schedule().is_usual()).then(|| column::json(manifest.schedule())),
     ))?;
     Ok(())
 }

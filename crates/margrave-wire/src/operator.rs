@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::Backoff;
+use crate::schedule::ScheduleBody;
 
 /// Where the operator interface lives.
 pub const PREFIX: &str = "/api/operator/v1";
@@ -69,6 +70,9 @@ pub struct Device {
     pub manifest_version: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_expires: Option<String>,
+    /// When it talks and changes, where that is not as usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleBody>,
     pub assignments: Vec<Assignment>,
 }
 
@@ -317,6 +321,18 @@ pub struct Rollback {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86400)]
     pub health_grace_seconds: Option<u64>,
+}
+
+/// What was chosen for the fleet, a label or a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ScheduleChoice)]
+pub struct Schedule {
+    /// For whom: `fleet`, `label:KEY=VALUE` or `device:NAME`.
+    pub reach: String,
+    pub schedule: ScheduleBody,
+    pub changed_at: String,
+    pub changed_by: String,
 }
 
 /// What a deployment was, from one change to the next.

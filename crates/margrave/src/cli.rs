@@ -8,9 +8,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 mod failing;
+mod schedule;
 mod simulate;
 
 pub(crate) use failing::Failing;
+pub(crate) use schedule::{Part, Schedule, SetSchedule};
 pub(crate) use simulate::Simulate;
 
 /// Runs workloads on fleets of industrial edge devices, by the Margo standard.
@@ -59,6 +61,13 @@ Examples:
   margrave device list --condition failed
   margrave device token --name press-3 --label site=nord")]
     Device(Noun<Device>),
+    /// Set when devices talk to the server, and when they change what runs
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave schedule list
+  margrave schedule set fleet --window \"sun 02:00-05:00 Europe/Berlin\"")]
+    Schedule(Noun<Schedule>),
     /// Look at the authority behind the devices' certificates, and replace it
     #[command(arg_required_else_help = true)]
     #[command(after_help = "\

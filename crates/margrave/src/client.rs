@@ -12,8 +12,10 @@ use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
     AcceptCertificate, AddPackage, AuthorityStatus, Context, CreateJoinToken, Deployment, Device, Event,
     FleetStatus, GitRepository, JoinToken, MoveDevice, PREFIX, Package, Page, Problem, PutDeployment, PutGit,
-    RetireAuthority, RevertDeployment, Revision, RotateAuthority, SetLabels, SignedClient, Transition, Why,
+    RetireAuthority, RevertDeployment, Revision, RotateAuthority, Schedule, SetLabels, SignedClient,
+    Transition, Why,
 };
+use margrave_wire::schedule::ScheduleBody;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
@@ -177,6 +179,18 @@ impl Client {
 
     pub(crate) async fn end_git(&self, device: &str) -> Result<()> {
         self.done(Request::delete(at(&format!("/devices/{}/git", segment(device))))).await
+    }
+
+    pub(crate) async fn schedules(&self) -> Result<Vec<Schedule>> {
+        self.get("/schedules").await
+    }
+
+    pub(crate) async fn put_schedule(&self, reach: &str, want: &ScheduleBody) -> Result<Schedule> {
+        self.ask(Request::put(at(&format!("/schedules/{}", segment(reach)))).json(want)).await
+    }
+
+    pub(crate) async fn remove_schedule(&self, reach: &str) -> Result<()> {
+        self.done(Request::delete(at(&format!("/schedules/{}", segment(reach))))).await
     }
 
     pub(crate) async fn packages(&self) -> Result<Vec<Package>> {

@@ -227,6 +227,7 @@ fn report(id: AssignmentId, device: &str, state: State, sequence: u64, now: u64)
             attempt: 1,
             next_try: None,
             reason: None,
+            waiting: None,
         }),
         signed_at: None,
     })

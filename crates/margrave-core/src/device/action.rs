@@ -7,7 +7,7 @@ use crate::id::{AssignmentId, ComponentName};
 use crate::manifest::{Blob, Entry, Manifest};
 use crate::report::{Failure, Report};
 
-use super::{Observation, Order, Reading};
+use super::{Hold, Observation, Order, Reading};
 
 /// Fully specified, safe to repeat.
 #[derive(Debug, Clone, PartialEq)]
@@ -122,6 +122,10 @@ pub enum Event {
     },
     /// Something happened to a container: look soon, not at the next regular time.
     Stirred,
+    /// Somebody at the device holds changes back ([`Device::hold`](super::Device::hold) said so).
+    Held(Hold),
+    /// This holder lets them go on, or everybody does.
+    Released(Option<String>),
     Observed(Result<Vec<Observation>, Failure>),
     Prefetched {
         assignment: AssignmentId,

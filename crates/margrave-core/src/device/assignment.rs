@@ -41,7 +41,16 @@ pub struct Assignment {
     pub falls: u32,
     pub next_try: Option<Moment>,
     pub failure: Option<Failure>,
+    /// Why what is wanted has not begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
+    /// A document of which everything is on this device already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Digest>,
 
+    /// What was fetched while the change waits; not durable until it is everything.
+    #[serde(skip)]
+    pub ahead: Option<Ahead>,
     /// Since when an installed assignment has looked unhealthy; not durable, a reboot starts the grace anew.
     #[serde(skip)]
     pub unhealthy_since: Option<Moment>,
@@ -55,6 +64,16 @@ pub struct Assignment {
     /// Components that were removed since the document was taken up; removing one twice does no harm.
     #[serde(skip)]
     pub cleared: BTreeSet<ComponentName>,
+}
+
+/// What was fetched of a document that may not be applied yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ahead {
+    pub document: Digest,
+    pub fetched: BTreeSet<ComponentName>,
+    pub failures: u32,
+    pub next: Moment,
+    pub trouble: Option<String>,
 }
 
 /// A document that this device does not try any more, and why.
@@ -91,6 +110,9 @@ impl Assignment {
             falls: 0,
             next_try: None,
             failure: None,
+            waiting: None,
+            ready: None,
+            ahead: None,
             unhealthy_since: None,
             well: None,
             worked_at: 0,
@@ -141,6 +163,8 @@ impl Assignment {
             .collect();
         self.failure = None;
         self.next_try = None;
+        self.waiting = None;
+        self.ahead = None;
         self.unhealthy_since = None;
         self.well = None;
         self.cleared.clear();

@@ -10,11 +10,13 @@
 mod action;
 mod assignment;
 mod failing;
+mod hold;
 mod order;
 mod outbox;
 mod patience;
 mod upstream;
 mod verify;
+mod waiting;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +30,12 @@ use crate::lifecycle::{Reported, State};
 use crate::manifest::Accepted;
 use crate::moment::Moment;
 use crate::report::{ComponentReport, Detail, Failure, Fault, Report};
+use crate::schedule::Schedule;
 use crate::workload::Workload;
 
 pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
-pub use assignment::{Assignment, GivenUp, Progress};
+pub use assignment::{Ahead, Assignment, GivenUp, Progress};
+pub use hold::{HOLD_MAX_USUAL, Hold, HoldRefused};
 pub use order::{Health, Observation, Order};
 pub use outbox::Outbox;
 pub use verify::{Missing, Verified};
@@ -57,6 +61,18 @@ pub struct Settings {
     pub retry_delay_max: Duration,
     /// How many assignments are worked on at once.
     pub work_count_max: usize,
+    pub overrides: Overrides,
+}
+
+/// What was set on the device itself, and goes before what the server says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Overrides {
+    /// `poll_every`.
+    pub poll: bool,
+    /// `poll_wait`.
+    pub wait: bool,
+    /// Hours, downtimes and windows do not count.
+    pub schedule: bool,
 }
 
 impl Settings {
@@ -76,6 +92,7 @@ impl Settings {
             retry_delay_max: Duration::from_secs(900),
             // A slow image on one assignment must not keep another one waiting.
             work_count_max: 2,
+            overrides: Overrides::default(),
         }
     }
 }
@@ -105,6 +122,12 @@ pub struct Device {
     /// The server asked for quiet, for so long that a restart must not forget it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quiet_until: Option<Moment>,
+    /// When to talk and to change, as the server said last.
+    #[serde(default, skip_serializing_if = "Schedule::is_usual")]
+    schedule: Schedule,
+    /// Those who hold changes back, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    holds: Vec<Hold>,
 
     #[serde(skip)]
     readings: BTreeMap<Digest, Reading>,
@@ -132,6 +155,8 @@ impl Device {
             moved: false,
             boot: None,
             quiet_until: None,
+            schedule: Schedule::default(),
+            holds: vec![],
             readings: BTreeMap::new(),
             has_read: false,
             upstream: Default::default(),
@@ -155,6 +180,9 @@ impl Device {
     /// Takes in one fact. `roll` is a number in 0..1 from the caller's dice, for jitter.
     pub fn absorb(&mut self, settings: &Settings, now: Moment, roll: f64, event: Event) {
         self.tick += 1;
+        if self.tick == 1 {
+            self.upstream.dice = roll.clamp(0.0, 1.0);
+        }
         match event {
             Event::Began(action) => self.began(settings, now, action),
             Event::Read(readings) => {
@@ -169,6 +197,8 @@ impl Device {
             Event::Polled(result) => self.polled(settings, now, roll, result),
             Event::Fetched(result) => self.fetched(settings, now, roll, result),
             Event::Sent { sequence, result } => self.sent(settings, now, roll, sequence, result),
+            Event::Held(hold) => self.held(hold),
+            Event::Released(holder) => self.released(holder),
             Event::Stirred => self.stirred(now),
             Event::Observed(result) => self.observed(settings, now, result),
             Event::Prefetched { assignment, component, result } => {
@@ -188,6 +218,11 @@ impl Device {
     pub fn documents(&self) -> BTreeSet<Digest> {
         let of = |a: &Assignment| [a.wanted, a.held, a.good];
         self.assignments.values().flat_map(of).flatten().collect()
+    }
+
+    /// When to talk and to change, as the server said last.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
     }
 
     pub fn accepted(&self) -> Option<&Accepted> {
@@ -287,10 +322,12 @@ impl Device {
                 attempt: assignment.attempt,
                 next_try: assignment.next_try,
                 reason: failure.map(|failure| failure.message.clone()),
+                waiting: assignment.waiting.clone(),
             }),
             signed_at: None,
         };
-        self.outbox.push(report);
+        let alone = self.saves(settings);
+        self.outbox.push(report, alone);
     }
 }
 

@@ -23,9 +23,13 @@ impl Outbox {
         self.newest + 1
     }
 
-    pub fn push(&mut self, report: Report) {
+    /// `alone` forgets what waits of the same assignment: only where it stands counts.
+    pub fn push(&mut self, report: Report, alone: bool) {
         self.newest += 1;
         let assignment = report.assignment;
+        if alone {
+            self.waiting.retain(|waiting| waiting.assignment != assignment);
+        }
         self.waiting.push(report);
         let of_assignment = self.waiting.iter().filter(|r| r.assignment == assignment).count();
         if of_assignment > PER_ASSIGNMENT_MAX {

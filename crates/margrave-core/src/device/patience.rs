@@ -28,21 +28,27 @@ pub(super) struct Pause {
 impl Pause {
     pub(super) fn due(&self, now: Moment) -> bool {
         // Further away than any pause we make: the clock jumped back.
-        now >= self.until || self.until.since(now) > QUIET_MAX
+        now >= self.until || self.until.since(now) > QUIET_MAX * 2
     }
 
     pub(super) fn succeeded(&mut self, next: Moment) {
         *self = Pause { until: next, failures: 0 };
     }
 
-    pub(super) fn failed(&mut self, settings: &Settings, now: Moment, roll: f64, trouble: &Trouble) {
+    /// `every` is the time between two polls.
+    pub(super) fn failed(
+        &mut self,
+        settings: &Settings,
+        every: Duration,
+        now: Moment,
+        roll: f64,
+        trouble: &Trouble,
+    ) {
         let advised = trouble.advice.unwrap_or_default().min(QUIET_MAX);
         let pause = match trouble.backoff {
             // No backoff: the exchange comes again in its regular rhythm, and no sooner than advised.
-            Backoff::None => spread(settings.poll_every.max(advised), roll),
-            Backoff::Fixed => {
-                spread(if advised.is_zero() { settings.poll_every } else { advised }, roll).max(advised)
-            }
+            Backoff::None => spread(every.max(advised), roll),
+            Backoff::Fixed => spread(if advised.is_zero() { every } else { advised }, roll).max(advised),
             Backoff::Exponential => {
                 let base = advised.max(FIRST_PAUSE);
                 backoff(base, settings.poll_backoff_max.max(base), self.failures, roll).max(advised)
@@ -93,7 +99,7 @@ mod tests {
     fn pauses(trouble: &Trouble, roll: f64) -> Vec<f64> {
         let mut pause = Pause::default();
         let one = |_| {
-            pause.failed(&settings(), NOW, roll, trouble);
+            pause.failed(&settings(), settings().poll_every, NOW, roll, trouble);
             pause.until.since(NOW).as_secs_f64()
         };
         (0..5).map(one).collect()

@@ -8,6 +8,7 @@ use crate::id::AssignmentId;
 use crate::lifecycle::State;
 use crate::manifest::{self, Manifest, Verdict};
 use crate::moment::Moment;
+use crate::schedule::{Gate, Poll, Schedule};
 
 use super::patience::{Pause, QUIET_KEPT_MIN, is_quiet, quiet_until, spread};
 use super::{Action, Assignment, Delivery, Device, FetchPlan, Polled, Settings, Trouble, Verified};
@@ -47,6 +48,8 @@ pub(super) struct Upstream {
     last_contact: Option<Moment>,
     /// Whether the server answered a poll since the start or the last trouble.
     heard: bool,
+    /// Thrown once in a process: how late this device is where many are allowed to begin.
+    pub(super) dice: f64,
 }
 
 /// Between a poll that was held and the next one.
@@ -69,6 +72,7 @@ impl Device {
         if is_quiet(self.quiet(), now) {
             return None;
         }
+        let Gate::Open(closes) = self.network(settings, now) else { return None };
         let due = |pause: Pause| pause.due(now);
 
         let untold = up.capabilities.is_some()
@@ -88,6 +92,7 @@ impl Device {
         if !up.sending
             && !self.moved
             && due(up.send)
+            && (due(up.ask) || !self.saves(settings))
             && let Some(report) = self.outbox.first()
         {
             return Some(Action::Send(report.clone()));
@@ -102,18 +107,66 @@ impl Device {
             }
             let held = self.accepted_here().map(|accepted| accepted.body);
             // Until the server has been heard, a quick answer says more than a long wait.
-            let wait = if up.heard { settings.poll_wait } else { Duration::ZERO };
+            let wait = if up.heard { self.poll_wait(settings) } else { Duration::ZERO };
             let wait = up.wait_max.map_or(wait, |limit| wait.min(limit));
+            let wait = closes.map_or(wait, |closes| wait.min(closes.since(now)));
             return Some(Action::Poll { held, wait });
         }
         None
     }
 
-    pub(super) fn wake_upstream(&self, _settings: &Settings, now: Moment) -> Option<Moment> {
+    /// How long between two polls.
+    fn poll_every(&self, settings: &Settings) -> Duration {
+        match self.schedule.poll {
+            Some(poll) if !settings.overrides.poll => poll.every,
+            _ => settings.poll_every,
+        }
+    }
+
+    fn poll_wait(&self, settings: &Settings) -> Duration {
+        match self.schedule.poll {
+            Some(Poll { wait: false, .. }) if !settings.overrides.wait => Duration::ZERO,
+            _ => settings.poll_wait,
+        }
+    }
+
+    /// Whether bytes are dear.
+    pub(super) fn saves(&self, settings: &Settings) -> bool {
+        self.schedule.saver && !settings.overrides.schedule
+    }
+
+    /// An exchange did not work. In a known downtime that is no news.
+    fn failed(
+        &mut self,
+        exchange: fn(&mut Upstream) -> &mut Pause,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        trouble: Trouble,
+    ) {
+        if self.schedule.down_until(now).is_some() && !settings.overrides.schedule {
+            exchange(&mut self.upstream).succeeded(now);
+            self.upstream.heard = false;
+            return;
+        }
+        let every = self.poll_every(settings);
+        exchange(&mut self.upstream).failed(settings, every, now, roll, &trouble);
+        self.troubled(now, roll, trouble);
+    }
+
+    pub(super) fn wake_upstream(&self, settings: &Settings, now: Moment) -> Option<Moment> {
         let up = &self.upstream;
+        if let Gate::Closed(opens) = self.network(settings, now) {
+            return opens;
+        }
         let tell = (up.capabilities.is_some() && up.capabilities != self.capabilities_known && !up.telling)
             .then_some(up.tell);
-        let send = (!up.sending && !self.moved && !self.outbox.is_empty()).then_some(up.send);
+        let sends = !up.sending && !self.moved && !self.outbox.is_empty();
+        let send = sends.then_some(if self.saves(settings) && up.ask.until > up.send.until {
+            up.ask
+        } else {
+            up.send
+        });
         let ask = (!up.asking).then_some(up.ask);
         let quiet = Some(self.quiet()).filter(|until| is_quiet(*until, now)).unwrap_or_default();
         let times = [tell, send, ask].into_iter().flatten().map(|pause| pause.until.max(quiet));
@@ -138,6 +191,8 @@ impl Device {
             self.capabilities_known = None;
             self.quiet_until = None;
             self.outbox.clear();
+            // When to talk was the other one's word. When to change stays until this one says otherwise.
+            self.schedule = Schedule { windows: self.schedule.windows.take(), ..Schedule::default() };
         }
         self.principal = Some(principal);
     }
@@ -180,8 +235,7 @@ impl Device {
                 if trouble.permanent {
                     self.upstream.capabilities_refused = self.upstream.capabilities;
                 }
-                self.upstream.tell.failed(settings, now, roll, &trouble);
-                self.troubled(now, roll, trouble);
+                self.failed(|up| &mut up.tell, settings, now, roll, trouble);
             }
         }
     }
@@ -199,8 +253,7 @@ impl Device {
             Ok(outcome) => outcome,
             Err(trouble) => {
                 self.cut(now);
-                self.upstream.ask.failed(settings, now, roll, &trouble);
-                return self.troubled(now, roll, trouble);
+                return self.failed(|up| &mut up.ask, settings, now, roll, trouble);
             }
         };
         self.heard(now);
@@ -225,8 +278,7 @@ impl Device {
                     }
                     Verdict::Refused(regression) => {
                         let trouble = Trouble::passing(regression.to_string());
-                        self.upstream.ask.failed(settings, now, roll, &trouble);
-                        self.troubled(now, roll, trouble);
+                        self.failed(|up| &mut up.ask, settings, now, roll, trouble);
                     }
                 }
             }
@@ -243,7 +295,7 @@ impl Device {
         lasted: Option<(Duration, Duration)>,
     ) -> Duration {
         // The first poll did not offer to wait; the second may find a server that does.
-        if first && !settings.poll_wait.is_zero() {
+        if first && !self.poll_wait(settings).is_zero() {
             return NEXT_PAUSE;
         }
         // A server that holds polls open paces them itself. One that only says so would be asked all the time.
@@ -252,7 +304,7 @@ impl Device {
         match held_open {
             true if in_time => NEXT_PAUSE,
             true if !was_hurried => HURRIED_PAUSE,
-            _ => settings.poll_every,
+            _ => self.poll_every(settings),
         }
     }
 
@@ -302,15 +354,13 @@ impl Device {
                     self.upstream.lost_in_vain = self.upstream.staged.take().is_none();
                     let trouble =
                         Trouble::passing("the server did not deliver every document of its manifest");
-                    self.upstream.ask.failed(settings, now, roll, &trouble);
-                    self.troubled(now, roll, trouble);
+                    self.failed(|up| &mut up.ask, settings, now, roll, trouble);
                 }
             }
             Err(trouble) => {
                 // Start over with a fresh manifest: what could not be fetched may no longer be wanted.
                 self.upstream.lost_in_vain = self.upstream.staged.take().is_none();
-                self.upstream.ask.failed(settings, now, roll, &trouble);
-                self.troubled(now, roll, trouble);
+                self.failed(|up| &mut up.ask, settings, now, roll, trouble);
             }
         }
     }
@@ -337,8 +387,7 @@ impl Device {
                 self.troubled(now, roll, trouble);
             }
             Err(trouble) => {
-                self.upstream.send.failed(settings, now, roll, &trouble);
-                self.troubled(now, roll, trouble);
+                self.failed(|up| &mut up.send, settings, now, roll, trouble);
             }
         }
     }
@@ -434,6 +483,7 @@ impl Device {
                 assignment.attempt = 0;
                 assignment.strikes = 0;
                 assignment.falls = 0;
+                assignment.waiting = None;
                 let given_up = assignment.given_up.take();
                 if assignment.state == State::RollingBack {
                     // Overtaken on its way back; that is why it is not there yet.
@@ -443,6 +493,7 @@ impl Device {
             assignment.wanted = next;
         }
         self.accepted = Some(verified.accepted());
+        self.schedule = verified.manifest().schedule().clone();
         let next = self.paced(now);
         self.upstream.ask.succeeded(next);
         if moved {

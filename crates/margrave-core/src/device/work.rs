@@ -9,8 +9,9 @@ use crate::id::{AssignmentId, ComponentName};
 use crate::lifecycle::{Reported, State};
 use crate::moment::Moment;
 use crate::report::{Failure, FailureCode};
+use crate::schedule::Gate;
 
-use super::{Action, Assignment, Device, Health, Observation, Order, Settings, backoff};
+use super::{Action, Ahead, Assignment, Device, Health, Observation, Order, Settings, backoff};
 
 /// Impressions of the runtime; a restart looks again.
 #[derive(Debug, Clone, Default)]
@@ -96,6 +97,17 @@ impl Device {
         {
             return Step::Wait(next_try);
         }
+        if let Some(waiting) = self.waiting(settings, id, now) {
+            return match self.ahead(settings, id, now) {
+                Ok(order) => Step::Do(Box::new(Action::Prefetch(order))),
+                Err(next) => {
+                    [next, waiting.until()].into_iter().flatten().min().map_or(Step::Rest, Step::Wait)
+                }
+            };
+        }
+        if let Some(opens) = self.pull_waits_until(settings, assignment, now) {
+            return Step::Wait(opens);
+        }
         match assignment.state {
             State::Deleted => Step::Rest,
             State::Deleting => match self.to_remove(id).pop() {
@@ -120,6 +132,15 @@ impl Device {
                     .map_or(Step::Rest, |order| Step::Do(Box::new(Action::Prefetch(order))))
             }
             State::Installing | State::Updating | State::RollingBack => self.step_applying(id, assignment),
+        }
+    }
+
+    /// When what could not be fetched may be tried again, if nobody can be reached before: a known downtime is no failure.
+    fn pull_waits_until(&self, settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
+        let not_here = assignment.failure.as_ref().is_some_and(|failure| failure.code.is_pull());
+        match self.network(settings, now) {
+            Gate::Closed(opens) if assignment.state == State::Failed && not_here => opens,
+            _ => None,
         }
     }
 
@@ -194,11 +215,19 @@ impl Device {
 
     /// Whether an action that is under way is no longer wanted; the agent may drop it.
     pub fn obsolete(&self, action: &Action) -> bool {
-        let order = match action {
-            Action::Prefetch(order) | Action::Apply(order) => order,
-            _ => return false,
+        let unwanted = |id, else_if: &dyn Fn(&Assignment) -> bool| {
+            self.assignments
+                .get(id)
+                .is_none_or(|assignment| assignment.wanted.is_none() || else_if(assignment))
         };
-        self.assignments.get(&order.assignment).is_none_or(|a| !a.on_aim() || a.wanted.is_none())
+        match action {
+            Action::Apply(order) => unwanted(&order.assignment, &|assignment| !assignment.on_aim()),
+            // It may be fetched ahead, so it counts what is aimed at.
+            Action::Prefetch(order) => unwanted(&order.assignment, &|assignment| {
+                !assignment.aim().is_some_and(|aim| self.orders(&aim).contains(order))
+            }),
+            _ => false,
+        }
     }
 
     pub(super) fn began(&mut self, settings: &Settings, now: Moment, action: Action) {
@@ -207,7 +236,9 @@ impl Device {
             Action::Observe => self.work.observing = Some(self.tick),
             Action::Prefetch(order) | Action::Apply(order) => {
                 let id = order.assignment;
-                self.take_up_if_due(settings, id, now);
+                if self.assignments.contains_key(&id) && self.waiting(settings, id, now).is_none() {
+                    self.take_up_if_due(settings, id, now);
+                }
                 if matches!(action, Action::Apply(_)) {
                     if let Some(assignment) = self.assignments.get_mut(&id) {
                         assignment.applying = true;
@@ -431,7 +462,7 @@ impl Device {
         result: Result<(), Failure>,
     ) {
         if !self.worked(id) {
-            return;
+            return self.fetched_ahead(settings, now, roll, id, component, result);
         }
         match result {
             Ok(()) => {
@@ -445,6 +476,47 @@ impl Device {
             }
             Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
         }
+    }
+
+    /// Something of a change that may not begin yet.
+    fn fetched_ahead(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        id: AssignmentId,
+        component: ComponentName,
+        result: Result<(), Failure>,
+    ) {
+        let Some(aim) = self.assignments.get(&id).filter(|a| !a.on_aim()).and_then(Assignment::aim) else {
+            return;
+        };
+        let needed: Vec<ComponentName> = self.orders(&aim).into_iter().map(|order| order.component).collect();
+        let assignment = self.assignments.get_mut(&id).expect("looked up above");
+        let before = assignment.ahead.take().filter(|ahead| ahead.document == aim);
+        let mut ahead = before.unwrap_or_else(|| Ahead {
+            document: aim,
+            fetched: BTreeSet::new(),
+            failures: 0,
+            next: now,
+            trouble: None,
+        });
+        match result {
+            Ok(()) => {
+                ahead.fetched.insert(component);
+                (ahead.failures, ahead.trouble) = (0, None);
+                if needed.iter().all(|component| ahead.fetched.contains(component)) {
+                    assignment.ready = Some(aim);
+                }
+            }
+            Err(failure) => {
+                let pause = backoff(settings.retry_delay, settings.retry_delay_max, ahead.failures, roll);
+                ahead.next = now.after(pause);
+                ahead.failures = ahead.failures.saturating_add(1);
+                ahead.trouble = Some(failure.message);
+            }
+        }
+        assignment.ahead = Some(ahead);
     }
 
     #[allow(clippy::too_many_arguments, reason = "an event's fields, spelled out")]
@@ -543,8 +615,10 @@ impl Device {
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
             if !self.work.in_flight.contains_key(&id) {
                 self.settle_assignment(settings, id, now);
+                self.note_waiting(settings, id, now);
             }
         }
+        self.tend_holds(now);
         let staged: BTreeSet<Digest> = self
             .upstream
             .staged

@@ -146,7 +146,7 @@ fn a_schedule_that_silences_a_device_for_ever_is_refused_and_not_followed() {
     assert!(narrow.checked().is_ok());
     let seconds = Duration::from_secs;
     let every = |every: Duration| Schedule { poll: Some(Poll { every, wait: false }), ..Schedule::default() };
-    for (poll, fine) in [(4, false), (5, true), (7 * 24 * 3600, true), (7 * 24 * 3600 + 1, false)] {
+    for (poll, fine) in [(4, false), (5, true), (24 * 3600, true), (24 * 3600 + 1, false)] {
         assert_eq!(every(seconds(poll)).checked().is_ok(), fine, "{poll}");
     }
     assert_eq!(every(Duration::from_millis(5500)).checked(), Err(InvalidSchedule::Poll));

@@ -8,12 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, DeviceId, DeviceRef};
+use margrave_core::manifest::Manifest;
 use margrave_core::moment::Moment;
 use margrave_device_api::{LiveManifest, Outside};
 use margrave_store::{Standing, Store};
 use margrave_wire::Dialect;
 use tokio::sync::watch;
 
+use super::schedule::Told;
 use super::telling::Telling;
 use super::{Error, Fleet};
 
@@ -99,6 +101,7 @@ pub(super) struct Clients {
     /// Which signed clients have a device of that name. Their own names are numbers that we made up, so people
     /// call these devices by the names that they gave themselves.
     signed_devices: RwLock<HashMap<DeviceId, BTreeSet<ClientId>>>,
+    pub(super) told: Told,
 }
 
 impl Clients {
@@ -116,6 +119,9 @@ impl Clients {
         }
         for device in store.devices_in(Dialect::Signed).await? {
             clients.learn(&device);
+        }
+        for (client, schedule) in store.schedules_told().await? {
+            clients.told.set(&client, &schedule);
         }
         Ok(clients)
     }
@@ -206,12 +212,13 @@ impl Clients {
     }
 
     /// Puts durable manifests in front of their clients. An older one never replaces a newer one, whoever comes first.
-    pub(super) fn show(&self, manifests: impl IntoIterator<Item = (ClientId, u64, Bytes)>) {
+    pub(super) fn show(&self, manifests: impl IntoIterator<Item = (ClientId, Manifest, Bytes)>) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let shown: Vec<(Arc<Live>, Arc<LiveManifest>)> = manifests
             .into_iter()
-            .filter_map(|(client, version, body)| {
-                Some((known.get(&client)?.clone(), Arc::new(LiveManifest::new(version, body))))
+            .filter_map(|(client, manifest, body)| {
+                self.told.set(&client, manifest.schedule());
+                Some((known.get(&client)?.clone(), Arc::new(LiveManifest::new(manifest.version(), body))))
             })
             .collect();
         drop(known);

@@ -1,6 +1,6 @@
 //! What operators want: the one way in.
 //!
-//! Every change of intent (packages, deployments, labels) goes through [`Fleet::change`], whoever asks and
+//! Every change of intent (packages, deployments, labels, schedules) goes through [`Fleet::change`], whoever asks and
 //! however. A commit in a repository can later be put in front of it, and nothing else has to move.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,7 @@ use margrave_core::id::{
 use margrave_core::package::Package;
 use margrave_core::parameters::{Answers, ParameterValue, ScalarType, Schema, in_force, resolve};
 use margrave_core::rollback::{Rollback, When};
+use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::{Violation, join};
 use margrave_store::{Candidate, DeploymentRecord, Intent, NewEvent, Publication, Standing};
 use margrave_wire::{Dialect, operator};
@@ -33,6 +34,7 @@ pub(super) enum Change {
     RevertDeployment { name: DeploymentName, to: u64, seen: Option<u64> },
     Label { device: DeviceRef, labels: BTreeMap<String, Option<String>> },
     Move { from: DeviceRef, to: DeviceRef },
+    Schedule { reach: Reach, choice: Option<Choice> },
 }
 
 /// More named devices than a person lists; beyond that, labels are the tool.
@@ -51,6 +53,7 @@ impl Fleet {
             }
             Change::RemoveDeployment { name, seen } => self.remove(actor, &name, seen).await,
             Change::Move { from, to } => self.replace_device(actor, &from, &to).await,
+            Change::Schedule { reach, choice } => self.choose(actor, reach, choice).await,
             Change::Label { device, labels } => {
                 let device = self.live.addressed(&device);
                 all_kept(label_changes(&labels))?;

@@ -19,6 +19,7 @@ mod moving;
 mod publish;
 mod report;
 mod revision;
+mod schedule;
 mod signed;
 mod telling;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use client::Found;
 pub use error::Error;
 pub(crate) use event::time;
 pub use margrave_store::{Put, Standing, UsedSignature};
+use schedule::is_excused;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
 pub(crate) use token::SESSION_LIFETIME;
 
@@ -201,7 +203,13 @@ impl Fleet {
     /// Who counts as silent, by what is in memory and not only by what is written down: looking writes nothing.
     fn silence(&self) -> Silence {
         let before = self.silent_before();
-        Silence { before, heard: self.live.heard_since(before) }
+        let mut heard = self.live.heard_since(before);
+        let now = self.now();
+        heard.extend(self.live.told.all().into_iter().filter_map(|(client, schedule)| {
+            let contact = self.live.contact(&client).unwrap_or_default();
+            is_excused(&schedule, contact, now, self.options.silent_after).then_some(client)
+        }));
+        Silence { before, heard }
     }
 
     /// Forgets what nobody can use any more; called on a timer.

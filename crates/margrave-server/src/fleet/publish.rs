@@ -15,6 +15,7 @@ use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
 use margrave_core::parameters::{Answers, resolve};
 use margrave_core::publish::{choose_profile, next_manifest};
+use margrave_core::schedule::{Choice, Reach, Schedule, effective};
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
@@ -176,6 +177,8 @@ fn reachable(repository: &str, registry_address: &str) -> String {
 struct Changes {
     wanted: Vec<Placed>,
     dropped: Vec<AssignmentId>,
+    /// When it is to talk and to change, where that is another time than before.
+    schedule: Option<Schedule>,
 }
 
 /// The clients that a decision touches, as they are.
@@ -277,11 +280,20 @@ impl Fleet {
         let wishes = self.wishes().await?;
         let clients = devices.iter().map(|record| record.device.client.clone()).collect();
         let pictures = self.pictures(clients).await?;
+        let choices: Vec<(Reach, Choice)> =
+            self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         for device in devices {
             // Also without any wish: what its manifest still lists may be meant for nobody any more.
-            changes.entry(device.device.client.clone()).or_default();
+            let changed = changes.entry(device.device.client.clone()).or_default();
+            // A child speaks through its gateway, whose schedule counts.
+            if !device.device.device.is_child()
+                && let Some(picture) = pictures.0.get(&device.device.client)
+            {
+                let schedule = effective(&choices, &device.device, &device.labels);
+                changed.schedule = (schedule != *picture.manifest.schedule()).then_some(schedule);
+            }
             let candidate = Candidate::from(device);
             for wish in &wishes {
                 let deployment = &wish.deployment;
@@ -345,7 +357,8 @@ impl Fleet {
         let mut touched = Vec::new();
         for (client, changes) in changes {
             let Some(picture) = pictures.0.remove(&client) else { continue };
-            if changes.wanted.is_empty() && changes.dropped.is_empty() && !lists_unwanted(&picture) {
+            let same = changes.wanted.is_empty() && changes.dropped.is_empty() && changes.schedule.is_none();
+            if same && !lists_unwanted(&picture) {
                 continue;
             }
             touched.push(Touched { picture, changes, documents: BTreeMap::new() });
@@ -416,9 +429,7 @@ impl Fleet {
                 return Ok(());
             }
             let version = picture.version_floor.saturating_add(1);
-            let manifest =
-                Manifest::new(version, picture.manifest.bundle(), picture.manifest.entries().to_vec())
-                    .map_err(|error| Error::conflict(error.to_string()))?;
+            let manifest = renumbered(&picture.manifest, version)?;
             let at = self.now();
             let text = format!(
                 "{client} holds manifest version {}, this server was at {}: continued at {version}",
@@ -496,16 +507,16 @@ async fn make(touched: Vec<Touched>, parts: mpsc::Sender<Part>) -> Result<Vec<Sh
 }
 
 /// A manifest as its client is to see it.
-type Shown = (ClientId, u64, Bytes);
+type Shown = (ClientId, Manifest, Bytes);
 
 fn shown(client: &ClientPublication) -> Option<Shown> {
     let new = client.manifest.as_ref()?;
-    Some((client.client.clone(), new.manifest.version(), Bytes::copy_from_slice(&new.body)))
+    Some((client.client.clone(), new.manifest.clone(), Bytes::copy_from_slice(&new.body)))
 }
 
 /// The next manifest of one client, with the documents and the bundle that it needs.
 fn next(touched: Touched) -> Result<ClientPublication, Error> {
-    let Touched { picture, changes: Changes { wanted, dropped }, mut documents } = touched;
+    let Touched { picture, changes: Changes { wanted, dropped, schedule }, mut documents } = touched;
     let picture = &picture;
     let mut entries: BTreeMap<AssignmentId, ManifestEntry> =
         picture.manifest.entries().iter().map(|entry| (entry.id, *entry)).collect();
@@ -522,7 +533,8 @@ fn next(touched: Touched) -> Result<ClientPublication, Error> {
 
     let mut bundled = None;
     let above = floor(picture)?;
-    let manifest = next_manifest(Some(&above), entries.into_values().collect(), |_| {
+    let schedule = schedule.as_ref().unwrap_or(picture.manifest.schedule());
+    let manifest = next_manifest(Some(&above), entries.into_values().collect(), schedule, |_| {
         let mut all: BTreeMap<AssignmentId, &[u8]> =
             documents.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect();
         all.extend(wanted.iter().map(|placed| (placed.wanted.id, placed.document.bytes())));
@@ -563,8 +575,13 @@ fn stays(picture: &ClientPicture, changes: &Changes) -> bool {
 
 /// The current manifest, numbered so that the next one is above everything that the client ever held.
 fn floor(picture: &ClientPicture) -> Result<Manifest, Error> {
-    Manifest::new(picture.version_floor, picture.manifest.bundle(), picture.manifest.entries().to_vec())
-        .map_err(|error| Error::conflict(error.to_string()))
+    renumbered(&picture.manifest, picture.version_floor)
+}
+
+fn renumbered(manifest: &Manifest, version: u64) -> Result<Manifest, Error> {
+    let renumbered = Manifest::new(version, manifest.bundle(), manifest.entries().to_vec())
+        .map_err(|error| Error::conflict(error.to_string()))?;
+    Ok(renumbered.with_schedule(manifest.schedule().clone()))
 }
 
 fn is_wanted(picture: &ClientPicture, id: AssignmentId) -> bool {

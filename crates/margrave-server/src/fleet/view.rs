@@ -13,11 +13,13 @@ use margrave_store::{
     Verdict,
 };
 use margrave_wire::operator;
+use margrave_wire::schedule::ScheduleBody;
 use serde_json::Value;
 
 use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
+use super::schedule::is_excused;
 use super::{DeviceQuery, Error, Fleet};
 
 const PAGE_DEFAULT: usize = 100;
@@ -102,7 +104,13 @@ impl Fleet {
 
     /// The record, with the contact that may not be in the store yet.
     pub(super) fn fresh(&self, mut record: DeviceRecord) -> DeviceRecord {
-        record.last_contact = record.last_contact.max(self.live.contact(&record.device.client));
+        let client = &record.device.client;
+        record.last_contact = record.last_contact.max(self.live.contact(client));
+        let told = self.live.told.of(client);
+        record.excused = told.is_some_and(|schedule| {
+            let heard = record.last_contact.unwrap_or(record.joined_at);
+            is_excused(&schedule, heard, self.now(), self.options.silent_after)
+        });
         record
     }
 
@@ -124,6 +132,7 @@ impl Fleet {
             last_contact: record.last_contact.map(time),
             manifest_version: record.manifest_version,
             certificate_expires: record.certificate_expires.map(time),
+            schedule: self.live.told.of(&record.device.client).map(|told| ScheduleBody::from(&*told)),
             assignments: assignments.iter().map(shown).collect(),
             labels: record.labels.clone(),
         }

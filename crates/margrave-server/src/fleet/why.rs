@@ -6,6 +6,7 @@
 use margrave_core::id::{ClientId, DeploymentName, DeviceRef};
 use margrave_core::lifecycle::State;
 use margrave_core::report::{FAILURE_CODES, FailureCode};
+use margrave_core::schedule::Gate;
 use margrave_store::{AssignmentRecord, Condition, DeviceRecord, Scope, Standing, Verdict};
 use margrave_wire::operator::{self, Cause};
 
@@ -219,6 +220,9 @@ impl Fleet {
             State::Installed => "still runs its last version",
             State::Failed => "failed",
         };
+        if let Some(waiting) = waiting(record) {
+            return Some(cause("waiting", format!("{about} {doing}: {waiting}"), Some(WAITING_HINT)));
+        }
         let text = match reason.or(fault.map(|fault| &fault.message)) {
             Some(reason) => format!("{about} {doing}: {reason}"),
             None => format!("{about} {doing}"),
@@ -234,11 +238,34 @@ impl Fleet {
         }
         if self.live.fetched(&device.device.client) < version {
             let text = format!("{id} has not fetched manifest version {version} yet");
-            return cause("manifest-not-fetched", text, Some("It asks again at its next poll."));
+            let told = self.live.told.of(&device.device.client);
+            return match told.map(|schedule| schedule.contact(self.now())) {
+                Some(Gate::Closed(Some(opens))) => {
+                    let text = format!("{text}; by its schedule it may talk again at {}", time(opens));
+                    cause(
+                        "out-of-hours",
+                        text,
+                        Some("Change its schedule if it has to be sooner: margrave schedule."),
+                    )
+                }
+                _ => cause("manifest-not-fetched", text, Some("It asks again at its next poll.")),
+            };
+        }
+        if let Some(waiting) = waiting(record) {
+            let text = format!("{} on {id} has a newer version waiting: {waiting}", record.name);
+            return cause("waiting", text, Some(WAITING_HINT));
         }
         let text = format!("{id} has manifest version {version} and has not reported on {} yet", record.name);
         cause("not-reported", text, None)
     }
+}
+
+const WAITING_HINT: &str = "It begins by itself. To have it sooner, change the schedule (margrave schedule), or let the device go on \
+     (margrave-agent release).";
+
+/// Why the device has not begun with what is wanted.
+fn waiting(record: &AssignmentRecord) -> Option<&String> {
+    record.observed.as_ref()?.report.detail.as_ref()?.waiting.as_ref()
 }
 
 /// What a person can do about a failure; codes that are not ours get the general word.

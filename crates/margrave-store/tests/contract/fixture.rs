@@ -12,6 +12,7 @@ use margrave_core::moment::Moment;
 use margrave_core::publish::next_manifest;
 use margrave_core::report::{Detail, Report};
 use margrave_core::rollback::{Rollback, When};
+use margrave_core::schedule::Schedule;
 use margrave_store::*;
 
 pub(crate) const NOW: Moment = Moment(1_790_000_000_000);
@@ -107,6 +108,7 @@ pub(crate) fn numbered(
         attempt: 1,
         next_try: None,
         reason: None,
+        waiting: None,
     };
     Report { detail: Some(detail), ..report(assignment, adopted_version, state.reported()) }
 }
@@ -171,7 +173,8 @@ impl World {
             picture.manifest.bundle(),
             picture.manifest.entries().to_vec(),
         );
-        let manifest = next_manifest(Some(&floor.unwrap()), entries.collect(), |_| blob).unwrap();
+        let manifest =
+            next_manifest(Some(&floor.unwrap()), entries.collect(), &Schedule::default(), |_| blob).unwrap();
         let mut assignments: Vec<AssignmentChange> = wanted.into_iter().map(AssignmentChange::Want).collect();
         for held in &picture.assignments {
             if !documents.iter().any(|(name, _)| held.name.as_str() == *name) {

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use crate::body::{BodyError, read_body};
 use crate::bundle;
+use crate::g2::EXTENSION;
+use crate::schedule::{self, ScheduleBody};
 use crate::tree::{At, Content, Findings};
 
 /// The media type of a manifest (MI-G2-044).
@@ -17,6 +19,9 @@ pub const SIZE_MAX: usize = 8 << 20;
 
 /// Canonical JSON rounds numbers to doubles; an advisory size that would be rounded is left out instead.
 const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
+
+/// What our own addition to a manifest says.
+const SCHEDULE: &str = "schedule";
 
 /// What every path of the generation starts with.
 const ROOT: &str = "/api/v1";
@@ -57,12 +62,19 @@ pub(crate) fn write_under(root: &str, manifest: &Manifest) -> Vec<u8> {
         sized(fields, entry.document)
     };
     let deployments: Vec<Value> = manifest.entries().iter().map(entry).collect();
-    // The three keys in canonical order; only the values need the canonicalizer.
+    // The keys in canonical order; only the values need the canonicalizer.
     let mut out = b"{\"bundle\":".to_vec();
     out.extend(canonical(&bundle));
     out.extend(b",\"deployments\":");
     out.extend(canonical(&Value::Array(deployments)));
-    out.extend(format!(",\"manifestVersion\":{}}}", manifest.version()).bytes());
+    out.extend(format!(",\"manifestVersion\":{}", manifest.version()).bytes());
+    // Only where there is something to say, so that manifests of before keep their bytes.
+    if !manifest.schedule().is_usual() {
+        let body = json!({ SCHEDULE: ScheduleBody::from(manifest.schedule()) });
+        out.extend(format!(",\"{EXTENSION}\":").bytes());
+        out.extend(canonical(&body));
+    }
+    out.push(b'}');
     out
 }
 
@@ -139,8 +151,12 @@ fn read_root(root: &At<'_>, paths: &str, findings: &mut Findings) -> Option<List
     let (blob, bundle_url) = bundle.map_or((None, None), |(blob, url)| (blob, url));
     listed.sort_by_key(|(entry, _)| entry.id);
     let (entries, document_urls) = listed.into_iter().unzip();
+    let said = root.field(EXTENSION).and_then(|at| at.field(SCHEDULE));
+    let schedule = said.map(|at| schedule::read(&at)).unwrap_or_default();
     match Manifest::new(version?, blob, entries) {
-        Ok(manifest) => Some(Listing { manifest, bundle_url, document_urls }),
+        Ok(manifest) => {
+            Some(Listing { manifest: manifest.with_schedule(schedule), bundle_url, document_urls })
+        }
         Err(error) => {
             let (place, rule) = match error {
                 InvalidManifest::VersionZero => ("/manifestVersion", "MI-G2-047"),

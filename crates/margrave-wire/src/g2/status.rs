@@ -32,6 +32,8 @@ struct DetailBody {
     next_try: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    waiting: Option<String>,
 }
 
 /// The body of a status report.
@@ -66,6 +68,7 @@ pub(crate) fn common(report: &Report, mut body: Value) -> Value {
             attempt: detail.attempt,
             next_try: detail.next_try.map(|moment| moment.0),
             reason: detail.reason.clone(),
+            waiting: detail.waiting.clone(),
         };
         body[EXTENSION] = serde_json::to_value(detail).expect("plain fields are JSON");
     }
@@ -184,5 +187,6 @@ fn read_detail(root: &At<'_>) -> Option<Detail> {
         attempt: detail.attempt,
         next_try: detail.next_try.map(Moment),
         reason: detail.reason.map(|reason| bounded(&reason, TEXT_LENGTH_MAX)),
+        waiting: detail.waiting.map(|waiting| bounded(&waiting, TEXT_LENGTH_MAX)),
     })
 }

@@ -208,6 +208,9 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
     if let Some(expires) = &device.certificate_expires {
         facts.push(("Certificate", format!("until {}", render::clock(expires))));
     }
+    if let Some(schedule) = &device.schedule {
+        facts.push(("Schedule", super::schedule::words(schedule).join("; ")));
+    }
     if let Some(capabilities) = &device.capabilities {
         let property =
             |pointer: &str| capabilities.pointer(pointer).map(render::value).filter(|text| !text.is_empty());

@@ -306,6 +306,7 @@ impl World {
                 attempt: 1,
                 next_try: None,
                 reason: None,
+                waiting: None,
             }),
             signed_at: None,
         };

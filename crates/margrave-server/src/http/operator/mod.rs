@@ -12,6 +12,7 @@ mod event;
 mod git;
 mod package;
 mod read;
+mod schedule;
 mod signed;
 
 use std::sync::Arc;
@@ -92,6 +93,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(deployment::revisions))
         .routes(routes!(deployment::revert))
         .routes(routes!(deployment::transitions))
+        .routes(routes!(schedule::list))
+        .routes(routes!(schedule::show, schedule::put, schedule::remove))
         .routes(routes!(event::events))
         .routes(routes!(authority::show))
         .routes(routes!(authority::rotate))

@@ -113,6 +113,11 @@ impl Ids {
         Ok((self.parse("package")?, self.parse("version")?))
     }
 
+    /// For whom a schedule is; the fleet reads it.
+    pub(super) fn reach(&self) -> &str {
+        self.texts.get("reach").map(String::as_str).unwrap_or_default()
+    }
+
     fn parse<T: FromStr<Err = InvalidId>>(&self, field: &str) -> Result<T, Problem> {
         let text = self.texts.get(field).map(String::as_str).unwrap_or_default();
         text.parse().map_err(|error| Problem::bad_identifier(field, &error).at(&self.path))

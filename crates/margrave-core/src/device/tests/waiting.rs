@@ -1,0 +1,379 @@
+//! Changes that may not begin yet, and times at which nobody is asked.
+
+use std::time::Duration;
+
+use super::*;
+use crate::schedule::{Poll, Schedule};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
+
+/// A Monday of November 2026, half past nine in the morning.
+const MONDAY: Moment = Moment(1_794_821_400_000);
+
+fn spans<T: std::str::FromStr<Err: std::fmt::Debug>>(texts: &[&str]) -> Vec<T> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+impl World {
+    fn scheduled(schedule: Schedule) -> World {
+        let mut world = World::new(11);
+        world.now = MONDAY;
+        world.publish(vec![workload(1, &["db", "web"], "a")]);
+        world.run_until_converged();
+        world.set(schedule);
+        world.run_until_converged();
+        world
+    }
+
+    fn set(&mut self, schedule: Schedule) {
+        let entries = self.manifest.entries().to_vec();
+        let next = Manifest::new(self.manifest.version() + 1, self.manifest.bundle(), entries).unwrap();
+        self.manifest = next.with_schedule(schedule);
+    }
+
+    /// What operators want now, by the same schedule.
+    fn want(&mut self, workloads: Vec<Workload>) {
+        let schedule = self.manifest.schedule().clone();
+        self.publish(workloads);
+        self.manifest = self.manifest.clone().with_schedule(schedule);
+    }
+
+    /// Lives until then, and says what it did to the runtime and the server, in order.
+    fn live_until(&mut self, end: Moment) -> Vec<String> {
+        let mut did = vec![];
+        while self.now < end {
+            while let Some(action) = self.device.next(&self.settings, self.now) {
+                did.push(match &action {
+                    Action::Prefetch(order) => format!("fetch {}", order.component),
+                    Action::Apply(order) => format!("apply {}", order.component),
+                    Action::Remove { component, .. } => format!("remove {component}"),
+                    Action::Poll { .. } => "poll".to_owned(),
+                    Action::Send(report) => format!("tell {}", report.detail.as_ref().unwrap().state),
+                    Action::Observe => "look".to_owned(),
+                    other => format!("{other:?}"),
+                });
+                self.carry_out(action);
+                self.commit();
+            }
+            self.now = self.device.wake(&self.settings, self.now).unwrap().min(end);
+        }
+        did
+    }
+
+    fn hold(&mut self, holder: &str, length: Duration) -> Result<(), HoldRefused> {
+        let hold = self.device.hold(holder, "a batch runs", length, self.now)?;
+        self.absorb(Event::Held(hold));
+        self.commit();
+        Ok(())
+    }
+
+    fn waiting(&self, n: u8) -> Option<&str> {
+        self.device.assignments()[&id(n)].waiting.as_deref()
+    }
+}
+
+fn touches(did: &[String]) -> Vec<&str> {
+    did.iter()
+        .map(String::as_str)
+        .filter(|did| did.starts_with("apply") || did.starts_with("remove"))
+        .collect()
+}
+
+fn talks(did: &[String]) -> Vec<&str> {
+    did.iter().map(String::as_str).filter(|did| *did != "look").collect()
+}
+
+#[test]
+fn a_held_update_is_fetched_and_waits_and_says_why() {
+    let mut world = World::scheduled(Schedule::default());
+    world.hold("mes", 2 * HOUR).unwrap();
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    let did = world.live_until(world.now.after(HOUR));
+    assert_eq!(touches(&did), [] as [&str; 0]);
+    assert_eq!(did.iter().filter(|did| did.starts_with("fetch")).count(), 2, "once each: {did:?}");
+    let told = world.reports.last().unwrap();
+    let detail = told.detail.as_ref().unwrap();
+    assert_eq!((detail.state, told.adopted_version), (State::Installed, 3), "what runs is what ran");
+    let said = detail.waiting.as_deref().unwrap();
+    assert!(
+        said.starts_with("held back by mes until 2026-11-16T11:3") && said.ends_with(": a batch runs"),
+        "{said}"
+    );
+    // A restart forgets neither the hold nor that it is fetched.
+    world.boot();
+    let did = world.live_until(world.now.after(minutes(30)));
+    assert!(touches(&did).is_empty() && !did.iter().any(|did| did.starts_with("fetch")), "{did:?}");
+    world.absorb(Event::Released(Some("mes".into())));
+    world.run_until_converged();
+    assert_eq!(world.waiting(1), None);
+    assert_eq!(world.told(1), "PENDING INSTALLING INSTALLED UPDATING INSTALLED");
+    assert_eq!(world.reports.last().unwrap().detail.as_ref().unwrap().waiting, None);
+}
+
+#[test]
+fn installs_and_removals_wait_too_and_a_hold_ends_by_itself() {
+    let mut world = World::scheduled(Schedule::default());
+    world.hold("technician", HOUR).unwrap();
+    world.want(vec![workload(2, &["new"], "a")]);
+    let until = world.now.after(minutes(59));
+    assert!(touches(&world.live_until(until)).is_empty());
+    assert_eq!(world.device.assignments()[&id(2)].state, State::Pending);
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Deleting);
+    assert!(world.waiting(1).is_some() && world.waiting(2).is_some());
+    world.run_until_converged();
+    assert!(world.now < until.after(minutes(2)));
+}
+
+#[test]
+fn what_is_broken_is_mended_and_what_began_is_finished_while_held() {
+    let mut world = World::scheduled(Schedule::default());
+    world.hold("technician", 2 * HOUR).unwrap();
+    world.running.clear();
+    let did = world.live_until(world.now.after(minutes(5)));
+    assert_eq!(touches(&did), ["apply db", "apply web"]);
+    world.absorb(Event::Released(None));
+
+    let bad = workload(1, &["db", "web"], "b");
+    world.broken.extend(World::fingerprints(&bad));
+    world.want(vec![bad]);
+    while world.device.assignments()[&id(1)].state != State::Updating {
+        world.step();
+    }
+    world.hold("technician", 2 * HOUR).unwrap();
+    world.rest();
+    assert!(
+        world.told(1).ends_with("UPDATING FAILED UPDATING FAILED ROLLINGBACK INSTALLED"),
+        "{}",
+        world.told(1)
+    );
+}
+
+#[test]
+fn a_hold_is_bounded_in_every_way() {
+    let mut world = World::scheduled(Schedule::default());
+    let refused = |world: &World, holder: &str, reason: &str, length| {
+        world.device.hold(holder, reason, length, world.now).unwrap_err()
+    };
+    assert_eq!(refused(&world, "", "x", HOUR), HoldRefused::Holder);
+    assert_eq!(refused(&world, "a\nb", "x", HOUR), HoldRefused::Holder);
+    assert_eq!(refused(&world, "a", &"x".repeat(201), HOUR), HoldRefused::Reason);
+    assert_eq!(refused(&world, "a", "x", Duration::ZERO), HoldRefused::NoTime);
+    assert_eq!(refused(&world, "a", "x", 25 * HOUR), HoldRefused::TooLong(24 * HOUR));
+    assert_eq!(
+        HoldRefused::TooLong(24 * HOUR).to_string(),
+        "changes on this device may be held back for 24h at most"
+    );
+    // Prolonged again and again, it ends when the longest would have.
+    world.hold("mes", 20 * HOUR).unwrap();
+    let began = world.now;
+    for _ in 0..30 {
+        world.now = world.now.after(HOUR);
+        match world.hold("mes", 20 * HOUR) {
+            Ok(()) => assert!(world.device.holds(world.now)[0].until <= began.after(24 * HOUR)),
+            Err(refused) => {
+                assert!(matches!(refused, HoldRefused::Spent { .. }), "{refused}");
+                break;
+            }
+        }
+    }
+    assert_eq!(world.now.since(began), 24 * HOUR);
+    assert!(world.device.holds(world.now).is_empty());
+    world.now = world.now.after(minutes(15));
+    world.hold("mes", HOUR).unwrap();
+    for number in 1..16 {
+        world.hold(&format!("app-{number}"), HOUR).unwrap();
+    }
+    assert_eq!(world.hold("one-more", HOUR), Err(HoldRefused::TooMany));
+    world.hold("mes", HOUR).unwrap();
+    // The server's word.
+    world.absorb(Event::Released(None));
+    world.set(Schedule { hold_max: Some(Duration::ZERO), ..Schedule::default() });
+    world.run_until_converged();
+    assert_eq!(world.hold("mes", HOUR), Err(HoldRefused::NotAllowed));
+}
+
+#[test]
+fn a_clock_that_jumps_makes_no_hold_longer_than_it_was() {
+    let mut world = World::scheduled(Schedule::default());
+    world.hold("mes", HOUR).unwrap();
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    world.live_until(world.now.after(minutes(5)));
+    world.now = Moment(1000);
+    world.boot();
+    let did = world.live_until(Moment(1000).after(minutes(50)));
+    assert!(touches(&did).is_empty(), "{did:?}");
+    let did = world.live_until(Moment(1000).after(minutes(70)));
+    assert_eq!(touches(&did), ["apply db", "apply web"]);
+}
+
+#[test]
+fn an_update_waits_for_its_window_and_is_fetched_before() {
+    let windows = Some(spans(&["mon 22:00-23:00"]));
+    let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    let opens = Moment(MONDAY.0 + 45_000_000);
+    let did = world.live_until(Moment(opens.0 - 1000));
+    assert!(touches(&did).is_empty() && did.iter().any(|did| did == "fetch web"), "{did:?}");
+    assert_eq!(
+        world.waiting(1),
+        Some("waits for the maintenance window, which opens at 2026-11-16T22:00:00Z")
+    );
+    let did = world.live_until(opens.after(minutes(2)));
+    assert_eq!(touches(&did), ["apply db", "apply web"]);
+    // Who stands at the device may decide otherwise.
+    world.want(vec![workload(1, &["db", "web"], "c")]);
+    world.now = opens.after(3 * HOUR);
+    assert!(touches(&world.live_until(opens.after(4 * HOUR))).is_empty());
+    world.settings.overrides.schedule = true;
+    world.run_until_converged();
+}
+
+#[test]
+fn what_cannot_be_fetched_ahead_fails_nothing() {
+    let windows = Some(spans(&["mon 22:00-23:00"]));
+    let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    let poll = |world: &mut World| {
+        while world.waiting(1).is_none() {
+            world.step()
+        }
+    };
+    poll(&mut world);
+    let denied = Failure::new(FailureCode::PullDenied, "no entry");
+    for _ in 0..5 {
+        let order = loop {
+            match world.device.next(&world.settings, world.now) {
+                Some(Action::Prefetch(order)) => break order,
+                Some(action) => world.carry_out(action),
+                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+            }
+        };
+        assert!(!world.device.obsolete(&Action::Prefetch(order.clone())));
+        let (assignment, component) = (order.assignment, order.component.clone());
+        world.absorb(Event::Began(Action::Prefetch(order)));
+        world.absorb(Event::Prefetched { assignment, component, result: Err(denied.clone()) });
+    }
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Installed);
+    assert!(world.waiting(1).unwrap().ends_with("; fetching it ahead failed so far: no entry"));
+    world.now = Moment(MONDAY.0 + 45_000_000);
+    world.run_until_converged();
+}
+
+#[test]
+fn mi_g2_210_outside_its_hours_a_device_talks_to_nobody_and_misses_nothing() {
+    let mut world =
+        World::scheduled(Schedule { hours: spans(&["daily 06:00-10:00"]), ..Schedule::default() });
+    let closes = MONDAY.after(minutes(30));
+    world.live_until(closes);
+    world.running.clear();
+    let opens = Moment(MONDAY.0 + 73_800_000);
+    let did = world.live_until(opens);
+    assert_eq!(talks(&did), ["fetch db", "fetch web", "apply db", "apply web"], "mended without a word");
+    assert!(world.device.outbox().len() > 1);
+    // It begins a little later than the hours do, so that not all do at once.
+    let first = world.device.wake(&world.settings, world.now).unwrap();
+    assert!(first <= opens.after(Duration::from_secs(30)));
+    world.run_until_converged();
+    assert!(world.now < opens.after(minutes(2)));
+    assert!(world.told(1).ends_with("INSTALLED FAILED INSTALLING INSTALLED"), "{}", world.told(1));
+}
+
+#[test]
+fn mi_g2_210_in_a_known_downtime_nobody_is_tried_and_errors_are_no_news() {
+    let downtime = spans(&["2026-11-16T10:00Z/2026-11-18T10:00Z"]);
+    let mut world = World::scheduled(Schedule { downtime, ..Schedule::default() });
+    let begins = MONDAY.after(minutes(30));
+    world.live_until(begins.after(Duration::ZERO));
+    // A poll that was under way when it began.
+    world.now = begins.after(minutes(1));
+    world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+    world.absorb(Event::Polled(Err(Trouble::passing("the line is down"))));
+    assert_eq!(world.device.contact().1, None);
+    let did = world.live_until(begins.after(48 * HOUR));
+    assert_eq!(talks(&did), [] as [&str; 0]);
+    let did = world.live_until(begins.after(48 * HOUR + minutes(1)));
+    assert!(did.contains(&"poll".to_owned()), "{did:?}");
+}
+
+#[test]
+fn an_update_that_is_not_here_waits_for_the_end_of_the_downtime_and_one_that_is_does_not() {
+    let schedule = |windows: &[&str], downtime: &[&str]| Schedule {
+        windows: Some(spans(windows)),
+        downtime: spans(downtime),
+        ..Schedule::default()
+    };
+    // By day it is fetched, at night the line is down and the window open.
+    let mut world = World::scheduled(schedule(&["daily 22:00-02:00"], &["daily 20:00-06:00"]));
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    world.live_until(MONDAY.after(HOUR));
+    world.boot();
+    let did = world.live_until(Moment(MONDAY.0 + 45_000_000).after(minutes(5)));
+    assert_eq!(touches(&did), ["apply db", "apply web"]);
+    // Nobody could fetch this one: it came in the last minute.
+    let mut world = World::scheduled(schedule(&["daily 00:00-24:00"], &["daily 10:00-12:00"]));
+    world.faults = 0.0;
+    world.now = MONDAY.after(minutes(29));
+    let poll = Action::Poll { held: None, wait: Duration::ZERO };
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    world.absorb(Event::Began(poll.clone()));
+    let polled = world.perform(poll);
+    world.absorb(polled);
+    let fetch = world.device.next(&world.settings, world.now).unwrap();
+    world.absorb(Event::Began(fetch.clone()));
+    world.now = MONDAY.after(minutes(31));
+    let fetched = world.perform(fetch);
+    world.absorb(fetched);
+    let did = world.live_until(MONDAY.after(minutes(149)));
+    assert_eq!(talks(&did), [] as [&str; 0]);
+    assert!(world.waiting(1).unwrap().starts_with("waits for its download until 2026-11-16T12:00:"));
+    world.run_until_converged();
+}
+
+#[test]
+fn data_saver_tells_only_where_things_stand_and_only_when_it_asks() {
+    let saver =
+        Schedule { saver: true, poll: Some(Poll { every: HOUR, wait: false }), ..Schedule::default() };
+    let mut world = World::scheduled(saver);
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    let did = world.live_until(world.now.after(3 * HOUR));
+    let talks: Vec<&str> =
+        talks(&did).into_iter().filter(|did| !did.contains(' ') || did.starts_with("tell")).collect();
+    assert_eq!(talks.iter().filter(|did| **did == "poll").count(), talks.len() - 1, "{talks:?}");
+    assert_eq!(talks.iter().filter(|did| did.starts_with("tell")).collect::<Vec<_>>(), [&"tell INSTALLED"]);
+}
+
+#[test]
+fn mi_g2_210_the_server_says_how_often_to_ask_and_the_device_may_say_otherwise() {
+    let polls = |world: &mut World| {
+        let did = world.live_until(world.now.after(10 * HOUR));
+        did.iter().filter(|did| *did == "poll").count()
+    };
+    let rate = Schedule { poll: Some(Poll { every: HOUR, wait: false }), ..Schedule::default() };
+    let mut world = World::scheduled(rate);
+    world.settings.poll_wait = Duration::from_secs(300);
+    let count = polls(&mut world);
+    assert!((8..=14).contains(&count), "{count}");
+    world.settings.overrides.poll = true;
+    world.settings.poll_every = 5 * HOUR;
+    let count = polls(&mut world);
+    assert!((1..=3).contains(&count), "{count}");
+}
+
+#[test]
+fn another_server_does_not_have_to_keep_the_hours_of_the_last() {
+    let schedule = Schedule {
+        windows: Some(spans(&["sun 01:00-02:00"])),
+        hours: spans(&["sun 01:00-02:00"]),
+        ..Schedule::default()
+    };
+    let mut world = World::scheduled(schedule.clone());
+    assert!(!world.device.network(&world.settings, world.now).is_open());
+    world.absorb(Event::IdentityIs("one".into()));
+    world.absorb(Event::IdentityIs("two".into()));
+    assert!(world.device.network(&world.settings, world.now).is_open());
+    assert_eq!(world.device.schedule().windows, schedule.windows, "what runs is as dear as before");
+}

@@ -1,0 +1,154 @@
+//! What keeps a change from beginning: somebody at the device, the maintenance window, or the network.
+//!
+//! Only beginnings are kept back. What was begun is brought to its end, what is broken is mended, and an update that failed is
+//! gone back from at any time: half a change is worse than one at the wrong hour.
+
+use std::time::Duration;
+
+use super::{Assignment, Device, Hold, Order, Settings};
+use crate::id::AssignmentId;
+use crate::lifecycle::State;
+use crate::moment::Moment;
+use crate::schedule::Gate;
+
+/// Why a change waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Waiting {
+    Held(Hold),
+    Window(Option<Moment>),
+    /// It is not here yet, and nothing may be fetched.
+    Network(Option<Moment>),
+}
+
+/// So far apart devices come back when their hours begin.
+const SPREAD: Duration = Duration::from_secs(30);
+
+impl Waiting {
+    pub(super) fn until(&self) -> Option<Moment> {
+        match self {
+            Waiting::Held(hold) => Some(hold.until),
+            Waiting::Window(opens) | Waiting::Network(opens) => *opens,
+        }
+    }
+}
+
+impl std::fmt::Display for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Waiting::Held(Hold { holder, reason, until, .. }) => {
+                write!(f, "held back by {holder} until {until}: {reason}")
+            }
+            Waiting::Window(Some(opens)) => write!(f, "waits for the maintenance window, which opens at {opens}"),
+            Waiting::Window(None) => f.write_str(
+                "waits for the maintenance window, and cannot tell when that is: set the device's clock, or update its agent",
+            ),
+            Waiting::Network(Some(opens)) => {
+                write!(f, "waits for its download until {opens}, when this device may use the network again")
+            }
+            Waiting::Network(None) => f.write_str("waits for its download"),
+        }
+    }
+}
+
+impl Device {
+    /// Why nothing may be begun at the moment.
+    pub(super) fn barred(&self, settings: &Settings, now: Moment) -> Option<Waiting> {
+        if let Some(hold) = self.holds(now).first() {
+            return Some(Waiting::Held((*hold).clone()));
+        }
+        if settings.overrides.schedule {
+            return None;
+        }
+        match self.schedule.change(now) {
+            Gate::Open(_) => None,
+            Gate::Closed(opens) => Some(Waiting::Window(opens)),
+        }
+    }
+
+    /// Whether this device may talk to anybody. Devices with the same hours do not begin at the same moment.
+    pub fn network(&self, settings: &Settings, now: Moment) -> Gate {
+        if settings.overrides.schedule || self.schedule.is_usual() {
+            return Gate::Open(None);
+        }
+        let late = SPREAD.mul_f64(self.upstream.dice);
+        let shifted = Moment(now.0.saturating_sub(u64::try_from(late.as_millis()).unwrap_or_default()));
+        match (self.schedule.contact(now), self.schedule.contact(shifted)) {
+            (Gate::Open(closes), Gate::Open(_)) => Gate::Open(closes),
+            (Gate::Closed(opens), _) | (Gate::Open(_), Gate::Closed(opens)) => {
+                Gate::Closed(opens.map(|at| at.after(late)))
+            }
+        }
+    }
+
+    /// What keeps this assignment from its next change.
+    pub(super) fn waiting(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Option<Waiting> {
+        let assignment = &self.assignments[&id];
+        match assignment.state {
+            // Once it began to go, it goes.
+            State::Deleting if assignment.cleared.is_empty() => self.barred(settings, now),
+            State::Pending | State::Installed | State::Failed if !assignment.on_aim() => {
+                let aim = assignment.aim()?;
+                let unreachable = || match self.network(settings, now) {
+                    Gate::Closed(opens) if assignment.ready != Some(aim) => Some(Waiting::Network(opens)),
+                    _ => None,
+                };
+                self.barred(settings, now).or_else(unreachable)
+            }
+            _ => None,
+        }
+    }
+
+    /// What can be fetched of a change that waits, or when that may be tried again.
+    pub(super) fn ahead(
+        &self,
+        settings: &Settings,
+        id: AssignmentId,
+        now: Moment,
+    ) -> Result<Order, Option<Moment>> {
+        let assignment = &self.assignments[&id];
+        let Some(aim) = assignment.aim().filter(|aim| assignment.ready != Some(*aim)) else {
+            return Err(None);
+        };
+        if matches!(assignment.state, State::Deleting)
+            || (self.schedule.saver && !settings.overrides.schedule)
+        {
+            return Err(None);
+        }
+        if let Gate::Closed(opens) = self.network(settings, now) {
+            return Err(opens);
+        }
+        let tried = assignment.ahead.as_ref().filter(|ahead| ahead.document == aim);
+        if let Some(ahead) = tried
+            && now < ahead.next
+            // The clock jumped back.
+            && ahead.next.since(now) <= settings.retry_delay_max
+        {
+            return Err(Some(ahead.next));
+        }
+        let fetched = |order: &Order| tried.is_some_and(|ahead| ahead.fetched.contains(&order.component));
+        self.orders(&aim).into_iter().find(|order| !fetched(order)).ok_or(None)
+    }
+
+    /// Says so when an assignment begins to wait, or waits for something else.
+    pub(super) fn note_waiting(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let Some(assignment) = self.assignments.get(&id) else { return };
+        let waiting = self.waiting(settings, id, now).map(|waiting| said(&waiting, assignment));
+        if assignment.waiting == waiting {
+            return;
+        }
+        let begins = waiting.is_some();
+        self.assignments.get_mut(&id).expect("looked up above").waiting = waiting;
+        // That it waits no more shows by what follows.
+        if begins {
+            self.report(settings, id, now);
+        }
+    }
+}
+
+fn said(waiting: &Waiting, assignment: &Assignment) -> String {
+    let trouble = assignment.ahead.as_ref().and_then(|ahead| ahead.trouble.as_ref());
+    match trouble {
+        Some(trouble) => format!("{waiting}; fetching it ahead failed so far: {trouble}"),
+        None => waiting.to_string(),
+    }
+}

@@ -1,0 +1,166 @@
+//! When devices talk and change: what operators choose for the fleet, for labels and for devices.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use margrave_core::id::ClientId;
+use margrave_core::moment::Moment;
+use margrave_core::schedule::{Choice, Reach, Schedule};
+use margrave_store::{Chosen, SCHEDULES_MAX, ScheduleRecord};
+use margrave_wire::operator;
+use margrave_wire::schedule::ScheduleBody;
+
+use super::event::time;
+use super::intent::Change;
+use super::{Actor, Error, Fleet};
+
+impl Fleet {
+    /// Every choice that was made.
+    pub async fn schedules(&self) -> Result<Vec<operator::Schedule>, Error> {
+        Ok(self.store.schedules().await?.into_iter().map(|record| self.shown_schedule(record)).collect())
+    }
+
+    pub async fn schedule(&self, reach: &str) -> Result<operator::Schedule, Error> {
+        let reach = self.reach(reach)?;
+        let found = self.store.schedules().await?.into_iter().find(|record| record.reach == reach);
+        found.map(|record| self.shown_schedule(record)).ok_or_else(|| no_schedule(&reach))
+    }
+
+    /// Chooses for everybody within reach; what was chosen there before is forgotten.
+    pub async fn put_schedule(
+        &self,
+        actor: &Actor,
+        reach: &str,
+        want: &ScheduleBody,
+    ) -> Result<operator::Schedule, Error> {
+        let choice = want.read().map_err(Error::Invalid)?;
+        if choice.is_empty() {
+            return Err(Error::invalid("", "MI-G2-210", "choose something, or remove the schedule"));
+        }
+        let change = Change::Schedule { reach: self.reach(reach)?, choice: Some(choice) };
+        self.change(actor, change).await?;
+        self.schedule(reach).await
+    }
+
+    pub async fn remove_schedule(&self, actor: &Actor, reach: &str) -> Result<(), Error> {
+        let reach = self.reach(reach)?;
+        self.change(actor, Change::Schedule { reach, choice: None }).await
+    }
+
+    fn reach(&self, text: &str) -> Result<Reach, Error> {
+        let reach = text.parse().map_err(|invalid| Error::invalid("", "MI-G2-210", format!("{invalid}")))?;
+        Ok(match reach {
+            Reach::Device(device) => Reach::Device(self.live.addressed(&device)),
+            other => other,
+        })
+    }
+
+    fn shown_schedule(&self, record: ScheduleRecord) -> operator::Schedule {
+        let ScheduleRecord { reach, choice, changed_at, changed_by } = record;
+        let reach = match &reach {
+            Reach::Device(device) => format!("device:{}", self.live.spoken(device)),
+            other => other.to_string(),
+        };
+        operator::Schedule {
+            reach,
+            schedule: ScheduleBody::from(&choice),
+            changed_at: time(changed_at),
+            changed_by,
+        }
+    }
+
+    pub(super) async fn choose(
+        &self,
+        actor: &Actor,
+        reach: Reach,
+        choice: Option<Choice>,
+    ) -> Result<(), Error> {
+        if let (Reach::Device(device), Some(_)) = (&reach, &choice) {
+            if self.store.device(device).await?.is_none() {
+                return Err(Error::not_found(format!("device {device}")));
+            }
+            if device.device.is_child() {
+                return Err(Error::conflict(format!(
+                    "{device} speaks through its gateway; set the schedule of {}",
+                    device.device.gateway()
+                )));
+            }
+        }
+        let gone = choice.is_none();
+        match self.store.choose_schedule(reach.clone(), choice, self.now(), &actor.name).await? {
+            Chosen::Changed => self.settle().await,
+            Chosen::Unchanged if gone => Err(no_schedule(&reach)),
+            Chosen::Unchanged => Ok(()),
+            Chosen::TooMany => {
+                Err(Error::conflict(format!("there are {SCHEDULES_MAX} schedules; choose by label instead")))
+            }
+        }
+    }
+}
+
+fn no_schedule(reach: &Reach) -> Error {
+    Error::not_found(format!("schedule of {reach}"))
+}
+
+/// What clients were told, where it is not the usual: it says when silence is nothing to worry about.
+#[derive(Default)]
+pub(super) struct Told(RwLock<HashMap<ClientId, Arc<Schedule>>>);
+
+impl Told {
+    pub(super) fn set(&self, client: &ClientId, schedule: &Schedule) {
+        let mut told = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if schedule.is_usual() {
+            told.remove(client);
+        } else if told.get(client).is_none_or(|known| **known != *schedule) {
+            told.insert(client.clone(), Arc::new(schedule.clone()));
+        }
+    }
+
+    pub(super) fn of(&self, client: &ClientId) -> Option<Arc<Schedule>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(client).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<(ClientId, Arc<Schedule>)> {
+        let told = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        told.iter().map(|(client, schedule)| (client.clone(), Arc::clone(schedule))).collect()
+    }
+}
+
+/// Whether a device that was last heard at `contact` is quiet as it was told to be, where others count as silent after
+/// `silent_after`.
+pub(super) fn is_excused(schedule: &Schedule, contact: Moment, now: Moment, silent_after: Duration) -> bool {
+    // A quarter is what a device adds by itself, so that not all ask at once.
+    let every =
+        schedule.poll.filter(|poll| !poll.wait).map_or(Duration::ZERO, |poll| poll.every + poll.every / 4);
+    let grace = every + silent_after;
+    if now.since(contact) <= grace {
+        return true;
+    }
+    // It may talk since a moment ago at most.
+    let before = Moment(now.0.saturating_sub(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
+    !schedule.contact(now).is_open() || !schedule.contact(before).is_open()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use margrave_core::schedule::Poll;
+
+    #[test]
+    fn a_device_that_may_not_talk_or_seldom_asks_is_not_silent() {
+        let minutes = |count: u64| Duration::from_secs(count * 60);
+        let now = Moment(1_794_821_400_000); // Monday, 09:30.
+        let excused = |schedule: &Schedule, ago: Duration| {
+            let contact = Moment(now.0 - u64::try_from(ago.as_millis()).unwrap());
+            is_excused(schedule, contact, now, minutes(5))
+        };
+        assert!(!excused(&Schedule::default(), minutes(6)) && excused(&Schedule::default(), minutes(5)));
+        let hours = |text: &str| Schedule { hours: vec![text.parse().unwrap()], ..Schedule::default() };
+        assert!(excused(&hours("daily 10:00-11:00"), minutes(1000)), "not yet");
+        assert!(excused(&hours("daily 09:28-11:00"), minutes(1000)), "just now");
+        assert!(!excused(&hours("daily 09:20-11:00"), minutes(1000)), "long since");
+        let seldom = Schedule { poll: Some(Poll { every: minutes(60), wait: false }), ..Schedule::default() };
+        assert!(excused(&seldom, minutes(79)) && !excused(&seldom, minutes(81)));
+    }
+}

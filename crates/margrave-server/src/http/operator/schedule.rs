@@ -1,0 +1,63 @@
+//! When devices talk and change: for the fleet, for a label, for a device.
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use margrave_wire::operator;
+use margrave_wire::schedule::ScheduleBody;
+
+use super::Api;
+use super::read::{Body, Ids};
+use crate::auth::Operator;
+use crate::http::problem::Problem;
+
+/// Every schedule that was set; of each part, a device follows the closest: its own, its labels', the fleet's.
+#[utoipa::path(get, path = "/schedules", tag = "schedules", operation_id = "listSchedules",
+    responses((status = 200, body = Vec<operator::Schedule>), (status = 401, body = operator::Problem)))]
+pub(super) async fn list(
+    _: Operator,
+    State(api): State<Api>,
+) -> Result<Json<Vec<operator::Schedule>>, Problem> {
+    Ok(Json(api.fleet().schedules().await?))
+}
+
+/// What was set for the fleet, a label or a device.
+#[utoipa::path(get, path = "/schedules/{reach}", tag = "schedules", operation_id = "showSchedule",
+    params(("reach" = String, Path, description = "fleet, label:KEY=VALUE or device:NAME, with '/' written %2F")),
+    responses((status = 200, body = operator::Schedule), (status = 404, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn show(
+    _: Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<Json<operator::Schedule>, Problem> {
+    Ok(Json(api.fleet().schedule(ids.reach()).await?))
+}
+
+/// Sets it, in place of what was set there before. The devices hear of it with their next manifest.
+#[utoipa::path(put, path = "/schedules/{reach}", tag = "schedules", operation_id = "putSchedule",
+    params(("reach" = String, Path, description = "fleet, label:KEY=VALUE or device:NAME, with '/' written %2F")),
+    request_body = ScheduleBody,
+    responses((status = 200, body = operator::Schedule), (status = 404, body = operator::Problem),
+        (status = 409, body = operator::Problem), (status = 422, body = operator::Problem)))]
+pub(super) async fn put(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+    Body(want): Body<ScheduleBody>,
+) -> Result<Json<operator::Schedule>, Problem> {
+    Ok(Json(api.fleet().put_schedule(&actor, ids.reach(), &want).await?))
+}
+
+/// Takes it back; what is set elsewhere counts, or the usual.
+#[utoipa::path(delete, path = "/schedules/{reach}", tag = "schedules", operation_id = "removeSchedule",
+    params(("reach" = String, Path, description = "fleet, label:KEY=VALUE or device:NAME, with '/' written %2F")),
+    responses((status = 204), (status = 404, body = operator::Problem), (status = 422, body = operator::Problem)))]
+pub(super) async fn remove(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<StatusCode, Problem> {
+    api.fleet().remove_schedule(&actor, ids.reach()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

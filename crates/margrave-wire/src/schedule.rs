@@ -1,0 +1,217 @@
+//! When a device talks and changes: in the operator's REST and, as our addition, in a manifest.
+
+use std::time::Duration;
+
+use margrave_core::schedule::{Choice, Downtime, InvalidSpan, Poll, Schedule, Weekly};
+use margrave_core::violation::Violation;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::tree::{At, Content};
+
+/// When devices talk to the server, and when they change what runs. What is left out is chosen elsewhere, or as usual; an empty
+/// list is "at any time". Times of the week are written like `mon-fri 06:00-22:00 Europe/Berlin`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = Schedule)]
+pub struct ScheduleBody {
+    /// Seconds between two polls. Without it, a device asks all the time, and the server answers once there is news.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 5, maximum = 86400)]
+    pub poll_every_seconds: Option<u64>,
+    /// Whether polls may be held open all the same; only with `pollEverySeconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll_wait: Option<bool>,
+    /// When the device may talk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 32)]
+    pub hours: Option<Vec<String>>,
+    /// When nobody can be reached: like hours, or once, like `2026-12-24T12:00Z/2026-12-27T06:00Z`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 32)]
+    pub downtime: Option<Vec<String>>,
+    /// When it may change what runs. It downloads at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 32)]
+    pub windows: Option<Vec<String>>,
+    /// Reports wait for the next poll, and downloads for the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_saver: Option<bool>,
+    /// The longest that somebody at the device may hold changes back; 0 forbids it, a day is usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 2678400)]
+    pub hold_max_seconds: Option<u64>,
+}
+
+impl ScheduleBody {
+    /// What operators chose.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read(&self) -> Result<Choice, Vec<Violation>> {
+        let mut broken = vec![];
+        let mut weekly = |name: &str, texts: &Option<Vec<String>>| spans::<Weekly>(name, texts, &mut broken);
+        let hours = weekly("hours", &self.hours);
+        let windows = weekly("windows", &self.windows);
+        let downtime = spans::<Downtime>("downtime", &self.downtime, &mut broken);
+        if self.poll_wait.is_some() && self.poll_every_seconds.is_none() {
+            broken.push(Violation::new("/pollWait", RULE, "only with pollEverySeconds"));
+        }
+        let poll = self.poll_every_seconds.map(|seconds| Poll {
+            every: Duration::from_secs(seconds),
+            wait: self.poll_wait.unwrap_or_default(),
+        });
+        let hold_max = self.hold_max_seconds.map(Duration::from_secs);
+        let choice = Choice { poll, hours, downtime, windows, saver: self.data_saver, hold_max };
+        if !broken.is_empty() {
+            return Err(broken);
+        }
+        choice.checked().map_err(|invalid| vec![Violation::new("", RULE, invalid.to_string())])
+    }
+}
+
+/// The standard wants all of it to be settable, and says nothing of how.
+const RULE: &str = "MI-G2-210";
+
+fn spans<T>(name: &str, texts: &Option<Vec<String>>, broken: &mut Vec<Violation>) -> Option<Vec<T>>
+where
+    T: std::str::FromStr<Err = InvalidSpan>,
+{
+    let texts = texts.as_ref()?;
+    let mut spans = Vec::with_capacity(texts.len().min(64));
+    for (index, text) in texts.iter().enumerate() {
+        match text.parse::<T>() {
+            Ok(span) => spans.push(span),
+            Err(invalid) => {
+                broken.push(Violation::new(format!("/{name}/{index}"), RULE, invalid.to_string()))
+            }
+        }
+    }
+    Some(spans)
+}
+
+impl From<&Choice> for ScheduleBody {
+    fn from(choice: &Choice) -> Self {
+        fn texts<T: ToString>(spans: Option<&Vec<T>>) -> Option<Vec<String>> {
+            spans.map(|spans| spans.iter().map(ToString::to_string).collect())
+        }
+        ScheduleBody {
+            poll_every_seconds: choice.poll.map(|poll| poll.every.as_secs()),
+            poll_wait: choice.poll.and_then(|poll| poll.wait.then_some(true)),
+            hours: texts(choice.hours.as_ref()),
+            downtime: texts(choice.downtime.as_ref()),
+            windows: texts(choice.windows.as_ref()),
+            data_saver: choice.saver,
+            hold_max_seconds: choice.hold_max.map(|max| max.as_secs()),
+        }
+    }
+}
+
+/// What a device follows.
+impl From<&Schedule> for ScheduleBody {
+    fn from(schedule: &Schedule) -> Self {
+        let Schedule { poll, hours, downtime, windows, saver, hold_max } = schedule.clone();
+        ScheduleBody::from(&Choice {
+            poll,
+            hours: (!hours.is_empty()).then_some(hours),
+            downtime: (!downtime.is_empty()).then_some(downtime),
+            windows,
+            saver: saver.then_some(true),
+            hold_max,
+        })
+    }
+}
+
+/// As a manifest says it. What a newer server says and this agent does not understand is as if it had not been said, but for
+/// windows: where none of them is understood, no time is the right one.
+pub(crate) fn read(at: &At<'_>) -> Schedule {
+    fn understood<T: std::str::FromStr>(at: &At<'_>, key: &str) -> Option<Vec<T>> {
+        let Content::List(items) = &at.field(key)?.node.content else { return Some(vec![]) };
+        let texts =
+            items.iter().take(margrave_core::schedule::SPANS_MAX).filter_map(|item| match &item.content {
+                Content::Text(text) => text.parse().ok(),
+                _ => None,
+            });
+        Some(texts.collect())
+    }
+    let flag = |key: &str| at.field(key).is_some_and(|at| at.node.content == Content::Boolean(true));
+    let seconds = |key: &str| at.field(key).and_then(|at| at.unsigned()).map(Duration::from_secs);
+    let schedule = Schedule {
+        poll: seconds("pollEverySeconds").map(|every| Poll { every, wait: flag("pollWait") }),
+        hours: understood(at, "hours").unwrap_or_default(),
+        downtime: understood(at, "downtime").unwrap_or_default(),
+        windows: understood(at, "windows"),
+        saver: flag("dataSaver"),
+        hold_max: seconds("holdMaxSeconds"),
+    };
+    let windows = schedule.windows.clone();
+    schedule.checked().unwrap_or(Schedule { windows, ..Schedule::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::g2::manifest;
+    use margrave_core::manifest::Manifest;
+    use serde_json::json;
+
+    fn body(value: serde_json::Value) -> ScheduleBody {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn sent(extension: &str) -> Schedule {
+        let text = format!(
+            r#"{{"bundle":null,"deployments":[],"manifestVersion":7,"x-margrave-extensions":{extension}}}"#
+        );
+        manifest::read(text.as_bytes()).unwrap().manifest.schedule().clone()
+    }
+
+    #[test]
+    fn a_schedule_survives_rest_and_manifest() {
+        let body = body(json!({
+            "pollEverySeconds": 300, "pollWait": true, "hours": ["mon-fri 06:00-22:00 Europe/Berlin"],
+            "downtime": ["2026-12-24T12:00:00Z/2026-12-27T06:00:00Z", "sat 20:00-22:00 UTC"],
+            "windows": ["sun 02:00-04:00 Europe/Berlin"], "dataSaver": true, "holdMaxSeconds": 3600,
+        }));
+        let choice = body.read().unwrap();
+        assert_eq!(ScheduleBody::from(&choice), body);
+        let all = [(margrave_core::schedule::Reach::Fleet, choice)];
+        let schedule =
+            margrave_core::schedule::effective(&all, &"press".parse().unwrap(), &Default::default());
+        let listed = Manifest::new(7, None, vec![]).unwrap().with_schedule(schedule.clone());
+        let bytes = manifest::write(&listed);
+        assert_eq!(manifest::read(&bytes).unwrap().manifest, listed);
+        assert!(String::from_utf8(bytes).unwrap().starts_with(
+            r#"{"bundle":null,"deployments":[],"manifestVersion":7,"x-margrave-extensions":{"schedule":{"#
+        ));
+        let plain = manifest::write(&Manifest::new(7, None, vec![]).unwrap());
+        assert_eq!(plain, br#"{"bundle":null,"deployments":[],"manifestVersion":7}"#);
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_with_its_place() {
+        let wrong = body(json!({
+            "pollWait": true, "hours": ["mon 06:00-07:00", "moon"], "windows": ["x"], "downtime": ["2026"],
+        }));
+        let places: Vec<String> =
+            wrong.read().unwrap_err().into_iter().map(|violation| violation.place).collect();
+        assert_eq!(places, ["/hours/1", "/windows/0", "/downtime/0", "/pollWait"]);
+        assert!(body(json!({"pollEverySeconds": 1})).read().is_err());
+        assert!(body(json!({"downtime": ["daily 00:00-24:00"]})).read().is_err());
+        assert!(serde_json::from_value::<ScheduleBody>(json!({"window": []})).is_err());
+    }
+
+    #[test]
+    fn mi_g2_085_what_an_agent_does_not_understand_fails_no_manifest_and_opens_no_window() {
+        assert_eq!(
+            sent(r#"{"schedule":{"hours":["full-moon"],"pollEverySeconds":"often","more":1}}"#),
+            Schedule::default()
+        );
+        assert_eq!(sent(r#"{"other":{}}"#), Schedule::default());
+        assert_eq!(sent("[]"), Schedule::default());
+        assert_eq!(sent(r#"{"schedule":7}"#), Schedule::default());
+        let shut = Schedule { windows: Some(vec![]), ..Schedule::default() };
+        assert_eq!(sent(r#"{"schedule":{"windows":["full-moon"]}}"#), shut);
+        assert_eq!(sent(r#"{"schedule":{"windows":"always","downtime":["daily 00:00-24:00"]}}"#), shut);
+    }
+}

@@ -61,8 +61,12 @@ impl Keeper {
         let mut refreshed_at = Moment::default();
         loop {
             let now = clock::now();
-            self.renew(&mut renewal, now).await;
-            if now >= refresh_at {
+            let silent = self.way.is_silent(now);
+            // Files are looked at at any time; others are asked when this device may talk.
+            if !silent || matches!(renewal, Renewal::Watch { .. }) {
+                self.renew(&mut renewal, now).await;
+            }
+            if now >= refresh_at && !silent {
                 refresh_at = now.after(self.refresh().await);
                 refreshed_at = now;
             }
@@ -72,6 +76,8 @@ impl Keeper {
                 Renewal::Watch { .. } => WATCH_EVERY,
             };
             let nap = next.min(refresh_at.since(now)).max(Duration::from_millis(100));
+            // The loop notices within a minute that it may talk again.
+            let nap = if silent { NAP_MAX.min(WATCH_EVERY) } else { nap };
             tokio::select! {
                 () = tokio::time::sleep(nap) => {}
                 () = self.way.doubtful.notified() => {

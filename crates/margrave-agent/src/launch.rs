@@ -52,6 +52,8 @@ pub struct Launch {
     pub poll_every: Option<Duration>,
     /// How long a server may hold a poll open; zero turns waiting off.
     pub poll_wait: Option<Duration>,
+    /// Talk and change at any time, whatever schedule the server set.
+    pub any_time: bool,
     /// Refuse a trust bundle with a lower number than the one in use (ID-145).
     pub refuse_older_bundle: bool,
 }
@@ -82,6 +84,7 @@ impl Launch {
             capabilities: None,
             poll_every: None,
             poll_wait: None,
+            any_time: false,
             refuse_older_bundle: false,
         }
     }
@@ -89,7 +92,8 @@ impl Launch {
     /// Everything [`crate::run`] needs. Nothing is started, and no engine has to answer yet: a device that
     /// boots faster than its engine finds it later.
     pub async fn prepare(self) -> Result<AgentConfig, LaunchError> {
-        let Launch { data, runtime, capabilities, poll_every, poll_wait, refuse_older_bundle } = self;
+        let Launch { data, runtime, capabilities, poll_every, poll_wait, any_time, refuse_older_bundle } =
+            self;
         let identity = Identity::load(&data)?;
         identity.show_authority(&data)?;
         let access = Access::open(&identity)?;
@@ -130,6 +134,7 @@ impl Launch {
             otel_collector: true,
             simulated,
             agent_version: VERSION.to_owned(),
+            overrides: own_words(poll_every, poll_wait, any_time),
         };
         let able = machine.capabilities(&device, &offer(vec![ProfileKind::Compose]), &overrides)?;
         let (capabilities, capabilities_later) = if hosts {
@@ -141,12 +146,13 @@ impl Launch {
             (machine.capabilities(&device, &offer(vec![]), &overrides)?, Some(able))
         };
         let mut settings = Settings::new(device);
-        if let Some(poll_every) = poll_every {
-            settings.poll_every = poll_every;
-        }
-        if let Some(poll_wait) = poll_wait {
-            settings.poll_wait = poll_wait;
-        }
+        settings.poll_every = poll_every.unwrap_or(settings.poll_every);
+        settings.poll_wait = poll_wait.unwrap_or(settings.poll_wait);
+        settings.overrides = margrave_core::device::Overrides {
+            poll: poll_every.is_some(),
+            wait: poll_wait.is_some(),
+            schedule: any_time,
+        };
         Ok(AgentConfig {
             data,
             identity,
@@ -159,6 +165,18 @@ impl Launch {
             supervisor: Supervisor::default(),
         })
     }
+}
+
+/// What was set on the device itself, for people.
+fn own_words(poll_every: Option<Duration>, poll_wait: Option<Duration>, any_time: bool) -> Vec<String> {
+    let mut words = vec![];
+    words.extend(poll_every.map(|every| format!("polls every {}s", every.as_secs_f64())));
+    words.extend(poll_wait.map(|wait| match wait.is_zero() {
+        true => "polls are not held open".to_owned(),
+        false => format!("polls are held open for {}s", wait.as_secs_f64()),
+    }));
+    words.extend(any_time.then(|| "talks and changes at any time".to_owned()));
+    words
 }
 
 /// Whether this device ever had something to run.

@@ -3,9 +3,10 @@
 //! Decisions are made in `margrave_core::device`; this crate is the thin shell that performs them.
 //! `run.rs` is the loop, `upstream/` the server's side of it, `runtime/` the engine's, `identity.rs`
 //! and `keeper.rs` who this device is, `status.rs` what a technician sees,
-//! `supervisor.rs` what the service manager hears.
+//! `hold.rs` how somebody says "not now", `supervisor.rs` what the service manager hears.
 
 pub mod clock;
+pub mod hold;
 pub mod identity;
 mod keeper;
 pub mod launch;

@@ -52,6 +52,8 @@ pub struct Offer {
     /// Set for the runtime that only pretends.
     pub simulated: bool,
     pub agent_version: String,
+    /// What was set on the device itself and goes before what the server says, for people.
+    pub overrides: Vec<String>,
 }
 
 const UNKNOWN: &str = "unknown";
@@ -120,6 +122,7 @@ impl Machine {
             labels: overrides.labels.clone(),
             simulated: offer.simulated,
             agent_version: Some(offer.agent_version.clone()),
+            overrides: offer.overrides.clone(),
             properties,
         })
     }
@@ -488,6 +491,7 @@ mod tests {
             otel_collector: true,
             simulated: false,
             agent_version: "0.1.0".to_owned(),
+            overrides: vec![],
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use margrave_agent::hold::{self, Wish};
 use margrave_agent::identity::{Enrollment, GitSource, Identity, Installation, Onboarding, Place, WebTrust};
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
 use margrave_agent::runtime::Telemetry;
@@ -70,6 +71,31 @@ A server of the older generation, which takes signed requests:
         after_help = "Example:\n  margrave-agent status --json\n\nExit code: 0 when everything wanted is installed, 1 when not, 2 when it cannot be told."
     )]
     Status,
+    /// Hold changes back for a while; what runs keeps running, and what is broken is still mended.
+    #[command(
+        after_help = "Example:\n  margrave-agent hold --reason \"batch 17 runs\" --for 2h\n\nThe server shows who holds, why and until when. Applications hold over DIR/apps/hold.sock (docs/devices.md)."
+    )]
+    Hold(HoldBack),
+    /// Let changes go on that were held back.
+    #[command(after_help = "Example:\n  margrave-agent release")]
+    Release {
+        /// Only what this one holds; everybody's when left out.
+        #[arg(long, value_name = "NAME")]
+        holder: Option<String>,
+    },
+}
+
+#[derive(Args)]
+struct HoldBack {
+    /// Why, in a sentence; the server shows it.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// For how long, such as 30m or 2h; asking again prolongs it, up to what the server allows.
+    #[arg(long = "for", value_name = "TIME")]
+    length: Seconds,
+    /// Who holds; the person who is logged in when left out.
+    #[arg(long, value_name = "NAME")]
+    holder: Option<String>,
 }
 
 #[derive(Args)]
@@ -207,6 +233,9 @@ struct Run {
     /// How long a server may hold a poll open, such as 5m; it may answer earlier; 0s turns that off.
     #[arg(long, value_name = "TIME")]
     wait: Option<Seconds>,
+    /// Talk to the server and change what runs at any time, whatever schedule the server set.
+    #[arg(long)]
+    any_time: bool,
     /// Refuse a trust bundle whose number is lower than that of the one in use; otherwise that is only logged.
     #[arg(long)]
     refuse_older_bundle: bool,
@@ -304,6 +333,30 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             margrave_agent::run(config, stopping).await?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Hold(HoldBack { reason, length, holder }) => {
+            let holder = holder.unwrap_or_else(who);
+            let wish = Wish::Hold { holder: holder.clone(), reason, seconds: length.0.as_secs() };
+            let until = hold::ask(&data, &wish).await?.until.unwrap_or_default();
+            if json {
+                say(&serde_json::json!({ "holder": holder, "until": until }).to_string());
+            } else {
+                say(&format!(
+                    "Changes are held back until {until}. To let them go on:\n  margrave-agent release"
+                ));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Release { holder } => {
+            let released = hold::ask(&data, &Wish::Release { holder }).await?.released.unwrap_or_default();
+            if json {
+                say(&serde_json::json!({ "released": released }).to_string());
+            } else if released == 0 {
+                say("Nothing was held back.");
+            } else {
+                say("Changes go on.");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Status => {
             let status = status::status(&data).await?;
             if json {
@@ -314,6 +367,12 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(if status.converged() { ExitCode::SUCCESS } else { ExitCode::from(1) })
         }
     }
+}
+
+/// The person at the keyboard, as far as that is known.
+fn who() -> String {
+    let named = |name: &str| std::env::var(name).ok().filter(|name| !name.is_empty());
+    named("SUDO_USER").or_else(|| named("USER")).unwrap_or_else(|| "technician".to_owned())
 }
 
 /// How to let Docker trust the server's registry. Docker trusts plain HTTP on its own machine, and nothing else without
@@ -339,7 +398,17 @@ fn trust_words(identity: &Identity, authority: &Path) -> Option<String> {
 
 impl Run {
     fn launch(self, data: PathBuf) -> anyhow::Result<Launch> {
-        let Run { runtime, engine, capabilities, poll, wait, refuse_older_bundle, otlp, simulation } = self;
+        let Run {
+            runtime,
+            engine,
+            capabilities,
+            poll,
+            wait,
+            any_time,
+            refuse_older_bundle,
+            otlp,
+            simulation,
+        } = self;
         let runtime = match runtime {
             RuntimeName::Compose => {
                 let telemetry = otlp.map(|http_endpoint| Telemetry {
@@ -365,6 +434,7 @@ impl Run {
             capabilities,
             poll_every: poll.map(|p| p.0),
             poll_wait: wait.map(|w| w.0),
+            any_time,
             refuse_older_bundle,
         })
     }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use margrave_core::capabilities::Capabilities;
 use margrave_core::constraints;
-use margrave_core::device::{Action, Delivery, Device, Event, Reading, Settings, Trouble};
+use margrave_core::device::{Action, Delivery, Device, Event, Hold, Reading, Settings, Trouble};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::report::{Failure, FailureCode};
+use margrave_core::schedule::Gate;
 use margrave_core::workload::Placement;
 use margrave_http::{Client, Limits, Origin, Trust};
 use margrave_identity::live::{LiveBundle, LiveSvid};
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::clock;
+use crate::hold::{self, Asked, Reply, Wish};
 use crate::identity::{
     Authorized, AuthorizedError, Credential, Identity, IdentityError, SignedCredential, create_private,
 };
@@ -148,6 +150,8 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
         Access::Signed(_) => {}
     }
     background.spawn(status::serve(data.clone(), live.clone()));
+    let (ask, mut asked) = mpsc::channel(1);
+    background.spawn(hold::serve(data.clone(), ask));
 
     let (stir, mut stirred) = mpsc::channel(1);
     background.spawn(watch_runtime(agent.runtime.clone(), stir));
@@ -213,6 +217,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
                 }
             },
             Some(()) = stirred.recv() => agent.absorb(Event::Stirred),
+            Some(asked) = asked.recv() => agent.asked(asked),
             () = way.renewed.notified() => agent.absorb(Event::WayRenewed),
             () = &mut appeared, if capabilities_later.is_some() => {
                 if let Some(capabilities) = capabilities_later.take() {
@@ -354,6 +359,36 @@ impl Agent {
         self.absorb(Event::CapabilitiesAre(are));
     }
 
+    /// Somebody at the device wants changes to be held back, or to go on. Answered once it is written down.
+    fn asked(&mut self, Asked { wish, reply }: Asked) {
+        let now = clock::now();
+        let answer = match wish {
+            Wish::Hold { holder, reason, seconds } => {
+                let held = self.device.hold(&holder, &reason, Duration::from_secs(seconds), now);
+                if let Ok(hold) = &held {
+                    tracing::info!(holder = hold.holder, reason = hold.reason, until = %hold.until, "changes are held back");
+                    self.absorb(Event::Held(hold.clone()));
+                }
+                Reply::from(held)
+            }
+            Wish::Release { holder } => {
+                let ends = |hold: &&Hold| holder.as_ref().is_none_or(|holder| hold.holder == *holder);
+                let released = self.device.holds(now).into_iter().filter(ends).count();
+                tracing::info!(holder, released, "changes go on");
+                self.absorb(Event::Released(holder));
+                Reply { released: Some(released), ..Reply::default() }
+            }
+        };
+        let answer = match self.commit() {
+            Ok(()) => answer,
+            Err(error) => {
+                Reply { error: Some(format!("it could not be written down: {error}")), ..Reply::default() }
+            }
+        };
+        // Who asked may have gone; what was asked holds all the same.
+        reply.send(answer).ok();
+    }
+
     fn absorb(&mut self, event: Event) {
         let before: BTreeMap<AssignmentId, _> =
             self.device.assignments().iter().map(|(id, assignment)| (*id, assignment.state)).collect();
@@ -418,6 +453,12 @@ impl Agent {
         live.last_contact = last_contact;
         live.trouble = trouble.map(str::to_owned);
         live.identity_notice = way.notice();
+        live.overrides = self.own.capabilities.overrides.clone();
+        live.silent_until = match self.device.network(&self.settings, clock::now()) {
+            Gate::Closed(opens) => opens,
+            Gate::Open(_) => None,
+        };
+        way.set_silent_until(live.silent_until);
         live.runtime_trouble = self.device.runtime_trouble().map(|failure| failure.message.clone());
         live.bytes_written = self.ledger.bytes_written() + self.blobs.bytes_written();
         let traffic = upstream.traffic();

@@ -1,7 +1,8 @@
 //! What a technician wants to know on the spot, with or without a network, with or without a running agent.
 //!
-//! The ledger tells what should run and how it went; a running agent adds, over a socket in its data
-//! directory, what it has not written down because it changes all the time.
+//! The ledger tells what should run and how it went; a running agent adds what it has not written down because it changes
+//! all the time, and gives the whole to whoever connects to a socket in its data directory: one JSON object, the same
+//! that `margrave-agent status --json` prints.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,27 +12,30 @@ use margrave_core::device::Device;
 use margrave_core::moment::Moment;
 use margrave_ledger::{Blobs, LedgerError, StateFile};
 use margrave_wire::document;
+use margrave_wire::schedule::ScheduleBody;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::clock;
 use crate::identity::{Form, Identity, IdentityError};
 
 /// What only a running agent knows.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default)]
 pub struct Live {
     pub last_contact: Option<Moment>,
     pub trouble: Option<String>,
     pub runtime_trouble: Option<String>,
-    #[serde(default)]
     pub identity_notice: Option<String>,
+    /// Until when this device talks to nobody, by its schedule.
+    pub silent_until: Option<Moment>,
+    pub overrides: Vec<String>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub bytes_written: u64,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     pub device: String,
@@ -50,6 +54,18 @@ pub struct Status {
     pub identity_notice: Option<String>,
     pub manifest_version: u64,
     pub reports_waiting: usize,
+    /// Who holds changes back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<HoldStatus>,
+    /// When it talks and changes, as the server said last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleBody>,
+    /// Until when it talks to nobody, by that schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_until: Option<String>,
+    /// What was set on the device itself, and goes before what the server says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<String>,
     pub deployments: Vec<DeploymentStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_sent: Option<u64>,
@@ -59,7 +75,16 @@ pub struct Status {
     pub bytes_written: Option<u64>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HoldStatus {
+    pub holder: String,
+    pub reason: String,
+    pub since: String,
+    pub until: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeploymentStatus {
     pub id: String,
@@ -73,6 +98,9 @@ pub struct DeploymentStatus {
     pub code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why what is wanted has not begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
     /// It runs in its former version, because the wanted one failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub went_back: bool,
@@ -87,14 +115,21 @@ pub enum StatusError {
     Ledger(#[from] LedgerError),
 }
 
-/// Reads what is on disk under `data`, and asks the agent if one is running.
+/// What the agent on `data` says, or what it wrote down last if none runs.
 pub async fn status(data: &Path) -> Result<Status, StatusError> {
+    match ask(data).await {
+        Some(status) => Ok(status),
+        None => read(data, None),
+    }
+}
+
+/// What is on disk under `data`, with what a running agent knows besides.
+fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
     let identity = Identity::load(data)?;
     let expires = identity.expires()?;
     let (_, device, _) = StateFile::<Device>::open(&data.join("ledger"))?;
     let device = device.unwrap_or_else(Device::blank);
     let blobs = Blobs::open(&data.join("documents"))?;
-    let live = ask(data).await;
 
     let mut deployments = vec![];
     for (id, assignment) in device.assignments() {
@@ -115,6 +150,7 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
             next_try: assignment.next_try.map(timestamp),
             code: failure.map(|failure| failure.code.to_string()),
             reason: failure.map(|failure| failure.message.clone()),
+            waiting: assignment.waiting.clone(),
             went_back: assignment.gave_up().is_some(),
             components: components
                 .iter()
@@ -128,16 +164,29 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
         form: identity.form(),
         certificate_expires: timestamp(expires),
         running: live.is_some(),
-        last_contact: live.as_ref().and_then(|live| live.last_contact).map(timestamp),
-        trouble: live.as_ref().and_then(|live| live.trouble.clone()),
-        runtime_trouble: live.as_ref().and_then(|live| live.runtime_trouble.clone()),
-        identity_notice: live.as_ref().and_then(|live| live.identity_notice.clone()),
+        last_contact: live.and_then(|live| live.last_contact).map(timestamp),
+        trouble: live.and_then(|live| live.trouble.clone()),
+        runtime_trouble: live.and_then(|live| live.runtime_trouble.clone()),
+        identity_notice: live.and_then(|live| live.identity_notice.clone()),
         manifest_version: device.accepted().map_or(0, |accepted| accepted.version),
         reports_waiting: device.outbox().len(),
+        holds: device
+            .holds(clock::now())
+            .into_iter()
+            .map(|hold| HoldStatus {
+                holder: hold.holder.clone(),
+                reason: hold.reason.clone(),
+                since: timestamp(hold.since),
+                until: timestamp(hold.until),
+            })
+            .collect(),
+        schedule: (!device.schedule().is_usual()).then(|| ScheduleBody::from(device.schedule())),
+        silent_until: live.and_then(|live| live.silent_until).map(timestamp),
+        overrides: live.map(|live| live.overrides.clone()).unwrap_or_default(),
         deployments,
-        bytes_sent: live.as_ref().map(|live| live.bytes_sent),
-        bytes_received: live.as_ref().map(|live| live.bytes_received),
-        bytes_written: live.as_ref().map(|live| live.bytes_written),
+        bytes_sent: live.map(|live| live.bytes_sent),
+        bytes_received: live.map(|live| live.bytes_received),
+        bytes_written: live.map(|live| live.bytes_written),
     })
 }
 
@@ -170,6 +219,18 @@ impl std::fmt::Display for Status {
         }
         writeln!(f, "manifest      version {}", self.manifest_version)?;
         writeln!(f, "reports       {} waiting to be sent", self.reports_waiting)?;
+        if let Some(until) = &self.silent_until {
+            writeln!(f, "silent        by its schedule until {until}")?;
+        }
+        if let Some(windows) = self.schedule.as_ref().and_then(|schedule| schedule.windows.as_ref()) {
+            writeln!(f, "changes       only {}", windows.join(" and "))?;
+        }
+        for words in &self.overrides {
+            writeln!(f, "set here      {words}")?;
+        }
+        for HoldStatus { holder, reason, until, .. } in &self.holds {
+            writeln!(f, "held back     by {holder} until {until}: {reason}")?;
+        }
         if self.deployments.is_empty() {
             return writeln!(f, "\nNothing should run here.");
         }
@@ -180,6 +241,9 @@ impl std::fmt::Display for Status {
             }
             if deployment.went_back {
                 writeln!(f, "             runs in its former version: the update failed and was given up")?;
+            }
+            if let Some(waiting) = &deployment.waiting {
+                writeln!(f, "  new version: {waiting}")?;
             }
             if let Some(reason) = &deployment.reason {
                 let code = deployment.code.as_deref().unwrap_or("failed");
@@ -197,6 +261,9 @@ pub fn timestamp(moment: Moment) -> String {
     let millis = i64::try_from(moment.0).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(millis).map_or_else(|_| "unknown".to_owned(), |t| format!("{t:.0}"))
 }
+
+/// Hundreds of deployments.
+const STATUS_BYTES_MAX: u64 = 4 << 20;
 
 fn socket(data: &Path) -> PathBuf {
     data.join("agent.sock")
@@ -223,9 +290,17 @@ pub async fn serve(data: PathBuf, live: Arc<Mutex<Live>>) {
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
-        let text = {
-            let live = live.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            serde_json::to_vec(&live).expect("status is plain data")
+        let known = live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let text = match read(&data, Some(&known)).map(|status| serde_json::to_vec(&status)) {
+            Ok(Ok(text)) => text,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the status could not be written");
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the status could not be read");
+                continue;
+            }
         };
         // Who does not read is not waited for.
         let written = tokio::time::timeout(Duration::from_secs(1), stream.write_all(&text)).await;
@@ -235,11 +310,11 @@ pub async fn serve(data: PathBuf, live: Arc<Mutex<Live>>) {
     }
 }
 
-async fn ask(data: &Path) -> Option<Live> {
+async fn ask(data: &Path) -> Option<Status> {
     let exchange = async {
         let stream = UnixStream::connect(socket(data)).await.ok()?;
         let mut text = vec![];
-        stream.take(1 << 16).read_to_end(&mut text).await.ok()?;
+        stream.take(STATUS_BYTES_MAX).read_to_end(&mut text).await.ok()?;
         serde_json::from_slice(&text).ok()
     };
     tokio::time::timeout(Duration::from_secs(2), exchange).await.ok().flatten()

@@ -22,6 +22,8 @@ pub struct Capabilities {
     /// Our own agent's additions, from `x-margrave-extensions`.
     pub simulated: bool,
     pub agent_version: Option<String>,
+    /// What was set on the device itself and goes before what the server says, for people.
+    pub overrides: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -424,6 +424,7 @@ mod tests {
             labels: labels.into_iter().collect(),
             simulated: false,
             agent_version: None,
+            overrides: vec![],
         }
     }
 

@@ -129,6 +129,7 @@ mod tests {
                 labels: Default::default(),
                 simulated: false,
                 agent_version: None,
+                overrides: vec![],
             }
         }
 

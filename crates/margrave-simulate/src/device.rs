@@ -321,6 +321,7 @@ fn capabilities(device: &DeviceId) -> Capabilities {
         labels: Default::default(),
         simulated: true,
         agent_version: Some(concat!("simulate ", env!("CARGO_PKG_VERSION")).to_owned()),
+        overrides: vec![],
     }
 }
 

@@ -70,6 +70,42 @@ impl ScheduleBody {
     }
 }
 
+impl ScheduleBody {
+    /// A phrase for each part, for people.
+    pub fn words(&self) -> Vec<String> {
+        let mut words = vec![];
+        if let Some(seconds) = self.poll_every_seconds {
+            let open = if self.poll_wait == Some(true) { ", held open" } else { "" };
+            words.push(format!("asks every {}{open}", spoken(seconds)));
+        }
+        let times = |what: &str, none: &str, times: &Option<Vec<String>>| {
+            times.as_ref().map(|times| match times.is_empty() {
+                true => none.to_owned(),
+                false => format!("{what} {}", times.join(" and ")),
+            })
+        };
+        words.extend(times("talks", "talks at any time", &self.hours));
+        words.extend(times("unreachable", "no known downtime", &self.downtime));
+        words.extend(times("changes", "changes at any time", &self.windows));
+        words.extend(
+            self.data_saver.map(|on| if on { "saves data" } else { "does not save data" }.to_owned()),
+        );
+        words.extend(self.hold_max_seconds.map(|seconds| match seconds {
+            0 => "changes may not be held back".to_owned(),
+            seconds => format!("changes may be held back for {}", spoken(seconds)),
+        }));
+        words
+    }
+}
+
+fn spoken(seconds: u64) -> String {
+    match seconds {
+        seconds if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
+        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
+}
+
 /// The standard wants all of it to be settable, and says nothing of how.
 const RULE: &str = "MI-G2-210";
 

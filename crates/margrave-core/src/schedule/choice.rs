@@ -60,9 +60,12 @@ impl FromStr for Reach {
             None if text == "fleet" => Ok(Reach::Fleet),
             Some(("label", label)) => {
                 let (key, value) = label.split_once('=').ok_or(InvalidReach)?;
-                let sound =
-                    |text: &str| !text.is_empty() && text.len() <= 200 && !text.contains(char::is_control);
-                if sound(key) && sound(value) {
+                // As labels may be.
+                let named =
+                    |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
+                let key_fits = (1..=100).contains(&key.len()) && key.bytes().all(named);
+                let value_fits = value.len() <= 200 && !value.chars().any(char::is_control);
+                if key_fits && value_fits {
                     Ok(Reach::Label(key.to_owned(), value.to_owned()))
                 } else {
                     Err(InvalidReach)
@@ -136,7 +139,9 @@ mod tests {
 
     #[test]
     fn a_reach_is_written_in_one_way() {
-        for text in ["fleet", "label:line=7", "label:a:b=c=d", "device:press", "device:site/press"] {
+        for text in
+            ["fleet", "label:line=7", "label:a/b=c=d", "label:a=", "device:press", "device:site/press"]
+        {
             assert_eq!(text.parse::<Reach>().unwrap().to_string(), text);
         }
         for bad in [

@@ -15,3 +15,4 @@ mod signed;
 mod simulate;
 mod stage;
 mod vendor;
+mod waiting;

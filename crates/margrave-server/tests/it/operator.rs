@@ -75,6 +75,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "DELETE /deployments/{deployment}",
             "DELETE /devices/{device}/git",
             "DELETE /packages/{package}/{version}",
+            "DELETE /schedules/{reach}",
             "GET /authority",
             "GET /deployments",
             "GET /deployments/{deployment}",
@@ -86,6 +87,8 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /events",
             "GET /packages",
             "GET /packages/{package}/{version}",
+            "GET /schedules",
+            "GET /schedules/{reach}",
             "GET /signed-clients",
             "GET /status",
             "GET /why",
@@ -103,6 +106,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "POST /signed-clients",
             "PUT /deployments/{deployment}",
             "PUT /devices/{device}/git",
+            "PUT /schedules/{reach}",
         ]
     );
     for route in listed {

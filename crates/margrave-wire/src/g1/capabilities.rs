@@ -132,7 +132,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     if let (true, Some(at)) = (labels.is_empty(), root.field(EXTENSION)) {
         labels = read_labels(&at, findings);
     }
-    let (simulated, agent_version) = read_extension(root);
+    let (simulated, agent_version, overrides) = read_extension(root);
     let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
         device,
@@ -144,6 +144,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         labels,
         simulated,
         agent_version,
+        overrides,
     })
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::body::{BodyError, read_body};
 use crate::description::constraints::ARCHITECTURES;
 use crate::g2::EXTENSION;
-use crate::tree::{At, Content, Findings, is_extension};
+use crate::tree::{At, Content, Findings, Node, is_extension};
 
 pub(crate) const PERIPHERALS: [&str; 5] = ["gpu", "display", "camera", "microphone", "speaker"];
 pub(crate) const INTERFACES: [&str; 7] =
@@ -52,18 +52,29 @@ pub(crate) fn extension(capabilities: &Capabilities) -> serde_json::Map<String, 
     if let Some(version) = &capabilities.agent_version {
         extension.insert("agentVersion".into(), version.as_str().into());
     }
+    if !capabilities.overrides.is_empty() {
+        extension.insert("overrides".into(), capabilities.overrides.clone().into());
+    }
     extension
 }
 
-/// Whether the device is simulated, and its agent's version.
-pub(crate) fn read_extension(root: &At<'_>) -> (bool, Option<String>) {
+/// Whether the device is simulated, its agent's version, and what was set on it.
+pub(crate) fn read_extension(root: &At<'_>) -> (bool, Option<String>, Vec<String>) {
     let extension = root.field(EXTENSION);
     let field = |key: &str| extension.as_ref().and_then(|at| at.field(key)).map(|at| &at.node.content);
     let version = match field("agentVersion") {
         Some(Content::Text(version)) => Some(version.chars().take(100).collect()),
         _ => None,
     };
-    (matches!(field("simulated"), Some(Content::Boolean(true))), version)
+    let items: &[Node] = match field("overrides") {
+        Some(Content::List(items)) => items,
+        _ => &[],
+    };
+    let words = items.iter().take(8).filter_map(|item| match &item.content {
+        Content::Text(words) => Some(words.chars().take(100).collect()),
+        _ => None,
+    });
+    (matches!(field("simulated"), Some(Content::Boolean(true))), version, words.collect())
 }
 
 /// What a device says it is and can do.
@@ -107,7 +118,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     }
     let hosts = HOSTING.iter().any(|key| at.has(key));
     let hosting = if hosts { read_hosting(&at, labels.is_empty(), findings) } else { None };
-    let (simulated, agent_version) = read_extension(root);
+    let (simulated, agent_version, overrides) = read_extension(root);
     let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
         device,
@@ -119,6 +130,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         labels,
         simulated,
         agent_version,
+        overrides,
     })
 }
 

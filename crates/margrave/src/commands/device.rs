@@ -209,7 +209,11 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
         facts.push(("Certificate", format!("until {}", render::clock(expires))));
     }
     if let Some(schedule) = &device.schedule {
-        facts.push(("Schedule", super::schedule::words(schedule).join("; ")));
+        facts.push(("Schedule", schedule.words().join("; ")));
+    }
+    let own = device.capabilities.as_ref().and_then(|body| body.pointer("/x-margrave-extensions/overrides"));
+    if let Some(words) = own.map(render::value).filter(|words| !words.is_empty()) {
+        facts.push(("Set on it", words));
     }
     if let Some(capabilities) = &device.capabilities {
         let property =

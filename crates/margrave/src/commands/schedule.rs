@@ -82,7 +82,7 @@ fn list(screen: &Screen, schedules: &[operator::Schedule]) -> Result {
     for schedule in schedules {
         table.row([
             Field::plain(&schedule.reach),
-            Field::plain(words(&schedule.schedule).join("; ")),
+            Field::plain(schedule.schedule.words().join("; ")),
             Field::plain(&schedule.changed_by),
         ]);
     }
@@ -96,45 +96,11 @@ fn show(screen: &Screen, schedule: &operator::Schedule) -> Result {
         return Ok(Answer::Done);
     }
     let mut facts = vec![("For", schedule.reach.clone())];
-    facts.extend(words(&schedule.schedule).into_iter().map(|words| ("", words)));
+    facts.extend(schedule.schedule.words().into_iter().map(|words| ("", words)));
     if let Some(first) = facts.get_mut(1) {
         first.0 = "When";
     }
     facts.push(("Set by", format!("{} at {}", schedule.changed_by, schedule.changed_at)));
     screen.facts(&facts)?;
     Ok(Answer::Done)
-}
-
-/// A phrase for each part.
-pub(crate) fn words(schedule: &ScheduleBody) -> Vec<String> {
-    let mut words = vec![];
-    if let Some(seconds) = schedule.poll_every_seconds {
-        let open = if schedule.poll_wait == Some(true) { ", held open" } else { "" };
-        words.push(format!("asks every {}{open}", span(seconds)));
-    }
-    let times = |what: &str, none: &str, times: &Option<Vec<String>>| {
-        times.as_ref().map(|times| match times.is_empty() {
-            true => none.to_owned(),
-            false => format!("{what} {}", times.join(" and ")),
-        })
-    };
-    words.extend(times("talks", "talks at any time", &schedule.hours));
-    words.extend(times("unreachable", "no known downtime", &schedule.downtime));
-    words.extend(times("changes", "changes at any time", &schedule.windows));
-    words.extend(
-        schedule.data_saver.map(|on| if on { "saves data" } else { "does not save data" }.to_owned()),
-    );
-    words.extend(schedule.hold_max_seconds.map(|seconds| match seconds {
-        0 => "changes may not be held back".to_owned(),
-        seconds => format!("changes may be held back for {}", span(seconds)),
-    }));
-    words
-}
-
-fn span(seconds: u64) -> String {
-    match seconds {
-        seconds if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
-        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
-        seconds => format!("{seconds}s"),
-    }
 }

@@ -7,6 +7,7 @@ mod identity;
 mod moving;
 mod reverting;
 mod rollback;
+mod schedule;
 mod seeing;
 mod signed;
 mod waiting;

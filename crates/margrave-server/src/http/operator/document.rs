@@ -31,10 +31,14 @@ pub(super) fn complete(document: &OpenApi) -> Value {
 }
 
 /// How identifiers in paths look, as `margrave_core::id` reads them: a program can then tell a bad one by itself.
-const IDENTIFIERS: [(&str, &str); 4] = [
+const IDENTIFIERS: [(&str, &str); 5] = [
     ("deployment", "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"),
     ("device", "^([A-Za-z0-9._-]{1,200}:)?[A-Za-z0-9._~-]{1,200}(/[A-Za-z0-9._~-]{1,200})*$"),
     ("package", "^[a-z0-9-]{1,200}$"),
+    (
+        "reach",
+        "^(fleet|label:[A-Za-z0-9._/-]{1,100}=[ -~]{0,200}|device:([A-Za-z0-9._-]{1,200}:)?[A-Za-z0-9._~-]{1,200}(/[A-Za-z0-9._~-]{1,200})*)$",
+    ),
     ("version", "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"),
 ];
 

@@ -205,6 +205,18 @@ struct Fact {
     text: String,
 }
 
+/// When it talks and changes, where that is not as usual, and what was set on the device itself.
+fn schedule_facts(device: &operator::Device) -> Vec<Fact> {
+    let told = device.schedule.iter().flat_map(|schedule| schedule.words());
+    let told = told.map(|text| Fact { name: "Schedule", text });
+    let own = device
+        .capabilities
+        .iter()
+        .filter_map(|body| body.pointer("/x-margrave-extensions/overrides")?.as_array());
+    let own = own.flatten().filter_map(|words| words.as_str());
+    told.chain(own.map(|text| Fact { name: "Set on it", text: text.to_owned() })).collect()
+}
+
 /// An assignment with its components, as it stands on a device's page.
 struct AssignmentCard {
     line: AssignmentLine,
@@ -248,7 +260,10 @@ pub(super) async fn show(
         certificate: device.certificate_expires.as_deref().map(Stamp::at),
         why,
         assignments,
-        facts: device.capabilities.as_ref().map(facts).unwrap_or_default(),
+        facts: schedule_facts(&device)
+            .into_iter()
+            .chain(device.capabilities.iter().flat_map(facts))
+            .collect(),
         own_labels: device.capabilities.as_ref().map(own_labels).unwrap_or_default(),
         timeline: events.iter().map(Activity::of).collect(),
         command: Command::new(["margrave", "device", "show", &name]),

@@ -15,7 +15,8 @@ pub struct Manifest {
     version: u64,
     bundle: Option<Blob>,
     entries: Vec<Entry>,
-    schedule: Schedule,
+    /// `None` says the usual, as nearly all do.
+    schedule: Option<Box<Schedule>>,
 }
 
 /// Content by digest, with the advisory size.
@@ -63,16 +64,17 @@ impl Manifest {
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].id == pair[1].id) {
             return Err(InvalidManifest::DuplicateEntry(pair[0].id));
         }
-        Ok(Manifest { version, bundle, entries, schedule: Schedule::default() })
+        Ok(Manifest { version, bundle, entries, schedule: None })
     }
 
     /// The same, with when the client is to talk and to change.
     pub fn with_schedule(self, schedule: Schedule) -> Self {
+        let schedule = (!schedule.is_usual()).then(|| Box::new(schedule));
         Manifest { schedule, ..self }
     }
 
     pub fn schedule(&self) -> &Schedule {
-        &self.schedule
+        self.schedule.as_deref().unwrap_or(Schedule::USUAL)
     }
 
     pub fn version(&self) -> u64 {

@@ -37,6 +37,9 @@ pub struct Schedule {
     /// Bytes are dear: reports wait for the next poll, and downloads for the window.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub saver: bool,
+    /// What others did to what runs is told, and not undone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_drift: bool,
     /// The longest that somebody at the device may hold changes back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_max: Option<Duration>,
@@ -137,6 +140,17 @@ impl Gate {
 }
 
 impl Schedule {
+    /// At any time, as soon as there is news.
+    pub const USUAL: &Schedule = &Schedule {
+        poll: None,
+        hours: vec![],
+        downtime: vec![],
+        windows: None,
+        saver: false,
+        leaves_drift: false,
+        hold_max: None,
+    };
+
     /// The same, if a device can live by it.
     pub fn checked(self) -> Result<Schedule, InvalidSchedule> {
         let whole = |time: Duration| time.subsec_nanos() == 0;
@@ -169,7 +183,7 @@ impl Schedule {
     }
 
     pub fn is_usual(&self) -> bool {
-        *self == Schedule::default()
+        self == Schedule::USUAL
     }
 
     /// Whether the device may talk now. Rules that never let it talk are no rules, and neither is a clock that was

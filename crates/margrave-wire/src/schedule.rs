@@ -37,6 +37,9 @@ pub struct ScheduleBody {
     /// Reports wait for the next poll, and downloads for the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_saver: Option<bool>,
+    /// `repair`, the usual: what others did to what runs is undone. Or `report`: it is only told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<String>,
     /// The longest that somebody at the device may hold changes back; 0 forbids it, a day is usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2678400)]
@@ -61,8 +64,18 @@ impl ScheduleBody {
             every: Duration::from_secs(seconds),
             wait: self.poll_wait.unwrap_or_default(),
         });
+        let leaves_drift = match self.drift.as_deref() {
+            None => None,
+            Some(REPAIR) => Some(false),
+            Some(REPORT) => Some(true),
+            Some(_) => {
+                broken.push(Violation::new("/drift", RULE, "write `repair` or `report`"));
+                None
+            }
+        };
         let hold_max = self.hold_max_seconds.map(Duration::from_secs);
-        let choice = Choice { poll, hours, downtime, windows, saver: self.data_saver, hold_max };
+        let choice =
+            Choice { poll, hours, downtime, windows, saver: self.data_saver, leaves_drift, hold_max };
         if !broken.is_empty() {
             return Err(broken);
         }
@@ -90,6 +103,10 @@ impl ScheduleBody {
         words.extend(
             self.data_saver.map(|on| if on { "saves data" } else { "does not save data" }.to_owned()),
         );
+        words.extend(self.drift.as_ref().map(|drift| match drift.as_str() {
+            REPORT => "tells of drift and leaves it".to_owned(),
+            _ => "repairs drift".to_owned(),
+        }));
         words.extend(self.hold_max_seconds.map(|seconds| match seconds {
             0 => "changes may not be held back".to_owned(),
             seconds => format!("changes may be held back for {}", spoken(seconds)),
@@ -105,6 +122,10 @@ fn spoken(seconds: u64) -> String {
         seconds => format!("{seconds}s"),
     }
 }
+
+/// What is done about drift.
+const REPAIR: &str = "repair";
+const REPORT: &str = "report";
 
 /// The standard wants all of it to be settable, and says nothing of how.
 const RULE: &str = "MI-G2-210";
@@ -138,6 +159,7 @@ impl From<&Choice> for ScheduleBody {
             downtime: texts(choice.downtime.as_ref()),
             windows: texts(choice.windows.as_ref()),
             data_saver: choice.saver,
+            drift: choice.leaves_drift.map(|leaves| if leaves { REPORT } else { REPAIR }.to_owned()),
             hold_max_seconds: choice.hold_max.map(|max| max.as_secs()),
         }
     }
@@ -146,13 +168,14 @@ impl From<&Choice> for ScheduleBody {
 /// What a device follows.
 impl From<&Schedule> for ScheduleBody {
     fn from(schedule: &Schedule) -> Self {
-        let Schedule { poll, hours, downtime, windows, saver, hold_max } = schedule.clone();
+        let Schedule { poll, hours, downtime, windows, saver, leaves_drift, hold_max } = schedule.clone();
         ScheduleBody::from(&Choice {
             poll,
             hours: (!hours.is_empty()).then_some(hours),
             downtime: (!downtime.is_empty()).then_some(downtime),
             windows,
             saver: saver.then_some(true),
+            leaves_drift: leaves_drift.then_some(true),
             hold_max,
         })
     }
@@ -178,6 +201,7 @@ pub(crate) fn read(at: &At<'_>) -> Schedule {
         downtime: understood(at, "downtime").unwrap_or_default(),
         windows: understood(at, "windows"),
         saver: flag("dataSaver"),
+        leaves_drift: at.field("drift").is_some_and(|at| at.node.content == Content::Text(REPORT.to_owned())),
         hold_max: seconds("holdMaxSeconds"),
     };
     let windows = schedule.windows.clone();
@@ -207,7 +231,7 @@ mod tests {
         let body = body(json!({
             "pollEverySeconds": 300, "pollWait": true, "hours": ["mon-fri 06:00-22:00 Europe/Berlin"],
             "downtime": ["2026-12-24T12:00:00Z/2026-12-27T06:00:00Z", "sat 20:00-22:00 UTC"],
-            "windows": ["sun 02:00-04:00 Europe/Berlin"], "dataSaver": true, "holdMaxSeconds": 3600,
+            "windows": ["sun 02:00-04:00 Europe/Berlin"], "dataSaver": true, "drift": "report", "holdMaxSeconds": 3600,
         }));
         let choice = body.read().unwrap();
         assert_eq!(ScheduleBody::from(&choice), body);
@@ -227,11 +251,11 @@ mod tests {
     #[test]
     fn everything_that_is_wrong_is_said_with_its_place() {
         let wrong = body(json!({
-            "pollWait": true, "hours": ["mon 06:00-07:00", "moon"], "windows": ["x"], "downtime": ["2026"],
+            "pollWait": true, "hours": ["mon 06:00-07:00", "moon"], "windows": ["x"], "downtime": ["2026"], "drift": "like",
         }));
         let places: Vec<String> =
             wrong.read().unwrap_err().into_iter().map(|violation| violation.place).collect();
-        assert_eq!(places, ["/hours/1", "/windows/0", "/downtime/0", "/pollWait"]);
+        assert_eq!(places, ["/hours/1", "/windows/0", "/downtime/0", "/pollWait", "/drift"]);
         assert!(body(json!({"pollEverySeconds": 1})).read().is_err());
         assert!(body(json!({"downtime": ["daily 00:00-24:00"]})).read().is_err());
         assert!(serde_json::from_value::<ScheduleBody>(json!({"window": []})).is_err());

@@ -39,6 +39,9 @@ pub struct Assignment {
     /// How often the device went down in the middle of that.
     #[serde(default)]
     pub falls: u32,
+    /// How often it got sick without having been well for long.
+    #[serde(default)]
+    pub relapses: u32,
     pub next_try: Option<Moment>,
     pub failure: Option<Failure>,
     /// Why what is wanted has not begun.
@@ -108,6 +111,7 @@ impl Assignment {
             strikes: 0,
             applying: false,
             falls: 0,
+            relapses: 0,
             next_try: None,
             failure: None,
             waiting: None,
@@ -149,6 +153,7 @@ impl Assignment {
             self.attempt = 0;
             self.strikes = 0;
             self.falls = 0;
+            self.relapses = 0;
             self.applying = false;
         }
         self.adopted_version = version;

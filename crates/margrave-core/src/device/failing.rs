@@ -129,5 +129,6 @@ impl Device {
 }
 
 fn pause(settings: &Settings, assignment: &Assignment, roll: f64) -> std::time::Duration {
-    backoff(settings.retry_delay, settings.retry_delay_max, assignment.attempt.saturating_sub(1), roll)
+    let tries = assignment.attempt.max(assignment.relapses).saturating_sub(1);
+    backoff(settings.retry_delay, settings.retry_delay_max, tries, roll)
 }

@@ -10,6 +10,7 @@
 mod action;
 mod assignment;
 mod failing;
+mod health;
 mod hold;
 mod order;
 mod outbox;

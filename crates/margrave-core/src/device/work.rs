@@ -21,15 +21,12 @@ pub(super) struct Work {
     observing: Option<u64>,
     observe_next: Moment,
     observe_failures: u32,
-    seen: Vec<Observation>,
+    pub(super) seen: Vec<Observation>,
     trouble: Option<Failure>,
 }
 
 /// How often a device may go down while it starts something before that counts as failed: a power cut is nobody's fault.
 pub(super) const FALLS_MAX: u32 = 4;
-
-/// Looks that must have found an update well before there is no way back from it, however the clock jumps.
-const WELL_LOOKS_MIN: u32 = 3;
 
 /// How soon to look again while something is starting or looks wrong.
 const OBSERVE_SOON: Duration = Duration::from_secs(2);
@@ -108,6 +105,9 @@ impl Device {
         if let Some(opens) = self.pull_waits_until(settings, assignment, now) {
             return Step::Wait(opens);
         }
+        if let Some(end) = self.watched_until(settings, assignment).filter(|end| *end > now) {
+            return Step::Wait(end);
+        }
         match assignment.state {
             State::Deleted => Step::Rest,
             State::Deleting => match self.to_remove(id).pop() {
@@ -116,12 +116,14 @@ impl Device {
                 }
                 None => Step::Rest,
             },
-            State::Installed if assignment.on_aim() => match self.extra(id) {
-                Some(component) => {
-                    Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
+            State::Installed if assignment.on_aim() => {
+                match self.extra(id).filter(|_| self.repairs(settings)) {
+                    Some(component) => {
+                        Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
+                    }
+                    None => Step::Rest,
                 }
-                None => Step::Rest,
-            },
+            }
             State::Failed if assignment.on_aim() && assignment.next_try.is_none() => Step::Rest,
             State::Pending | State::Installed | State::Failed => {
                 // Taking up a document starts from its first component.
@@ -355,87 +357,6 @@ impl Device {
                 place.insert(Assignment::new(None, version, now));
                 self.begin_removal(settings, id, now);
             }
-        }
-    }
-
-    fn judge_health(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
-        let assignment = &self.assignments[&id];
-        if !assignment.on_aim() {
-            return;
-        }
-        // What was gone back to may become well by itself, too.
-        let curable = [FailureCode::Unhealthy, FailureCode::RollbackFailed];
-        let was_unhealthy =
-            assignment.failure.as_ref().is_some_and(|failure| curable.contains(&failure.code));
-        let Some(held) = assignment.held else { return };
-        let state = assignment.state;
-        if state != State::Installed && !(state == State::Failed && was_unhealthy) {
-            return;
-        }
-        let orders = self.orders(&held);
-        if orders.is_empty() {
-            // Its document is lost, so nobody knows what it should be.
-            return;
-        }
-        let complaint =
-            orders.iter().find_map(|order| Some((order.component.clone(), self.complaint(order)?)));
-        let all_healthy =
-            orders.iter().all(|order| self.sight(order).is_some_and(|s| s.health == Health::Healthy));
-        let assignment = self.assignments.get_mut(&id).expect("looked up above");
-        match (state, complaint) {
-            (State::Installed, None) => {
-                assignment.unhealthy_since = None;
-                if !all_healthy {
-                    assignment.well = None;
-                    return;
-                }
-                let (since, looks) = assignment.found_well(now);
-                if looks >= WELL_LOOKS_MIN && now.since(since) >= settings.proven_after {
-                    assignment.good = assignment.held;
-                    assignment.strikes = 0;
-                    assignment.falls = 0;
-                }
-            }
-            (State::Installed, Some((component, message))) => {
-                assignment.well = None;
-                let since = *assignment.unhealthy_since.get_or_insert(now);
-                let policy = self.policy(&held).unwrap_or_default();
-                let grace = policy.health_grace.unwrap_or(settings.health_grace);
-                if now.since(since) >= grace {
-                    let failure = Failure::new(FailureCode::Unhealthy, message).of(&component);
-                    self.strike(settings, id, failure, now, 0.0);
-                }
-            }
-            (State::Failed, None) if all_healthy => {
-                for progress in &mut assignment.components {
-                    progress.state = Reported::Installed;
-                    progress.failure = None;
-                }
-                assignment.failure = None;
-                assignment.next_try = None;
-                assignment.attempt = 0;
-                self.transition(settings, id, State::Installed, now);
-            }
-            _ => {}
-        }
-    }
-
-    fn sight(&self, order: &Order) -> Option<&Observation> {
-        let same =
-            |seen: &&Observation| seen.assignment == order.assignment && seen.component == order.component;
-        self.work.seen.iter().find(same)
-    }
-
-    /// What is wrong with a component that should run as ordered.
-    fn complaint(&self, order: &Order) -> Option<String> {
-        let name = &order.component;
-        match self.sight(order) {
-            None => Some(format!("component {name} is gone")),
-            Some(seen) if seen.fingerprint != Some(order.fingerprint()) => {
-                Some(format!("component {name} was changed by something other than this agent"))
-            }
-            Some(Observation { health: Health::Unhealthy(message), .. }) => Some(message.clone()),
-            Some(_) => None,
         }
     }
 

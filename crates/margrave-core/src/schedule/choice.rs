@@ -26,6 +26,8 @@ pub struct Choice {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saver: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaves_drift: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_max: Option<Duration>,
 }
 
@@ -115,12 +117,13 @@ pub fn effective(all: &[(Reach, Choice)], device: &DeviceRef, labels: &BTreeMap<
 fn resolve<'c>(choices: impl IntoIterator<Item = &'c Choice>) -> Schedule {
     let mut all = Choice::default();
     for choice in choices {
-        let Choice { poll, hours, downtime, windows, saver, hold_max } = choice;
+        let Choice { poll, hours, downtime, windows, saver, leaves_drift, hold_max } = choice;
         all.poll = all.poll.or(*poll);
         all.hours = all.hours.or_else(|| hours.clone());
         all.downtime = all.downtime.or_else(|| downtime.clone());
         all.windows = all.windows.or_else(|| windows.clone());
         all.saver = all.saver.or(*saver);
+        all.leaves_drift = all.leaves_drift.or(*leaves_drift);
         all.hold_max = all.hold_max.or(*hold_max);
     }
     Schedule {
@@ -129,6 +132,7 @@ fn resolve<'c>(choices: impl IntoIterator<Item = &'c Choice>) -> Schedule {
         downtime: all.downtime.unwrap_or_default(),
         windows: all.windows.filter(|windows| !windows.is_empty()),
         saver: all.saver.unwrap_or_default(),
+        leaves_drift: all.leaves_drift.unwrap_or_default(),
         hold_max: all.hold_max,
     }
 }
@@ -151,7 +155,8 @@ mod tests {
             "label:",
             "label:a",
             "label:=b",
-            "label:a=",
+            "label:a b=c",
+            "label:a=\n",
             "device:",
             "device:a b",
             "x:y",
@@ -194,6 +199,7 @@ mod tests {
             hours: spans("mon 01:00-02:00"),
             windows: None,
             saver: false,
+            leaves_drift: false,
             hold_max: Some(Duration::ZERO),
             downtime: vec![],
         };

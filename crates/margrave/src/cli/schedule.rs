@@ -60,6 +60,9 @@ pub(crate) struct SetSchedule {
     /// Whether reports wait for the next poll, and downloads for the window
     #[arg(long, value_name = "ON|OFF", value_parser = ["on", "off"])]
     pub(crate) data_saver: Option<String>,
+    /// What devices do about containers that others stopped, changed or removed [usually: repair]
+    #[arg(long, value_name = "WHAT", value_parser = ["repair", "report"])]
+    pub(crate) drift: Option<String>,
     /// The longest that somebody at a device may hold changes back, such as 2h; none forbids it [usually: 24h]
     #[arg(long, value_name = "DURATION", value_parser = duration_or_none)]
     pub(crate) hold_max: Option<Duration>,
@@ -75,6 +78,7 @@ pub(crate) enum Part {
     Downtime,
     Window,
     DataSaver,
+    Drift,
     HoldMax,
 }
 

@@ -377,3 +377,52 @@ fn another_server_does_not_have_to_keep_the_hours_of_the_last() {
     assert!(world.device.network(&world.settings, world.now).is_open());
     assert_eq!(world.device.schedule().windows, schedule.windows, "what runs is as dear as before");
 }
+
+#[test]
+fn drift_is_told_and_left_where_the_policy_says_so() {
+    let mut world = World::scheduled(Schedule { leaves_drift: true, ..Schedule::default() });
+    world.running.remove(&(id(1), name("web")));
+    let did = world.live_until(world.now.after(HOUR));
+    assert_eq!(touches(&did), [] as [&str; 0]);
+    let told = world.reports.last().unwrap();
+    assert_eq!(told.detail.as_ref().unwrap().state, State::Failed);
+    let message = &told.fault.as_ref().unwrap().message;
+    assert_eq!(message, "component web is gone; it is left so, because this device is not to repair it");
+    // Somebody puts it back.
+    let order = &Order::of(&workload(1, &["db", "web"], "a"))[1];
+    world.running.insert((id(1), name("web")), order.fingerprint());
+    world.run_until_converged();
+    assert!(world.told(1).ends_with("INSTALLED FAILED INSTALLED"), "{}", world.told(1));
+    // One that cannot be told apart from an illness is treated as one.
+    world.sick.insert(order.fingerprint());
+    let did = world.live_until(world.now.after(HOUR));
+    assert!(touches(&did).contains(&"apply web"), "{did:?}");
+}
+
+#[test]
+fn what_flaps_is_believed_later_each_time_and_told_seldom() {
+    let mut world = World::scheduled(Schedule::default());
+    let sickness = World::fingerprints(&workload(1, &["db", "web"], "a"))[1];
+    let told = world.reports.len();
+    let end = world.now.after(24 * HOUR);
+    let mut sick = false;
+    while world.now < end {
+        // Well for half a minute, sick for half a minute.
+        sick = !sick;
+        match sick {
+            true => world.sick.insert(sickness),
+            false => world.sick.remove(&sickness),
+        };
+        world.live_until(world.now.after(Duration::from_secs(30)));
+    }
+    let told = world.reports.len() - told;
+    // Once in a quarter of an hour: failed, tried with two components, installed.
+    assert!((10..=7 * 96).contains(&told), "{told} reports a day, of 2880 changes");
+    // Once it stays well, it is well.
+    world.sick.clear();
+    let calm = world.now;
+    world.run_until_converged();
+    assert!(world.now.since(calm) <= minutes(16), "{:?}", world.now.since(calm));
+    world.live_until(world.now.after(minutes(5)));
+    assert_eq!(world.device.assignments()[&id(1)].relapses, 0);
+}

@@ -54,14 +54,15 @@ pub struct Poll {
 }
 
 pub const POLL_EVERY_MIN: Duration = Duration::from_secs(5);
-pub const POLL_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
+/// With what a device adds by itself, less than a day: a longer pause is taken for a clock that was set back.
+pub const POLL_EVERY_MAX: Duration = Duration::from_secs(12 * 3600);
 pub const HOLD_MAX_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
 /// Of each kind; more than any week needs.
 pub const SPANS_MAX: usize = 32;
 /// A device that is away for longer is put away, not down.
 pub const DOWNTIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// No clock before 2020 is right: it has no battery and has not heard the time yet.
-const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
+pub(crate) const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
 /// Openings that are looked at to find the next; rules that shut each other out for longer are no rules.
 const OPENINGS_TRIED_MAX: usize = 64;
 
@@ -112,7 +113,9 @@ pub enum InvalidSpan {
 /// Why parts make no schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSchedule {
-    #[error("a device asks every 5 seconds at most, and once a day at least; the time is in whole seconds")]
+    #[error(
+        "a device asks every 5 seconds at most, and every 12 hours at least; the time is in whole seconds"
+    )]
     Poll,
     #[error("at most {SPANS_MAX} hours, downtimes and windows each")]
     TooMany,
@@ -182,6 +185,17 @@ impl Schedule {
         Ok(self)
     }
 
+    /// The same without what would make it impossible to follow.
+    pub fn livable(self) -> Schedule {
+        match self.clone().checked() {
+            Ok(schedule) => schedule,
+            Err(InvalidSchedule::Silent) => Schedule { hours: vec![], downtime: vec![], ..self },
+            Err(_) => {
+                Schedule { windows: self.windows, leaves_drift: self.leaves_drift, ..Schedule::default() }
+            }
+        }
+    }
+
     pub fn is_usual(&self) -> bool {
         self == Schedule::USUAL
     }
@@ -220,7 +234,7 @@ impl Schedule {
     }
 
     /// The first moment from `now` on at which the device may talk.
-    fn opening(&self, now: Moment) -> Option<Moment> {
+    pub fn opening(&self, now: Moment) -> Option<Moment> {
         let mut at = now;
         for _ in 0..OPENINGS_TRIED_MAX {
             if let Some(end) = self.downtime.iter().filter_map(|downtime| downtime.end_within(at)).max() {
@@ -289,8 +303,10 @@ impl Weekly {
     /// twice the first counts.
     fn on(&self, date: Date) -> Option<(Moment, Moment)> {
         let next = if self.to <= self.from { date.checked_add(1.day()).ok()? } else { date };
-        let from = self.at(date, self.from)?;
         let to = self.at(next, self.to)?;
+        let from = self.at(date, self.from)?;
+        // Its beginning is left out and its end is not: it must not vanish for that.
+        let from = if from < to { from } else { Moment(from.0.checked_sub(3_600_000)?) };
         (from < to).then_some((from, to))
     }
 
@@ -420,7 +436,10 @@ impl FromStr for Downtime {
         let (from, to) = text.split_once('/').ok_or(InvalidSpan::Interval)?;
         let moment = |text: &str| {
             let at: Timestamp = text.parse().map_err(|_| InvalidSpan::Interval)?;
-            u64::try_from(at.as_millisecond()).map(Moment).map_err(|_| InvalidSpan::Interval)
+            // It is written to the second, and must be the same when it is read again.
+            let whole =
+                at.as_millisecond() == at.as_second().saturating_mul(1000) && at.subsec_nanosecond() == 0;
+            u64::try_from(at.as_millisecond()).map(Moment).ok().filter(|_| whole).ok_or(InvalidSpan::Interval)
         };
         let (from, to) = (moment(from)?, moment(to)?);
         if to <= from || to.since(from) > DOWNTIME_MAX {

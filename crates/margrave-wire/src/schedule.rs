@@ -17,7 +17,7 @@ use crate::tree::{At, Content};
 pub struct ScheduleBody {
     /// Seconds between two polls. Without it, a device asks all the time, and the server answers once there is news.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 5, maximum = 86400)]
+    #[schema(minimum = 5, maximum = 43200)]
     pub poll_every_seconds: Option<u64>,
     /// Whether polls may be held open all the same; only with `pollEverySeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,8 +204,7 @@ pub(crate) fn read(at: &At<'_>) -> Schedule {
         leaves_drift: at.field("drift").is_some_and(|at| at.node.content == Content::Text(REPORT.to_owned())),
         hold_max: seconds("holdMaxSeconds"),
     };
-    let windows = schedule.windows.clone();
-    schedule.checked().unwrap_or(Schedule { windows, ..Schedule::default() })
+    schedule.livable()
 }
 
 #[cfg(test)]

@@ -33,6 +33,9 @@ pub struct Assignment {
     /// How often `held` failed after its containers were touched.
     #[serde(default)]
     pub strikes: u32,
+    /// Containers of `held` were begun with.
+    #[serde(default)]
+    pub touched: bool,
     /// Its containers are being touched, and how that went is not known yet.
     #[serde(default)]
     pub applying: bool,
@@ -109,6 +112,7 @@ impl Assignment {
             components: vec![],
             attempt: 0,
             strikes: 0,
+            touched: false,
             applying: false,
             falls: 0,
             relapses: 0,
@@ -124,9 +128,19 @@ impl Assignment {
         }
     }
 
-    /// The document to work on: the wanted one, or the last good one where that was given up.
-    pub fn aim(&self) -> Option<Digest> {
+    /// The document that should run in the end: the wanted one, or the last good one where that was given up.
+    pub fn goal(&self) -> Option<Digest> {
         self.gave_up().and(self.good).or(self.wanted)
+    }
+
+    /// The document to work on. While a change waits that is the one that is here: it is looked after as ever.
+    pub fn aim(&self) -> Option<Digest> {
+        self.held.filter(|_| self.waiting.is_some()).or(self.goal())
+    }
+
+    /// Whether containers of `held` were ever begun with: what is untouched can still wait.
+    pub fn is_touched(&self) -> bool {
+        self.touched || self.strikes > 0 || (self.good.is_some() && self.good == self.held)
     }
 
     /// That the wanted document was given up.
@@ -154,6 +168,7 @@ impl Assignment {
             self.strikes = 0;
             self.falls = 0;
             self.relapses = 0;
+            self.touched = false;
             self.applying = false;
         }
         self.adopted_version = version;
@@ -168,8 +183,6 @@ impl Assignment {
             .collect();
         self.failure = None;
         self.next_try = None;
-        self.waiting = None;
-        self.ahead = None;
         self.unhealthy_since = None;
         self.well = None;
         self.cleared.clear();

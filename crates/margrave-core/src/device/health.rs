@@ -68,7 +68,7 @@ impl Device {
                 if now.since(since) < grace {
                     return;
                 }
-                let left = complaint.drift && !self.repairs(settings);
+                let left = complaint.drift && !self.repairs();
                 let message = match left {
                     true => format!(
                         "{}; it is left so, because this device is not to repair it",
@@ -100,29 +100,37 @@ impl Device {
                 assignment.well = None;
                 self.transition(settings, id, State::Installed, now);
             }
-            (State::Failed, _) => assignment.well = None,
+            (State::Failed, Some(_)) => {
+                assignment.well = None;
+                let left = assignment.next_try.is_none() && assignment.gave_up().is_none();
+                if left && !self.schedule.leaves_drift {
+                    // It was left as it was, and is not to be any more.
+                    assignment.next_try = Some(now);
+                }
+            }
+            (State::Failed, None) => assignment.well = None,
             _ => {}
         }
     }
 
-    /// Until when something is watched that got well by itself: what falls ill again and again is not believed at once,
-    /// and not touched meanwhile.
-    pub(super) fn watched_until(&self, settings: &Settings, assignment: &Assignment) -> Option<Moment> {
-        let (since, _) = assignment.well?;
-        (assignment.state == State::Failed).then(|| since.after(watched(settings, assignment)))
-    }
-
     /// Whether what somebody else did to what runs is undone.
-    pub(super) fn repairs(&self, settings: &Settings) -> bool {
-        settings.overrides.schedule || !self.schedule.leaves_drift
+    pub(super) fn repairs(&self) -> bool {
+        !self.schedule.leaves_drift
     }
 
     /// Failed, and nothing is tried: it is told, and gets well by itself or by hand.
     fn leave(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
-        self.fail(settings, id, failure, now, 0.0);
-        if let Some(assignment) = self.assignments.get_mut(&id) {
-            assignment.next_try = None;
+        let Some(assignment) = self.assignments.get_mut(&id) else { return };
+        assignment.unhealthy_since = None;
+        assignment.next_try = None;
+        if let Some(progress) =
+            failure.component.as_ref().and_then(|component| assignment.progress(component))
+        {
+            progress.state = Reported::Failed;
+            progress.failure = Some(failure.clone());
         }
+        assignment.failure = Some(failure);
+        self.transition(settings, id, State::Failed, now);
     }
 
     fn sight(&self, order: &Order) -> Option<&Observation> {

@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Device;
 use crate::moment::Moment;
+use crate::schedule::CLOCK_SENSIBLE;
 
-/// A hold in force, or one that lasted as long as any may and is remembered for a while.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     pub holder: String,
     pub reason: String,
+    /// Since when changes have been held back without a break, by whomever.
     pub since: Moment,
     pub until: Moment,
 }
@@ -22,8 +23,8 @@ pub const HOLD_MAX_USUAL: Duration = Duration::from_secs(24 * 3600);
 const HOLDS_MAX: usize = 16;
 const HOLDER_LENGTH_MAX: usize = 60;
 const REASON_LENGTH_MAX: usize = 200;
-/// How long changes have the way before one who held them back for the longest time may do so again. Without it a holder
-/// that asks again and again would hold for ever.
+/// How long changes have the way before anybody may hold them back again, once they were for the longest time. Without it
+/// holders that ask again and again, or in turns, would hold for ever.
 const REST: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,8 +39,8 @@ pub enum HoldRefused {
     TooLong(Duration),
     #[error("changes on this device may not be held back; the server says so")]
     NotAllowed,
-    #[error("{holder} has held changes back for as long as anybody may; again from {from} on")]
-    Spent { holder: String, from: Moment },
+    #[error("changes were held back for as long as they may be; again from {from} on")]
+    Spent { from: Moment },
     #[error("{HOLDS_MAX} others hold changes back already")]
     TooMany,
 }
@@ -63,7 +64,8 @@ impl Hold {
 }
 
 impl Device {
-    /// The hold that follows from asking for one. Asking again prolongs it, but never beyond the longest from its beginning.
+    /// The hold that follows from asking for one. Asking again prolongs it, and changes are never held back for longer than
+    /// the longest from when that began. Who asks again long before the end keeps what is: that costs no write.
     pub fn hold(
         &self,
         holder: &str,
@@ -87,18 +89,23 @@ impl Device {
         if length > max {
             return Err(HoldRefused::TooLong(max));
         }
+        if let Some(from) = self.rests_until(now) {
+            return Err(HoldRefused::Spent { from });
+        }
         let (holder, reason) = (holder.trim().to_owned(), reason.trim().to_owned());
-        let before = self.holds.iter().find(|hold| hold.holder == holder);
-        let since = match before {
-            Some(hold) if hold.in_force(now) => hold.since,
-            Some(hold) if now < hold.until.after(REST) && hold.until.since(hold.since) >= max => {
-                return Err(HoldRefused::Spent { holder, from: hold.until.after(REST) });
-            }
-            _ => now,
-        };
-        if before.is_none() && self.holds.len() >= HOLDS_MAX {
+        let in_force = self.holds(now);
+        let before = in_force.iter().find(|hold| hold.holder == holder);
+        if before.is_none() && in_force.len() >= HOLDS_MAX {
             return Err(HoldRefused::TooMany);
         }
+        if let Some(before) = before
+            && before.reason == reason
+            && before.until <= now.after(length)
+            && before.until >= now.after(length * 3 / 4)
+        {
+            return Ok((*before).clone());
+        }
+        let since = in_force.iter().map(|hold| hold.since).min().unwrap_or(now);
         Ok(Hold { holder, reason, since, until: now.after(length).min(since.after(max)) })
     }
 
@@ -122,19 +129,28 @@ impl Device {
         self.holds.retain(|hold| holder.as_ref().is_some_and(|holder| hold.holder != *holder));
     }
 
-    /// Forgets what is over, and lets no clock make a hold longer than it was.
+    /// Forgets what is over, and begins a hold anew whose time the clock has lost: set back, or set for the first time.
     pub(super) fn tend_holds(&mut self, now: Moment) {
         let max = self.hold_max();
-        self.holds.retain(|hold| now < hold.until.after(REST));
         for hold in &mut self.holds {
-            let length = hold.until.since(hold.since);
-            if hold.since > now {
-                // The clock was set back.
+            let length = hold.until.since(hold.since).min(max);
+            hold.until = hold.since.after(length);
+            let lost = hold.since > now || hold.since < CLOCK_SENSIBLE;
+            // A clock that is not set says nothing; until it is, the hold stays.
+            if lost && now >= CLOCK_SENSIBLE {
                 (hold.since, hold.until) = (now, now.after(length));
             }
-            if length > max {
-                hold.until = hold.since.after(max);
-            }
         }
+        self.rest_until = self.rests_until(now);
+        self.holds.retain(|hold| hold.in_force(now));
+    }
+
+    /// Until when changes have the way, because they were held back for as long as they may be.
+    fn rests_until(&self, now: Moment) -> Option<Moment> {
+        let max = self.hold_max();
+        let spent = |hold: &&Hold| !hold.in_force(now) && hold.until.since(hold.since) >= max;
+        let ends = self.holds.iter().filter(spent).map(|hold| hold.until.after(REST));
+        // Further away than any rest: the clock was set back.
+        ends.chain(self.rest_until).filter(|until| now < *until && until.since(now) <= REST).max()
     }
 }

@@ -124,11 +124,17 @@ pub struct Device {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quiet_until: Option<Moment>,
     /// When to talk and to change, as the server said last.
-    #[serde(default, skip_serializing_if = "Schedule::is_usual")]
+    #[serde(default, deserialize_with = "understood", skip_serializing_if = "Schedule::is_usual")]
     schedule: Schedule,
+    /// When the server was heard for the last time before an outage, or before the last thing it wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_heard: Option<Moment>,
     /// Those who hold changes back, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     holds: Vec<Hold>,
+    /// Changes were held back for as long as they may be; until then nobody may do so again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rest_until: Option<Moment>,
 
     #[serde(skip)]
     readings: BTreeMap<Digest, Reading>,
@@ -157,7 +163,9 @@ impl Device {
             boot: None,
             quiet_until: None,
             schedule: Schedule::default(),
+            last_heard: None,
             holds: vec![],
+            rest_until: None,
             readings: BTreeMap::new(),
             has_read: false,
             upstream: Default::default(),
@@ -327,9 +335,15 @@ impl Device {
             }),
             signed_at: None,
         };
-        let alone = self.saves(settings);
+        let alone = self.saves();
         self.outbox.push(report, alone);
     }
+}
+
+/// A schedule that an agent of another version wrote and this one cannot read is as good as none: memory must not be lost for it.
+fn understood<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Schedule, D::Error> {
+    let written = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(written).unwrap_or_default())
 }
 
 /// `base` doubled `times` times, at most `max`, shortened by up to half so that a fleet does not come back together.

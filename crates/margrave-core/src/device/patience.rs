@@ -28,7 +28,7 @@ pub(super) struct Pause {
 impl Pause {
     pub(super) fn due(&self, now: Moment) -> bool {
         // Further away than any pause we make: the clock jumped back.
-        now >= self.until || self.until.since(now) > QUIET_MAX * 2
+        now >= self.until || self.until.since(now) > QUIET_MAX
     }
 
     pub(super) fn succeeded(&mut self, next: Moment) {

@@ -92,12 +92,14 @@ impl Device {
         if !up.sending
             && !self.moved
             && due(up.send)
-            && (due(up.ask) || !self.saves(settings))
+            && (due(up.ask) || !self.saves())
             && let Some(report) = self.outbox.first()
         {
             return Some(Action::Send(report.clone()));
         }
-        if !up.asking && due(up.ask) {
+        // Who saves data tells everything before it asks, so that nothing waits for one poll more.
+        let telling = !self.moved && !self.outbox.is_empty() && (up.sending || due(up.send));
+        if !up.asking && due(up.ask) && !(telling && self.saves()) {
             if let Some((manifest, _)) = &up.staged {
                 return Some(Action::Fetch(self.fetch_plan(manifest)));
             }
@@ -131,8 +133,8 @@ impl Device {
     }
 
     /// Whether bytes are dear.
-    pub(super) fn saves(&self, settings: &Settings) -> bool {
-        self.schedule.saver && !settings.overrides.schedule
+    pub(super) fn saves(&self) -> bool {
+        self.schedule.saver
     }
 
     /// An exchange did not work. In a known downtime that is no news.
@@ -150,7 +152,12 @@ impl Device {
             return;
         }
         let every = self.poll_every(settings);
-        exchange(&mut self.upstream).failed(settings, every, now, roll, &trouble);
+        let pause = exchange(&mut self.upstream);
+        pause.failed(settings, every, now, roll, &trouble);
+        if self.schedule.poll.is_some() {
+            // Operators chose how often this device talks; trouble is no reason to do so much more often.
+            pause.until = pause.until.max(now.after(every / 4));
+        }
         self.troubled(now, roll, trouble);
     }
 
@@ -162,11 +169,8 @@ impl Device {
         let tell = (up.capabilities.is_some() && up.capabilities != self.capabilities_known && !up.telling)
             .then_some(up.tell);
         let sends = !up.sending && !self.moved && !self.outbox.is_empty();
-        let send = sends.then_some(if self.saves(settings) && up.ask.until > up.send.until {
-            up.ask
-        } else {
-            up.send
-        });
+        let send =
+            sends.then_some(if self.saves() && up.ask.until > up.send.until { up.ask } else { up.send });
         let ask = (!up.asking).then_some(up.ask);
         let quiet = Some(self.quiet()).filter(|until| is_quiet(*until, now)).unwrap_or_default();
         let times = [tell, send, ask].into_iter().flatten().map(|pause| pause.until.max(quiet));
@@ -398,6 +402,7 @@ impl Device {
     }
 
     fn troubled(&mut self, now: Moment, roll: f64, trouble: Trouble) {
+        self.last_heard = self.upstream.last_contact.or(self.last_heard);
         if let Some(asked) = trouble.retry_after {
             let until = quiet_until(now, asked, roll);
             // Two exchanges may be under way, and the one does not know what the other was asked for.
@@ -413,7 +418,7 @@ impl Device {
 
     /// When the server was last heard, and what went wrong since.
     pub fn contact(&self) -> (Option<Moment>, Option<&str>) {
-        (self.upstream.last_contact, self.upstream.trouble.as_deref())
+        (self.upstream.last_contact.or(self.last_heard), self.upstream.trouble.as_deref())
     }
 
     /// Documents of the accepted manifest that the disk no longer has: fetched again by their digest.
@@ -468,7 +473,9 @@ impl Device {
                 assignment.adopted_version = version;
             }
             let changed = assignment.wanted != next;
-            if next.is_some() && (next == assignment.held || (!changed && assignment.on_aim())) {
+            if next.is_some()
+                && (next == assignment.held || (!changed && assignment.goal() == assignment.held))
+            {
                 // Held already, so adopted at this version too (AMB-36). So is one that was given up: it was tried.
                 assignment.adopted_version = version;
                 if skipped || changed {
@@ -494,6 +501,7 @@ impl Device {
         }
         self.accepted = Some(verified.accepted());
         self.schedule = verified.manifest().schedule().clone();
+        self.last_heard = Some(now);
         let next = self.paced(now);
         self.upstream.ask.succeeded(next);
         if moved {
@@ -511,7 +519,7 @@ impl Device {
         }
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
             let assignment = &self.assignments[&id];
-            if assignment.wanted.is_none() && !matches!(assignment.state, State::Deleting | State::Deleted) {
+            if self.removal_is_due(settings, assignment, now) {
                 self.begin_removal(settings, id, now);
             }
         }

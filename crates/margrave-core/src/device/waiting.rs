@@ -83,16 +83,34 @@ impl Device {
     /// What keeps this assignment from its next change.
     pub(super) fn waiting(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Option<Waiting> {
         let assignment = &self.assignments[&id];
+        if assignment.wanted.is_none() {
+            let stays = !matches!(assignment.state, State::Deleting | State::Deleted);
+            return self.barred(settings, now).filter(|_| stays);
+        }
+        let goal = assignment.goal()?;
+        let is_here = assignment.held == Some(goal);
         match assignment.state {
-            // Once it began to go, it goes.
-            State::Deleting if assignment.cleared.is_empty() => self.barred(settings, now),
-            State::Pending | State::Installed | State::Failed if !assignment.on_aim() => {
-                let aim = assignment.aim()?;
+            State::Pending | State::Installed | State::Failed if !is_here => {
+                // One that can never be applied waits for nothing.
+                if matches!(self.reading(&goal), Some(Err(_))) {
+                    return None;
+                }
                 let unreachable = || match self.network(settings, now) {
-                    Gate::Closed(opens) if assignment.ready != Some(aim) => Some(Waiting::Network(opens)),
+                    Gate::Closed(opens) if assignment.ready != Some(goal) => Some(Waiting::Network(opens)),
                     _ => None,
                 };
                 self.barred(settings, now).or_else(unreachable)
+            }
+            // Everything is here, and nothing was touched.
+            State::Installing | State::Updating if is_here && !assignment.is_touched() => {
+                let fetched = assignment.components.iter().all(|progress| progress.fetched);
+                self.barred(settings, now).filter(|_| fetched)
+            }
+            // What was begun is finished first.
+            State::Installing | State::Updating | State::RollingBack
+                if !is_here && assignment.is_touched() =>
+            {
+                self.barred(settings, now)
             }
             _ => None,
         }
@@ -106,18 +124,21 @@ impl Device {
         now: Moment,
     ) -> Result<Order, Option<Moment>> {
         let assignment = &self.assignments[&id];
-        let Some(aim) = assignment.aim().filter(|aim| assignment.ready != Some(*aim)) else {
+        let Some(goal) = assignment.goal().filter(|goal| assignment.ready != Some(*goal)) else {
             return Err(None);
         };
-        if matches!(assignment.state, State::Deleting)
-            || (self.schedule.saver && !settings.overrides.schedule)
-        {
-            return Err(None);
-        }
         if let Gate::Closed(opens) = self.network(settings, now) {
             return Err(opens);
         }
-        let tried = assignment.ahead.as_ref().filter(|ahead| ahead.document == aim);
+        // Whoever saves data downloads in the window, unless nobody can be reached then.
+        let later = match self.schedule.change(now) {
+            Gate::Closed(Some(opens)) => self.schedule.contact(opens).is_open(),
+            _ => false,
+        };
+        if self.saves() && later {
+            return Err(None);
+        }
+        let tried = assignment.ahead.as_ref().filter(|ahead| ahead.document == goal);
         if let Some(ahead) = tried
             && now < ahead.next
             // The clock jumped back.
@@ -126,7 +147,7 @@ impl Device {
             return Err(Some(ahead.next));
         }
         let fetched = |order: &Order| tried.is_some_and(|ahead| ahead.fetched.contains(&order.component));
-        self.orders(&aim).into_iter().find(|order| !fetched(order)).ok_or(None)
+        self.orders(&goal).into_iter().find(|order| !fetched(order)).ok_or(None)
     }
 
     /// Says so when an assignment begins to wait, or waits for something else.

@@ -11,6 +11,7 @@ use crate::moment::Moment;
 use crate::report::{Failure, FailureCode};
 use crate::schedule::Gate;
 
+use super::waiting::Waiting;
 use super::{Action, Ahead, Assignment, Device, Health, Observation, Order, Settings, backoff};
 
 /// Impressions of the runtime; a restart looks again.
@@ -33,6 +34,13 @@ const OBSERVE_SOON: Duration = Duration::from_secs(2);
 
 /// How long to wait for more after something stirred.
 const STIRRED_PAUSE: Duration = Duration::from_millis(500);
+
+/// When what failed may be tried again, if that is not yet.
+fn paused(settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
+    // Further away than any pause we make: the clock jumped back, perhaps to 1970.
+    let is_pause = |next_try: &Moment| now < *next_try && next_try.since(now) <= settings.retry_delay_max;
+    assignment.next_try.filter(is_pause)
+}
 
 /// What an assignment's next step is, if it has one now.
 enum Step {
@@ -85,55 +93,76 @@ impl Device {
             return Step::Rest;
         }
         let assignment = &self.assignments[&id];
-        let patient = assignment.on_aim() || assignment.state == State::Deleting;
-        if let Some(next_try) = assignment.next_try
-            && patient
-            && now < next_try
-            // Further away than any pause we make: the clock jumped back, perhaps to 1970.
-            && next_try.since(now) <= settings.retry_delay_max
-        {
-            return Step::Wait(next_try);
-        }
-        if let Some(waiting) = self.waiting(settings, id, now) {
-            return match self.ahead(settings, id, now) {
-                Ok(order) => Step::Do(Box::new(Action::Prefetch(order))),
-                Err(next) => {
-                    [next, waiting.until()].into_iter().flatten().min().map_or(Step::Rest, Step::Wait)
-                }
-            };
-        }
-        if let Some(opens) = self.pull_waits_until(settings, assignment, now) {
-            return Step::Wait(opens);
-        }
-        if let Some(end) = self.watched_until(settings, assignment).filter(|end| *end > now) {
-            return Step::Wait(end);
-        }
+        let waiting = self.waiting(settings, id, now);
         match assignment.state {
             State::Deleted => Step::Rest,
-            State::Deleting => match self.to_remove(id).pop() {
+            State::Deleting => match (paused(settings, assignment, now), self.to_remove(id).pop()) {
+                (Some(next_try), _) => Step::Wait(next_try),
+                (None, Some(component)) => {
+                    Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
+                }
+                (None, None) => Step::Rest,
+            },
+            State::Pending | State::Installed | State::Failed => match waiting {
+                Some(waiting) => self.step_waiting(settings, id, &waiting, now),
+                None if assignment.goal() == assignment.held => self.step_held(settings, id, now),
+                None => self.step_taking_up(assignment.goal()),
+            },
+            State::Installing | State::Updating | State::RollingBack => match waiting {
+                // Nothing was touched yet.
+                Some(waiting) if assignment.goal() == assignment.held => {
+                    waiting.until().map_or(Step::Rest, Step::Wait)
+                }
+                _ => self.step_applying(settings, id, assignment, now),
+            },
+        }
+    }
+
+    /// Taking up a document starts from its first component.
+    fn step_taking_up(&self, document: Option<Digest>) -> Step {
+        let first = document.and_then(|document| self.orders(&document).into_iter().next());
+        first.map_or(Step::Rest, |order| Step::Do(Box::new(Action::Prefetch(order))))
+    }
+
+    /// What is here is looked after, also while something else is to come.
+    fn step_held(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
+        let assignment = &self.assignments[&id];
+        if let Some(next_try) = paused(settings, assignment, now) {
+            return Step::Wait(next_try);
+        }
+        match assignment.state {
+            State::Installed => match self.extra(id).filter(|_| self.repairs()) {
                 Some(component) => {
                     Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
                 }
                 None => Step::Rest,
             },
-            State::Installed if assignment.on_aim() => {
-                match self.extra(id).filter(|_| self.repairs(settings)) {
-                    Some(component) => {
-                        Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
-                    }
-                    None => Step::Rest,
-                }
+            // It looks well, and the next look decides whether that is to be believed.
+            State::Failed if assignment.next_try.is_none() || assignment.well.is_some() => Step::Rest,
+            State::Failed => match self.pull_waits_until(settings, assignment, now) {
+                Some(opens) => Step::Wait(opens),
+                None => self.step_taking_up(assignment.held),
+            },
+            _ => Step::Rest,
+        }
+    }
+
+    /// A change waits: what is here is looked after, and what is to come is fetched.
+    fn step_waiting(&self, settings: &Settings, id: AssignmentId, waiting: &Waiting, now: Moment) -> Step {
+        let held = match self.assignments[&id].held {
+            Some(_) => self.step_held(settings, id, now),
+            None => Step::Rest,
+        };
+        let own = match held {
+            Step::Do(_) => return held,
+            Step::Wait(until) => Some(until),
+            Step::Rest => None,
+        };
+        match self.ahead(settings, id, now) {
+            Ok(order) => Step::Do(Box::new(Action::Prefetch(order))),
+            Err(next) => {
+                [own, next, waiting.until()].into_iter().flatten().min().map_or(Step::Rest, Step::Wait)
             }
-            State::Failed if assignment.on_aim() && assignment.next_try.is_none() => Step::Rest,
-            State::Pending | State::Installed | State::Failed => {
-                // Taking up a document starts from its first component.
-                let orders = assignment.aim().map(|aim| self.orders(&aim)).unwrap_or_default();
-                orders
-                    .into_iter()
-                    .next()
-                    .map_or(Step::Rest, |order| Step::Do(Box::new(Action::Prefetch(order))))
-            }
-            State::Installing | State::Updating | State::RollingBack => self.step_applying(id, assignment),
         }
     }
 
@@ -141,14 +170,20 @@ impl Device {
     fn pull_waits_until(&self, settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
         let not_here = assignment.failure.as_ref().is_some_and(|failure| failure.code.is_pull());
         match self.network(settings, now) {
-            Gate::Closed(opens) if assignment.state == State::Failed && not_here => opens,
+            Gate::Closed(opens) if not_here && assignment.ready != assignment.held => opens,
             _ => None,
         }
     }
 
     /// Everything is fetched before anything is switched, so that the gap in service is short; then the
     /// components in order, then what the new document no longer has.
-    fn step_applying(&self, id: AssignmentId, assignment: &Assignment) -> Step {
+    fn step_applying(
+        &self,
+        settings: &Settings,
+        id: AssignmentId,
+        assignment: &Assignment,
+        now: Moment,
+    ) -> Step {
         let Some(held) = assignment.held else { return Step::Rest };
         let orders = self.orders(&held);
         let next = |wanted: &dyn Fn(&super::Progress) -> bool| {
@@ -156,7 +191,13 @@ impl Device {
             orders.iter().find(|order| order.component == component.name).cloned()
         };
         if let Some(order) = next(&|progress| progress.state != Reported::Installed && !progress.fetched) {
-            return Step::Do(Box::new(Action::Prefetch(order)));
+            return match self.network(settings, now) {
+                // Nothing was touched yet, and nobody can be reached.
+                Gate::Closed(Some(opens)) if !assignment.is_touched() && assignment.ready != Some(held) => {
+                    Step::Wait(opens)
+                }
+                _ => Step::Do(Box::new(Action::Prefetch(order))),
+            };
         }
         // What only the failed update had may hold what the good one needs.
         let clears_first = assignment.state == State::RollingBack;
@@ -224,9 +265,10 @@ impl Device {
         };
         match action {
             Action::Apply(order) => unwanted(&order.assignment, &|assignment| !assignment.on_aim()),
-            // It may be fetched ahead, so it counts what is aimed at.
+            // It may be fetched ahead.
             Action::Prefetch(order) => unwanted(&order.assignment, &|assignment| {
-                !assignment.aim().is_some_and(|aim| self.orders(&aim).contains(order))
+                let documents = [assignment.goal(), assignment.aim()].into_iter().flatten();
+                !documents.flat_map(|document| self.orders(&document)).any(|known| known == *order)
             }),
             _ => false,
         }
@@ -238,12 +280,13 @@ impl Device {
             Action::Observe => self.work.observing = Some(self.tick),
             Action::Prefetch(order) | Action::Apply(order) => {
                 let id = order.assignment;
-                if self.assignments.contains_key(&id) && self.waiting(settings, id, now).is_none() {
-                    self.take_up_if_due(settings, id, now);
+                if let Some(document) = self.begins_with(settings, order, now) {
+                    self.take_up_if_due(settings, id, document, now);
                 }
                 if matches!(action, Action::Apply(_)) {
                     if let Some(assignment) = self.assignments.get_mut(&id) {
                         assignment.applying = true;
+                        assignment.touched = true;
                     }
                     let component = order.component.clone();
                     let progress = self.assignments.get_mut(&id).and_then(|a| a.progress(&component));
@@ -266,10 +309,14 @@ impl Device {
 
     /// Moves a waiting, installed or failed assignment to work on the wanted document. The attempt is
     /// counted here, before the act, so that a device that dies in every attempt still counts them.
-    fn take_up_if_due(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
-        let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
+    fn take_up_if_due(&mut self, settings: &Settings, id: AssignmentId, aim: Digest, now: Moment) {
         let Some(assignment) = self.assignments.get(&id) else { return };
-        let Some(aim) = assignment.aim() else { return };
+        let retries = assignment.held == Some(aim) && assignment.goal() != Some(aim);
+        // What is tried again while something newer waits was adopted when it was.
+        let version = match retries {
+            true => assignment.adopted_version,
+            false => self.accepted.as_ref().map_or(1, |accepted| accepted.version),
+        };
         let next = match assignment.state {
             State::Pending => State::Installing,
             State::Installed => State::Updating,
@@ -286,7 +333,24 @@ impl Device {
         }
         assignment.take_up(aim, version, &components);
         assignment.attempt += 1;
+        if !retries {
+            assignment.waiting = None;
+            assignment.ahead = None;
+        }
         self.transition(settings, id, next, now);
+    }
+
+    /// The document that fetching this begins, if it does not only fetch ahead.
+    fn begins_with(&self, settings: &Settings, order: &Order, now: Moment) -> Option<Digest> {
+        let id = order.assignment;
+        let assignment = self.assignments.get(&id)?;
+        let is_of = |document: &Digest| self.orders(document).contains(order);
+        let due = assignment.next_try.is_some() && paused(settings, assignment, now).is_none();
+        let again = assignment.held.filter(|held| assignment.state == State::Failed && due && is_of(held));
+        match self.waiting(settings, id, now) {
+            Some(_) => again,
+            None => assignment.goal(),
+        }
     }
 
     /// The process began, in this life of the machine. One that ended in the middle of something tells nothing; a
@@ -360,6 +424,13 @@ impl Device {
         }
     }
 
+    /// Whether what is no longer in the manifest may go now. Until then it stays as it is, and may come back.
+    pub(super) fn removal_is_due(&self, settings: &Settings, assignment: &Assignment, now: Moment) -> bool {
+        assignment.wanted.is_none()
+            && !matches!(assignment.state, State::Deleting | State::Deleted)
+            && self.barred(settings, now).is_none()
+    }
+
     pub(super) fn begin_removal(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let assignment = self.assignments.get_mut(&id).expect("only known assignments are removed");
         assignment.next_try = None;
@@ -382,8 +453,15 @@ impl Device {
         component: ComponentName,
         result: Result<(), Failure>,
     ) {
+        let order = match self.work.in_flight.get(&id) {
+            Some(Action::Prefetch(order)) => Some(order.clone()),
+            _ => None,
+        };
         if !self.worked(id) {
-            return self.fetched_ahead(settings, now, roll, id, component, result);
+            if let Some(order) = order {
+                self.fetched_ahead(settings, now, roll, &order, result);
+            }
+            return;
         }
         match result {
             Ok(()) => {
@@ -405,18 +483,20 @@ impl Device {
         settings: &Settings,
         now: Moment,
         roll: f64,
-        id: AssignmentId,
-        component: ComponentName,
+        order: &Order,
         result: Result<(), Failure>,
     ) {
-        let Some(aim) = self.assignments.get(&id).filter(|a| !a.on_aim()).and_then(Assignment::aim) else {
+        let id = order.assignment;
+        let Some(goal) = self.assignments.get(&id).and_then(Assignment::goal) else { return };
+        let orders = self.orders(&goal);
+        // Of something that is not wanted any more.
+        if !orders.contains(order) {
             return;
-        };
-        let needed: Vec<ComponentName> = self.orders(&aim).into_iter().map(|order| order.component).collect();
+        }
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
-        let before = assignment.ahead.take().filter(|ahead| ahead.document == aim);
+        let before = assignment.ahead.take().filter(|ahead| ahead.document == goal);
         let mut ahead = before.unwrap_or_else(|| Ahead {
-            document: aim,
+            document: goal,
             fetched: BTreeSet::new(),
             failures: 0,
             next: now,
@@ -424,10 +504,10 @@ impl Device {
         });
         match result {
             Ok(()) => {
-                ahead.fetched.insert(component);
+                ahead.fetched.insert(order.component.clone());
                 (ahead.failures, ahead.trouble) = (0, None);
-                if needed.iter().all(|component| ahead.fetched.contains(component)) {
-                    assignment.ready = Some(aim);
+                if orders.iter().all(|order| ahead.fetched.contains(&order.component)) {
+                    assignment.ready = Some(goal);
                 }
             }
             Err(failure) => {
@@ -536,8 +616,8 @@ impl Device {
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
             if !self.work.in_flight.contains_key(&id) {
                 self.settle_assignment(settings, id, now);
-                self.note_waiting(settings, id, now);
             }
+            self.note_waiting(settings, id, now);
         }
         self.tend_holds(now);
         let staged: BTreeSet<Digest> = self
@@ -577,8 +657,9 @@ impl Device {
                 }
                 None => {}
             },
-            State::Pending | State::Installed | State::Failed if !assignment.on_aim() => {
-                let Some(wanted) = assignment.aim() else { return };
+            _ if self.removal_is_due(settings, assignment, now) => self.begin_removal(settings, id, now),
+            State::Pending | State::Installed | State::Failed if assignment.goal() != assignment.held => {
+                let Some(wanted) = assignment.goal() else { return };
                 if let Some(Err(failure)) = self.readings.get(&wanted) {
                     let failure = failure.clone();
                     self.refuse(settings, id, wanted, failure, now);
@@ -622,7 +703,7 @@ impl Device {
     /// The document changed half-way: the state starts over with the new one.
     fn restart(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
-        let Some(wanted) = self.assignments[&id].aim() else { return };
+        let Some(wanted) = self.assignments[&id].goal() else { return };
         if let Some(Err(failure)) = self.readings.get(&wanted) {
             let failure = failure.clone();
             let assignment = self.assignments.get_mut(&id).expect("looked up above");

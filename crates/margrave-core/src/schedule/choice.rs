@@ -111,7 +111,8 @@ pub fn effective(all: &[(Reach, Choice)], device: &DeviceRef, labels: &BTreeMap<
     let own = of(|reach| matches!(reach, Reach::Device(_)));
     let labelled = of(|reach| matches!(reach, Reach::Label(..)));
     let fleet = of(|reach| matches!(reach, Reach::Fleet));
-    resolve(own.chain(labelled).chain(fleet))
+    // Each choice can be followed, and yet not all of them together.
+    resolve(own.chain(labelled).chain(fleet)).livable()
 }
 
 fn resolve<'c>(choices: impl IntoIterator<Item = &'c Choice>) -> Schedule {

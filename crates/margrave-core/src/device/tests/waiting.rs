@@ -122,7 +122,7 @@ fn installs_and_removals_wait_too_and_a_hold_ends_by_itself() {
     let until = world.now.after(minutes(59));
     assert!(touches(&world.live_until(until)).is_empty());
     assert_eq!(world.device.assignments()[&id(2)].state, State::Pending);
-    assert_eq!(world.device.assignments()[&id(1)].state, State::Deleting);
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Installed, "it may come back");
     assert!(world.waiting(1).is_some() && world.waiting(2).is_some());
     world.run_until_converged();
     assert!(world.now < until.after(minutes(2)));
@@ -140,7 +140,9 @@ fn what_is_broken_is_mended_and_what_began_is_finished_while_held() {
     let bad = workload(1, &["db", "web"], "b");
     world.broken.extend(World::fingerprints(&bad));
     world.want(vec![bad]);
-    while world.device.assignments()[&id(1)].state != State::Updating {
+    while world.device.assignments()[&id(1)].state != State::Updating
+        || !world.device.assignments()[&id(1)].touched
+    {
         world.step();
     }
     world.hold("technician", 2 * HOUR).unwrap();
@@ -197,17 +199,35 @@ fn a_hold_is_bounded_in_every_way() {
 }
 
 #[test]
-fn a_clock_that_jumps_makes_no_hold_longer_than_it_was() {
+fn a_clock_that_jumps_neither_loses_a_hold_nor_keeps_it_for_ever() {
+    let held = |clock: Moment| {
+        let mut world = World::scheduled(Schedule::default());
+        world.hold("mes", HOUR).unwrap();
+        world.want(vec![workload(1, &["db", "web"], "b")]);
+        world.live_until(world.now.after(minutes(5)));
+        world.now = clock;
+        world.boot();
+        world
+    };
+    // Set back by three days: at most its own length again.
+    let back = Moment(MONDAY.0 - 3 * 24 * 3_600_000);
+    let mut world = held(back);
+    assert!(touches(&world.live_until(back.after(minutes(50)))).is_empty());
+    assert_eq!(touches(&world.live_until(back.after(minutes(70)))), ["apply db", "apply web"]);
+    // Not set at all: nobody knows, until it is.
+    let mut world = held(Moment(1000));
+    assert!(touches(&world.live_until(Moment(1000).after(2 * HOUR))).is_empty());
+    world.now = MONDAY.after(minutes(20));
+    assert!(touches(&world.live_until(MONDAY.after(minutes(40)))).is_empty());
+    assert_eq!(touches(&world.live_until(MONDAY.after(minutes(70)))), ["apply db", "apply web"]);
+    // Held before the clock was set.
     let mut world = World::scheduled(Schedule::default());
-    world.hold("mes", HOUR).unwrap();
-    world.want(vec![workload(1, &["db", "web"], "b")]);
-    world.live_until(world.now.after(minutes(5)));
     world.now = Moment(1000);
-    world.boot();
-    let did = world.live_until(Moment(1000).after(minutes(50)));
-    assert!(touches(&did).is_empty(), "{did:?}");
-    let did = world.live_until(Moment(1000).after(minutes(70)));
-    assert_eq!(touches(&did), ["apply db", "apply web"]);
+    world.hold("mes", HOUR).unwrap();
+    world.now = MONDAY.after(HOUR);
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    assert!(touches(&world.live_until(MONDAY.after(minutes(110)))).is_empty());
+    assert_eq!(touches(&world.live_until(MONDAY.after(minutes(130)))), ["apply db", "apply web"]);
 }
 
 #[test]
@@ -425,4 +445,153 @@ fn what_flaps_is_believed_later_each_time_and_told_seldom() {
     assert!(world.now.since(calm) <= minutes(16), "{:?}", world.now.since(calm));
     world.live_until(world.now.after(minutes(5)));
     assert_eq!(world.device.assignments()[&id(1)].relapses, 0);
+}
+
+#[test]
+fn what_runs_is_mended_while_something_newer_waits() {
+    let windows = Some(spans(&["mon 22:00-23:00"]));
+    let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    world.live_until(world.now.after(minutes(5)));
+    assert!(world.waiting(1).is_some());
+    let old = World::fingerprints(&workload(1, &["db", "web"], "a"));
+    world.running.clear();
+    let did = world.live_until(world.now.after(minutes(5)));
+    assert_eq!(touches(&did), ["apply db", "apply web"]);
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), old, "and not with what waits");
+    let told = world.reports.last().unwrap();
+    assert_eq!(told.adopted_version, 3);
+    assert!(told.detail.as_ref().unwrap().waiting.is_some());
+    // What does not get well is tried again and again.
+    world.sick.insert(old[1]);
+    let did = world.live_until(world.now.after(HOUR));
+    assert!(touches(&did).len() > 4, "{did:?}");
+    world.sick.clear();
+    world.now = Moment(MONDAY.0 + 45_000_000);
+    world.run_until_converged();
+}
+
+/// Until the first component of an update is asked for.
+fn fetching(world: &mut World) -> Order {
+    loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(Action::Prefetch(order)) => {
+                world.absorb(Event::Began(Action::Prefetch(order.clone())));
+                return order;
+            }
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn what_is_not_touched_yet_waits_though_it_was_begun() {
+    for holds in [true, false] {
+        let windows = if holds { None } else { Some(spans(&["mon 09:00-10:00", "mon 22:00-23:00"])) };
+        let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+        world.want(vec![workload(1, &["db", "web"], "b")]);
+        let order = fetching(&mut world);
+        assert_eq!(world.device.assignments()[&id(1)].state, State::Updating);
+        // A slow line; meanwhile the window closes, or somebody holds.
+        world.now = MONDAY.after(minutes(45));
+        if holds {
+            world.hold("mes", HOUR).unwrap();
+        }
+        let event = world.perform(Action::Prefetch(order));
+        world.absorb(event);
+        let did = world.live_until(MONDAY.after(minutes(100)));
+        assert!(touches(&did).is_empty(), "{did:?}");
+        assert!(world.waiting(1).is_some());
+        world.boot();
+        let did = world.live_until(MONDAY.after(minutes(104)));
+        assert!(touches(&did).is_empty(), "{did:?}");
+        world.now = Moment(MONDAY.0 + 45_000_000);
+        world.run_until_converged();
+    }
+}
+
+#[test]
+fn what_was_touched_is_finished_before_something_newer_waits() {
+    let windows = Some(spans(&["mon 09:00-10:00", "mon 22:00-23:00"]));
+    let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    let apply = loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Apply(_)) => break action,
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    };
+    world.absorb(Event::Began(apply.clone()));
+    world.now = MONDAY.after(minutes(45));
+    world.want(vec![workload(1, &["db", "web"], "c")]);
+    world.live_until(MONDAY.after(minutes(50)));
+    assert!(!world.device.obsolete(&apply));
+    let event = world.perform(apply);
+    world.absorb(event);
+    let did = world.live_until(MONDAY.after(minutes(60)));
+    assert_eq!(touches(&did), ["apply web"]);
+    let now: Vec<_> = world.running.values().copied().collect();
+    assert_eq!(now, World::fingerprints(&workload(1, &["db", "web"], "b")));
+    assert!(world.waiting(1).is_some());
+    world.now = Moment(MONDAY.0 + 45_000_000);
+    world.run_until_converged();
+}
+
+#[test]
+fn what_comes_back_before_it_could_go_was_never_away() {
+    let mut world = World::scheduled(Schedule::default());
+    let started = world.started;
+    world.hold("mes", HOUR).unwrap();
+    world.want(vec![]);
+    world.live_until(world.now.after(minutes(5)));
+    assert!(world.waiting(1).is_some());
+    world.want(vec![workload(1, &["db", "web"], "a")]);
+    world.live_until(world.now.after(minutes(5)));
+    world.absorb(Event::Released(None));
+    world.run_until_converged();
+    assert_eq!((world.started, world.told(1).as_str()), (started, "PENDING INSTALLING INSTALLED"));
+}
+
+#[test]
+fn drift_that_was_left_is_repaired_once_that_is_wanted() {
+    let mut world = World::scheduled(Schedule { leaves_drift: true, ..Schedule::default() });
+    world.running.clear();
+    world.live_until(world.now.after(minutes(5)));
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Failed);
+    assert_eq!(world.reports.last().unwrap().detail.as_ref().unwrap().next_try, None);
+    world.set(Schedule::default());
+    world.run_until_converged();
+}
+
+#[test]
+fn data_saver_tells_everything_at_one_poll() {
+    let saver =
+        Schedule { saver: true, poll: Some(Poll { every: HOUR, wait: false }), ..Schedule::default() };
+    let mut world = World::scheduled(saver);
+    world.want((1..6).map(|n| workload(n, &["web"], "b")).collect());
+    world.live_until(world.now.after(2 * HOUR));
+    world.running.clear();
+    world.live_until(world.now.after(minutes(10)));
+    assert!(world.device.outbox().len() >= 5);
+    // An answer takes its time, and a poll must not overtake what is to be told.
+    let mut doing: Vec<Action> = vec![];
+    let end = world.now.after(HOUR + minutes(20));
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            assert!(!matches!(action, Action::Poll { .. }) || world.device.outbox().is_empty());
+            world.absorb(Event::Began(action.clone()));
+            doing.push(action);
+        }
+        world.now = match doing.pop() {
+            Some(action) => {
+                let event = world.perform(action);
+                world.absorb(event);
+                world.now.after(Duration::from_millis(100))
+            }
+            None => world.device.wake(&world.settings, world.now).unwrap(),
+        };
+    }
+    assert!(world.device.outbox().is_empty());
 }

@@ -45,6 +45,17 @@ pub enum Wish {
     },
 }
 
+impl Wish {
+    /// Applications have names of their own, so that none ends what a technician holds.
+    fn of_an_application(self) -> Wish {
+        let named = |holder: String| if holder.trim().is_empty() { holder } else { format!("app/{holder}") };
+        match self {
+            Wish::Hold { holder, reason, seconds } => Wish::Hold { holder: named(holder), reason, seconds },
+            Wish::Release { holder } => Wish::Release { holder: holder.map(named) },
+        }
+    }
+}
+
 /// What the agent says to it.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -186,6 +197,7 @@ async fn talk_with(
             Reply::refused("say whose hold ends: name the holder")
         }
         Ok(wish) => {
+            let wish = if everybodys { wish } else { wish.of_an_application() };
             let (reply, answer) = oneshot::channel();
             let sent = asked.send(Asked { wish, reply }).await.is_ok();
             let stopping = || Reply::refused("the agent is stopping");

@@ -365,9 +365,14 @@ impl Agent {
         let answer = match wish {
             Wish::Hold { holder, reason, seconds } => {
                 let held = self.device.hold(&holder, &reason, Duration::from_secs(seconds), now);
-                if let Ok(hold) = &held {
-                    tracing::info!(holder = hold.holder, reason = hold.reason, until = %hold.until, "changes are held back");
-                    self.absorb(Event::Held(hold.clone()));
+                match &held {
+                    // Nothing new: asked again, long before its end.
+                    Ok(hold) if self.device.holds(now).contains(&hold) => {}
+                    Ok(hold) => {
+                        tracing::info!(holder = hold.holder, reason = hold.reason, until = %hold.until, "changes are held back");
+                        self.absorb(Event::Held(hold.clone()));
+                    }
+                    Err(refused) => tracing::info!(holder, %refused, "changes are not held back"),
                 }
                 Reply::from(held)
             }

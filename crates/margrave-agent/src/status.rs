@@ -164,7 +164,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         form: identity.form(),
         certificate_expires: timestamp(expires),
         running: live.is_some(),
-        last_contact: live.and_then(|live| live.last_contact).map(timestamp),
+        last_contact: live.and_then(|live| live.last_contact).or(device.contact().0).map(timestamp),
         trouble: live.and_then(|live| live.trouble.clone()),
         runtime_trouble: live.and_then(|live| live.runtime_trouble.clone()),
         identity_notice: live.and_then(|live| live.identity_notice.clone()),
@@ -193,7 +193,10 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
 impl Status {
     /// Whether everything wanted is installed.
     pub fn converged(&self) -> bool {
-        self.deployments.iter().all(|deployment| deployment.state == "INSTALLED" && !deployment.went_back)
+        let as_wanted = |deployment: &DeploymentStatus| {
+            deployment.state == "INSTALLED" && !deployment.went_back && deployment.waiting.is_none()
+        };
+        self.deployments.iter().all(as_wanted)
     }
 }
 
@@ -243,7 +246,7 @@ impl std::fmt::Display for Status {
                 writeln!(f, "             runs in its former version: the update failed and was given up")?;
             }
             if let Some(waiting) = &deployment.waiting {
-                writeln!(f, "  new version: {waiting}")?;
+                writeln!(f, "  the change: {waiting}")?;
             }
             if let Some(reason) = &deployment.reason {
                 let code = deployment.code.as_deref().unwrap_or("failed");

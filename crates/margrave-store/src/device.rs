@@ -205,7 +205,7 @@ pub(crate) fn one(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<Option<
         .optional()
 }
 
-/// Gives a device the labels of another, as far as it has none of that name; it becomes unsettled.
+/// Gives a device the labels and the schedule of another, as far as it has none of that name; it becomes unsettled.
 pub(crate) fn lend_labels(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> rusqlite::Result<()> {
     sql.statement(
         "INSERT INTO label (client, device, key, value)
@@ -213,6 +213,13 @@ pub(crate) fn lend_labels(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> ru
          ON CONFLICT (client, device, key) DO NOTHING",
     )?
     .execute((from.client.as_str(), from.device.as_str(), to.client.as_str(), to.device.as_str()))?;
+    // Its schedule, too, where the other has none of its own.
+    sql.statement(
+        "INSERT INTO schedule (reach, choice, changed_at, changed_by)
+         SELECT ?2, choice, changed_at, changed_by FROM schedule WHERE reach = ?1
+         ON CONFLICT (reach) DO NOTHING",
+    )?
+    .execute((format!("device:{from}"), format!("device:{to}")))?;
     sql.statement("UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1 AND device = ?2")?
         .execute((to.client.as_str(), to.device.as_str()))?;
     Ok(())

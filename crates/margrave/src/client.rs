@@ -185,6 +185,15 @@ impl Client {
         self.get("/schedules").await
     }
 
+    /// What is set for one of them, if anything is.
+    pub(crate) async fn schedule(&self, reach: &str) -> Result<Option<Schedule>> {
+        let response = self.send(Request::get(at(&format!("/schedules/{}", segment(reach))))).await?;
+        if response.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        self.read(response).map(Some)
+    }
+
     pub(crate) async fn put_schedule(&self, reach: &str, want: &ScheduleBody) -> Result<Schedule> {
         self.ask(Request::put(at(&format!("/schedules/{}", segment(reach)))).json(want)).await
     }

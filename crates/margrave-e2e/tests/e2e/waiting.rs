@@ -68,7 +68,7 @@ fn a_technician_holds_changes_back_and_everybody_sees_why() {
     assert!(status["deployments"][0]["waiting"].as_str().unwrap().starts_with("held back by ann until"));
     let (_, shown) = agent(&stage, "line-1", &["status"]);
     assert!(
-        shown.contains("held back     by ann until") && shown.contains("new version: held back"),
+        shown.contains("held back     by ann until") && shown.contains("the change: held back"),
         "{shown}"
     );
     assert!(!stage.history("line-1", "hello").contains(&"UPDATING".to_owned()));
@@ -98,7 +98,7 @@ fn applications_hold_within_bounds_and_nonsense_is_answered() {
     refused(hold("mes", 0), "a second at least");
     refused(hold("mes", u64::MAX), "24h at most");
     refused(hold("", 60), "say who holds");
-    refused(hold(&"x".repeat(61), 60), "say who holds");
+    refused(hold(&"x".repeat(57), 60), "say who holds");
     refused(asks("{\"release\":{}}\n"), "name the holder");
     for nonsense in
         ["", "\n", "hold\n", "[]", "{\"hold\":{}}\n", "{\"hold\":{\"holder\":1}}\n", &"x".repeat(10_000)]

@@ -127,19 +127,18 @@ impl Told {
     }
 }
 
+/// So late a device may begin where many are allowed to.
+const SPREAD: Duration = Duration::from_secs(30);
+
 /// Whether a device that was last heard at `contact` is quiet as it was told to be, where others count as silent after
 /// `silent_after`.
 pub(super) fn is_excused(schedule: &Schedule, contact: Moment, now: Moment, silent_after: Duration) -> bool {
     // A quarter is what a device adds by itself, so that not all ask at once.
     let every =
         schedule.poll.filter(|poll| !poll.wait).map_or(Duration::ZERO, |poll| poll.every + poll.every / 4);
-    let grace = every + silent_after;
-    if now.since(contact) <= grace {
-        return true;
-    }
-    // It may talk since a moment ago at most.
-    let before = Moment(now.0.saturating_sub(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
-    !schedule.contact(now).is_open() || !schedule.contact(before).is_open()
+    // The first moment at which it should have talked since.
+    let due = contact.after(every);
+    now <= schedule.opening(due).unwrap_or(due).after(silent_after + SPREAD)
 }
 
 #[cfg(test)]
@@ -157,10 +156,11 @@ mod tests {
         };
         assert!(!excused(&Schedule::default(), minutes(6)) && excused(&Schedule::default(), minutes(5)));
         let hours = |text: &str| Schedule { hours: vec![text.parse().unwrap()], ..Schedule::default() };
-        assert!(excused(&hours("daily 10:00-11:00"), minutes(1000)), "not yet");
+        assert!(excused(&hours("daily 10:00-11:00"), minutes(23 * 60)), "since yesterday, and not yet");
+        assert!(!excused(&hours("daily 10:00-11:00"), minutes(25 * 60)), "it missed its hour");
         assert!(excused(&hours("daily 09:28-11:00"), minutes(1000)), "just now");
         assert!(!excused(&hours("daily 09:20-11:00"), minutes(1000)), "long since");
         let seldom = Schedule { poll: Some(Poll { every: minutes(60), wait: false }), ..Schedule::default() };
-        assert!(excused(&seldom, minutes(79)) && !excused(&seldom, minutes(81)));
+        assert!(excused(&seldom, minutes(80)) && !excused(&seldom, minutes(81)));
     }
 }

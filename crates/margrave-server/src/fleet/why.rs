@@ -252,7 +252,10 @@ impl Fleet {
             };
         }
         if let Some(waiting) = waiting(record) {
-            let text = format!("{} on {id} has a newer version waiting: {waiting}", record.name);
+            let text = match record.wanted {
+                true => format!("{} on {id} has a newer version waiting: {waiting}", record.name),
+                false => format!("{} on {id} is to go: {waiting}", record.name),
+            };
             return cause("waiting", text, Some(WAITING_HINT));
         }
         let text = format!("{id} has manifest version {version} and has not reported on {} yet", record.name);

@@ -229,7 +229,7 @@ impl Fleet {
         let deployment = Deployment {
             id: held
                 .as_ref()
-                .map_or_else(|| DeploymentId::from_uuid(uuid::Uuid::new_v4()), |held| held.deployment.id),
+                .map_or_else(|| DeploymentId::from_uuid(self.options.naming.next()), |held| held.deployment.id),
             name: name.clone(),
             package: entry.record.id.clone(),
             version: entry.record.version.clone(),

@@ -75,6 +75,24 @@ impl Clock {
     }
 }
 
+/// Makes names that nobody had before; given from outside so that a simulation can repeat itself.
+#[derive(Clone)]
+pub struct Naming(Arc<dyn Fn() -> uuid::Uuid + Send + Sync>);
+
+impl Naming {
+    pub fn new(next: impl Fn() -> uuid::Uuid + Send + Sync + 'static) -> Self {
+        Naming(Arc::new(next))
+    }
+
+    pub fn random() -> Self {
+        Naming::new(uuid::Uuid::new_v4)
+    }
+
+    fn next(&self) -> uuid::Uuid {
+        (self.0)()
+    }
+}
+
 pub struct FleetOptions {
     /// As devices and operators reach this server, `https://host:port`.
     pub server_url: String,
@@ -92,6 +110,8 @@ pub struct FleetOptions {
     pub web_names: Vec<String>,
     /// The authority of that certificate, PEM.
     pub web_authority: String,
+    /// What new deployments are called inside.
+    pub naming: Naming,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -45,7 +45,7 @@ impl Interface {
         admission: Arc<Admission>,
         prefix: Option<PathPrefix>,
     ) -> Interface {
-        let api: Arc<dyn DeviceApi> = Arc::new(Devices::new(Arc::clone(&fleet), Dialect::Miaf));
+        let api = api(Arc::clone(&fleet));
         let router = router(&api, registry);
         Interface { fleet, api, router, admission, prefix }
     }
@@ -187,6 +187,11 @@ fn secret_json(value: &impl serde::Serialize) -> Response {
 pub(super) struct Devices {
     fleet: Arc<Fleet>,
     dialect: Dialect,
+}
+
+/// The fleet as devices with SPIFFE identities see it, for whoever does without our listener.
+pub fn api(fleet: Arc<Fleet>) -> Arc<dyn DeviceApi> {
+    Arc::new(Devices::new(fleet, Dialect::Miaf))
 }
 
 impl Devices {

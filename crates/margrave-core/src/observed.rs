@@ -104,14 +104,27 @@ impl Aim {
             return report.adopted_version < before.report.adopted_version;
         }
         match (&report.detail, &before.report.detail) {
-            // A device that lost its memory counts from the beginning again; its clock tells.
-            (Some(new), Some(old)) => new.sequence <= old.sequence && new.at <= old.at,
+            // A device that lost its memory counts from the beginning again; its clock tells. It also begins anew with
+            // everything, so what is no beginning is late, even if its clock was set back since.
+            (Some(new), Some(old)) => {
+                new.sequence <= old.sequence && (new.at <= old.at || new.state != State::Pending)
+            }
             // Within the same second they cannot be told apart; then the one that came later counts.
             (None, None) => {
                 matches!((report.signed_at, before.report.signed_at), (Some(new), Some(old)) if new < old)
             }
             _ => false,
         }
+    }
+
+    /// Whether the device holds this very version with other content, and so lives in a past that the server has lost:
+    /// whoever has adopted what is wanted speaks of its document, or says what is wrong with it.
+    pub fn is_of_another_past(&self, report: &Report) -> bool {
+        let Some(detail) = &report.detail else { return false };
+        self.wanted
+            && report.fault.is_none()
+            && report.adopted_version >= self.changed_version
+            && detail.document != Some(self.document)
     }
 
     /// Whether an assignment that reached this state has ended.

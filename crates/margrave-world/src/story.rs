@@ -23,7 +23,23 @@ impl Story {
         Story { lines: VecDeque::new(), kept_max, began, digest: 0xcbf2_9ce4_8422_2325, count: 0 }
     }
 
+    /// Tells what happens all the time: only the whole story has it.
+    pub(crate) fn murmur(&mut self, now: Moment, who: &str, what: impl std::fmt::Display) {
+        let line = self.line(now, who, what);
+        if self.kept_max == usize::MAX {
+            self.lines.push_back(line);
+        }
+    }
+
     pub(crate) fn tell(&mut self, now: Moment, who: &str, what: impl std::fmt::Display) {
+        let line = self.line(now, who, what);
+        if self.lines.len() >= self.kept_max {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+
+    fn line(&mut self, now: Moment, who: &str, what: impl std::fmt::Display) -> String {
         let at = now.since(self.began);
         let (hours, rest) = (at.as_secs() / 3600, at.as_secs() % 3600);
         let line =
@@ -33,10 +49,7 @@ impl Story {
             self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
         self.count += 1;
-        if self.lines.len() >= self.kept_max {
-            self.lines.pop_front();
-        }
-        self.lines.push_back(line);
+        line
     }
 
     pub(crate) fn lines(&self) -> impl Iterator<Item = &str> {

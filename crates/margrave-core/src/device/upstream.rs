@@ -32,6 +32,8 @@ pub(super) struct Upstream {
     hurried: bool,
     /// Something between us and the server cuts polls that are held open for longer.
     wait_max: Option<Duration>,
+    /// The manifest of another past that the server was last told about.
+    contradicted: Option<Digest>,
     /// A newer manifest whose documents are still to come.
     pub(super) staged: Option<(Manifest, Digest)>,
 
@@ -224,11 +226,30 @@ impl Device {
                         self.adopt_staged(settings, now, &[]);
                     }
                     Verdict::Refused(regression) => {
+                        self.contradict(settings, now, &manifest, body);
                         let trouble = Trouble::passing(regression.to_string());
                         self.upstream.ask.failed(settings, now, roll, &trouble);
                         self.troubled(now, roll, trouble);
                     }
                 }
+            }
+        }
+    }
+
+    /// Tells a server that shows an older past than the one this device lives in what is held here: it was restored from
+    /// a backup, and goes on above the version that it hears of. Without this a device that has nothing to report would
+    /// refuse its manifests for ever. Once for each such manifest: a replayed one must not fill the outbox.
+    fn contradict(&mut self, settings: &Settings, now: Moment, refused: &Manifest, body: Digest) {
+        if self.upstream.contradicted.replace(body) == Some(body) {
+            return;
+        }
+        for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+            self.report(settings, id, now);
+        }
+        let Some(held) = self.accepted_here().map(|accepted| accepted.version) else { return };
+        for entry in refused.entries() {
+            if !self.assignments.contains_key(&entry.id) {
+                self.report_absence(settings, entry.id, held, now);
             }
         }
     }

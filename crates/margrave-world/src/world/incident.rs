@@ -31,11 +31,12 @@ impl World {
             }
             Incident::ClockJump(by) => {
                 self.tally.note(Fault::ClockJumped);
-                machine.offset = machine.offset.saturating_add(by);
+                // Time has no beginning before 1970 to go back to.
+                machine.offset = machine.offset.saturating_add(by).max(lost(now));
             }
             Incident::ClockLost => {
                 self.tally.note(Fault::ClockJumped);
-                machine.offset = 10_000 - i64::try_from(now.0).unwrap_or(i64::MAX);
+                machine.offset = lost(now);
             }
             Incident::Expiry(time) => {
                 self.tally.note(Fault::CertificateExpired);
@@ -99,6 +100,9 @@ impl World {
                         down.restore(self.backups - 1).map_err(broken)?;
                     }
                     self.restore = true;
+                    for machine in &mut self.machines {
+                        machine.memory.said_before = machine.memory.sequence;
+                    }
                     self.after(time, Happening::ServerUp);
                 }
             }
@@ -157,4 +161,9 @@ impl World {
             self.after(std::time::Duration::from_millis(1), Happening::Renewed { device: at });
         }
     }
+}
+
+/// How far off a clock is that has just begun at its beginning.
+fn lost(now: Moment) -> i64 {
+    10_000 - i64::try_from(now.0).unwrap_or(i64::MAX)
 }

@@ -82,17 +82,13 @@ impl World {
         };
         match server.ask(&client, &ask).await {
             Ok(reply) => {
-                let what = if echo { "again: " } else { "" };
-                self.story.tell(
-                    self.now,
-                    "server",
-                    format_args!(
-                        "{what}{} {} of {client}: {}",
-                        ask.method,
-                        shortened(&ask.path),
-                        reply.status
-                    ),
-                );
+                let again = if echo { "again: " } else { "" };
+                let what = shortened(&ask.path);
+                let line = format!("{again}{} {what} of {client}: {}", ask.method, reply.status);
+                match reply.status {
+                    StatusCode::NOT_MODIFIED => self.story.murmur(self.now, "server", line),
+                    _ => self.story.tell(self.now, "server", line),
+                }
                 self.after_server().await?;
                 if ask.is_report() {
                     self.check_picture(leg.device).await?;

@@ -124,6 +124,8 @@ impl World {
                 }
             }
         }
+        // What is forgotten may be found again, as something new.
+        memory.told.retain(|id, _| machine.device.assignments().contains_key(id));
         for (id, assignment) in machine.device.assignments() {
             let told = memory.told.get(id).copied();
             if told != Some(assignment.state) {

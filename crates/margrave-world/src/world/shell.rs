@@ -149,8 +149,11 @@ impl World {
             warm_up: Duration::ZERO,
         };
         machine.under_way.insert(ticket, doing);
-        if !matches!(action, Action::Observe) {
-            self.tell(Some(at), format_args!("begins {}", name(&action)));
+        let line = format!("begins {}", name(&action));
+        let who = self.machines[at].client.as_str();
+        match action {
+            Action::Observe | Action::Poll { .. } => self.story.murmur(self.now, who, line),
+            _ => self.story.tell(self.now, who, line),
         }
         match action {
             Action::SendCapabilities => {

@@ -1,0 +1,5 @@
+//! The simulation itself: some seeds, the same story twice, and that the checks bite.
+
+mod determinism;
+mod sabotage;
+mod seeds;

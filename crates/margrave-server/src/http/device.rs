@@ -209,6 +209,10 @@ impl DeviceApi for Devices {
         self.fleet.manifest(client, self.dialect)
     }
 
+    fn holds(&self, client: &ClientId, version: u64) {
+        self.fleet.client_holds(client, version);
+    }
+
     fn manifest_changed<'a>(
         &'a self,
         client: &'a ClientId,

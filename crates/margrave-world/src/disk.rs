@@ -1,10 +1,12 @@
 //! A device's disk: the real ledger on memory, and what a power cut does to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use margrave_core::device::Device;
 use margrave_core::digest::{Digest, Document};
+use margrave_core::id::AssignmentId;
+use margrave_core::lifecycle::State;
 use margrave_ledger::{Blobs, LedgerError, StateFile};
 
 use crate::dice::Dice;
@@ -13,17 +15,14 @@ use crate::dice::Dice;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Durable {
     pub(crate) version: Option<u64>,
-    pub(crate) states:
-        std::collections::BTreeMap<margrave_core::id::AssignmentId, margrave_core::lifecycle::State>,
-    content: Option<Digest>,
+    pub(crate) states: BTreeMap<AssignmentId, State>,
 }
 
 impl Durable {
-    fn of(device: &Device, content: Digest) -> Durable {
+    fn of(device: &Device) -> Durable {
         Durable {
             version: device.accepted().map(|accepted| accepted.version),
             states: device.assignments().iter().map(|(id, assignment)| (*id, assignment.state)).collect(),
-            content: Some(content),
         }
     }
 }
@@ -34,6 +33,7 @@ pub(crate) struct Disk {
     blobs: Blobs,
     kept: BTreeSet<Digest>,
     pub(crate) durable: Durable,
+    is_behind: bool,
     pub(crate) full: bool,
     /// An older state, for a ledger that forgets.
     earlier: Option<(u64, String)>,
@@ -54,11 +54,9 @@ impl Disk {
         let blobs = Blobs::open(&directory.join("documents"))?;
         let directory = directory.to_owned();
         let durable = Durable::default();
-        let mut disk =
-            Disk { directory, ledger, blobs, kept: BTreeSet::new(), durable, full: false, earlier: None };
-        if let Some(device) = &device {
-            disk.durable = Durable::of(device, digest(device));
-        }
+        let kept = BTreeSet::new();
+        let disk =
+            Disk { directory, ledger, blobs, kept, durable, is_behind: false, full: false, earlier: None };
         Ok((disk, device))
     }
 
@@ -67,23 +65,35 @@ impl Disk {
         let (ledger, device, _) = StateFile::open(&self.directory.join("ledger"))?;
         self.ledger = ledger;
         self.kept = BTreeSet::new();
+        self.is_behind = false;
         Ok(device)
+    }
+
+    /// The device's memory is not any more what is on disk.
+    pub(crate) fn falls_behind(&mut self) {
+        self.is_behind = true;
+    }
+
+    /// Whether the device's memory is on disk as it is now.
+    pub(crate) fn is_up_to_date(&self) -> bool {
+        !self.is_behind
     }
 
     /// Writes everything down, as the agent does.
     pub(crate) fn commit(&mut self, device: &Device, keeps: &BTreeSet<Digest>) -> Result<(), LedgerError> {
-        if self.full && self.durable.content != Some(digest(device)) {
+        if self.full && self.is_behind {
             let path = self.directory.join("ledger");
             return Err(LedgerError::DiskFull { path, source: std::io::ErrorKind::StorageFull.into() });
         }
         if self.ledger.commit(device)? {
-            self.durable = Durable::of(device, digest(device));
+            self.durable = Durable::of(device);
             if let Some(version) = self.durable.version
                 && self.earlier.as_ref().is_none_or(|(known, _)| *known + 1 < version)
             {
                 self.earlier = serde_json::to_string(device).ok().map(|text| (version, text));
             }
         }
+        self.is_behind = false;
         if *keeps != self.kept {
             self.blobs.sweep(keeps)?;
             self.kept = keeps.clone();
@@ -133,11 +143,6 @@ impl Disk {
         self.blobs.read(digest)
     }
 
-    /// Whether the device's memory is on disk as it is now.
-    pub(crate) fn holds(&self, device: &Device) -> bool {
-        self.durable.content == Some(digest(device))
-    }
-
     /// A document's bytes change where they lie; `false` when there is none.
     pub(crate) fn damage_document(&self, dice: &mut Dice) -> bool {
         let Ok(entries) = std::fs::read_dir(self.directory.join("documents")) else { return false };
@@ -160,8 +165,4 @@ impl Disk {
         let (_, text) = self.earlier.as_ref()?;
         serde_json::from_str(text).ok()
     }
-}
-
-fn digest(device: &Device) -> Digest {
-    Digest::of(&serde_json::to_vec(device).expect("a device's memory always serialises"))
 }

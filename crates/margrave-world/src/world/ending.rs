@@ -7,6 +7,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::lifecycle::State;
 use margrave_core::observed::Verdict;
+use margrave_store::AssignmentRecord;
 
 use super::shell::short;
 use super::{Machine, World, broken};
@@ -163,7 +164,14 @@ impl World {
                 return fails(Check::ServerAgrees, what);
             }
         }
-        let lost = records.iter().find(|record| !machine.device.assignments().contains_key(&record.id));
+        // What a device said in a past that the server has lost, it does not say again.
+        let forgotten = |record: &AssignmentRecord| {
+            self.pasts > 0
+                && record.observed.as_ref().is_some_and(|observed| observed.state == State::Deleting)
+        };
+        let lost = records
+            .iter()
+            .find(|record| !machine.device.assignments().contains_key(&record.id) && !forgotten(record));
         match lost {
             Some(record) => {
                 let what = format!(

@@ -37,7 +37,7 @@ use promise::Published;
 const REST_WITHIN: Duration = Duration::from_secs(2 * 3600);
 /// Having come to rest, it has to stay so.
 const REST_LASTS: Duration = Duration::from_secs(300);
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(20);
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
 
 /// What comes next, at a time.
@@ -337,6 +337,8 @@ impl World {
             Happening::Sweep => {
                 if let Some(server) = &self.server {
                     server.fleet.flush_contacts().await.map_err(broken)?;
+                    server.fleet.sweep().await.map_err(broken)?;
+                    self.after_server().await?;
                 }
                 self.after(SWEEP_EVERY, Happening::Sweep);
                 Ok(())

@@ -135,7 +135,7 @@ impl World {
     fn start(&mut self, at: usize, action: Action) -> Result<(), Violation> {
         let machine = &mut self.machines[at];
         let touches = matches!(action, Action::Prefetch(_) | Action::Apply(_) | Action::Remove { .. });
-        if (touches || matches!(action, Action::Send(_))) && !machine.disk.holds(&machine.device) {
+        if (touches || matches!(action, Action::Send(_))) && !machine.disk.is_up_to_date() {
             let what = format!("{} began, and the disk does not know", name(&action));
             return Err(Violation::of(Check::IntentFirst, &machine.name, what));
         }
@@ -229,6 +229,7 @@ impl World {
         let machine = &mut self.machines[at];
         let now = machine.local(self.now);
         let shown = shown(&event);
+        machine.disk.falls_behind();
         catch_unwind(AssertUnwindSafe(|| machine.device.absorb(&machine.settings, now, roll, event)))
             .map_err(|panic| panicked(&machine.name, &panic))?;
         if let Some(shown) = shown {
@@ -241,7 +242,7 @@ impl World {
         let dies = self.dies(at);
         let machine = &mut self.machines[at];
         let device = &machine.device;
-        if dies && !machine.disk.holds(device) {
+        if dies && !machine.disk.is_up_to_date() {
             let how = if self.dice.hit(0.5) { Torn::Lost } else { Torn::Half };
             self.tally.note(if how == Torn::Lost { Fault::WriteLost } else { Fault::WriteTorn });
             machine.disk.tear(device, how, &mut self.dice).map_err(broken)?;

@@ -22,6 +22,6 @@ mod world;
 
 pub use check::{Check, Violation};
 pub use fault::{Fault, Tally};
-pub use run::{Summary, live, run};
+pub use run::{Summary, live, ninety_days, run};
 pub use sabotage::{SABOTAGES, Sabotage};
-pub use world::{Outcome, World};
+pub use world::{Offline, Outcome, World};

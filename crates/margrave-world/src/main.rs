@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use margrave_world::{Outcome, SABOTAGES, Sabotage, Summary, live, run};
+use margrave_world::{Outcome, SABOTAGES, Sabotage, Summary, live, ninety_days, run};
 
 /// The real server and real devices in virtual time, with every fault from one seed
 ///
@@ -32,6 +32,9 @@ struct Arguments {
     /// Stops after so many seeds that failed
     #[arg(long, default_value_t = 5)]
     failures: usize,
+    /// Lives through ninety days without a server instead
+    #[arg(long, conflicts_with_all = ["seed", "sabotage"])]
+    offline: bool,
     /// Puts a deliberate bug in, by name
     #[arg(long, value_parser = sabotage)]
     sabotage: Option<Sabotage>,
@@ -64,6 +67,14 @@ fn main() -> ExitCode {
 }
 
 fn tried(arguments: &Arguments) -> anyhow::Result<bool> {
+    if arguments.offline {
+        let (outcome, figures) = ninety_days()?;
+        if outcome.violation.is_some() {
+            failed(&outcome);
+        }
+        figures.iter().for_each(|figures| println!("{figures:#?}"));
+        return Ok(outcome.violation.is_none());
+    }
     if let Some(seed) = arguments.seed {
         let outcome = live(seed, arguments.sabotage, arguments.story)?;
         if arguments.story || outcome.violation.is_some() {

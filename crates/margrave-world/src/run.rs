@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::fault::Tally;
 use crate::sabotage::Sabotage;
-use crate::world::{Outcome, World};
+use crate::world::{Offline, Outcome, World};
 
 /// What came of many seeds.
 #[derive(Debug, Default)]
@@ -40,6 +40,12 @@ impl Summary {
 pub fn live(seed: u64, sabotage: Option<Sabotage>, whole_story: bool) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(World::live(seed, sabotage, whole_story))
+}
+
+/// Lives through ninety days without a server.
+pub fn ninety_days() -> anyhow::Result<(Outcome, Option<Offline>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(World::ninety_days())
 }
 
 /// Lives through seeds on `jobs` threads, until all are done, time is up, or `failures_max` of them failed.

@@ -54,6 +54,9 @@ pub(crate) struct Memory {
     /// The report that the server's picture shows, by assignment.
     pub(crate) pictured: BTreeMap<AssignmentId, (u64, u64)>,
     pub(crate) pictured_past: u64,
+    /// Reports that the server took, and polls that it answered, in their order.
+    pub(crate) heard: Vec<u64>,
+    pub(crate) polls: u64,
     /// What was said up to here may have been heard by a server that has forgotten it.
     pub(crate) said_before: u64,
 }

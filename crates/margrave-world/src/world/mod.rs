@@ -10,6 +10,7 @@ mod incident;
 mod intent;
 mod machine;
 mod network;
+mod offline;
 mod promise;
 mod shell;
 
@@ -31,6 +32,7 @@ use crate::story::Story;
 use crate::upstream::{Ask, Reply};
 
 pub(crate) use machine::Machine;
+pub use offline::Offline;
 use promise::Published;
 
 /// How long a world may take to come to rest once nothing goes wrong any more.
@@ -134,6 +136,7 @@ pub struct World {
     pub(crate) machines: Vec<Machine>,
     holds: Vec<Hold>,
     pub(crate) published: Vec<Published>,
+    sweep_every: Duration,
     plan: Plan,
     _scratch: TempDir,
 }
@@ -178,6 +181,7 @@ impl World {
             published: (0..plan.devices).map(|_| Published::default()).collect(),
             machines,
             holds: vec![],
+            sweep_every: SWEEP_EVERY,
             plan,
             _scratch: scratch,
         })
@@ -225,7 +229,7 @@ impl World {
         for (at, device, incident) in incidents {
             self.after(at, Happening::Incident { device, incident });
         }
-        self.after(SWEEP_EVERY, Happening::Sweep);
+        self.after(self.sweep_every, Happening::Sweep);
         Ok(())
     }
 
@@ -340,7 +344,7 @@ impl World {
                     server.fleet.sweep().await.map_err(broken)?;
                     self.after_server().await?;
                 }
-                self.after(SWEEP_EVERY, Happening::Sweep);
+                self.after(self.sweep_every, Happening::Sweep);
                 Ok(())
             }
         }

@@ -92,6 +92,9 @@ impl World {
                 self.after_server().await?;
                 if ask.is_report() {
                     self.check_picture(leg.device).await?;
+                    if let Some(detail) = g2::status::read(&ask.body).ok().and_then(|report| report.detail) {
+                        self.machines[leg.device].memory.heard.push(detail.sequence);
+                    }
                 }
                 if !echo {
                     self.reply(leg, reply, ask.is_poll())?;
@@ -204,6 +207,7 @@ impl World {
                 return self.finish(at, ticket, event);
             }
         };
+        machine.memory.polls += u64::from(matches!(doing.action, Action::Poll { .. }));
         let event = match &doing.action {
             Action::SendCapabilities => {
                 let digest = Digest::of(&machine.own.body);

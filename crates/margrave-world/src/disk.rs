@@ -82,7 +82,8 @@ impl Disk {
     /// Writes everything down, as the agent does.
     pub(crate) fn commit(&mut self, device: &Device, keeps: &BTreeSet<Digest>) -> Result<(), LedgerError> {
         if self.full && self.is_behind {
-            let path = self.directory.join("ledger");
+            // Where that is differs from run to run, and a story does not.
+            let path = PathBuf::from("ledger");
             return Err(LedgerError::DiskFull { path, source: std::io::ErrorKind::StorageFull.into() });
         }
         if self.ledger.commit(device)? {
@@ -133,7 +134,7 @@ impl Disk {
 
     pub(crate) fn keep(&mut self, document: &Document) -> Result<(), LedgerError> {
         if self.full {
-            let path = self.directory.join("documents");
+            let path = PathBuf::from("documents");
             return Err(LedgerError::DiskFull { path, source: std::io::ErrorKind::StorageFull.into() });
         }
         self.blobs.put(document)

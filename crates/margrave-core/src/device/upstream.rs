@@ -176,7 +176,7 @@ impl Device {
             Ok(digest) => {
                 self.heard(now);
                 self.capabilities_known = Some(digest);
-                self.upstream.tell.succeeded(now);
+                self.upstream.tell.succeeded(now, Duration::ZERO);
             }
             Err(trouble) => {
                 if trouble.permanent {
@@ -211,17 +211,17 @@ impl Device {
         match outcome {
             Polled::Unchanged { held_open } => {
                 let pause = self.pause(settings, first, held_open, lasted);
-                self.upstream.ask.succeeded(now.after(spread(pause, roll)));
+                self.upstream.ask.succeeded(now, spread(pause, roll));
             }
             Polled::Manifest { manifest, body, held_open } => {
                 match manifest::judge(self.accepted_here(), &manifest, body) {
                     Verdict::Unchanged => {
                         let pause = self.pause(settings, first, held_open, lasted);
-                        self.upstream.ask.succeeded(now.after(spread(pause, roll)));
+                        self.upstream.ask.succeeded(now, spread(pause, roll));
                     }
                     Verdict::Newer => {
                         self.upstream.staged = Some((manifest, body));
-                        self.upstream.ask.succeeded(now);
+                        self.upstream.ask.succeeded(now, Duration::ZERO);
                         // Everything may be here already: a deployment removed, or an older one back again.
                         self.adopt_staged(settings, now, &[]);
                     }
@@ -313,7 +313,7 @@ impl Device {
                     .map(|(document, reading)| (document.clone(), (document.digest(), reading)))
                     .unzip();
                 self.readings.extend(readings);
-                self.upstream.ask.succeeded(now);
+                self.upstream.ask.succeeded(now, Duration::ZERO);
                 let complete = match self.upstream.staged {
                     Some(_) => self.adopt_staged(settings, now, &documents),
                     None => self.lost_documents().is_empty(),
@@ -349,12 +349,12 @@ impl Device {
             Ok(()) => {
                 self.heard(now);
                 self.outbox.settle(sequence);
-                self.upstream.send.succeeded(now);
+                self.upstream.send.succeeded(now, Duration::ZERO);
             }
             Err(trouble) if trouble.permanent => {
                 // The server will never take this one; the next may still be news.
                 self.outbox.settle(sequence);
-                self.upstream.send.succeeded(now);
+                self.upstream.send.succeeded(now, Duration::ZERO);
                 self.troubled(now, roll, trouble);
             }
             Err(trouble) => {
@@ -465,7 +465,7 @@ impl Device {
         }
         self.accepted = Some(verified.accepted());
         let next = self.paced(now);
-        self.upstream.ask.succeeded(next);
+        self.upstream.ask.succeeded(now, next.since(now));
         if moved {
             // Made before there was a version to report by.
             self.outbox.clear();

@@ -218,19 +218,20 @@ impl World {
         let words = &mut self.machines[at].memory.words;
         match event {
             Event::Applied { assignment, component, fingerprint, result } => {
-                let key = (*assignment, component.clone());
+                words.retain(|(a, c, print)| a != assignment || c != component || print == fingerprint);
+                let word = (*assignment, component.clone(), *fingerprint);
                 match result {
-                    Ok(()) => drop(words.insert(key, *fingerprint)),
-                    Err(_) => drop(words.remove(&key)),
-                }
+                    Ok(()) => words.insert(word),
+                    Err(_) => words.remove(&word),
+                };
             }
             Event::Removed { assignment, component, result: Ok(()) } => {
-                words.remove(&(*assignment, component.clone()));
+                words.retain(|(a, c, _)| a != assignment || c != component);
             }
             Event::Observed(Ok(seen)) => {
                 for Observation { assignment, component, fingerprint, health } in seen {
                     if let (Some(fingerprint), Health::Healthy) = (fingerprint, health) {
-                        words.insert((*assignment, component.clone()), *fingerprint);
+                        words.insert((*assignment, component.clone(), *fingerprint));
                     }
                 }
             }

@@ -109,6 +109,9 @@ impl World {
             let of = machine.device.assignments().get(&container.assignment);
             match (of, wanted.remove(&key)) {
                 (None, _) => return fails(format!("{name} runs, and nobody wants it")),
+                // What was gone back to is in no manifest: if the disk loses its document, nobody knows any more what it is.
+                (Some(assignment), None)
+                    if assignment.held.is_none_or(|held| machine.device.reading(&held).is_none()) => {}
                 (Some(assignment), None) if assignment.state == State::Installed => {
                     return fails(format!("{name} is in no document"));
                 }

@@ -47,7 +47,7 @@ pub(crate) struct Memory {
     /// Every report that was ever made, by its bytes.
     pub(crate) made: BTreeSet<Digest>,
     /// What the runtime said is up, and was not said to be down since.
-    pub(crate) words: BTreeMap<(AssignmentId, ComponentName), Digest>,
+    pub(crate) words: BTreeSet<(AssignmentId, ComponentName, Digest)>,
     pub(crate) version: u64,
     /// Volumes that there ever were.
     pub(crate) volumes: BTreeMap<(AssignmentId, ComponentName), u64>,

@@ -116,8 +116,8 @@ impl World {
                 });
                 // A document that the disk lost says nothing about its components.
                 for order in orders.iter().flatten() {
-                    let key = (order.assignment, order.component.clone());
-                    if memory.words.get(&key) != Some(&order.fingerprint()) {
+                    let word = (order.assignment, order.component.clone(), order.fingerprint());
+                    if !memory.words.contains(&word) {
                         let what = format!("{id}: nobody said that {} is up", order.component);
                         return Err(Violation::of(Check::InstalledIsBacked, &name, what));
                     }

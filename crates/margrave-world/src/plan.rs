@@ -98,7 +98,7 @@ impl Plan {
     pub(crate) fn of(dice: &mut Dice) -> Plan {
         let weather = dice.pick(&WEATHERS);
         let devices = 1 + dice.below(DEVICES_MAX);
-        let life = dice.seconds(15 * 60, 60 * 60);
+        let life = dice.seconds(10 * 60, 45 * 60);
         let count = 3 + dice.below(5);
         let mut acts: Vec<Duration> = (0..count).map(|_| life.mul_f64(dice.roll() * 0.95)).collect();
         // Something is wanted from early on.

@@ -32,8 +32,8 @@ pub(super) struct Upstream {
     hurried: bool,
     /// Something between us and the server cuts polls that are held open for longer.
     wait_max: Option<Duration>,
-    /// The manifest of another past that the server was last told about.
-    contradicted: Option<Digest>,
+    /// The manifest of another past that the server was last told about, and when.
+    contradicted: Option<(Digest, Moment)>,
     /// A newer manifest whose documents are still to come.
     pub(super) staged: Option<(Manifest, Digest)>,
 
@@ -62,6 +62,10 @@ const HURRIED_PAUSE: Duration = Duration::from_secs(2);
 /// disk, which a server that makes new ones all the time would wear out.
 const ADOPTION_EVERY: Duration = Duration::from_secs(10);
 const ADOPTIONS_TOGETHER: u32 = 8;
+/// How often a server is told that it shows an older past, and how soon again about the same manifest: what was said
+/// first may have met somebody's replay, and not the server.
+const CONTRADICT_EVERY: Duration = Duration::from_secs(60);
+const CONTRADICT_AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// Shorter waits than this are cut by nobody, and would only be polls by another name.
 const WAIT_MIN: Duration = Duration::from_secs(20);
 
@@ -238,11 +242,16 @@ impl Device {
 
     /// Tells a server that shows an older past than the one this device lives in what is held here: it was restored from
     /// a backup, and goes on above the version that it hears of. Without this a device that has nothing to report would
-    /// refuse its manifests for ever. Once for each such manifest: a replayed one must not fill the outbox.
+    /// refuse its manifests for ever. Not often: replayed manifests must not fill the outbox.
     fn contradict(&mut self, settings: &Settings, now: Moment, refused: &Manifest, body: Digest) {
-        if self.upstream.contradicted.replace(body) == Some(body) {
-            return;
+        if let Some((told, at)) = self.upstream.contradicted {
+            let pause = if told == body { CONTRADICT_AGAIN_AFTER } else { CONTRADICT_EVERY };
+            // The beginning lies ahead where the clock was set back.
+            if at <= now && now.since(at) < pause {
+                return;
+            }
         }
+        self.upstream.contradicted = Some((body, now));
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
             self.report(settings, id, now);
         }

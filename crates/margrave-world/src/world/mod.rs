@@ -38,7 +38,7 @@ use promise::Published;
 /// How long a world may take to come to rest once nothing goes wrong any more.
 const REST_WITHIN: Duration = Duration::from_secs(2 * 3600);
 /// Having come to rest, it has to stay so.
-const REST_LASTS: Duration = Duration::from_secs(300);
+const REST_LASTS: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
 

@@ -2,11 +2,11 @@
 
 use margrave_world::run;
 
-/// As many as take some tens of seconds without the compiler's help; `cargo run --release -p margrave-world` does more.
-const SEEDS: u64 = 120;
+/// As many as take some seconds without the compiler's help; `.ci/run` lives through more of them.
+const SEEDS: u64 = 40;
 
 #[test]
-fn every_promise_holds_in_some_hundred_worlds() {
+fn every_promise_holds_in_some_worlds() {
     let summary = run(0..SEEDS, None, 2, None, 3).unwrap();
     let told: Vec<String> = summary
         .failed

@@ -246,7 +246,7 @@ fn a_server_that_makes_manifests_all_the_time_does_not_wear_the_disk_out() {
 
 /// A server that was restored from a backup shows less than this device holds, and cannot know it.
 #[test]
-fn a_server_of_an_older_past_hears_once_what_is_held() {
+fn a_server_of_an_older_past_hears_now_and_then_what_is_held() {
     let mut world = polling();
     world.publish(vec![workload(1, &["web"], "b")]);
     world.run_until_converged();
@@ -255,7 +255,8 @@ fn a_server_of_an_older_past_hears_once_what_is_held() {
     let entries = [&known, &lost]
         .map(|w| Entry { id: w.id, document: Blob { digest: document(w).digest(), size: None } });
     let bundle = Some(Blob { digest: Digest::of(b"bundle"), size: None });
-    for version in [held - 1, held] {
+    for version in [held - 1, held, held] {
+        world.now = world.now.after(Duration::from_secs(601));
         let manifest = Manifest::new(version, bundle, entries.to_vec()).unwrap();
         let polled =
             Polled::Manifest { manifest, body: Digest::of(&version.to_le_bytes()), held_open: false };

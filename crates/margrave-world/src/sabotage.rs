@@ -32,8 +32,6 @@ pub enum Sabotage {
     RefusalDeletes,
     /// The shell stops what runs when its certificate expires.
     StopsOnExpiry,
-    /// The shell keeps no document but the wanted one, so that there is no way back.
-    ForgetsLastGood,
     /// The shell loses the outcome of what failed.
     LosesOutcomes,
 }
@@ -53,7 +51,6 @@ pub const SABOTAGES: &[Sabotage] = &[
     Sabotage::HidesRemoved,
     Sabotage::RefusalDeletes,
     Sabotage::StopsOnExpiry,
-    Sabotage::ForgetsLastGood,
     Sabotage::LosesOutcomes,
 ];
 
@@ -73,7 +70,6 @@ impl Sabotage {
             Sabotage::LateReportRenumbered => Check::PictureIsTheDevices,
             Sabotage::StateSkips => Check::OnlyLegalTransitions,
             Sabotage::HidesRemoved => Check::RunsWhatIsWanted,
-            Sabotage::ForgetsLastGood => Check::FailedUpdateGoesBack,
             Sabotage::LosesOutcomes => Check::Converges,
         }
     }

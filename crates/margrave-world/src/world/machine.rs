@@ -57,6 +57,8 @@ pub(crate) struct Memory {
     /// Reports that the server took, and polls that it answered, in their order.
     pub(crate) heard: Vec<u64>,
     pub(crate) polls: u64,
+    /// How many it had answered when the newest manifest was accepted.
+    pub(crate) polls_to_accept: u64,
     /// What was said up to here may have been heard by a server that has forgotten it.
     pub(crate) said_before: u64,
 }

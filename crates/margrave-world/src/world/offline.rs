@@ -169,7 +169,7 @@ impl World {
                 let newest = self.server.as_ref().and_then(|server| server.manifest(&machine.client));
                 let accepted = machine.device.accepted().map(|accepted| accepted.version);
                 if polls.is_none() && accepted == newest.map(|newest| newest.version) {
-                    *polls = Some(machine.memory.polls);
+                    *polls = Some(machine.memory.polls_to_accept);
                 }
             }
             if self.now >= back {

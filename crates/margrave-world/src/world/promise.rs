@@ -140,6 +140,7 @@ impl World {
             return Err(Violation::of(Check::VersionNeverGoesBack, &name, what));
         }
         if version > memory.version {
+            memory.polls_to_accept = memory.polls;
             lines.push(format!("accepts version {version}"));
         }
         memory.version = version;

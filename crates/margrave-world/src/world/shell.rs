@@ -1,6 +1,5 @@
 //! A device's loop around the core, as `margrave-agent/src/run.rs` has it, with death possible at every step.
 
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -249,12 +248,7 @@ impl World {
             self.kill(at, if how == Torn::Lost { "before it wrote" } else { "while it wrote" });
             return Ok(Written::Died);
         }
-        let keeps: BTreeSet<Digest> = match self.sabotage {
-            Some(Sabotage::ForgetsLastGood) => {
-                device.assignments().values().filter_map(|assignment| assignment.wanted).collect()
-            }
-            _ => device.documents(),
-        };
+        let keeps = device.documents();
         match machine.disk.commit(device, &keeps) {
             Ok(()) => Ok(Written::Done),
             Err(error) if error.is_disk_full() => Ok(Written::Refused(error.to_string())),

@@ -47,6 +47,5 @@ caught! {
     hiding_what_was_to_be_removed_is_caught HidesRemoved,
     a_refusal_that_deletes_is_caught RefusalDeletes,
     stopping_on_expiry_is_caught StopsOnExpiry,
-    forgetting_the_last_good_document_is_caught ForgetsLastGood,
     losing_the_outcome_of_a_failure_is_caught LosesOutcomes,
 }

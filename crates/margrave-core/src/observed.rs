@@ -104,14 +104,28 @@ impl Aim {
             return report.adopted_version < before.report.adopted_version;
         }
         match (&report.detail, &before.report.detail) {
-            // A device that lost its memory counts from the beginning again; its clock tells.
-            (Some(new), Some(old)) => new.sequence <= old.sequence && new.at <= old.at,
+            // A device that lost its memory counts from the beginning again; its clock tells. It also begins anew with
+            // everything, so what is no beginning is late, even if its clock was set back since.
+            (Some(new), Some(old)) => {
+                new.sequence <= old.sequence && (new.at <= old.at || new.state != State::Pending)
+            }
             // Within the same second they cannot be told apart; then the one that came later counts.
             (None, None) => {
                 matches!((report.signed_at, before.report.signed_at), (Some(new), Some(old)) if new < old)
             }
             _ => false,
         }
+    }
+
+    /// Whether the device holds this very version with other content, and so lives in a past that the server has lost:
+    /// whoever has adopted what is wanted speaks of its document, or says what is wrong with it.
+    pub fn is_of_another_past(&self, report: &Report) -> bool {
+        let Some(detail) = &report.detail else { return false };
+        let has_another = match detail.document {
+            Some(document) => document != self.document,
+            None => detail.state == State::Deleted,
+        };
+        self.wanted && report.fault.is_none() && report.adopted_version >= self.changed_version && has_another
     }
 
     /// Whether an assignment that reached this state has ended.
@@ -240,9 +254,37 @@ mod tests {
         check(&known, &detailed(7, State::Installed, 1), false);
         check(&known, &report(6, Reported::Installed), false);
         // Counting from the beginning again, at a later time.
-        let mut reborn = detailed(6, State::Installed, 1);
-        reborn.detail.as_mut().unwrap().at = Moment(NOW.0 + 99);
-        check(&known, &reborn, false);
+        let at_99 = |state| {
+            let mut report = detailed(6, state, 1);
+            report.detail.as_mut().unwrap().at = Moment(NOW.0 + 99);
+            report
+        };
+        check(&known, &at_99(State::Pending), false);
+        // Said before the device's clock was set back, and kept on the way for long.
+        check(&known, &at_99(State::Installed), true);
+    }
+
+    #[test]
+    fn who_holds_the_same_version_with_other_content_lives_in_another_past() {
+        let with = |adopted, state, document: Option<&[u8]>| {
+            let mut report = detailed(adopted, state, 1);
+            report.detail.as_mut().unwrap().document = document.map(Digest::of);
+            report
+        };
+        let check = |aim: Aim, report: &Report, expected| {
+            assert_eq!(aim.is_of_another_past(report), expected, "{report:?}");
+        };
+        check(aim(), &with(5, State::Installed, Some(b"wanted")), false);
+        check(aim(), &with(5, State::Installed, Some(b"other")), true);
+        check(aim(), &with(4, State::Installed, Some(b"other")), false);
+        check(aim(), &with(5, State::Deleted, None), true);
+        check(aim(), &with(5, State::Installed, None), false);
+        check(Aim { wanted: false, ..aim() }, &with(5, State::Installed, Some(b"other")), false);
+        // It went back to the last good one, and says why.
+        let mut back = with(5, State::Installed, Some(b"other"));
+        back.fault = Some(Fault { code: "unhealthy".into(), source: "web".into(), message: "no".into() });
+        check(aim(), &back, false);
+        check(aim(), &report(5, Reported::Installed), false);
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub trait DeviceApi: Send + Sync + 'static {
     /// The manifest to serve now, from memory. An accepted client always has one, from version 1.
     fn manifest(&self, client: &ClientId) -> Result<Arc<LiveManifest>, Outside>;
 
+    /// The client showed that it holds the manifest of this version. Said on nearly every poll: be quick.
+    fn holds(&self, _client: &ClientId, _version: u64) {}
+
     /// Ends when the client's manifest is no longer `than`, when `within` has passed, or early for a reason
     /// of the implementor's own (it is stopping). The caller looks again in every case. `false` when nothing was
     /// waited for at all, because the client has too many polls held already.

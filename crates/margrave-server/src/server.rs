@@ -28,7 +28,7 @@ use crate::admission::Admission;
 use crate::auth::SignInCodes;
 use crate::config::{Config, SignedConfig, authority};
 use crate::files;
-use crate::fleet::{self, Actor, Clock, Fleet, FleetOptions, SignedPolicy};
+use crate::fleet::{self, Actor, Clock, Fleet, FleetOptions, Naming, SignedPolicy};
 use crate::http::identity::{Guesses, Identity as IdentityPages, Joined};
 use crate::http::registry::{Mount, RegistryTokens};
 use crate::http::signed::Signed;
@@ -203,6 +203,7 @@ impl Server {
             git_directory,
             web_names: names.clone(),
             web_authority: identity.web_authority.certificate_pem(),
+            naming: Naming::random(),
         };
         let fleet = Fleet::open(store, Arc::clone(&registry), clock.clone(), options).await?;
         let context = settle_context(&data, &fleet, loopback_url(web_address), &pin).await?;

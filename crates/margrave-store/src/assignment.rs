@@ -13,6 +13,8 @@ use margrave_core::report::Report;
 use rusqlite::{OptionalExtension as _, Row};
 
 use crate::column::{self, Columns as _};
+use crate::event::NewEvent;
+use crate::publication::forget_removed;
 use crate::report::TRANSITIONS_KEPT;
 use crate::sql::Sql;
 use crate::{Error, Store};
@@ -345,7 +347,53 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Erro
     Ok(())
 }
 
+/// No longer wanted, and the device never said that it removes it. Such are shown as going.
+const UNSPOKEN: &str = "state = 'DELETING' AND archived = 0 AND wanted = 0
+    AND (observed IS NULL OR observed NOT IN ('DELETING', 'DELETED', 'FAILED'))";
+
 impl Store {
+    /// Removals that devices have not said anything about, wanted before `before`: what, whose, and the manifest version
+    /// that no longer has it.
+    pub async fn removals_unspoken(
+        &self,
+        before: Moment,
+    ) -> Result<Vec<(AssignmentId, ClientId, u64)>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(&format!(
+                "SELECT id, client, changed_version FROM assignment WHERE {UNSPOKEN} AND changed_at <= ?1"
+            ))?;
+            let rows = statement.query_map([column::moment(before)], |row| {
+                let id = AssignmentId::from_uuid(row.uuid("id")?);
+                Ok((id, row.parsed("client")?, row.unsigned("changed_version")?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Archives those of them about which still nothing was said: their devices do not have them.
+    pub async fn archive_unspoken(&self, ids: Vec<AssignmentId>, now: Moment) -> Result<(), Error> {
+        self.write(move |tx| {
+            for id in &ids {
+                let still = tx
+                    .sql
+                    .statement(&format!("SELECT * FROM assignment WHERE id = ?1 AND {UNSPOKEN}"))?
+                    .query_row([id.uuid().as_bytes()], read)
+                    .optional()?;
+                let Some(mut record) = still else { continue };
+                record.archived = true;
+                write(tx.sql, &record)?;
+                let AssignmentRecord { device, name, .. } = &record;
+                let text = format!("{name} was never on {device}");
+                let event = NewEvent::new(now, "assignment.state", "server", text);
+                tx.note(event.device(device).deployment(name))?;
+            }
+            forget_removed(tx.sql)?;
+            Ok(())
+        })
+        .await
+    }
+
     /// Assignments that are wanted or still going; never archived ones. In the order of device and name.
     pub async fn assignments(&self, scope: Scope) -> Result<Vec<AssignmentRecord>, Error> {
         self.read(move |sql| {

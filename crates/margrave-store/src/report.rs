@@ -4,7 +4,7 @@
 //! `margrave-core` (`observed.rs`); it is kept in the history all the same.
 
 use margrave_core::id::{ClientId, DeviceId};
-use margrave_core::lifecycle::State;
+use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
 use margrave_core::observed::{Observed, reported_state};
 use margrave_core::report::Report;
@@ -126,9 +126,14 @@ impl Told {
 
 fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<Answer, ReportError> {
     let Told { client, report, text, .. } = told;
-    let ahead = note_version(tx.sql, told)?;
+    let (published, mut ahead) = note_version(tx.sql, told)?;
     let found = assignment::picture(tx.sql, report.assignment)?;
     let Some((mut picture, newest)) = found.filter(|(picture, _)| picture.device.client == *client) else {
+        // Nobody adopts a version of ours and finds something in it that is not there.
+        let is_there = !matches!(report.state, Reported::Removing | Reported::Removed);
+        if report.adopted_version == published && report.detail.is_some() && is_there {
+            ahead = Some(claim_above(tx.sql, told)?);
+        }
         return Ok(Err(Misplaced { device: None, ahead }));
     };
     if report.device.as_ref().is_some_and(|device| *device != picture.device.device) {
@@ -136,7 +141,7 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
     }
     let put =
         if picture.observed.is_some() || told_before(tx.sql, report)? { Put::Updated } else { Put::Created };
-    let recorded = Recorded { put, ahead };
+    let mut recorded = Recorded { put, ahead };
     if newest.as_ref() == Some(text) || repeated(tx.sql, picture.observed.as_ref(), told)? {
         return Ok(Ok(recorded));
     }
@@ -150,6 +155,9 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
     append(tx.sql, told, state, now, late)?;
     if late {
         return Ok(Ok(recorded));
+    }
+    if ahead.is_none() && picture.aim.is_of_another_past(report) {
+        recorded.ahead = Some(claim_above(tx.sql, told)?);
     }
     let before = picture.outlook();
     picture.observed = Some(Observed::next(picture.observed.take(), report, now));
@@ -182,8 +190,8 @@ fn again(sql: &Sql<'_>, told: &Told, mut picture: Picture, now: Moment) -> Resul
     Ok(assignment::observe(sql, report.assignment, &picture, text, told.adopted)?)
 }
 
-/// Remembers a claim of a version above ours; refuses what cannot be true.
-fn note_version(sql: &Sql<'_>, told: &Told) -> Result<Option<u64>, ReportError> {
+/// Remembers a claim of a version above ours; refuses what cannot be true. With the version that is published.
+fn note_version(sql: &Sql<'_>, told: &Told) -> Result<(u64, Option<u64>), ReportError> {
     let Told { client, report: Report { adopted_version: adopted, .. }, adopted: claimed, .. } = told;
     let published = sql
         .statement("SELECT version FROM manifest WHERE client = ?1")?
@@ -191,7 +199,7 @@ fn note_version(sql: &Sql<'_>, told: &Told) -> Result<Option<u64>, ReportError> 
         .optional()?
         .ok_or(ReportError::ClientUnknown)?;
     if *adopted <= published {
-        return Ok(None);
+        return Ok((published, None));
     }
     if adopted - published > VERSION_LEAP_MAX {
         return Err(ReportError::VersionUnknown { adopted: *adopted, published });
@@ -199,7 +207,17 @@ fn note_version(sql: &Sql<'_>, told: &Told) -> Result<Option<u64>, ReportError> 
     column::unsigned("the adopted version", *adopted)?;
     sql.statement("UPDATE client SET version_claimed = max(version_claimed, ?2) WHERE id = ?1")?
         .execute((client.as_str(), claimed))?;
-    Ok(Some(*adopted))
+    Ok((published, Some(*adopted)))
+}
+
+/// The device holds the published version with other content. It takes only what is above that, so it counts as if it
+/// held the next one.
+fn claim_above(sql: &Sql<'_>, told: &Told) -> Result<u64, ReportError> {
+    let above = told.report.adopted_version.saturating_add(1);
+    let claimed = column::unsigned("the adopted version", above)?;
+    sql.statement("UPDATE client SET version_claimed = max(version_claimed, ?2) WHERE id = ?1")?
+        .execute((told.client.as_str(), claimed))?;
+    Ok(above)
 }
 
 fn told_before(sql: &Sql<'_>, report: &Report) -> rusqlite::Result<bool> {

@@ -338,6 +338,29 @@ impl Device {
         let alone = self.saves();
         self.outbox.push(report, alone);
     }
+
+    /// Queues a report that what a manifest of another past lists is not here.
+    fn report_absence(&mut self, settings: &Settings, id: AssignmentId, held: u64, now: Moment) {
+        let state = State::Deleted;
+        self.outbox.push(Report {
+            assignment: id,
+            device: Some(settings.device.clone()),
+            adopted_version: held,
+            state: state.reported(),
+            fault: None,
+            components: vec![],
+            detail: Some(Detail {
+                state,
+                sequence: self.outbox.next_sequence(),
+                at: now,
+                document: None,
+                attempt: 0,
+                next_try: None,
+                reason: None,
+            }),
+            signed_at: None,
+        });
+    }
 }
 
 /// A schedule that an agent of another version wrote and this one cannot read is as good as none: memory must not be lost for it.

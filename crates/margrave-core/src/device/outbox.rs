@@ -43,6 +43,11 @@ impl Outbox {
         self.waiting.first()
     }
 
+    /// Everything that waits, in the order in which it is sent.
+    pub fn waiting(&self) -> impl Iterator<Item = &Report> {
+        self.waiting.iter()
+    }
+
     /// Forgets the report with this sequence: the server has it, or will never take it.
     pub fn settle(&mut self, sequence: u64) {
         self.waiting.retain(|report| report.detail.as_ref().map(|detail| detail.sequence) != Some(sequence));

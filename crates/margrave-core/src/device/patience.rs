@@ -22,17 +22,19 @@ pub(super) const QUIET_KEPT_MIN: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pause {
     pub(super) until: Moment,
+    /// How long it was when it began.
+    length: Duration,
     failures: u32,
 }
 
 impl Pause {
     pub(super) fn due(&self, now: Moment) -> bool {
-        // Further away than any pause we make: the clock jumped back.
-        now >= self.until || self.until.since(now) > QUIET_MAX
+        // More is left than there was in the beginning: the clock jumped back, be it by an hour.
+        now >= self.until || self.until.since(now) > self.length
     }
 
-    pub(super) fn succeeded(&mut self, next: Moment) {
-        *self = Pause { until: next, failures: 0 };
+    pub(super) fn succeeded(&mut self, now: Moment, length: Duration) {
+        *self = Pause { until: now.after(length), length, failures: 0 };
     }
 
     /// `every` is the time between two polls.
@@ -55,12 +57,12 @@ impl Pause {
             }
         };
         self.failures = self.failures.saturating_add(1);
-        self.until = now.after(pause);
+        (self.until, self.length) = (now.after(pause), pause);
     }
 
     /// The way to the server is a new one, so what was learnt about the old one does not count.
     pub(super) fn forget(&mut self, now: Moment) {
-        self.succeeded(now.min(self.until));
+        self.succeeded(now, Duration::ZERO);
     }
 }
 
@@ -121,6 +123,17 @@ mod tests {
         assert!(pauses(&trouble(Backoff::Exponential, Some(100)), 1.0).iter().all(|pause| *pause >= 100.0));
         // Advice beyond the limit is followed, but not beyond a day.
         assert_eq!(pauses(&trouble(Backoff::Exponential, Some(u64::MAX)), 0.0), [86_400.0; 5]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_prolongs_no_pause() {
+        let mut pause = Pause::default();
+        pause.failed(&settings(), NOW, 0.0, &trouble(Backoff::Fixed, Some(20)));
+        let at = |millis: i64| Moment(NOW.0.saturating_add_signed(millis));
+        assert!(!pause.due(at(0)) && !pause.due(at(19_000)) && pause.due(at(20_000)));
+        for hours in [1, 11, 24, 24 * 365] {
+            assert!(pause.due(at(-hours * 3_600_000)), "{hours} hours");
+        }
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(super) struct Upstream {
     hurried: bool,
     /// Something between us and the server cuts polls that are held open for longer.
     wait_max: Option<Duration>,
+    /// The manifest of another past that the server was last told about, and when.
+    contradicted: Option<(Digest, Moment)>,
     /// A newer manifest whose documents are still to come.
     pub(super) staged: Option<(Manifest, Digest)>,
 
@@ -63,6 +65,10 @@ const HURRIED_PAUSE: Duration = Duration::from_secs(2);
 /// disk, which a server that makes new ones all the time would wear out.
 const ADOPTION_EVERY: Duration = Duration::from_secs(10);
 const ADOPTIONS_TOGETHER: u32 = 8;
+/// How often a server is told that it shows an older past, and how soon again about the same manifest: what was said
+/// first may have met somebody's replay, and not the server.
+const CONTRADICT_EVERY: Duration = Duration::from_secs(60);
+const CONTRADICT_AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// Shorter waits than this are cut by nobody, and would only be polls by another name.
 const WAIT_MIN: Duration = Duration::from_secs(20);
 
@@ -233,7 +239,7 @@ impl Device {
             Ok(digest) => {
                 self.heard(now);
                 self.capabilities_known = Some(digest);
-                self.upstream.tell.succeeded(now);
+                self.upstream.tell.succeeded(now, Duration::ZERO);
             }
             Err(trouble) => {
                 if trouble.permanent {
@@ -266,25 +272,49 @@ impl Device {
         match outcome {
             Polled::Unchanged { held_open } => {
                 let pause = self.pause(settings, first, held_open, lasted);
-                self.upstream.ask.succeeded(now.after(spread(pause, roll)));
+                self.upstream.ask.succeeded(now, spread(pause, roll));
             }
             Polled::Manifest { manifest, body, held_open } => {
                 match manifest::judge(self.accepted_here(), &manifest, body) {
                     Verdict::Unchanged => {
                         let pause = self.pause(settings, first, held_open, lasted);
-                        self.upstream.ask.succeeded(now.after(spread(pause, roll)));
+                        self.upstream.ask.succeeded(now, spread(pause, roll));
                     }
                     Verdict::Newer => {
                         self.upstream.staged = Some((manifest, body));
-                        self.upstream.ask.succeeded(now);
+                        self.upstream.ask.succeeded(now, Duration::ZERO);
                         // Everything may be here already: a deployment removed, or an older one back again.
                         self.adopt_staged(settings, now, &[]);
                     }
                     Verdict::Refused(regression) => {
+                        self.contradict(settings, now, &manifest, body);
                         let trouble = Trouble::passing(regression.to_string());
                         self.failed(|up| &mut up.ask, settings, now, roll, trouble);
                     }
                 }
+            }
+        }
+    }
+
+    /// Tells a server that shows an older past than the one this device lives in what is held here: it was restored from
+    /// a backup, and goes on above the version that it hears of. Without this a device that has nothing to report would
+    /// refuse its manifests for ever. Not often: replayed manifests must not fill the outbox.
+    fn contradict(&mut self, settings: &Settings, now: Moment, refused: &Manifest, body: Digest) {
+        if let Some((told, at)) = self.upstream.contradicted {
+            let pause = if told == body { CONTRADICT_AGAIN_AFTER } else { CONTRADICT_EVERY };
+            // The beginning lies ahead where the clock was set back.
+            if at <= now && now.since(at) < pause {
+                return;
+            }
+        }
+        self.upstream.contradicted = Some((body, now));
+        for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+            self.report(settings, id, now);
+        }
+        let Some(held) = self.accepted_here().map(|accepted| accepted.version) else { return };
+        for entry in refused.entries() {
+            if !self.assignments.contains_key(&entry.id) {
+                self.report_absence(settings, entry.id, held, now);
             }
         }
     }
@@ -348,7 +378,7 @@ impl Device {
                     .map(|(document, reading)| (document.clone(), (document.digest(), reading)))
                     .unzip();
                 self.readings.extend(readings);
-                self.upstream.ask.succeeded(now);
+                self.upstream.ask.succeeded(now, Duration::ZERO);
                 let complete = match self.upstream.staged {
                     Some(_) => self.adopt_staged(settings, now, &documents),
                     None => self.lost_documents().is_empty(),
@@ -382,12 +412,12 @@ impl Device {
             Ok(()) => {
                 self.heard(now);
                 self.outbox.settle(sequence);
-                self.upstream.send.succeeded(now);
+                self.upstream.send.succeeded(now, Duration::ZERO);
             }
             Err(trouble) if trouble.permanent => {
                 // The server will never take this one; the next may still be news.
                 self.outbox.settle(sequence);
-                self.upstream.send.succeeded(now);
+                self.upstream.send.succeeded(now, Duration::ZERO);
                 self.troubled(now, roll, trouble);
             }
             Err(trouble) => {
@@ -503,7 +533,7 @@ impl Device {
         self.schedule = verified.manifest().schedule().clone();
         self.last_heard = Some(now);
         let next = self.paced(now);
-        self.upstream.ask.succeeded(next);
+        self.upstream.ask.succeeded(now, next.since(now));
         if moved {
             // Made before there was a version to report by.
             self.outbox.clear();

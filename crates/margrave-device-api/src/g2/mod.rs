@@ -132,7 +132,12 @@ async fn answer(api: &dyn DeviceApi, request: Request) -> Result<Response, Refus
     }
     match target {
         Target::Manifest => {
-            match poll::ask(&*poll::asked_for(api, client, &parts.headers)?, &parts.method, &parts.headers) {
+            let live = poll::asked_for(api, client, &parts.headers)?;
+            let asked = poll::ask(&live, &parts.method, &parts.headers);
+            if asked.is_held() {
+                api.holds(client, live.version);
+            }
+            match asked {
                 Asked::Now(response, _) => Ok(response),
                 Asked::Wait(waiting) => Ok(poll::wait(api, client, waiting).await?.0),
             }

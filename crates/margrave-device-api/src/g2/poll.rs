@@ -55,7 +55,11 @@ pub fn poll<B>(
 ) -> Poll {
     let asked = catch_unwind(AssertUnwindSafe(|| {
         let live = live.map_err(|outside| refused(client, outside))?;
-        Ok(ask(&live, request.method(), request.headers()))
+        let asked = ask(&live, request.method(), request.headers());
+        if asked.is_held() {
+            api.holds(client, live.version);
+        }
+        Ok(asked)
     }));
     match asked.unwrap_or(Err(Refusal::Broken)) {
         Ok(Asked::Now(response, _)) => Poll::Now(response),
@@ -83,6 +87,16 @@ pub fn poll<B>(
 pub(crate) enum Asked {
     Now(Response, u64),
     Wait(Waiting),
+}
+
+impl Asked {
+    /// Whether whoever asks has the manifest already.
+    pub(crate) fn is_held(&self) -> bool {
+        match self {
+            Asked::Now(response, _) => response.status() == StatusCode::NOT_MODIFIED,
+            Asked::Wait(_) => true,
+        }
+    }
 }
 
 /// A poll that is to be held, for as long as its manifest stays the one of `digest`.

@@ -35,6 +35,9 @@ struct Live {
     contact_saved: AtomicU64,
     /// The newest manifest version that the client asked for and was given (or told that it has it).
     fetched: AtomicU64,
+    /// The manifest version that the client showed to hold, and since when it does.
+    holds: AtomicU64,
+    holds_since: AtomicU64,
     /// Polls that are being held.
     held: AtomicUsize,
     /// How often those that were held have been let go.
@@ -147,6 +150,8 @@ impl Clients {
             contact: AtomicU64::new(contact.map_or(0, |at| at.0)),
             contact_saved: AtomicU64::new(contact.map_or(0, |at| at.0)),
             fetched: AtomicU64::new(0),
+            holds: AtomicU64::new(0),
+            holds_since: AtomicU64::new(0),
             held: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
         };
@@ -244,6 +249,13 @@ impl Clients {
         self.of(client).map_or(0, |live| live.fetched.load(Ordering::Relaxed))
     }
 
+    /// The version that the client holds, if it has for a while.
+    pub(super) fn held_before(&self, client: &ClientId, before: Moment) -> Option<u64> {
+        let live = self.of(client)?;
+        let version = live.holds.load(Ordering::Acquire);
+        (version > 0 && live.holds_since.load(Ordering::Relaxed) <= before.0).then_some(version)
+    }
+
     /// The version that the client would be given now.
     pub(super) fn version(&self, client: &ClientId) -> u64 {
         self.of(client).map_or(0, |live| live.state.borrow().manifest.version)
@@ -303,6 +315,16 @@ impl Fleet {
     /// The manifest to answer the client's request with; it counts as fetched.
     pub fn manifest(&self, client: &ClientId, dialect: Dialect) -> Result<Arc<LiveManifest>, Outside> {
         self.manifest_at(&self.find(client).ok_or(Outside::Unknown)?, dialect)
+    }
+
+    /// The client showed that it holds the manifest of this version; it has adopted everything up to it.
+    pub fn client_holds(&self, client: &ClientId, version: u64) {
+        if let Some(live) = self.live.of(client)
+            && live.holds.load(Ordering::Relaxed) != version
+        {
+            live.holds_since.store(self.now().0, Ordering::Relaxed);
+            live.holds.store(version, Ordering::Release);
+        }
     }
 
     /// Where a client is kept. It stays there for as long as the server runs.

@@ -230,9 +230,10 @@ impl Fleet {
             None => self.store.revision_newest(name).await?.unwrap_or(0),
         };
         let deployment = Deployment {
-            id: held
-                .as_ref()
-                .map_or_else(|| DeploymentId::from_uuid(uuid::Uuid::new_v4()), |held| held.deployment.id),
+            id: held.as_ref().map_or_else(
+                || DeploymentId::from_uuid(self.options.naming.next()),
+                |held| held.deployment.id,
+            ),
             name: name.clone(),
             package: entry.record.id.clone(),
             version: entry.record.version.clone(),

@@ -77,6 +77,24 @@ impl Clock {
     }
 }
 
+/// Makes names that nobody had before; given from outside so that a simulation can repeat itself.
+#[derive(Clone)]
+pub struct Naming(Arc<dyn Fn() -> uuid::Uuid + Send + Sync>);
+
+impl Naming {
+    pub fn new(next: impl Fn() -> uuid::Uuid + Send + Sync + 'static) -> Self {
+        Naming(Arc::new(next))
+    }
+
+    pub fn random() -> Self {
+        Naming::new(uuid::Uuid::new_v4)
+    }
+
+    fn next(&self) -> uuid::Uuid {
+        (self.0)()
+    }
+}
+
 pub struct FleetOptions {
     /// As devices and operators reach this server, `https://host:port`.
     pub server_url: String,
@@ -94,6 +112,8 @@ pub struct FleetOptions {
     pub web_names: Vec<String>,
     /// The authority of that certificate, PEM.
     pub web_authority: String,
+    /// What new deployments are called inside.
+    pub naming: Naming,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -130,6 +150,10 @@ pub struct Resource {
     pub media_type: String,
     pub bytes: Bytes,
 }
+
+/// A device says at once what it begins to remove. One that has held a manifest for so long without a word about what
+/// is no longer in it never had that.
+const REMOVAL_UNSPOKEN_MS: u64 = 10 * 60 * 1000;
 
 /// How many events a slow subscriber may be behind before it has to read the log instead.
 const EVENTS_BEHIND_MAX: usize = 1024;
@@ -212,12 +236,29 @@ impl Fleet {
         Silence { before, heard }
     }
 
+    /// Ends removals of what devices never had: it went again before they saw a manifest with it, and what they do not know
+    /// they cannot confirm.
+    async fn end_unknown_removals(&self) -> Result<(), Error> {
+        let now = self.now();
+        let before = Moment(now.0.saturating_sub(REMOVAL_UNSPOKEN_MS));
+        let unspoken = self.store.removals_unspoken(before).await?;
+        let unknown = unspoken.into_iter().filter(|(_, client, version)| {
+            self.live.held_before(client, before).is_some_and(|held| held >= *version)
+        });
+        let unknown: Vec<_> = unknown.map(|(id, ..)| id).collect();
+        if !unknown.is_empty() {
+            self.store.archive_unspoken(unknown, now).await?;
+        }
+        Ok(())
+    }
+
     /// Forgets what nobody can use any more; called on a timer.
     pub async fn sweep(&self) -> Result<(), Error> {
         let now = self.now();
         let swept = self.store.sweep_expired(now).await?;
         let history_from = Moment(now.0.saturating_sub(HISTORY_KEPT_MS));
         let ended = self.store.sweep_archived(history_from, HISTORY_MAX).await?;
+        self.end_unknown_removals().await?;
         self.sweep_git().await?;
         tracing::debug!(swept, ended, "expired tokens and sessions, and old history, were forgotten");
         Ok(())

@@ -45,7 +45,7 @@ impl Interface {
         admission: Arc<Admission>,
         prefix: Option<PathPrefix>,
     ) -> Interface {
-        let api: Arc<dyn DeviceApi> = Arc::new(Devices::new(Arc::clone(&fleet), Dialect::Miaf));
+        let api = api(Arc::clone(&fleet));
         let router = router(&api, registry);
         Interface { fleet, api, router, admission, prefix }
     }
@@ -189,6 +189,11 @@ pub(super) struct Devices {
     dialect: Dialect,
 }
 
+/// The fleet as devices with SPIFFE identities see it, for whoever does without our listener.
+pub fn api(fleet: Arc<Fleet>) -> Arc<dyn DeviceApi> {
+    Arc::new(Devices::new(fleet, Dialect::Miaf))
+}
+
 impl Devices {
     pub(super) fn new(fleet: Arc<Fleet>, dialect: Dialect) -> Self {
         Devices { fleet, dialect }
@@ -202,6 +207,10 @@ impl DeviceApi for Devices {
 
     fn manifest(&self, client: &ClientId) -> Result<Arc<LiveManifest>, Outside> {
         self.fleet.manifest(client, self.dialect)
+    }
+
+    fn holds(&self, client: &ClientId, version: u64) {
+        self.fleet.client_holds(client, version);
     }
 
     fn manifest_changed<'a>(

@@ -109,10 +109,13 @@ async fn mi_g1_065_signatures_order_what_has_no_number() {
 async fn a_device_that_lost_its_count_is_heard_all_the_same() {
     let (world, id) = world_with_hello().await;
     world.say(numbered(id, 2, State::Installed, 900)).await;
-    let mut reborn = numbered(id, 2, State::Installing, 1);
-    reborn.detail.as_mut().unwrap().at = later(5000);
-    world.say(reborn).await;
-    assert_eq!(world.outlook(id).await.state, State::Installing);
+    // It begins anew with everything.
+    for (number, state) in [(1, State::Pending), (2, State::Installing)] {
+        let mut reborn = numbered(id, 2, state, number);
+        reborn.detail.as_mut().unwrap().at = later(5000 + number);
+        world.say(reborn).await;
+        assert_eq!(world.outlook(id).await.state, state);
+    }
 }
 
 #[tokio::test]

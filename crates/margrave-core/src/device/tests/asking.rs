@@ -243,3 +243,37 @@ fn a_server_that_makes_manifests_all_the_time_does_not_wear_the_disk_out() {
     // Eight at once, then one every ten seconds.
     assert!((60..=70).contains(&(version - 100)), "{}", version - 100);
 }
+
+/// A server that was restored from a backup shows less than this device holds, and cannot know it.
+#[test]
+fn a_server_of_an_older_past_hears_now_and_then_what_is_held() {
+    let mut world = polling();
+    world.publish(vec![workload(1, &["web"], "b")]);
+    world.run_until_converged();
+    let held = world.device.accepted().unwrap().version;
+    let (known, lost) = (workload(1, &["web"], "a"), workload(2, &["db"], "a"));
+    let entries = [&known, &lost]
+        .map(|w| Entry { id: w.id, document: Blob { digest: document(w).digest(), size: None } });
+    let bundle = Some(Blob { digest: Digest::of(b"bundle"), size: None });
+    for version in [held - 1, held, held] {
+        world.now = world.now.after(Duration::from_secs(601));
+        let manifest = Manifest::new(version, bundle, entries.to_vec()).unwrap();
+        let polled =
+            Polled::Manifest { manifest, body: Digest::of(&version.to_le_bytes()), held_open: false };
+        world.absorb(Event::Polled(Ok(polled.clone())));
+        let told: Vec<_> = world
+            .device
+            .outbox()
+            .waiting()
+            .map(|report| (report.assignment, report.adopted_version, report.detail.as_ref().unwrap().state))
+            .collect();
+        assert_eq!(told, [(id(1), held, State::Installed), (id(2), held, State::Deleted)]);
+        world.absorb(Event::Polled(Ok(polled)));
+        assert_eq!(world.device.outbox().len(), 2, "a replayed manifest does not fill the outbox");
+        assert_eq!(world.device.accepted().unwrap().version, held);
+        while let Some(report) = world.device.outbox().first().cloned() {
+            let sequence = report.detail.unwrap().sequence;
+            world.absorb(Event::Sent { sequence, result: Ok(()) });
+        }
+    }
+}

@@ -482,3 +482,77 @@ async fn mi_g2_007_documents_and_bundles_of_others_are_out_of_reach() {
     assert_eq!(world.fleet.document(&other, entry.id, entry.document.digest).await.unwrap(), None);
     assert_eq!(world.fleet.bundle(&other, manifest.bundle().unwrap().digest).await.unwrap(), None);
 }
+
+#[tokio::test]
+async fn a_device_with_another_manifest_of_the_same_number_gets_one_above_it() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    let version = world.version("line-1");
+    let before = world.workloads("line-1").await;
+    let installed = async |document: &'static [u8]| {
+        world
+            .report_with("greeter", "line-1", State::Installed, |report| {
+                report.detail.as_mut().unwrap().document = Some(Digest::of(document));
+            })
+            .await;
+    };
+    installed(b"of a past that was lost").await;
+    let above = world.version("line-1");
+    assert!(above > version + 1, "the device refuses {version} and takes {above}");
+    assert_eq!(world.workloads("line-1").await, before, "the same documents under a higher number");
+
+    // The same for something that only the lost past knew.
+    let unknown = Report {
+        assignment: AssignmentId::parse("00000000-0000-4000-8000-000000000000").unwrap(),
+        device: None,
+        adopted_version: above,
+        state: Reported::Installed,
+        fault: None,
+        components: vec![],
+        detail: Some(Detail {
+            state: State::Installed,
+            sequence: 900,
+            at: Moment(START),
+            document: Some(Digest::of(b"unknown")),
+            attempt: 0,
+            next_try: None,
+            reason: None,
+        }),
+        signed_at: None,
+    };
+    world.fleet.report(&client("line-1"), unknown.clone()).await.unwrap_err();
+    assert!(world.version("line-1") > above + 1);
+    let settled = world.version("line-1");
+    world.fleet.report(&client("line-1"), unknown).await.unwrap_err();
+    assert_eq!(world.version("line-1"), settled, "an old claim is not a new one");
+}
+
+#[tokio::test]
+async fn a_removal_of_what_the_device_never_had_ends_once_it_holds_the_manifest_without_it() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap();
+    let shown = async || world.fleet.device(&device("line-1")).await.unwrap().assignments.len();
+    world.pass(3600);
+    world.fleet.sweep().await.unwrap();
+    assert_eq!(shown().await, 1, "the device may have it and be away");
+    world.fleet.client_holds(&client("line-1"), world.version("line-1"));
+    world.fleet.sweep().await.unwrap();
+    assert_eq!(shown().await, 1, "it may be about to say so");
+    world.pass(3600);
+    world.fleet.sweep().await.unwrap();
+    assert_eq!(shown().await, 0);
+    assert!(world.fleet.deployments().await.unwrap().is_empty());
+
+    // What the device says it is removing is waited for.
+    world.put("other", on(&["line-1"])).await.unwrap();
+    world.report("other", "line-1", State::Installed).await;
+    world.fleet.remove_deployment(&ann(), &name("other"), None).await.unwrap();
+    world.report("other", "line-1", State::Deleting).await;
+    world.fleet.client_holds(&client("line-1"), world.version("line-1"));
+    world.pass(7200);
+    world.fleet.sweep().await.unwrap();
+    assert_eq!(shown().await, 1);
+}

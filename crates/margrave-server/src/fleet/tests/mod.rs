@@ -336,6 +336,7 @@ async fn open(data: &tempfile::TempDir, registry: &Arc<Registry>, clock: &Arc<At
         git_directory: data.path().join("git"),
         web_names: vec!["server.example".into(), "10.0.0.5".into()],
         web_authority: "authority".into(),
+        naming: Naming::random(),
     };
     let clock = Clock::new(move || Moment(clock.load(Ordering::Relaxed)));
     Fleet::open(store, registry.clone(), clock, options).await.unwrap()

@@ -1,0 +1,122 @@
+//! What can go wrong, by name, and how often it did.
+
+use std::collections::BTreeMap;
+
+/// Everything that the world does to server and devices; counted, so that a run can say what it tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    RequestLost,
+    AnswerLost,
+    Delayed,
+    Duplicated,
+    Late,
+    Cut,
+    Corrupted,
+    Replayed,
+    Outage,
+    ServerRestarted,
+    ServerRestored,
+    CertificateExpired,
+    ClockJumped,
+    AgentKilled,
+    WriteLost,
+    WriteTorn,
+    DocumentDamaged,
+    DiskFull,
+    PowerCut,
+    EngineAway,
+    ActFailed,
+    ActHung,
+    SaidDoneWasNot,
+    SaidFailedWasDone,
+    LookedWrong,
+    ContainerKilled,
+    ContainerRemoved,
+    ContainerChanged,
+    ContainerAdded,
+    ContainerIll,
+}
+
+impl Fault {
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::RequestLost => "request lost",
+            Fault::AnswerLost => "answer lost",
+            Fault::Delayed => "message delayed",
+            Fault::Duplicated => "request duplicated",
+            Fault::Late => "old request arrived late",
+            Fault::Cut => "body cut",
+            Fault::Corrupted => "bytes corrupted",
+            Fault::Replayed => "old manifest replayed",
+            Fault::Outage => "network outage",
+            Fault::ServerRestarted => "server restarted",
+            Fault::ServerRestored => "server restored from a backup",
+            Fault::CertificateExpired => "certificate expired",
+            Fault::ClockJumped => "clock jumped",
+            Fault::AgentKilled => "agent killed",
+            Fault::WriteLost => "ledger write lost",
+            Fault::WriteTorn => "ledger write torn",
+            Fault::DocumentDamaged => "document damaged on disk",
+            Fault::DiskFull => "disk full",
+            Fault::PowerCut => "power cut",
+            Fault::EngineAway => "engine away",
+            Fault::ActFailed => "act failed",
+            Fault::ActHung => "act hung",
+            Fault::SaidDoneWasNot => "said done, was not",
+            Fault::SaidFailedWasDone => "said failed, was done",
+            Fault::LookedWrong => "look was wrong",
+            Fault::ContainerKilled => "container killed by hand",
+            Fault::ContainerRemoved => "container removed by hand",
+            Fault::ContainerChanged => "container changed by hand",
+            Fault::ContainerAdded => "container added by hand",
+            Fault::ContainerIll => "container fell ill",
+        }
+    }
+
+    /// Whether it makes honest work on a component fail, so that giving an update up may be right.
+    pub fn hurts_work(self) -> bool {
+        matches!(
+            self,
+            Fault::DiskFull
+                | Fault::PowerCut
+                | Fault::EngineAway
+                | Fault::ActFailed
+                | Fault::ActHung
+                | Fault::SaidDoneWasNot
+                | Fault::SaidFailedWasDone
+                | Fault::LookedWrong
+                | Fault::ContainerKilled
+                | Fault::ContainerRemoved
+                | Fault::ContainerChanged
+                | Fault::ContainerIll
+        )
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Tally(BTreeMap<Fault, u64>);
+
+impl Tally {
+    pub fn note(&mut self, fault: Fault) {
+        *self.0.entry(fault).or_default() += 1;
+    }
+
+    pub fn add(&mut self, other: &Tally) {
+        for (fault, count) in &other.0 {
+            *self.0.entry(*fault).or_default() += count;
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
+        self.0.iter().map(|(fault, count)| (*fault, *count))
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Whether anything happened that may make work on components fail.
+    pub fn hurt_work(&self) -> bool {
+        self.0.keys().any(|fault| fault.hurts_work())
+    }
+}

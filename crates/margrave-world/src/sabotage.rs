@@ -1,0 +1,80 @@
+//! Deliberate bugs, told by the simulated parts and the shell around the core: they prove that the checks bite.
+
+use crate::check::Check;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sabotage {
+    /// The shell acts before the intent is on disk.
+    ActsBeforeWriting,
+    /// The shell hands another order to the runtime than the one that was verified.
+    RunsUnverified,
+    /// The engine throws volumes away when it replaces a container.
+    UpdateDeletesVolumes,
+    /// The shell restarts every container when the server answers again.
+    RestartsOnReconnect,
+    /// The engine starts the new container and leaves the old one running.
+    StartsBesideOld,
+    /// The shell tells the core that a component is up without asking the runtime.
+    ClaimsInstalled,
+    /// The ledger comes back from a crash as it was some writes ago.
+    LedgerForgets,
+    /// Somebody on the way gives an old manifest a new number.
+    ReplayRenumbered,
+    /// The shell says that reports were sent, and sends none of some.
+    DropsReports,
+    /// Somebody on the way gives an old report a new number.
+    LateReportRenumbered,
+    /// The ledger comes back from a crash with an assignment in another state.
+    StateSkips,
+    /// The engine says that something is removed, hides it, and lets it run.
+    HidesRemoved,
+    /// The shell takes a refusal for an empty manifest.
+    RefusalDeletes,
+    /// The shell stops what runs when its certificate expires.
+    StopsOnExpiry,
+    /// The shell loses the outcome of what failed.
+    LosesOutcomes,
+}
+
+pub const SABOTAGES: &[Sabotage] = &[
+    Sabotage::ActsBeforeWriting,
+    Sabotage::RunsUnverified,
+    Sabotage::UpdateDeletesVolumes,
+    Sabotage::RestartsOnReconnect,
+    Sabotage::StartsBesideOld,
+    Sabotage::ClaimsInstalled,
+    Sabotage::LedgerForgets,
+    Sabotage::ReplayRenumbered,
+    Sabotage::DropsReports,
+    Sabotage::LateReportRenumbered,
+    Sabotage::StateSkips,
+    Sabotage::HidesRemoved,
+    Sabotage::RefusalDeletes,
+    Sabotage::StopsOnExpiry,
+    Sabotage::LosesOutcomes,
+];
+
+impl Sabotage {
+    /// The check that has to catch it.
+    pub fn caught_by(self) -> Check {
+        match self {
+            Sabotage::ActsBeforeWriting => Check::IntentFirst,
+            Sabotage::RunsUnverified => Check::NothingUnverifiedRuns,
+            Sabotage::UpdateDeletesVolumes => Check::VolumesSurvive,
+            Sabotage::RestartsOnReconnect | Sabotage::StopsOnExpiry => Check::AsDesiredIsLeftAlone,
+            Sabotage::StartsBesideOld => Check::NeverTwoVersions,
+            Sabotage::ClaimsInstalled => Check::InstalledIsBacked,
+            Sabotage::LedgerForgets => Check::VersionNeverGoesBack,
+            Sabotage::ReplayRenumbered | Sabotage::RefusalDeletes => Check::AcceptedWasPublished,
+            Sabotage::DropsReports => Check::LatestReportArrives,
+            Sabotage::LateReportRenumbered => Check::PictureIsTheDevices,
+            Sabotage::StateSkips => Check::OnlyLegalTransitions,
+            Sabotage::HidesRemoved => Check::RunsWhatIsWanted,
+            Sabotage::LosesOutcomes => Check::Converges,
+        }
+    }
+
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+}

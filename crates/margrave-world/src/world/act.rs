@@ -1,0 +1,266 @@
+//! What the engine is asked for: takes time, fails, hangs and lies.
+
+use std::time::Duration;
+
+use margrave_core::device::{Action, Event, Health, Observation, Order};
+use margrave_core::parameters::ParameterValue;
+use margrave_core::report::{Failure, FailureCode};
+
+use super::machine::{Doing, Fate};
+use super::shell::outcome;
+use super::{Happening, World};
+use crate::check::Violation;
+use crate::engine::Vices;
+use crate::fault::Fault;
+use crate::sabotage::Sabotage;
+
+/// How long it takes until somebody loses patience with an act that hangs.
+const HANGS_FOR: Duration = Duration::from_secs(300);
+
+impl World {
+    fn vices(&self) -> Vices {
+        Vices {
+            deletes_volumes: self.sabotage == Some(Sabotage::UpdateDeletesVolumes),
+            keeps_old: self.sabotage == Some(Sabotage::StartsBesideOld),
+            hides_removed: self.sabotage == Some(Sabotage::HidesRemoved),
+        }
+    }
+
+    fn is_away(&self, at: usize) -> bool {
+        self.machines[at].engine.away_until > self.now
+    }
+
+    fn fate(&mut self, action: &Action) -> Fate {
+        let rates = self.rates;
+        let codes: &[FailureCode] = match action {
+            Action::Prefetch(_) => {
+                &[FailureCode::PullFailed, FailureCode::PullNotFound, FailureCode::DiskFull]
+            }
+            Action::Apply(_) => {
+                &[FailureCode::StartFailed, FailureCode::CreateFailed, FailureCode::RuntimeUnreachable]
+            }
+            Action::Remove { .. } => &[FailureCode::RemoveFailed, FailureCode::RuntimeUnreachable],
+            _ => return Fate::Honest,
+        };
+        let fate = if self.dice.hit(rates.act_failed) {
+            Fate::Fails(self.dice.pick(codes))
+        } else if self.dice.hit(rates.act_hung) {
+            Fate::Hangs
+        } else if self.dice.hit(rates.said_done) {
+            Fate::SaysDone
+        } else if self.dice.hit(rates.said_failed) {
+            Fate::SaysFailed
+        } else {
+            Fate::Honest
+        };
+        match fate {
+            Fate::Honest => {}
+            Fate::Fails(_) => self.tally.note(Fault::ActFailed),
+            Fate::Hangs => self.tally.note(Fault::ActHung),
+            Fate::SaysDone => self.tally.note(Fault::SaidDoneWasNot),
+            Fate::SaysFailed => self.tally.note(Fault::SaidFailedWasDone),
+        }
+        fate
+    }
+
+    pub(super) fn start_act(&mut self, at: usize, ticket: u64) {
+        let action = self.machines[at].under_way[&ticket].action.clone();
+        if self.is_away(at) {
+            let event = outcome(&action, "the engine does not answer", FailureCode::RuntimeUnreachable);
+            let life = self.machines[at].life;
+            let pause = self.dice.millis(50, 500);
+            let event = Box::new(event);
+            return self.after(pause, Happening::Outcome { device: at, life, ticket, event });
+        }
+        if let (Action::Apply(order), Some(Sabotage::ClaimsInstalled)) = (&action, self.sabotage) {
+            let event = applied(order, Ok(()));
+            return self.end_soon(at, ticket, event);
+        }
+        let fate = self.fate(&action);
+        let warm_up = self.dice.millis(300, 20_000);
+        let (switch, end) = match &action {
+            Action::Observe => (None, self.dice.millis(10, 300)),
+            Action::Prefetch(_) => (None, self.dice.millis(50, 10_000)),
+            Action::Remove { .. } => (None, self.dice.millis(200, 4000)),
+            _ => {
+                let switch = self.dice.millis(100, 2000);
+                (Some(switch), switch + warm_up)
+            }
+        };
+        let end = if fate == Fate::Hangs { HANGS_FOR } else { end };
+        let life = self.machines[at].life;
+        let doing = self.machines[at].under_way.get_mut(&ticket).expect("it is under way");
+        (doing.fate, doing.warm_up) = (fate, warm_up);
+        if let Some(switch) = switch {
+            self.after(switch, Happening::Switch { device: at, life, ticket });
+        }
+        self.after(end, Happening::Acted { device: at, life, ticket });
+    }
+
+    /// The old container goes and the new one comes.
+    pub(super) fn switch(&mut self, at: usize, life: u64, ticket: u64) -> Result<(), Violation> {
+        if !self.machines[at].is(life) || self.is_away(at) {
+            return Ok(());
+        }
+        let Some(doing) = self.machines[at].under_way.get(&ticket).cloned() else { return Ok(()) };
+        let reached = match doing.fate {
+            Fate::Honest | Fate::SaysFailed => true,
+            Fate::SaysDone => false,
+            Fate::Fails(_) | Fate::Hangs => self.dice.hit(0.5),
+        };
+        if reached { self.put_up(at, &doing) } else { Ok(()) }
+    }
+
+    fn put_up(&mut self, at: usize, doing: &Doing) -> Result<(), Violation> {
+        let Action::Apply(order) = &doing.action else { return Ok(()) };
+        let mut order = order.clone();
+        if self.sabotage == Some(Sabotage::RunsUnverified) {
+            order.values.push(("EXTRA".to_owned(), ParameterValue::Text("unverified".to_owned())));
+        }
+        let (now, vices) = (self.now, self.vices());
+        let touched = self.machines[at].engine.switch(&order, now, doing.warm_up, vices);
+        self.stir(at);
+        self.check_touched(at, touched)
+    }
+
+    /// An act of the engine ends.
+    pub(super) fn acted(&mut self, at: usize, life: u64, ticket: u64) -> Result<(), Violation> {
+        if !self.machines[at].is(life) {
+            return Ok(());
+        }
+        let Some(doing) = self.machines[at].under_way.get(&ticket).cloned() else { return Ok(()) };
+        let event = if self.is_away(at) {
+            outcome(&doing.action, "the engine went away", FailureCode::RuntimeUnreachable)
+        } else {
+            match (doing.fate, &doing.action) {
+                (Fate::Honest | Fate::SaysFailed, action) => {
+                    let event = self.carry_out(at, action.clone())?;
+                    match doing.fate {
+                        Fate::SaysFailed => {
+                            outcome(action, "it is said to have failed", FailureCode::StartFailed)
+                        }
+                        _ => event,
+                    }
+                }
+                (Fate::Fails(code), action) => outcome(action, "it failed", code),
+                (Fate::Hangs, action) => outcome(action, "It took too long.", FailureCode::Timeout),
+                (Fate::SaysDone, action) => done(action),
+            }
+        };
+        let failed =
+            matches!(&event, Event::Applied { result: Err(_), .. } | Event::Removed { result: Err(_), .. });
+        if failed && self.sabotage == Some(Sabotage::LosesOutcomes) {
+            return Ok(());
+        }
+        self.note_words(at, &event);
+        self.finish(at, ticket, event)
+    }
+
+    /// What is done at the end of an act, honestly.
+    fn carry_out(&mut self, at: usize, action: Action) -> Result<Event, Violation> {
+        let (now, vices) = (self.now, self.vices());
+        let wrong = matches!(action, Action::Observe) && self.dice.hit(self.rates.looked_wrong);
+        let machine = &mut self.machines[at];
+        Ok(match action {
+            Action::Observe => {
+                let mut seen = machine.engine.look(now);
+                if wrong && !seen.is_empty() {
+                    self.tally.note(Fault::LookedWrong);
+                    let at = self.dice.below(seen.len());
+                    match self.dice.hit(0.5) {
+                        true => drop(seen.remove(at)),
+                        false => seen[at].health = Health::Unhealthy("it is said to be ill".to_owned()),
+                    }
+                }
+                Event::Observed(Ok(seen))
+            }
+            Action::Apply(order) => {
+                let verdict = machine.engine.verdict(&order, now);
+                applied(&order, verdict)
+            }
+            Action::Remove { assignment, component, .. } => {
+                let touched = machine.engine.remove(assignment, &component, now, vices);
+                self.stir(at);
+                self.check_touched(at, touched)?;
+                Event::Removed { assignment, component, result: Ok(()) }
+            }
+            other => done(&other),
+        })
+    }
+
+    /// The agent died, and what it had asked for was done all the same.
+    pub(super) fn complete_unheard(&mut self, at: usize, doing: &Doing) {
+        let (now, vices) = (self.now, self.vices());
+        if self.is_away(at) || doing.fate != Fate::Honest {
+            return;
+        }
+        let engine = &mut self.machines[at].engine;
+        // What it stops here was asked for, and judged, while the agent lived.
+        match &doing.action {
+            Action::Apply(order) => drop(engine.switch(order, now, doing.warm_up, vices)),
+            Action::Remove { assignment, component, .. } => {
+                drop(engine.remove(*assignment, component, now, vices));
+            }
+            _ => {}
+        }
+    }
+
+    /// Something happened to a container; a watching agent hears of it.
+    pub(super) fn stir(&mut self, at: usize) {
+        if self.machines[at].is_up() && !self.is_away(at) {
+            let life = self.machines[at].life;
+            self.after(Duration::from_millis(100), Happening::Stir { device: at, life });
+        }
+    }
+
+    /// Remembers what the runtime said, to hold the device's reports against.
+    fn note_words(&mut self, at: usize, event: &Event) {
+        let words = &mut self.machines[at].memory.words;
+        match event {
+            Event::Applied { assignment, component, fingerprint, result } => {
+                words.retain(|(a, c, print)| a != assignment || c != component || print == fingerprint);
+                let word = (*assignment, component.clone(), *fingerprint);
+                match result {
+                    Ok(()) => words.insert(word),
+                    Err(_) => words.remove(&word),
+                };
+            }
+            Event::Removed { assignment, component, result: Ok(()) } => {
+                words.retain(|(a, c, _)| a != assignment || c != component);
+            }
+            Event::Observed(Ok(seen)) => {
+                for Observation { assignment, component, fingerprint, health } in seen {
+                    if let (Some(fingerprint), Health::Healthy) = (fingerprint, health) {
+                        words.insert((*assignment, component.clone(), *fingerprint));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn applied(order: &Order, result: Result<(), Failure>) -> Event {
+    Event::Applied {
+        assignment: order.assignment,
+        component: order.component.clone(),
+        fingerprint: order.fingerprint(),
+        result,
+    }
+}
+
+/// What an action comes to that is said to be done.
+fn done(action: &Action) -> Event {
+    match action {
+        Action::Prefetch(order) => Event::Prefetched {
+            assignment: order.assignment,
+            component: order.component.clone(),
+            result: Ok(()),
+        },
+        Action::Apply(order) => applied(order, Ok(())),
+        Action::Remove { assignment, component, .. } => {
+            Event::Removed { assignment: *assignment, component: component.clone(), result: Ok(()) }
+        }
+        other => outcome(other, "not asked of an engine", FailureCode::RuntimeMissing),
+    }
+}

@@ -1,0 +1,194 @@
+//! What must hold once nothing goes wrong any more.
+
+use std::collections::BTreeMap;
+
+use margrave_core::device::{Assignment, Health, Order};
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, ComponentName};
+use margrave_core::lifecycle::State;
+use margrave_core::observed::Verdict;
+use margrave_store::AssignmentRecord;
+
+use super::shell::short;
+use super::{Machine, World, broken};
+use crate::check::{Check, Violation};
+
+impl World {
+    /// The first thing that is not yet as it should be.
+    pub(super) async fn settled(&self) -> Result<(), Violation> {
+        for at in 0..self.machines.len() {
+            self.device_settled(at)?;
+            self.server_agrees(at).await?;
+        }
+        Ok(())
+    }
+
+    fn facts(&self, at: usize, document: Option<Digest>) -> (bool, bool) {
+        let facts = document.and_then(|document| self.published[at].documents.get(&document));
+        facts.map_or((false, true), |facts| (facts.bad, facts.goes_back))
+    }
+
+    fn device_settled(&self, at: usize) -> Result<(), Violation> {
+        let machine = &self.machines[at];
+        let fails = |check, what: String| Err(Violation::of(check, &machine.name, what));
+        let wanted = self.server.as_ref().and_then(|server| server.manifest(&machine.client));
+        let Some(wanted) = wanted else {
+            return fails(Check::Converges, "the server is not there".to_owned());
+        };
+        let held = machine.device.accepted();
+        if held.is_none_or(|held| held.body != wanted.digest) {
+            let what = format!(
+                "the server shows version {}, the device holds {:?}; {:?}",
+                wanted.version,
+                held.map(|held| held.version),
+                machine.device.contact()
+            );
+            return fails(Check::Converges, what);
+        }
+        for (id, assignment) in machine.device.assignments() {
+            self.assignment_settled(at, *id, assignment)?;
+        }
+        self.runs_what_is_wanted(at)?;
+        if !machine.device.outbox().is_empty() {
+            return fails(
+                Check::LatestReportArrives,
+                format!("{} reports wait", machine.device.outbox().len()),
+            );
+        }
+        Ok(())
+    }
+
+    fn assignment_settled(
+        &self,
+        at: usize,
+        id: AssignmentId,
+        assignment: &Assignment,
+    ) -> Result<(), Violation> {
+        let machine = &self.machines[at];
+        let state = assignment.state;
+        let told = || format!("{} is {state}: {:?}", short(id), assignment.failure);
+        let fails = |check, what: String| Err(Violation::of(check, &machine.name, what));
+        let Some(wanted) = assignment.wanted else { return fails(Check::Converges, told()) };
+        let (bad, goes_back) = self.facts(at, Some(wanted));
+        // Work failed now and then without being to blame, so that giving up can be right.
+        let excused = self.tally.hurt_work();
+        let gave_up = assignment.gave_up().is_some();
+        if bad {
+            let good = assignment.good.filter(|good| *good != wanted && !self.facts(at, Some(*good)).0);
+            let back = state == State::Installed && gave_up;
+            if goes_back && good.is_some() && !excused && !back {
+                return fails(Check::FailedUpdateGoesBack, told());
+            }
+            return Ok(());
+        }
+        match state {
+            State::Installed if assignment.held == Some(wanted) => Ok(()),
+            State::Installed | State::Failed if gave_up && excused => Ok(()),
+            _ => fails(Check::Converges, told()),
+        }
+    }
+
+    fn runs_what_is_wanted(&self, at: usize) -> Result<(), Violation> {
+        let machine = &self.machines[at];
+        let fails = |what: String| Err(Violation::of(Check::RunsWhatIsWanted, &machine.name, what));
+        let mut wanted: BTreeMap<(AssignmentId, ComponentName), (Digest, bool)> = BTreeMap::new();
+        for (id, assignment) in machine.device.assignments() {
+            let (bad, _) = self.facts(at, assignment.held);
+            match assignment.held.and_then(|held| machine.device.reading(&held)) {
+                Some(Ok(workload)) if assignment.state == State::Installed => {
+                    for order in Order::of(workload) {
+                        wanted.insert((*id, order.component.clone()), (order.fingerprint(), bad));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for container in machine.engine.containers() {
+            let key = (container.assignment, container.component.clone());
+            let name = format!("{}/{}", short(container.assignment), container.component);
+            let of = machine.device.assignments().get(&container.assignment);
+            match (of, wanted.remove(&key)) {
+                (None, _) => return fails(format!("{name} runs, and nobody wants it")),
+                // What was gone back to is in no manifest: if the disk loses its document, nobody knows any more what it is.
+                (Some(assignment), None)
+                    if assignment.held.is_none_or(|held| machine.device.reading(&held).is_none()) => {}
+                (Some(assignment), None) if assignment.state == State::Installed => {
+                    return fails(format!("{name} is in no document"));
+                }
+                // What failed leaves what it had got to.
+                (Some(_), None) => {}
+                (Some(_), Some((print, bad))) => {
+                    let well = container.health(self.now) == Health::Healthy;
+                    if container.fingerprint != Some(print) || !(well || bad) {
+                        return fails(format!("{name} is {:?}", container.health(self.now)));
+                    }
+                }
+            }
+        }
+        match wanted.into_iter().next() {
+            Some(((id, component), _)) => fails(format!("{}/{component} does not run", short(id))),
+            None => Ok(()),
+        }
+    }
+
+    async fn server_agrees(&self, at: usize) -> Result<(), Violation> {
+        let machine = &self.machines[at];
+        let Some(server) = &self.server else { return Ok(()) };
+        let records = server.picture(&machine.client).await.map_err(broken)?;
+        let fails = |check, what: String| Err(Violation::of(check, &machine.name, what));
+        for (id, assignment) in machine.device.assignments() {
+            let id = *id;
+            let Some(record) = records.iter().find(|record| record.id == id) else {
+                return fails(Check::ServerAgrees, format!("the server does not know {}", short(id)));
+            };
+            let newest = newest(machine, id);
+            let observed = record.observed.as_ref();
+            let detail = observed.and_then(|observed| observed.report.detail.as_ref());
+            // Nobody says again what was heard once, and a server that was restored does not know what it has forgotten.
+            let forgotten = machine.memory.said_before;
+            if forgotten > 0 && newest.is_none_or(|newest| newest <= forgotten) {
+                continue;
+            }
+            if detail.map(|detail| detail.sequence) != newest {
+                let shown = detail.map(|detail| (detail.sequence, detail.state));
+                let what = format!("{}: newest is #{newest:?}, the server shows {shown:?}", short(id));
+                return fails(Check::LatestReportArrives, what);
+            }
+            let outlook = record.outlook();
+            let as_wanted = assignment.state == State::Installed && assignment.wanted == assignment.held;
+            let gave_up = assignment.gave_up().is_some();
+            let verdict_fits = match (as_wanted, gave_up) {
+                (true, _) => outlook.verdict == Verdict::Converged,
+                (false, true) => outlook.verdict == Verdict::Failed,
+                (false, false) => outlook.verdict != Verdict::Converged,
+            };
+            if outlook.state != assignment.state || !verdict_fits {
+                let what = format!("{} is {}, the server says {outlook:?}", short(id), assignment.state);
+                return fails(Check::ServerAgrees, what);
+            }
+        }
+        // What a device said in a past that the server has lost, it does not say again.
+        let forgotten = |record: &AssignmentRecord| {
+            self.pasts > 0
+                && record.observed.as_ref().is_some_and(|observed| observed.state == State::Deleting)
+        };
+        let lost = records
+            .iter()
+            .find(|record| !machine.device.assignments().contains_key(&record.id) && !forgotten(record));
+        match lost {
+            Some(record) => {
+                let what = format!(
+                    "the server waits for {} ({:?}), which the device does not have",
+                    short(record.id),
+                    record.outlook()
+                );
+                fails(Check::ServerAgrees, what)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn newest(machine: &Machine, id: AssignmentId) -> Option<u64> {
+    machine.memory.newest.get(&id)?.last().copied()
+}

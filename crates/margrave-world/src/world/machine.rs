@@ -1,0 +1,161 @@
+//! One device of the world: its process, its disk, its engine, and what the checks remember of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use margrave_core::device::{Action, Device, Settings};
+use margrave_core::digest::Digest;
+use margrave_core::id::{AssignmentId, ClientId, ComponentName, DeviceId};
+use margrave_core::lifecycle::State;
+use margrave_core::moment::Moment;
+use margrave_core::report::FailureCode;
+
+use crate::disk::Disk;
+use crate::engine::Engine;
+use crate::server::client;
+use crate::upstream::{Fetch, Own, Reply, Urls};
+
+/// What an act of the engine comes to, and whether the agent hears the truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Honest,
+    Fails(FailureCode),
+    Hangs,
+    SaysDone,
+    SaysFailed,
+}
+
+/// Something that a process has begun.
+#[derive(Debug, Clone)]
+pub(crate) struct Doing {
+    pub(crate) action: Action,
+    pub(crate) exchange: u64,
+    pub(crate) fetch: Option<Fetch>,
+    pub(crate) fate: Fate,
+    pub(crate) warm_up: Duration,
+}
+
+/// What the checks know of a device beside what it says of itself.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// The state that was last told of each assignment.
+    pub(crate) told: BTreeMap<AssignmentId, State>,
+    /// The numbers of the reports of each, ascending.
+    pub(crate) newest: BTreeMap<AssignmentId, Vec<u64>>,
+    pub(crate) sequence: u64,
+    /// Every report that was ever made, by its bytes.
+    pub(crate) made: BTreeSet<Digest>,
+    /// What the runtime said is up, and was not said to be down since.
+    pub(crate) words: BTreeSet<(AssignmentId, ComponentName, Digest)>,
+    pub(crate) version: u64,
+    /// Volumes that there ever were.
+    pub(crate) volumes: BTreeMap<(AssignmentId, ComponentName), u64>,
+    /// The report that the server's picture shows, by assignment.
+    pub(crate) pictured: BTreeMap<AssignmentId, (u64, u64)>,
+    pub(crate) pictured_past: u64,
+    /// Reports that the server took, and polls that it answered, in their order.
+    pub(crate) heard: Vec<u64>,
+    pub(crate) polls: u64,
+    /// How many it had answered when the newest manifest was accepted.
+    pub(crate) polls_to_accept: u64,
+    /// What was said up to here may have been heard by a server that has forgotten it.
+    pub(crate) said_before: u64,
+}
+
+pub(crate) struct Machine {
+    pub(crate) client: ClientId,
+    pub(crate) name: DeviceId,
+    pub(crate) settings: Settings,
+    pub(crate) own: Own,
+    pub(crate) disk: Disk,
+    pub(crate) engine: Engine,
+    /// The agent's memory, while it runs.
+    pub(crate) device: Device,
+    up: bool,
+    /// Which process of the agent this is.
+    pub(crate) life: u64,
+    /// Which life of the machine this is.
+    pub(crate) boots: u64,
+    /// How far its clock is off, in milliseconds.
+    pub(crate) offset: i64,
+    pub(crate) under_way: BTreeMap<u64, Doing>,
+    pub(crate) ticket: u64,
+    pub(crate) exchange: u64,
+    pub(crate) wake_number: u64,
+    pub(crate) urls: Urls,
+    pub(crate) outage_until: Moment,
+    pub(crate) expired: bool,
+    pub(crate) stirring: bool,
+    /// Manifests that it was ever answered with.
+    pub(crate) history: Vec<Reply>,
+    pub(crate) memory: Memory,
+}
+
+impl Machine {
+    pub(crate) fn new(at: usize, scratch: &Path, patient: bool) -> anyhow::Result<Machine> {
+        let client = client(at);
+        let name = DeviceId::parse(client.as_str())?;
+        let mut settings = Settings::new(name.clone());
+        if !patient {
+            settings.poll_wait = Duration::ZERO;
+        }
+        let (disk, _) = Disk::open(&scratch.join(client.as_str()))?;
+        Ok(Machine {
+            own: Own::new(&name),
+            client,
+            name,
+            settings,
+            disk,
+            engine: Engine::default(),
+            device: Device::blank(),
+            up: false,
+            life: 0,
+            boots: 1,
+            offset: 0,
+            under_way: BTreeMap::new(),
+            ticket: 0,
+            exchange: 0,
+            wake_number: 0,
+            urls: Urls::new(),
+            outage_until: Moment(0),
+            expired: false,
+            stirring: false,
+            history: vec![],
+            memory: Memory::default(),
+        })
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Whether this process is the one that runs.
+    pub(crate) fn is(&self, life: u64) -> bool {
+        self.up && self.life == life
+    }
+
+    pub(crate) fn started(&mut self, device: Device) {
+        self.device = device;
+        self.up = true;
+    }
+
+    /// The process is gone, and all that it was doing with it.
+    pub(crate) fn ended(&mut self) -> Vec<Doing> {
+        self.up = false;
+        self.life += 1;
+        self.device = Device::blank();
+        self.urls.clear();
+        self.stirring = false;
+        std::mem::take(&mut self.under_way).into_values().collect()
+    }
+
+    /// What its clock says.
+    pub(crate) fn local(&self, now: Moment) -> Moment {
+        Moment(now.0.saturating_add_signed(self.offset))
+    }
+
+    pub(crate) fn open(&mut self, ticket: u64, exchange: u64) -> Option<&mut Doing> {
+        self.under_way.get_mut(&ticket).filter(|doing| doing.exchange == exchange)
+    }
+}

@@ -1,0 +1,357 @@
+//! One world: a server, its devices, and everything that goes wrong between them, in virtual time.
+//!
+//! One clock and one queue of happenings; nothing else decides what comes next. The parts: `shell.rs` is a device's
+//! loop around the core, `network.rs` carries requests and answers, `act.rs` what the engine is asked for,
+//! `incident.rs` what breaks at a time, `intent.rs` what operators want, `promise.rs` and `ending.rs` what must hold.
+
+mod act;
+mod ending;
+mod incident;
+mod intent;
+mod machine;
+mod network;
+mod offline;
+mod promise;
+mod shell;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use margrave_core::device::Event;
+use margrave_core::moment::Moment;
+use tempfile::TempDir;
+
+use crate::check::{Check, Violation};
+use crate::dice::Dice;
+use crate::fault::Tally;
+use crate::plan::{Incident, Plan, Rates};
+use crate::sabotage::Sabotage;
+use crate::server::{BEGINNING, Down, Held, Server, scratch};
+use crate::story::Story;
+use crate::upstream::{Ask, Reply};
+
+pub(crate) use machine::Machine;
+pub use offline::Offline;
+use promise::Published;
+
+/// How long a world may take to come to rest once nothing goes wrong any more.
+const REST_WITHIN: Duration = Duration::from_secs(2 * 3600);
+/// Having come to rest, it has to stay so.
+const REST_LASTS: Duration = Duration::from_secs(120);
+const LOOK_EVERY: Duration = Duration::from_secs(20);
+const SWEEP_EVERY: Duration = Duration::from_secs(300);
+
+/// What comes next, at a time.
+pub(crate) enum Happening {
+    Wake { device: usize, number: u64 },
+    Boot { device: usize },
+    Arrive { leg: Leg, ask: Ask, echo: bool },
+    Answer { leg: Leg, answer: Result<Reply, String> },
+    GiveUp { leg: Leg },
+    HoldOver { leg: Leg },
+    Switch { device: usize, life: u64, ticket: u64 },
+    Acted { device: usize, life: u64, ticket: u64 },
+    Outcome { device: usize, life: u64, ticket: u64, event: Box<Event> },
+    Stir { device: usize, life: u64 },
+    Renewed { device: usize },
+    SpaceFreed { device: usize },
+    Incident { device: usize, incident: Incident },
+    ServerUp,
+    Intent,
+    Sweep,
+}
+
+/// One exchange of one process of one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Leg {
+    pub(crate) device: usize,
+    pub(crate) life: u64,
+    pub(crate) ticket: u64,
+    pub(crate) exchange: u64,
+}
+
+struct Scheduled {
+    at: Moment,
+    number: u64,
+    what: Happening,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// A poll that the server holds.
+struct Hold {
+    leg: Leg,
+    held: Held,
+}
+
+/// What became of a seed.
+#[derive(Debug)]
+pub struct Outcome {
+    pub seed: u64,
+    pub weather: &'static str,
+    pub violation: Option<Violation>,
+    pub story: Vec<String>,
+    /// Of every line of the story; the same for the same seed.
+    pub digest: u64,
+    /// Lines of the story.
+    pub steps: u64,
+    pub device_time: Duration,
+    pub faults: Tally,
+}
+
+pub struct World {
+    pub(crate) now: Moment,
+    queue: BinaryHeap<Reverse<Scheduled>>,
+    number: u64,
+    pub(crate) dice: Dice,
+    pub(crate) rates: Rates,
+    pub(crate) story: Story,
+    pub(crate) tally: Tally,
+    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) server: Option<Server>,
+    down: Option<Down>,
+    backups: usize,
+    restore: bool,
+    /// How often the server's memory was replaced by an older one.
+    pub(crate) pasts: u64,
+    pub(crate) machines: Vec<Machine>,
+    holds: Vec<Hold>,
+    pub(crate) published: Vec<Published>,
+    sweep_every: Duration,
+    plan: Plan,
+    _scratch: TempDir,
+}
+
+impl World {
+    /// Lives through a seed.
+    pub async fn live(seed: u64, sabotage: Option<Sabotage>, whole_story: bool) -> anyhow::Result<Outcome> {
+        let mut dice = Dice::new(seed);
+        let plan = Plan::of(&mut dice.fork());
+        let mut world = World::new(seed, plan, dice, sabotage, whole_story).await?;
+        let lived = world.run().await;
+        Ok(world.end(seed, lived))
+    }
+
+    pub(crate) async fn new(
+        seed: u64,
+        plan: Plan,
+        dice: Dice,
+        sabotage: Option<Sabotage>,
+        whole_story: bool,
+    ) -> anyhow::Result<World> {
+        let scratch = scratch()?;
+        let server = Down::fresh(scratch.path(), seed)?.start(BEGINNING).await?;
+        let mut machines = vec![];
+        for at in 0..plan.devices {
+            machines.push(Machine::new(at, scratch.path(), plan.patient[at])?);
+        }
+        Ok(World {
+            now: BEGINNING,
+            queue: BinaryHeap::new(),
+            number: 0,
+            dice,
+            rates: plan.rates,
+            story: Story::new(BEGINNING, whole_story),
+            tally: Tally::default(),
+            sabotage,
+            server: Some(server),
+            down: None,
+            backups: 0,
+            restore: false,
+            pasts: 0,
+            published: (0..plan.devices).map(|_| Published::default()).collect(),
+            machines,
+            holds: vec![],
+            sweep_every: SWEEP_EVERY,
+            plan,
+            _scratch: scratch,
+        })
+    }
+
+    pub(crate) fn end(self, seed: u64, lived: Result<(), Violation>) -> Outcome {
+        let mut story: Vec<String> = self.story.lines().map(str::to_owned).collect();
+        let violation = lived.err();
+        if let Some(violation) = &violation {
+            story.push(format!("VIOLATION {violation}"));
+        }
+        Outcome {
+            seed,
+            weather: self.plan.weather,
+            violation,
+            story,
+            digest: self.story.digest(),
+            steps: self.story.count(),
+            device_time: self.now.since(BEGINNING) * u32::try_from(self.machines.len()).unwrap_or(1),
+            faults: self.tally,
+        }
+    }
+
+    async fn run(&mut self) -> Result<(), Violation> {
+        let weather = self.plan.weather;
+        self.tell(None, format_args!("{} devices, weather: {weather}", self.machines.len()));
+        self.begin().await?;
+        let end = self.now.after(self.plan.life);
+        self.run_until(end).await?;
+        self.calm().await?;
+        self.rest().await
+    }
+
+    /// Puts the plan into the queue.
+    pub(crate) async fn begin(&mut self) -> Result<(), Violation> {
+        self.note_published().await?;
+        for device in 0..self.machines.len() {
+            let after = self.dice.millis(10, 3000);
+            self.after(after, Happening::Boot { device });
+        }
+        let Plan { acts, incidents, .. } = self.plan.clone();
+        for at in acts {
+            self.after(at, Happening::Intent);
+        }
+        for (at, device, incident) in incidents {
+            self.after(at, Happening::Incident { device, incident });
+        }
+        self.after(self.sweep_every, Happening::Sweep);
+        Ok(())
+    }
+
+    pub(crate) async fn run_until(&mut self, end: Moment) -> Result<(), Violation> {
+        while let Some(Reverse(next)) = self.queue.peek() {
+            if next.at > end {
+                break;
+            }
+            let Some(Reverse(Scheduled { at, what, .. })) = self.queue.pop() else { break };
+            self.now = self.now.max(at);
+            if let Some(server) = &self.server {
+                server.set_clock(self.now);
+            }
+            self.happen(what).await?;
+        }
+        self.now = self.now.max(end);
+        Ok(())
+    }
+
+    /// Nothing goes wrong from here on.
+    pub(crate) async fn calm(&mut self) -> Result<(), Violation> {
+        self.tell(None, "faults stop");
+        self.rates = Rates::default();
+        for device in 0..self.machines.len() {
+            self.relieve(device);
+        }
+        let is_bad = |what: &Happening| matches!(what, Happening::Incident { .. } | Happening::Intent);
+        let rest: Vec<_> = self.queue.drain().filter(|Reverse(next)| !is_bad(&next.what)).collect();
+        self.queue = rest.into();
+        if self.server.is_none() {
+            self.server_up().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything to be as it should, and to stay so.
+    pub(crate) async fn rest(&mut self) -> Result<(), Violation> {
+        let deadline = self.now.after(REST_WITHIN);
+        let mut settled_since: Option<Moment> = None;
+        loop {
+            let next = self.now.after(LOOK_EVERY);
+            self.run_until(next).await?;
+            match self.settled().await {
+                Ok(()) => {
+                    let since = *settled_since.get_or_insert(self.now);
+                    if self.now.since(since) >= REST_LASTS {
+                        self.tell(None, "at rest");
+                        return Ok(());
+                    }
+                }
+                Err(violation) if self.now >= deadline => return Err(violation),
+                // What is bad may be tried again and again; the rest has been well in the meantime.
+                Err(_) => {}
+            }
+        }
+    }
+
+    pub(crate) fn after(&mut self, pause: Duration, what: Happening) {
+        self.number += 1;
+        self.queue.push(Reverse(Scheduled { at: self.now.after(pause), number: self.number, what }));
+    }
+
+    pub(crate) fn tell(&mut self, device: Option<usize>, what: impl std::fmt::Display) {
+        let who = device.map_or("world", |at| self.machines[at].client.as_str());
+        self.story.tell(self.now, who, what);
+    }
+
+    async fn happen(&mut self, what: Happening) -> Result<(), Violation> {
+        match what {
+            Happening::Wake { device, number } => {
+                if self.machines[device].is_up() && self.machines[device].wake_number == number {
+                    self.turn(device)?;
+                }
+                Ok(())
+            }
+            Happening::Boot { device } => self.boot(device),
+            Happening::Arrive { leg, ask, echo } => self.arrive(leg, ask, echo).await,
+            Happening::Answer { leg, answer } => self.answered(leg, answer),
+            Happening::GiveUp { leg } => self.give_up(leg),
+            Happening::HoldOver { leg } => self.hold_over(leg).await,
+            Happening::Switch { device, life, ticket } => self.switch(device, life, ticket),
+            Happening::Acted { device, life, ticket } => self.acted(device, life, ticket),
+            Happening::Outcome { device, life, ticket, event } => {
+                if self.machines[device].is(life) && self.machines[device].under_way.contains_key(&ticket) {
+                    self.finish(device, ticket, *event)?;
+                }
+                Ok(())
+            }
+            Happening::Stir { device, life } => {
+                if self.machines[device].is(life) {
+                    self.absorb(device, Event::Stirred)?;
+                    self.turn(device)?;
+                }
+                Ok(())
+            }
+            Happening::Renewed { device } => self.renewed(device),
+            Happening::SpaceFreed { device } => {
+                self.machines[device].disk.full = false;
+                Ok(())
+            }
+            Happening::Incident { device, incident } => self.incident(device, incident).await,
+            Happening::ServerUp => {
+                if self.server.is_none() {
+                    self.server_up().await?;
+                }
+                Ok(())
+            }
+            Happening::Intent => self.intend().await,
+            Happening::Sweep => {
+                if let Some(server) = &self.server {
+                    server.fleet.flush_contacts().await.map_err(broken)?;
+                    server.fleet.sweep().await.map_err(broken)?;
+                    self.after_server().await?;
+                }
+                self.after(self.sweep_every, Happening::Sweep);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The server or the machinery around it did what it must never do.
+pub(crate) fn broken(error: impl std::fmt::Display) -> Violation {
+    Violation::new(Check::NothingBreaks, "server", error.to_string())
+}

@@ -1,0 +1,245 @@
+//! What must hold after every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use margrave_core::device::Order;
+use margrave_core::digest::{Digest, Document};
+use margrave_core::lifecycle::State;
+use margrave_core::report::Report;
+use margrave_core::rollback::When;
+use margrave_wire::g2;
+
+use super::shell::short;
+use super::{World, broken};
+use crate::check::{Check, Violation};
+use crate::engine::{Behaviour, Container};
+
+/// What the server ever published for a device, in any of its pasts.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    /// By the digest of the exact manifest.
+    pub(crate) manifests: BTreeMap<Digest, u64>,
+    newest: Option<Digest>,
+    /// The fingerprints of everything that was in a published document.
+    pub(crate) orders: BTreeSet<Digest>,
+    pub(crate) documents: BTreeMap<Digest, Facts>,
+}
+
+/// What is known of a document that no device is told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    /// It can never be well.
+    pub(crate) bad: bool,
+    /// Its policy lets a device go back.
+    pub(crate) goes_back: bool,
+}
+
+impl World {
+    /// Notes what the server shows each device now.
+    pub(super) async fn note_published(&mut self) -> Result<(), Violation> {
+        let Some(server) = &self.server else { return Ok(()) };
+        for (machine, published) in self.machines.iter().zip(&mut self.published) {
+            let Some(live) = server.manifest(&machine.client) else { continue };
+            if published.newest == Some(live.digest) {
+                continue;
+            }
+            published.newest = Some(live.digest);
+            published.manifests.insert(live.digest, live.version);
+            let listing = g2::manifest::read(&live.body).map_err(broken)?;
+            let version = live.version;
+            let entries = listing.manifest.entries().len();
+            self.story.tell(
+                self.now,
+                "server",
+                format_args!("shows {} version {version} with {entries} documents", machine.client),
+            );
+            for entry in listing.manifest.entries() {
+                let digest = entry.document.digest;
+                if published.documents.contains_key(&digest) {
+                    continue;
+                }
+                let bytes = server.fleet.document(&machine.client, entry.id, digest).await.map_err(broken)?;
+                let Some(bytes) = bytes else {
+                    return Err(broken(format!("the manifest lists {digest}, which is not there")));
+                };
+                let document = Document::verified(bytes.to_vec(), digest).map_err(broken)?;
+                let workload = machine.own.read(Some(entry.id), &document).map_err(broken)?;
+                let orders = Order::of(&workload);
+                let bad = orders.iter().any(|order| Behaviour::of(order) != Behaviour::Good);
+                let goes_back = workload.hints.rollback.when == When::OnFailedUpdate;
+                published.orders.extend(orders.iter().map(Order::fingerprint));
+                published.documents.insert(digest, Facts { bad, goes_back });
+            }
+        }
+        Ok(())
+    }
+
+    /// Asked after everything that a device took in.
+    pub(super) fn after_absorbing(&mut self, at: usize) -> Result<(), Violation> {
+        let machine = &mut self.machines[at];
+        let memory = &mut machine.memory;
+        let name = machine.name.clone();
+        let mut fresh: Vec<Report> = vec![];
+        for report in machine.device.outbox().waiting() {
+            let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
+            if sequence > memory.sequence {
+                fresh.push(report.clone());
+            }
+        }
+        let mut lines = vec![];
+        for report in &fresh {
+            let Some(detail) = &report.detail else { continue };
+            memory.sequence = memory.sequence.max(detail.sequence);
+            memory.made.insert(Digest::of(&g2::status::write(report)));
+            memory.newest.entry(report.assignment).or_default().push(detail.sequence);
+            let before = memory.told.insert(report.assignment, detail.state);
+            let legal = match before {
+                None => true,
+                Some(before) if before == detail.state => true,
+                // It came back: a new life.
+                Some(State::Deleted) => detail.state == State::Pending,
+                Some(before) => before.may_become(detail.state),
+            };
+            let id = short(report.assignment);
+            if !legal {
+                let what = format!("{id} went from {before:?} to {}", detail.state);
+                return Err(Violation::of(Check::OnlyLegalTransitions, &name, what));
+            }
+            if before != Some(detail.state) {
+                let why = detail.reason.as_deref().unwrap_or("");
+                lines.push(format!("{id} is {} {why}", detail.state));
+            }
+            if detail.state == State::Installed {
+                let orders = detail.document.and_then(|document| match machine.device.reading(&document) {
+                    Some(Ok(workload)) => Some(Order::of(workload)),
+                    _ => None,
+                });
+                // A document that the disk lost says nothing about its components.
+                for order in orders.iter().flatten() {
+                    let word = (order.assignment, order.component.clone(), order.fingerprint());
+                    if !memory.words.contains(&word) {
+                        let what = format!("{id}: nobody said that {} is up", order.component);
+                        return Err(Violation::of(Check::InstalledIsBacked, &name, what));
+                    }
+                }
+            }
+        }
+        // What is forgotten may be found again, as something new.
+        memory.told.retain(|id, _| machine.device.assignments().contains_key(id));
+        for (id, assignment) in machine.device.assignments() {
+            let told = memory.told.get(id).copied();
+            if told != Some(assignment.state) {
+                let what = format!("{} is {} and was told to be {told:?}", short(*id), assignment.state);
+                return Err(Violation::of(Check::OnlyLegalTransitions, &name, what));
+            }
+        }
+        let accepted = machine.device.accepted().map(|accepted| (accepted.version, accepted.body));
+        let version = accepted.map_or(0, |(version, _)| version);
+        if version < memory.version {
+            let what = format!("version {} was accepted, and then {version}", memory.version);
+            return Err(Violation::of(Check::VersionNeverGoesBack, &name, what));
+        }
+        if version > memory.version {
+            memory.polls_to_accept = memory.polls;
+            lines.push(format!("accepts version {version}"));
+        }
+        memory.version = version;
+        if let Some((version, body)) = accepted
+            && self.published[at].manifests.get(&body) != Some(&version)
+        {
+            let what = format!("version {version} with body {body} was never published");
+            return Err(Violation::of(Check::AcceptedWasPublished, &name, what));
+        }
+        for line in lines {
+            self.tell(Some(at), line);
+        }
+        Ok(())
+    }
+
+    /// Asked after everything that the engine did because the agent wanted it; `touched` are containers that were
+    /// stopped, and whether they were well.
+    pub(super) fn check_touched(
+        &mut self,
+        at: usize,
+        touched: Vec<(Container, bool)>,
+    ) -> Result<(), Violation> {
+        let machine = &self.machines[at];
+        for (container, was_well) in touched {
+            let assignment = machine.device.assignments().get(&container.assignment);
+            let Some(assignment) = assignment.filter(|a| was_well && a.state != State::Deleting) else {
+                continue;
+            };
+            let reading = assignment.aim().and_then(|aim| machine.device.reading(&aim));
+            let Some(Ok(workload)) = reading else { continue };
+            let as_desired = |order: &Order| {
+                order.component == container.component && Some(order.fingerprint()) == container.fingerprint
+            };
+            if Order::of(workload).iter().any(as_desired) {
+                let what = format!(
+                    "{}/{} was well and as desired, and was stopped",
+                    short(container.assignment),
+                    container.component
+                );
+                return Err(Violation::of(Check::AsDesiredIsLeftAlone, &machine.name, what));
+            }
+        }
+        self.check_engine(at)
+    }
+
+    pub(super) fn check_engine(&mut self, at: usize) -> Result<(), Violation> {
+        let machine = &mut self.machines[at];
+        let orders = &self.published[at].orders;
+        let mut running = BTreeSet::new();
+        for container in machine.engine.containers() {
+            let (id, component) = (short(container.assignment), &container.component);
+            if !container.by_hand && !container.fingerprint.is_some_and(|print| orders.contains(&print)) {
+                let what = format!("{id}/{component} is in no document that was published for this device");
+                return Err(Violation::of(Check::NothingUnverifiedRuns, &machine.name, what));
+            }
+            if container.runs() && !running.insert((container.assignment, component.clone())) {
+                let what = format!("{id}/{component} runs twice");
+                return Err(Violation::of(Check::NeverTwoVersions, &machine.name, what));
+            }
+        }
+        let memory = &mut machine.memory;
+        for (key, content) in &machine.engine.volumes {
+            memory.volumes.entry(key.clone()).or_insert(*content);
+        }
+        if let Some(((id, component), _)) =
+            memory.volumes.iter().find(|(key, content)| machine.engine.volumes.get(*key) != Some(*content))
+        {
+            let what = format!("the volume of {}/{component} is gone", short(*id));
+            return Err(Violation::of(Check::VolumesSurvive, &machine.name, what));
+        }
+        Ok(())
+    }
+
+    /// Asked after every report that reached the server.
+    pub(super) async fn check_picture(&mut self, at: usize) -> Result<(), Violation> {
+        let Some(server) = &self.server else { return Ok(()) };
+        let machine = &mut self.machines[at];
+        let records = server.picture(&machine.client).await.map_err(broken)?;
+        let memory = &mut machine.memory;
+        if memory.pictured_past != self.pasts {
+            memory.pictured.clear();
+            memory.pictured_past = self.pasts;
+        }
+        for record in records {
+            let Some(observed) = record.observed else { continue };
+            let Some(detail) = &observed.report.detail else { continue };
+            let id = short(record.id);
+            if !memory.made.contains(&Digest::of(&g2::status::write(&observed.report))) {
+                let what =
+                    format!("{id}: the server shows #{}, which the device never said", detail.sequence);
+                return Err(Violation::of(Check::PictureIsTheDevices, &machine.name, what));
+            }
+            let shows = (observed.report.adopted_version, detail.sequence);
+            let before = memory.pictured.insert(record.id, shows);
+            if before.is_some_and(|before| before > shows) {
+                let what = format!("{id}: the server showed {before:?} and now {shows:?} (version, number)");
+                return Err(Violation::of(Check::PictureNeverMovesBack, &machine.name, what));
+            }
+        }
+        Ok(())
+    }
+}

@@ -164,21 +164,31 @@ impl Engine {
     /// Takes away all that carries an agent's label. A test that failed may leave anything in any state, so
     /// this looks several times, and complains about nothing.
     pub(crate) fn clear(&self, agent: &str, registry: &str) {
-        let label = format!("label=io.margrave.agent={agent}");
-        let images = format!("reference={registry}/*/*");
-        let clear = |list: &[&str], remove: &[&str]| {
-            let Ok(found) = self.command(list).output() else { return };
-            let found = String::from_utf8_lossy(&found.stdout).into_owned();
-            let found: Vec<&str> = found.lines().collect();
-            if !found.is_empty() {
-                let _next_time = self.command(&[remove, &found].concat()).output();
-            }
-        };
+        self.clear_agent(agent);
         for _ in 0..3 {
-            clear(&["ps", "-aq", "--filter", &label], &["rm", "-f"]);
-            clear(&["network", "ls", "-q", "--filter", &label], &["network", "rm"]);
-            clear(&["volume", "ls", "-q", "--filter", &label], &["volume", "rm"]);
-            clear(&["images", "-q", "--filter", &images], &["rmi", "-f"]);
+            self.take_away(
+                &["images", "-q", "--filter", &format!("reference={registry}/*/*")],
+                &["rmi", "-f"],
+            );
+        }
+    }
+
+    /// The same, with images left for others.
+    pub(crate) fn clear_agent(&self, agent: &str) {
+        let label = format!("label=io.margrave.agent={agent}");
+        for _ in 0..3 {
+            self.take_away(&["ps", "-aq", "--filter", &label], &["rm", "-f"]);
+            self.take_away(&["network", "ls", "-q", "--filter", &label], &["network", "rm"]);
+            self.take_away(&["volume", "ls", "-q", "--filter", &label], &["volume", "rm"]);
+        }
+    }
+
+    fn take_away(&self, list: &[&str], remove: &[&str]) {
+        let Ok(found) = self.command(list).output() else { return };
+        let found = String::from_utf8_lossy(&found.stdout).into_owned();
+        let found: Vec<&str> = found.lines().collect();
+        if !found.is_empty() {
+            let _next_time = self.command(&[remove, &found].concat()).output();
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod authority;
 mod browser;
+mod crash;
 mod foreign;
 mod forms;
 mod git;
@@ -14,4 +15,5 @@ mod processes;
 mod signed;
 mod simulate;
 mod stage;
+mod trap;
 mod vendor;

@@ -12,6 +12,7 @@ mod lifecycle;
 #[path = "../e2e/crash/operator.rs"]
 #[allow(dead_code, reason = "shared with the process tests, which use the rest")]
 mod operator;
+mod outages;
 mod plant;
 mod registry;
 mod rollback;

@@ -83,8 +83,16 @@ impl Drop for OwnEngine {
             // Polite, so that it takes down what it has mounted.
             daemon.terminate();
         }
-        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
         let own = self.directory.path().display().to_string();
+        // Those that stood between a killed engine and its containers know nobody any more.
+        for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            if line.contains("containerd-shim") && line.contains(&own) {
+                let _best = Command::new("kill").arg("-9").arg(process.file_name()).status();
+            }
+        }
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
         for mount in mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(|m| m.starts_with(&own))
         {
             let _best = Command::new("umount").args(["-l", mount]).status();

@@ -141,7 +141,7 @@ fn tell(tally: &Tally, took: Duration) {
     for scenario in SCENARIOS {
         let of = |side| tally.killed.get(&(scenario.name, side)).copied().unwrap_or_default();
         eprintln!(
-            "{}: killed {} before and {} after, all recovered",
+            "{}: killed {} before and {} after, and recovered",
             scenario.name,
             of(Side::Before),
             of(Side::After)

@@ -57,7 +57,7 @@ const SCENARIOS: [Scenario; 4] = [
 ];
 
 /// Of each scenario, evenly from all there are after what is done to the engine: few enough for every change to be tried.
-const POINTS_EACH: usize = 15;
+const POINTS_EACH: usize = 12;
 const LOOKS_EACH: usize = 4;
 const POINTS_MIN: usize = 40;
 /// They wait for the engine more than they work.

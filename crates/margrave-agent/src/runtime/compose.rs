@@ -27,6 +27,7 @@ use super::container::{Container, LABEL_PROJECT};
 use super::engine::{Engine, Places, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
+use super::foreign;
 use super::health;
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
@@ -34,7 +35,7 @@ use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_
 use super::project::{
     Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage, write_durably,
 };
-use super::{Pending, Runtime, start_time_max};
+use super::{Pending, Runtime, start_time_max, stuck};
 use crate::registry_login::RegistryLogin;
 
 /// Reading a compose file asks nobody; a minute is for a device that is swapping.
@@ -326,6 +327,9 @@ impl ComposeRuntime {
             && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
         {
             tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
+            up = self.up(&prepared, &record, deadline).await;
+        }
+        if up.is_err() && stuck::cleared(&prepared).await? {
             up = self.up(&prepared, &record, deadline).await;
         }
         up?;
@@ -692,7 +696,14 @@ impl Runtime for ComposeRuntime {
     fn apply<'a>(&'a self, order: &'a Order) -> Pending<'a, Result<(), Failure>> {
         Box::pin(async move {
             let result = self.forget_if_unreachable(self.apply_order(order).await).await;
-            result.map_err(|failure| failure.of(&order.component))
+            let Err(mut failure) = result else { return Ok(()) };
+            if failure.code == FailureCode::StartFailed
+                && let Ok(engine) = self.engine().await
+            {
+                let project = ProjectName::of(order.assignment, &order.component);
+                failure = foreign::explained(&engine, &project, failure).await;
+            }
+            Err(failure.of(&order.component))
         })
     }
 

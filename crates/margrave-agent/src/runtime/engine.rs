@@ -409,6 +409,11 @@ impl Engine {
         Ok(listed.volumes.unwrap_or_default().into_iter().map(|volume| volume.name).collect())
     }
 
+    /// What the engine answers, read as far as anybody wants to know.
+    pub(super) async fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
+        understood(&self.get(path).await?)
+    }
+
     async fn get(&self, path: &str) -> Result<Bytes, EngineError> {
         let answer = checked(&self.client, &self.address, Request::get(self.path(path))).await?;
         whole(answer, &self.address).await

@@ -10,6 +10,7 @@ mod container;
 pub mod engine;
 mod environment;
 mod explain;
+mod foreign;
 mod health;
 mod model;
 pub mod own_registry;
@@ -17,6 +18,7 @@ mod prepared;
 mod program;
 mod project;
 pub mod simulated;
+mod stuck;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use margrave_core::digest::Digest;
+use serde_json::json;
+
 /// Says aloud that a test does not run here, and why. Where `CI=true` promises everything, that is a failure.
 pub(crate) fn skip(why: &str) {
     assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "in CI nothing may be missing: {why}");
@@ -97,26 +100,43 @@ impl Engine {
         assert!(output.status.success(), "docker login: {}", said(&output));
     }
 
-    /// An image without a download: one static busybox. `scratch` is a directory of the test's own.
-    pub(crate) fn import_busybox(&self, scratch: &Path, image: &str) {
-        let root = scratch.join("busybox");
-        let bin = root.join("bin");
-        if !bin.exists() {
-            std::fs::create_dir_all(&bin).expect("the stage's directory is writable");
-            let busybox = on_path("busybox").expect("looked for when the engine was");
-            std::fs::copy(busybox, bin.join("busybox")).expect("busybox can be copied");
-            for applet in
-                ["sh", "cat", "env", "httpd", "ls", "mkdir", "sleep", "test", "touch", "true", "wget"]
-            {
-                std::os::unix::fs::symlink("busybox", bin.join(applet)).expect("a fresh directory");
-            }
-        }
+    /// An image without a download: one static busybox, and whatever `change` does to its root. `scratch` is a directory
+    /// of the image's own.
+    pub(crate) fn import_busybox(&self, scratch: &Path, image: &str, change: impl FnOnce(&Path)) {
         let mut tar = Command::new("tar");
-        let tar = tar.arg("-C").arg(&root).args(["-c", "."]).stdout(Stdio::piped());
+        let tar = tar.arg("-C").arg(busybox(scratch, change)).args(["-c", "."]).stdout(Stdio::piped());
         let mut tar = tar.spawn().expect("tar is everywhere");
         let archive = tar.stdout.take().expect("its output is a pipe");
         run(self.command(&["import", "--change", "ENV PATH=/bin", "-", image]).stdin(archive));
         assert!(tar.wait().expect("tar ends").success());
+    }
+
+    /// The same for a kind of machine that is not the engine's own: importing does not let one choose.
+    pub(crate) fn load_busybox(
+        &self,
+        scratch: &Path,
+        image: &str,
+        architecture: &str,
+        change: impl FnOnce(&Path),
+    ) {
+        let root = busybox(scratch, change);
+        let packed = scratch.join("packed");
+        std::fs::create_dir_all(&packed).expect("the stage's directory is writable");
+        let layer = packed.join("layer.tar");
+        run(Command::new("tar").arg("-C").arg(root).arg("-cf").arg(&layer).arg("."));
+        let digest = Digest::of(&std::fs::read(&layer).expect("tar wrote it"));
+        let config = json!({
+            "architecture": architecture, "os": "linux", "config": { "Env": ["PATH=/bin"] },
+            "rootfs": { "type": "layers", "diff_ids": [digest.to_string()] },
+        });
+        let manifest = json!([{ "Config": "config.json", "RepoTags": [image], "Layers": ["layer.tar"] }]);
+        for (name, content) in [("config.json", config), ("manifest.json", manifest)] {
+            std::fs::write(packed.join(name), content.to_string())
+                .expect("the stage's directory is writable");
+        }
+        let whole = scratch.join("image.tar");
+        run(Command::new("tar").arg("-C").arg(&packed).arg("-cf").arg(&whole).arg("."));
+        self.docker(&["load", "--input", whole.to_str().expect("a plain path")]);
     }
 
     /// One field of a container, as a Go template.
@@ -164,21 +184,47 @@ impl Engine {
     /// Takes away all that carries an agent's label. A test that failed may leave anything in any state, so
     /// this looks several times, and complains about nothing.
     pub(crate) fn clear(&self, agent: &str, registry: &str) {
-        let label = format!("label=io.margrave.agent={agent}");
-        let images = format!("reference={registry}/*/*");
-        let clear = |list: &[&str], remove: &[&str]| {
-            let Ok(found) = self.command(list).output() else { return };
-            let found = String::from_utf8_lossy(&found.stdout).into_owned();
-            let found: Vec<&str> = found.lines().collect();
-            if !found.is_empty() {
-                let _next_time = self.command(&[remove, &found].concat()).output();
-            }
-        };
+        self.clear_agent(agent);
         for _ in 0..3 {
-            clear(&["ps", "-aq", "--filter", &label], &["rm", "-f"]);
-            clear(&["network", "ls", "-q", "--filter", &label], &["network", "rm"]);
-            clear(&["volume", "ls", "-q", "--filter", &label], &["volume", "rm"]);
-            clear(&["images", "-q", "--filter", &images], &["rmi", "-f"]);
+            self.take_away(
+                &["images", "-q", "--filter", &format!("reference={registry}/*/*")],
+                &["rmi", "-f"],
+            );
         }
     }
+
+    /// The same, with images left for others.
+    pub(crate) fn clear_agent(&self, agent: &str) {
+        let label = format!("label=io.margrave.agent={agent}");
+        for _ in 0..3 {
+            self.take_away(&["ps", "-aq", "--filter", &label], &["rm", "-f"]);
+            self.take_away(&["network", "ls", "-q", "--filter", &label], &["network", "rm"]);
+            self.take_away(&["volume", "ls", "-q", "--filter", &label], &["volume", "rm"]);
+        }
+    }
+
+    fn take_away(&self, list: &[&str], remove: &[&str]) {
+        let Ok(found) = self.command(list).output() else { return };
+        let found = String::from_utf8_lossy(&found.stdout).into_owned();
+        let found: Vec<&str> = found.lines().collect();
+        if !found.is_empty() {
+            let _next_time = self.command(&[remove, &found].concat()).output();
+        }
+    }
+}
+
+/// The root of an image with busybox in it.
+fn busybox(scratch: &Path, change: impl FnOnce(&Path)) -> PathBuf {
+    let root = scratch.join("busybox");
+    let bin = root.join("bin");
+    if !bin.exists() {
+        std::fs::create_dir_all(&bin).expect("the stage's directory is writable");
+        let busybox = on_path("busybox").expect("looked for when the engine was");
+        std::fs::copy(busybox, bin.join("busybox")).expect("busybox can be copied");
+        for applet in ["sh", "cat", "env", "httpd", "ls", "mkdir", "sleep", "test", "touch", "true", "wget"] {
+            std::os::unix::fs::symlink("busybox", bin.join(applet)).expect("a fresh directory");
+        }
+    }
+    change(&root);
+    root
 }

@@ -110,6 +110,70 @@ fn pk_101_what_does_not_start_or_is_not_healthy_is_told_and_others_are_left_alon
     wait_for("the failed component is gone", || (plant.all_containers().len() == 2).then_some(()));
 }
 
+#[test]
+fn a_port_that_somebody_has_is_named_and_freeing_it_is_all_it_takes() {
+    let Some(plant) = Plant::start() else { return };
+    let _agent = plant.agent();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let port = taken.local_addr().expect("it listens").port();
+    let ports = format!("    ports: [\"127.0.0.1:{port}:8080\"]\n    stop_signal");
+    plant.add_package("hello", "1.0.0", &[("main", &WEB.replace("    stop_signal", &ports))]);
+    plant.deploy("hello");
+    let failed = plant.wait("hello", "FAILED");
+    let (code, message) = error_of(&failed);
+    assert_eq!(code, "start-failed", "{message}");
+    assert!(message.contains("web") && message.contains(&port.to_string()), "{message}");
+    assert!(failed["nextTry"].is_string(), "it says when it tries again: {failed}");
+
+    drop(taken);
+    let begun = Instant::now();
+    plant.wait("hello", "INSTALLED");
+    tell(&format!("port taken: installed {:?} after it was free", begun.elapsed()));
+    assert_eq!(plant.all_containers().len(), 1);
+    std::net::TcpStream::connect(("127.0.0.1", port)).expect("the service is there");
+}
+
+#[allow(clippy::print_stderr, reason = "the figures of this test are part of its result")]
+fn tell(words: &str) {
+    eprintln!("{words}");
+}
+
+/// Makes a program of a machine that does not exist of the one in an image.
+fn for_another_machine(root: &Path) {
+    let file = root.join("bin/busybox");
+    let mut program = std::fs::read(&file).expect("it was just copied");
+    // Where an ELF file says for which machine it is.
+    program[18..20].copy_from_slice(&[0x34, 0x12]);
+    std::fs::write(&file, program).expect("the stage's directory is writable");
+}
+
+#[test]
+fn an_image_for_another_machine_is_called_that_and_what_ran_before_runs_again() {
+    let Some(plant) = Plant::start() else { return };
+    let _agent = plant.agent();
+    let other = if cfg!(target_arch = "s390x") { "amd64" } else { "s390x" };
+    plant.push_for("e2e/foreign:2", other, for_another_machine);
+    plant.add_package("hello", "1.0.0", &[("main", WEB)]);
+    plant.add_package("hello", "2.0.0", &[("main", &WEB.replace("e2e/busybox:1", "e2e/foreign:2"))]);
+    plant.deploy("hello@1.0.0");
+    plant.wait("hello", "INSTALLED");
+    plant.engine.exec(&plant.container("hello", "main", "web"), "echo kept > /data/file");
+
+    plant.json(&["deployment", "update", "hello", "--version", "2.0.0", "--attempts", "1"]);
+    let back = wait_for("it went back", || {
+        let shown = plant.assignment(&plant.device, "hello")?;
+        (shown["state"] == "INSTALLED" && shown["current"] == false && shown["error"].is_object())
+            .then_some(shown)
+    });
+    let (code, message) = error_of(&back);
+    assert_eq!(code, "start-failed", "{message}");
+    let image = format!("{}/e2e/foreign:2", plant.registry());
+    assert!(message.contains(&image) && message.contains(other), "{message}");
+    let container = plant.container("hello", "main", "web");
+    assert_eq!(plant.engine.exec(&container, "cat /data/file"), "kept");
+    assert_eq!(plant.steps("hello").last().map(String::as_str), Some("INSTALLED"));
+}
+
 /// A small disk of its own for a device.
 struct SmallDisk(PathBuf);
 

@@ -3,11 +3,16 @@
 //! `MARGRAVE_TEST_DOCKER_HOST` names the engine (see `CONTRIBUTING.md`). Without it these tests say that they
 //! are skipped; with `CI=true` they fail instead. Start with `plant.rs`.
 
+mod crash;
 mod demo;
 mod engine;
 mod failures;
 mod interruptions;
 mod lifecycle;
+#[path = "../e2e/crash/operator.rs"]
+#[allow(dead_code, reason = "shared with the process tests, which use the rest")]
+mod operator;
+mod outages;
 mod plant;
 mod registry;
 mod rollback;
@@ -15,3 +20,5 @@ mod signed;
 #[path = "../e2e/stage.rs"]
 #[allow(dead_code, reason = "shared with the process tests, which use the rest")]
 mod stage;
+#[path = "../e2e/trap.rs"]
+mod trap;

@@ -1,6 +1,7 @@
 //! A server with one device on a real engine, and the image that its applications are made of.
 
 use std::ops::Deref;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -74,14 +75,18 @@ impl Plant {
 
     /// The same with a server of these arguments, and a device that has not joined.
     pub(crate) fn start_with(arguments: &[&str]) -> Option<Plant> {
-        let host = Engine::named()?;
+        Some(Plant::on(Engine::named()?, arguments))
+    }
+
+    /// The same on another engine.
+    pub(crate) fn on(host: String, arguments: &[&str]) -> Plant {
         let stage = Stage::start_with(arguments);
         let engine = Engine::new(host, stage.path("docker"));
         let device = format!("line-{}-{}", std::process::id(), stage.local);
         let plant = Plant { stage, engine, device };
         plant.engine.login(&plant.registry(), "operator", &plant.token());
         plant.push(BUSYBOX);
-        Some(plant)
+        plant
     }
 
     /// The server's registry as the engine reaches it.
@@ -103,10 +108,30 @@ impl Plant {
 
     /// Pushes busybox under a name, as a vendor does, and leaves nothing of it in the engine.
     pub(crate) fn push(&self, image: &str) {
+        self.push_with(image, |_| {});
+    }
+
+    /// The same with something else in it.
+    pub(crate) fn push_with(&self, image: &str, change: impl FnOnce(&Path)) {
         let image = format!("{}/{image}", self.registry());
-        self.engine.import_busybox(&self.path(""), &image);
-        self.engine.docker(&["push", &image]);
-        self.engine.docker(&["rmi", &image]);
+        self.engine.import_busybox(&self.scratch(&image), &image, change);
+        self.push_away(&image);
+    }
+
+    /// The same for another kind of machine, as the image says of itself.
+    pub(crate) fn push_for(&self, image: &str, architecture: &str, change: impl FnOnce(&Path)) {
+        let image = format!("{}/{image}", self.registry());
+        self.engine.load_busybox(&self.scratch(&image), &image, architecture, change);
+        self.push_away(&image);
+    }
+
+    fn scratch(&self, image: &str) -> PathBuf {
+        self.path(&format!("image-{}", image.replace(['/', ':'], "-")))
+    }
+
+    fn push_away(&self, image: &str) {
+        self.engine.docker(&["push", image]);
+        self.engine.docker(&["rmi", image]);
     }
 
     pub(crate) fn agent(&self) -> Running {

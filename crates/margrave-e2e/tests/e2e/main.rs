@@ -4,6 +4,7 @@
 
 mod authority;
 mod browser;
+mod crash;
 mod foreign;
 mod forms;
 mod git;
@@ -14,5 +15,6 @@ mod processes;
 mod signed;
 mod simulate;
 mod stage;
+mod trap;
 mod vendor;
 mod waiting;

@@ -85,6 +85,11 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// How it ended, once it has.
+    pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("our own child")
+    }
+
     /// As when the power goes.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("our own child can be killed");
@@ -101,7 +106,7 @@ impl Running {
         let status = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
         assert!(status.expect("kill is everywhere").success());
         let name = self.name.clone();
-        wait_for(&format!("{name} ends after SIG{signal}"), || self.child.try_wait().expect("our own child"))
+        wait_for(&format!("{name} ends after SIG{signal}"), || self.ended())
     }
 
     pub(crate) fn log(&self) -> String {

@@ -29,6 +29,7 @@ use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::health;
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
+use super::own_container::Sight;
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{
@@ -45,6 +46,8 @@ const GONE_TIME_MAX: Duration = Duration::from_secs(60);
 /// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does;
 /// Docker knows each container's own grace period.
 const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
+/// What to do about an agent in a container that the engine does not share files with.
+const SAME_PATH: &str = "mount it from the same path of the machine (docs/devices.md)";
 /// How long to wait for a Compose process that an earlier agent left behind.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -81,7 +84,7 @@ pub struct Found {
 pub struct ComposeRuntime {
     settings: ComposeSettings,
     components: Components,
-    engine: Mutex<Option<Engine>>,
+    engine: Mutex<Option<(Engine, Sight)>>,
     compose: Mutex<Option<Compose>>,
     /// Held by whoever has an archive that no project claims yet, so that it is not swept away.
     fetching: RwLock<()>,
@@ -120,13 +123,21 @@ impl ComposeRuntime {
     }
 
     async fn engine(&self) -> Result<Engine, Failure> {
+        Ok(self.engine_and_sight().await?.0)
+    }
+
+    async fn engine_and_sight(&self) -> Result<(Engine, Sight), Failure> {
         let mut known = self.engine.lock().await;
-        if let Some(engine) = &*known {
-            return Ok(engine.clone());
+        if let Some(known) = &*known {
+            return Ok(known.clone());
         }
         let engine = Engine::locate(&self.settings.places).await?;
         tracing::info!(engine = %engine.description(), address = %engine.address(), "found a container engine");
-        Ok(known.insert(engine).clone())
+        let sight = Sight::of(&self.settings.data, &engine).await?;
+        if sight != Sight::Same {
+            tracing::warn!(data = %self.settings.data.display(), "{sight}; {SAME_PATH}");
+        }
+        Ok(known.insert((engine, sight)).clone())
     }
 
     async fn compose(&self, engine: &Engine) -> Result<Compose, Failure> {
@@ -194,7 +205,7 @@ impl ComposeRuntime {
             return Err(Failure::new(FailureCode::RuntimeMissing, message));
         }
         let values = environment::values(order)?;
-        let engine = self.engine().await?;
+        let (engine, sight) = self.engine_and_sight().await?;
         let compose = self.compose(&engine).await?;
         let project = ProjectName::of(order.assignment, &order.component);
         let directory = ProjectDirectory::new(&self.projects(), &project);
@@ -218,6 +229,14 @@ impl ComposeRuntime {
             directory,
         };
         prepared.model = self.read_model(&prepared).await?;
+        if sight != Sight::Same && prepared.model.mounts_files() {
+            // Better not at all than with empty directories in the place of its files.
+            let message = format!(
+                "{} mounts files that the agent keeps, and {sight}. For the data directory, {SAME_PATH}.",
+                order.component
+            );
+            return Err(Failure::new(FailureCode::CreateFailed, message));
+        }
         for service in prepared.model.services.values() {
             self.fetch_image(&prepared.engine, service).await?;
         }

@@ -241,18 +241,21 @@ impl Engine {
         let ids = self.container_ids(labels).await?;
         let mut containers = Vec::with_capacity(ids.len());
         for id in ids {
-            match self.get(&format!("/containers/{}/json", encoded(&id))).await {
-                Ok(answer) => {
-                    let container = Container::read(&answer).map_err(not_understood)?;
-                    // `compose run` by hand makes containers that are nobody's desired state.
-                    containers.extend(container);
-                }
-                // Removed between the two questions.
-                Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => {}
-                Err(error) => return Err(error),
-            }
+            // Removed between the two questions.
+            let Some(answer) = self.inspected(&id).await? else { continue };
+            // `compose run` by hand makes containers that are nobody's desired state.
+            containers.extend(Container::read(&answer).map_err(not_understood)?);
         }
         Ok(containers)
+    }
+
+    /// What the engine says of one container; `None` when it has none of that id.
+    pub(super) async fn inspected(&self, id: &str) -> Result<Option<Bytes>, EngineError> {
+        match self.get(&format!("/containers/{}/json", encoded(id))).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The ids of all containers that carry every one of the labels.

@@ -12,6 +12,7 @@ mod environment;
 mod explain;
 mod health;
 mod model;
+mod own_container;
 pub mod own_registry;
 mod prepared;
 mod program;

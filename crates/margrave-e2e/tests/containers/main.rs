@@ -8,6 +8,7 @@ mod engine;
 mod failures;
 mod interruptions;
 mod lifecycle;
+mod packaged;
 mod plant;
 mod registry;
 mod rollback;

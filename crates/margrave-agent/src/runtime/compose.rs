@@ -24,10 +24,12 @@ use tokio::time::Instant;
 
 use super::components::Components;
 use super::container::{Container, LABEL_PROJECT};
+use super::drift;
 use super::engine::{Engine, Places, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::health;
+use super::images::{FORMER_KEPT_FOR, ImagePolicy, Images, SWEEP_EVERY};
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
 use super::own_container::Sight;
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
@@ -42,7 +44,8 @@ use crate::registry_login::RegistryLogin;
 const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
 /// Containers get ten seconds each to stop, some ask for more; after this the engine is told to be firm.
 const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
-const GONE_TIME_MAX: Duration = Duration::from_secs(60);
+/// For what goes on after the engine said yes; what it refuses is refused the next time as well, and told meanwhile.
+const GONE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does;
 /// Docker knows each container's own grace period.
 const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
@@ -61,6 +64,7 @@ pub struct ComposeSettings {
     pub places: Places,
     pub telemetry: Option<Telemetry>,
     pub registry: Option<ImageRegistry>,
+    pub images: ImagePolicy,
 }
 
 /// The server's registry as the engine reaches it, for images.
@@ -86,7 +90,10 @@ pub struct ComposeRuntime {
     components: Components,
     engine: Mutex<Option<(Engine, Sight)>>,
     compose: Mutex<Option<Compose>>,
-    /// Held by whoever has an archive that no project claims yet, so that it is not swept away.
+    images: Images,
+    /// When images were last looked through.
+    images_swept: Mutex<Option<Instant>>,
+    /// Held by whoever has an archive or images that no project claims yet, so that they are not swept away.
     fetching: RwLock<()>,
 }
 
@@ -98,6 +105,8 @@ impl ComposeRuntime {
         // Compose and the engine are given absolute paths, and must see the same ones after a restart.
         settings.data = settings.data.canonicalize().map_err(making)?;
         Ok(ComposeRuntime {
+            images: Images::open(&settings.data.join("compose")),
+            images_swept: Mutex::default(),
             settings,
             components,
             engine: Mutex::default(),
@@ -237,6 +246,8 @@ impl ComposeRuntime {
             );
             return Err(Failure::new(FailureCode::CreateFailed, message));
         }
+        let _fetching = self.fetching.read().await;
+        self.claim(order, &prepared)?;
         for service in prepared.model.services.values() {
             self.fetch_image(&prepared.engine, service).await?;
         }
@@ -269,7 +280,8 @@ impl ComposeRuntime {
         let _fetching = self.fetching.read().await;
         match self.components.fetch(order).await {
             Ok(archive) => {
-                let written = directory.write_fetched(&Fetched { fingerprint, archive });
+                let fetched = Fetched { fingerprint, archive, images: BTreeSet::new() };
+                let written = directory.write_fetched(&fetched);
                 written.map_err(|error| disk("What was fetched could not be noted", error))?;
                 Ok(archive)
             }
@@ -284,6 +296,18 @@ impl ComposeRuntime {
             },
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Notes what the order needs, so that nothing of it is swept away before it runs.
+    fn claim(&self, order: &Order, prepared: &Prepared) -> Result<(), Failure> {
+        let images = prepared.model.services.values().map(|service| service.image.clone()).collect();
+        let needed = Fetched { fingerprint: order.fingerprint(), archive: prepared.archive, images };
+        let runs = prepared.directory.record().is_some_and(|record| record.fingerprint == needed.fingerprint);
+        if runs || prepared.directory.fetched().as_ref() == Some(&needed) {
+            return Ok(());
+        }
+        let written = prepared.directory.write_fetched(&needed);
+        written.map_err(|error| disk("What is needed could not be noted", error))
     }
 
     async fn read_model(&self, prepared: &Prepared) -> Result<Model, Failure> {
@@ -321,6 +345,10 @@ impl ComposeRuntime {
             }
             None => None,
         };
+        if !here {
+            let noted = self.images.note(image);
+            noted.map_err(|error| disk("That an image is pulled could not be noted", error))?;
+        }
         match engine.pull(image, service.platform.as_deref(), login.as_ref()).await {
             Err(failure) if here => {
                 tracing::info!(%image, %failure, "no newer image; the one on the device is used");
@@ -335,22 +363,33 @@ impl ComposeRuntime {
             return Ok(());
         }
         let prepared = self.prepare(order).await?;
-        let cut_off = prepared.directory.record().is_some_and(|record| record.stage == Stage::Begun);
-        let mut record = self.begin(order, &prepared)?;
+        let before = prepared.directory.record();
+        let cut_off = before.as_ref().is_some_and(|record| record.stage == Stage::Begun);
+        let bent = drift::straighten(&prepared, before.as_ref()).await?;
+        let mut record = self.begin(order, &prepared, before)?;
         let deadline = Instant::now() + start_time_max(order);
-        let mut up = self.up(&prepared, &record, deadline).await;
+        if !bent.is_empty() {
+            let anew: Vec<&str> = ["--no-deps", "--force-recreate"]
+                .into_iter()
+                .chain(bent.iter().map(String::as_str))
+                .collect();
+            self.up(&prepared, &record, deadline, &anew).await?;
+        }
+        let mut up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
         // A Compose that was killed while it replaced a container leaves two of them. The next one tidies up,
         // and may trip over its own tidying: it renames the one while it still removes the other.
         if let Err(failure) = &up
             && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
         {
             tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
-            up = self.up(&prepared, &record, deadline).await;
+            up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
         }
         up?;
         let containers = prepared.containers().await?;
         for (name, service) in &mut record.services {
-            service.hash = containers.iter().find(|c| &c.service == name).and_then(|c| c.config_hash.clone());
+            let container = containers.iter().find(|container| &container.service == name);
+            service.hash = container.and_then(|container| container.config_hash.clone());
+            service.adjustable = container.map(|container| container.adjustable.clone());
         }
         record.stage = Stage::Started;
         prepared.write(&record)?;
@@ -361,6 +400,7 @@ impl ComposeRuntime {
             let containers = wait_until_up(&prepared, &record, deadline).await?;
             let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
             record.completed = ended.map(health::ending).collect();
+            record.done = health::done(&record, &containers);
         }
         record.stage = Stage::Settled;
         prepared.write(&record)?;
@@ -384,7 +424,7 @@ impl ComposeRuntime {
     }
 
     /// Puts on disk what is about to be started.
-    fn begin(&self, order: &Order, prepared: &Prepared) -> Result<Record, Failure> {
+    fn begin(&self, order: &Order, prepared: &Prepared, before: Option<Record>) -> Result<Record, Failure> {
         let owner = Ownership {
             agent: self.settings.agent.as_str(),
             assignment: order.assignment,
@@ -398,9 +438,17 @@ impl ComposeRuntime {
             write_durably(&prepared.directory.override_file(), &overlay)
         };
         write().map_err(|error| disk("The component's override file could not be written", error))?;
-        let before = prepared.directory.record().map(Record::kept);
-        let before = before.unwrap_or_else(|| prepared.directory.aside());
-        let service = |service: &super::model::Service| Service { replicas: service.replicas, hash: None };
+        // What was noted of the same order still tells what hands did, should this try be cut off.
+        let same = before.as_ref().filter(|record| record.fingerprint == order.fingerprint());
+        let service = |name: &String, service: &super::model::Service| Service {
+            replicas: service.replicas,
+            hash: None,
+            adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
+            image: Some(service.image.clone()),
+        };
+        let services = &prepared.model.services;
+        let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
+        let before = before.map(Record::kept).unwrap_or_else(|| prepared.directory.aside());
         let record = Record {
             assignment: order.assignment,
             component: order.component.clone(),
@@ -408,8 +456,9 @@ impl ComposeRuntime {
             archive: prepared.archive,
             before,
             stage: Stage::Begun,
-            services: prepared.model.services.iter().map(|(name, s)| (name.clone(), service(s))).collect(),
+            services,
             completed: BTreeSet::new(),
+            done: BTreeSet::new(),
         };
         prepared.write(&record)?;
         Ok(record)
@@ -417,11 +466,17 @@ impl ComposeRuntime {
 
     /// Has Compose create and start everything. Compose may wait for one service before it starts another;
     /// meanwhile a container that fails is seen at once (PK-101).
-    async fn up(&self, prepared: &Prepared, record: &Record, deadline: Instant) -> Result<(), Failure> {
+    async fn up(
+        &self,
+        prepared: &Prepared,
+        record: &Record,
+        deadline: Instant,
+        more: &[&str],
+    ) -> Result<(), Failure> {
         let before = prepared.containers().await?;
         let time_max = deadline.saturating_duration_since(Instant::now());
         let grace: &[&str] = if prepared.engine.is_podman() { &PODMAN_GRACE } else { &[] };
-        let arguments = [&["up", "--detach", "--remove-orphans", "--no-build"], grace].concat();
+        let arguments = [&["up", "--detach", "--no-build"], grace, more].concat();
         let up = self.run(prepared, &arguments, true, time_max);
         let failing = first_failure(prepared, &before);
         let result = tokio::select! {
@@ -547,18 +602,20 @@ impl ComposeRuntime {
 
     async fn look(&self) -> Result<Vec<Observation>, Failure> {
         let engine = self.engine().await?;
-        let all = engine.containers(&[(LABEL_AGENT, self.settings.agent.as_str())]).await?;
-        let mut by_project: BTreeMap<String, Vec<Container>> = BTreeMap::new();
-        for container in all {
-            by_project.entry(container.project.clone()).or_default().push(container);
-        }
         let directories = ProjectDirectory::all(&self.projects());
         let directories =
             directories.map_err(|error| disk("The components' directories could not be read", error))?;
+        // One without a record was fetched and never started.
+        let recorded: Vec<_> =
+            directories.into_iter().filter_map(|directory| Some((directory.record()?, directory))).collect();
+        let projects = recorded.iter().map(|(_, directory)| directory.name().to_owned()).collect();
+        let label = (LABEL_AGENT, self.settings.agent.as_str());
+        let mut by_project: BTreeMap<String, Vec<Container>> = BTreeMap::new();
+        for container in engine.containers_among(label, &projects).await? {
+            by_project.entry(container.project.clone()).or_default().push(container);
+        }
         let mut observations = Vec::new();
-        for directory in directories {
-            // One without a record was fetched and never started.
-            let Some(record) = directory.record() else { continue };
+        for (record, directory) in recorded {
             let containers = by_project.remove(directory.name()).unwrap_or_default();
             let record = self.explain_endings(&engine, &directory, record, &containers).await?;
             let known = record.stage != Stage::Begun && health::as_recorded(&record, &containers);
@@ -586,6 +643,10 @@ impl ComposeRuntime {
                 }
             }
         }
+        let due = |last: Option<Instant>| last.is_none_or(|last| last.elapsed() >= SWEEP_EVERY);
+        if self.settings.images == ImagePolicy::Remove && due(*self.images_swept.lock().await) {
+            self.sweep().await;
+        }
         Ok(observations)
     }
 
@@ -603,7 +664,10 @@ impl ComposeRuntime {
                 by_themselves.push(health::ending(container));
             }
         }
-        if by_themselves.is_empty() {
+        let mut explained = record.clone();
+        explained.completed.extend(by_themselves.iter().cloned());
+        let done = health::done(&explained, containers);
+        if by_themselves.is_empty() && done.is_subset(&record.done) {
             return Ok(record);
         }
         // Somebody is changing it right now: then this look is out of date anyway.
@@ -611,6 +675,7 @@ impl ComposeRuntime {
         let lock = lock.map_err(|error| disk("The component's lock could not be taken", error))?;
         let (Some(_lock), Some(mut current)) = (lock, directory.record()) else { return Ok(record) };
         current.completed.extend(by_themselves);
+        current.done.extend(done);
         // Endings of containers that are gone are of no use.
         current
             .completed
@@ -620,29 +685,55 @@ impl ComposeRuntime {
         Ok(current)
     }
 
-    /// Removes archives that no project needs. Failing to is no reason to fail what was asked for.
+    /// Removes archives that no project needs, and images if the policy says so. Failing to is no reason to fail what was asked for.
     async fn sweep(&self) {
         // Somebody fetches, perhaps for an hour; the next one to finish sweeps.
         let Ok(_nobody_fetches) = self.fetching.try_write() else { return };
-        let needed = || -> io::Result<BTreeSet<Digest>> {
-            let mut needed = BTreeSet::new();
-            for directory in ProjectDirectory::all(&self.projects())? {
-                match directory.record() {
-                    Some(record) => {
-                        needed.insert(record.archive);
-                        needed.extend(record.before.iter().map(|fetched| fetched.archive));
-                    }
-                    None if directory.is_forgotten() => drop(directory.discard()?),
-                    None => needed.extend(directory.aside().iter().map(|fetched| fetched.archive)),
-                }
-                needed.extend(directory.fetched().map(|fetched| fetched.archive));
+        let (archives, images) = match self.needed() {
+            Ok(needed) => needed,
+            Err(error) => {
+                tracing::warn!(%error, "the components' directories could not be read");
+                return;
             }
-            Ok(needed)
         };
-        match needed() {
-            Ok(needed) => self.components.sweep(needed).await,
-            Err(error) => tracing::warn!(%error, "the components' directories could not be read"),
+        self.components.sweep(archives).await;
+        if self.settings.images == ImagePolicy::Remove {
+            *self.images_swept.lock().await = Some(Instant::now());
+            let swept = match self.engine().await {
+                Ok(engine) => self.images.sweep(&engine, &images).await.map_err(Failure::from),
+                Err(failure) => Err(failure),
+            };
+            if let Err(failure) = swept {
+                tracing::warn!(%failure, "images that are not needed could not be looked for");
+            }
         }
+    }
+
+    /// Archives and images that some project needs, or may need to go back.
+    fn needed(&self) -> io::Result<(BTreeSet<Digest>, BTreeSet<String>)> {
+        let (mut archives, mut images) = (BTreeSet::new(), BTreeSet::new());
+        for directory in ProjectDirectory::all(&self.projects())? {
+            let mut claims: Vec<Fetched> = directory.fetched().into_iter().collect();
+            match directory.record() {
+                Some(record) => {
+                    archives.insert(record.archive);
+                    images.extend(record.images());
+                    let proven = record.stage == Stage::Settled
+                        && directory.record_age().is_some_and(|age| age >= FORMER_KEPT_FOR);
+                    archives.extend(record.before.iter().map(|fetched| fetched.archive));
+                    if !proven {
+                        claims.extend(record.before);
+                    }
+                }
+                None if directory.is_forgotten() => drop(directory.discard()?),
+                None => claims.extend(directory.aside()),
+            }
+            for claim in claims {
+                archives.insert(claim.archive);
+                images.extend(claim.images);
+            }
+        }
+        Ok((archives, images))
     }
 }
 

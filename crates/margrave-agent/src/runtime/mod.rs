@@ -4,13 +4,16 @@
 //! `environment.rs`, looks at the engine (`engine.rs`) and judges what it sees in `health.rs`.
 
 mod address;
+mod adjustable;
 pub mod components;
 pub mod compose;
 mod container;
+mod drift;
 pub mod engine;
 mod environment;
 mod explain;
 mod health;
+mod images;
 mod model;
 mod own_container;
 pub mod own_registry;
@@ -27,6 +30,7 @@ use margrave_core::device::{Observation, Order};
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::report::Failure;
 
+pub use images::ImagePolicy;
 pub use model::Telemetry;
 
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

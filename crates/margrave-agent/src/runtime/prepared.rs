@@ -145,6 +145,7 @@ mod tests {
             health: health("healthy"),
             restart_count: 0,
             restart_policy: RestartPolicy::No,
+            adjustable: Default::default(),
         };
         let check = |now: Container, new: bool| {
             let found = new_ones(vec![now.clone()], std::slice::from_ref(&old));

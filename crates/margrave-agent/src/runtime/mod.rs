@@ -1,7 +1,8 @@
 //! What carries out orders: a real Compose engine, or a simulated one that says so.
 //!
 //! `compose.rs` is the real one: it drives Compose (`program.rs`) in the surroundings of
-//! `environment.rs`, looks at the engine (`engine.rs`) and judges what it sees in `health.rs`.
+//! `environment.rs`, looks at the engine (`engine.rs`), judges what it sees in `health.rs`, undoes
+//! what hands did in `drift.rs`, and tidies up in `upkeep.rs`.
 
 mod address;
 mod adjustable;
@@ -21,6 +22,7 @@ mod prepared;
 mod program;
 mod project;
 pub mod simulated;
+mod upkeep;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -27,7 +27,12 @@ on_engine! {
 /// Two services; hands are laid on the first, and the second must not notice.
 const PAIR: &str = r#"
 services:
-  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, restart: unless-stopped, volumes: ["data:/data"]}
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    restart: unless-stopped
+    volumes: ["data:/data"]
   other: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
 volumes: {data: {}}
 "#;
@@ -121,7 +126,10 @@ async fn promise_5_one_container_too_many_is_seen_and_removed(rig: Rig) {
 }
 
 async fn promise_5_a_paused_container_goes_on(rig: Rig) {
-    let order = rig.applied("pair", PAIR).await;
+    // The engine calls a paused container unhealthy, and for a while also one that was resumed.
+    let check = "restart: unless-stopped\n    healthcheck: {test: [CMD, \"true\"], interval: 2s}";
+    let checked = PAIR.replace("restart: unless-stopped", check);
+    let order = rig.applied("pair", &checked).await;
     let web = rig.started_at(&rig.container("pair", "web"));
     rig.docker(&["pause", &rig.container("pair", "web")]);
     repair(&rig, &order, Some("service web is paused")).await;
@@ -129,7 +137,7 @@ async fn promise_5_a_paused_container_goes_on(rig: Rig) {
 
     // Also when something else is wanted by then.
     rig.docker(&["pause", &rig.container("pair", "web")]);
-    rig.push("pair", "2.0.0", &[("compose.yaml", &PAIR.replace("\"1000\"", "\"2000\""))]).await;
+    rig.push("pair", "2.0.0", &[("compose.yaml", &checked.replace("\"1000\"", "\"2000\""))]).await;
     let update = rig.order("pair", "2.0.0");
     rig.runtime.apply(&update).await.unwrap();
     rig.check_runs(&update).await;

@@ -6,6 +6,7 @@
 mod demo;
 mod engine;
 mod failures;
+mod hands;
 mod interruptions;
 mod lifecycle;
 mod packaged;

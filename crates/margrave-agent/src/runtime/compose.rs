@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use margrave_core::device::{Health, Observation, Order};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName, DeviceId};
@@ -45,7 +46,7 @@ const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
 /// Containers get ten seconds each to stop, some ask for more; after this the engine is told to be firm.
 const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
 /// For what goes on after the engine said yes; what it refuses is refused the next time as well, and told meanwhile.
-const GONE_TIME_MAX: Duration = Duration::from_secs(30);
+const GONE_TIME_MAX: Duration = Duration::from_secs(20);
 /// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does;
 /// Docker knows each container's own grace period.
 const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
@@ -418,7 +419,7 @@ impl ComposeRuntime {
             return Ok(false);
         }
         let containers = self.engine().await?.containers(&[(LABEL_PROJECT, project.as_str())]).await?;
-        let health = health::health(Some(&record), &containers);
+        let health = health::health(Some(&record), &containers, Timestamp::now());
         Ok(health::as_recorded(&record, &containers)
             && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
     }

@@ -4,11 +4,14 @@
 //! or has it failed (PK-100…PK-102)? Later: is it still as it should be? Nothing here waits or asks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use margrave_core::device::Health;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::container::{Container, RestartPolicy, Status};
+use super::prepared::STEADY_AFTER_RESTART;
 use super::project::{Ending, Record, Service};
 
 /// Health checks may print pages; the last words are what counts.
@@ -148,7 +151,10 @@ pub(super) fn progress(expected: &BTreeMap<String, Service>, containers: &[Conta
 ///
 /// A container without a restart policy that ended with code 0 is done only if the record says that it
 /// ended by itself: a container that somebody stopped, or that went down with the machine, ends just so.
-pub(super) fn health(record: Option<&Record>, containers: &[Container]) -> Health {
+///
+/// One that the engine had to bring back is not well before it has stayed up for a while: a program that ends every few
+/// seconds is found running more often than not.
+pub(super) fn health(record: Option<&Record>, containers: &[Container], now: Timestamp) -> Health {
     let lacking = record.and_then(|record| missing(&record.services, &record.done, containers));
     if let Some((service, have)) = lacking {
         return Health::Unhealthy(match have {
@@ -170,11 +176,23 @@ pub(super) fn health(record: Option<&Record>, containers: &[Container]) -> Healt
             {
                 return Health::Unhealthy(format!("service {} was stopped", container.service));
             }
+            Condition::Running { .. } if unsteady(container, now) => {
+                if container.restart_count >= RESTARTS_MAX {
+                    return Health::Unhealthy(format!("service {} keeps restarting", container.service));
+                }
+                starting = true;
+            }
             Condition::Starting(_) => starting = true,
             Condition::Running { .. } | Condition::Ended => {}
         }
     }
     if starting { Health::Starting } else { Health::Healthy }
+}
+
+/// Whether the engine brought it back just now. A clock that was set back since then tells nothing.
+fn unsteady(container: &Container, now: Timestamp) -> bool {
+    let up = || Duration::try_from(now.duration_since(container.started_at.parse().ok()?)).ok();
+    container.restart_count > 0 && up().is_some_and(|up| up < STEADY_AFTER_RESTART)
 }
 
 /// Containers that ended with code 0 and of which the record does not say yet that they ended by themselves.
@@ -258,6 +276,8 @@ mod tests {
     use crate::runtime::container::HealthState;
     use crate::runtime::project::Stage;
 
+    const NOW: &str = "2026-11-16T12:00:00Z";
+
     fn container(service: &str, status: Status) -> Container {
         Container {
             id: format!("id-{service}"),
@@ -330,7 +350,7 @@ mod tests {
     }
 
     fn check_health(record: &Record, containers: &[Container], want: &str) {
-        let got = match health(Some(record), containers) {
+        let got = match health(Some(record), containers, NOW.parse().unwrap()) {
             Health::Healthy => "healthy".to_owned(),
             Health::Starting => "starting".to_owned(),
             Health::Unhealthy(why) => why,
@@ -509,5 +529,23 @@ mod tests {
         known.done = ["job".to_owned()].into();
         check_health(&known, &[web], "healthy");
         check_health(&known, &[], "service web is missing");
+    }
+
+    #[test]
+    fn what_was_brought_back_is_well_once_it_stays_up() {
+        let known = record(&["web"], &[]);
+        let brought_back = |restart_count, started_at: &str| Container {
+            restart_count,
+            started_at: started_at.into(),
+            ..container("web", Status::Running)
+        };
+        check_health(&known, &[brought_back(1, "2026-11-16T11:59:55Z")], "starting");
+        check_health(&known, &[brought_back(3, "2026-11-16T11:59:55Z")], "service web keeps restarting");
+        check_health(&known, &[brought_back(3, "2026-11-16T11:59:49Z")], "healthy");
+        check_health(&known, &[brought_back(0, "2026-11-16T11:59:59Z")], "healthy");
+        // By a clock that was set back, or in words that nobody knows.
+        for started_at in ["2026-11-16T13:00:00Z", "", "yesterday"] {
+            check_health(&known, &[brought_back(3, started_at)], "healthy");
+        }
     }
 }

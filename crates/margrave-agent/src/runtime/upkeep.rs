@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use margrave_core::device::Observation;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
@@ -43,7 +44,7 @@ impl ComposeRuntime {
                 assignment: record.assignment,
                 component: record.component.clone(),
                 fingerprint: known.then_some(record.fingerprint),
-                health: health::health(Some(&record), &containers),
+                health: health::health(Some(&record), &containers, Timestamp::now()),
             });
         }
         // What runs without a record: its directory was lost. It is as good as its labels.
@@ -56,7 +57,7 @@ impl ComposeRuntime {
                     assignment,
                     component,
                     fingerprint: None,
-                    health: health::health(None, &containers),
+                    health: health::health(None, &containers, Timestamp::now()),
                 }),
                 _ => {
                     tracing::warn!(project = %first.project, "containers carry our label and say not whose they are")

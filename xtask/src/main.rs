@@ -20,6 +20,8 @@ Exit code: 0 every goal is met, 1 one is missed, 2 something broke.
   NAME       only these; all of them when none is named:
              programs     sizes, start-up times, memory when idle
              deploy       deploy to INSTALLED, beside bare docker compose
+             gap          service gap of updates and rollbacks, change to INSTALLED, beside plain docker compose;
+                          the agent's memory and writes meanwhile
              304          answers to unchanged polls, beside a bare hyper and rustls responder
              connections  new connections, full and resumed, beside the same responder
              reports      durable reports, beside a bare loop of SQLite commits

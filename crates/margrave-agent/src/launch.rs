@@ -23,7 +23,7 @@ use crate::runtime::compose::{ComposeRuntime, ComposeSettings, ImageRegistry};
 use crate::runtime::engine::Places;
 use crate::runtime::own_registry::OwnRegistry;
 use crate::runtime::simulated::{SimulatedRuntime, Simulation};
-use crate::runtime::{Runtime, Telemetry};
+use crate::runtime::{ImagePolicy, Runtime, Telemetry};
 use crate::supervisor::Supervisor;
 
 /// The version that a device reports and `--version` prints.
@@ -39,6 +39,8 @@ pub enum RuntimeChoice {
         label: Option<DeviceId>,
         /// The collector that applications are told of, if the device has one.
         telemetry: Option<Telemetry>,
+        /// What becomes of images that no deployment needs any more.
+        images: ImagePolicy,
     },
     Simulated(Simulation),
 }
@@ -104,7 +106,7 @@ impl Launch {
                 let opened = SimulatedRuntime::open(simulation, data.join("simulated.json"));
                 Arc::new(opened.map_err(LaunchError::Simulation)?)
             }
-            RuntimeChoice::Compose { engine, label, telemetry } => {
+            RuntimeChoice::Compose { engine, label, telemetry, images } => {
                 let places = Places {
                     named: engine.or(Places::from_environment().named),
                     ..Places::from_environment()
@@ -115,6 +117,7 @@ impl Launch {
                     places,
                     telemetry,
                     registry: None,
+                    images,
                 };
                 Arc::new(compose_runtime(&mut settings, &identity, &access).await?)
             }

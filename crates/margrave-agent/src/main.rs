@@ -11,8 +11,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use margrave_agent::hold::{self, Wish};
 use margrave_agent::identity::{Enrollment, GitSource, Identity, Installation, Onboarding, Place, WebTrust};
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
-use margrave_agent::runtime::Telemetry;
 use margrave_agent::runtime::simulated::Simulation;
+use margrave_agent::runtime::{ImagePolicy, Telemetry};
 use margrave_agent::supervisor::Supervisor;
 use margrave_agent::{clock, identity, status};
 use margrave_core::id::{ClientId, DeviceId};
@@ -242,9 +242,27 @@ struct Run {
     /// OTLP over HTTP address of the device's OpenTelemetry collector, as containers reach it; told to every container.
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
+    /// What becomes of images that this agent pulled and no deployment needs any more; others' images are never touched.
+    #[arg(long, value_enum, value_name = "POLICY", default_value = "keep")]
+    images: ImagesName,
     /// For `--runtime simulated`: a JSON file with latencies and failures (docs/devices.md).
     #[arg(long, value_name = "FILE")]
     simulation: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ImagesName {
+    Keep,
+    Remove,
+}
+
+impl From<ImagesName> for ImagePolicy {
+    fn from(name: ImagesName) -> ImagePolicy {
+        match name {
+            ImagesName::Keep => ImagePolicy::Keep,
+            ImagesName::Remove => ImagePolicy::Remove,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -407,6 +425,7 @@ impl Run {
             any_time,
             refuse_older_bundle,
             otlp,
+            images,
             simulation,
         } = self;
         let runtime = match runtime {
@@ -416,7 +435,7 @@ impl Run {
                     grpc_endpoint: None,
                     protocol: None,
                 });
-                RuntimeChoice::Compose { engine, label: None, telemetry }
+                RuntimeChoice::Compose { engine, label: None, telemetry, images: images.into() }
             }
             RuntimeName::Simulated => RuntimeChoice::Simulated(match simulation {
                 Some(path) => {

@@ -250,6 +250,7 @@ impl Own {
             labels: Default::default(),
             simulated: true,
             agent_version: None,
+            overrides: vec![],
         };
         let body = g2::capabilities::write(&capabilities);
         Own { device: device.clone(), capabilities, body }

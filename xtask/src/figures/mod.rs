@@ -6,9 +6,12 @@
 
 mod agent;
 mod answers;
+mod asker;
+mod gap;
 mod plant;
 mod programs;
 mod reports;
+mod scales;
 mod stage;
 mod table;
 mod waiting;
@@ -32,10 +35,11 @@ enum Name {
     Reports,
     Waiting,
     Agent,
+    Gap,
 }
 
 impl Name {
-    const ALL: [(&'static str, Name); 7] = [
+    const ALL: [(&'static str, Name); 8] = [
         ("programs", Name::Programs),
         ("agent", Name::Agent),
         ("304", Name::Answers),
@@ -43,6 +47,7 @@ impl Name {
         ("reports", Name::Reports),
         ("waiting", Name::Waiting),
         ("deploy", Name::Deploy),
+        ("gap", Name::Gap),
     ];
 }
 
@@ -172,6 +177,7 @@ fn one(lab: &Lab, name: Name, plant: &mut Option<Plant>, table: &mut Table) -> R
         Name::Programs => return programs::idle(lab, table),
         Name::Deploy => return programs::deploy(lab, table),
         Name::Agent => return agent::measure(lab, table),
+        Name::Gap => return gap::measure(lab, table),
         Name::Answers => answers::polls,
         Name::Connections => answers::connections,
         Name::Reports => reports::measure,

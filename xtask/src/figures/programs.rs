@@ -96,12 +96,12 @@ fn size(path: &Path) -> Result<u64> {
 }
 
 /// A Docker engine: the one given, or a private one that ends with the figures.
-struct Engine {
-    host: String,
+pub(super) struct Engine {
+    pub(super) host: String,
     rig: Option<(PathBuf, PathBuf)>,
 }
 
-fn engine(root: &Path) -> Result<Option<Engine>> {
+pub(super) fn engine(root: &Path) -> Result<Option<Engine>> {
     let given = std::env::var("MARGRAVE_TEST_DOCKER_HOST").or_else(|_| std::env::var("DOCKER_HOST"));
     let host = given.unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned());
     let answers = Command::new("docker")
@@ -127,7 +127,7 @@ impl Engine {
         command
     }
 
-    fn compose(&self, directory: &Path, registry: &str, arguments: &[&str]) -> Result<()> {
+    pub(super) fn compose(&self, directory: &Path, registry: &str, arguments: &[&str]) -> Result<()> {
         let output = self
             .docker()
             .args(["compose", "-p", "margrave-figures-bare"])
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     /// One static busybox as an image, in the engine and in the server's registry.
-    fn push_busybox(&self, registry: &str, context: &Path) -> Result<()> {
+    pub(super) fn push_busybox(&self, registry: &str, context: &Path) -> Result<()> {
         let context: serde_json::Value = serde_json::from_slice(&std::fs::read(context)?)?;
         let token = context["token"].as_str().context("a token")?;
         let image = format!("{registry}/figures/busybox:1");

@@ -183,17 +183,24 @@ impl Stage {
 
     /// A package with one small component, in the server's catalog; returns its name.
     pub(super) fn add_package(&self, compose: &str) -> Result<&'static str> {
-        let root = self.path("package");
+        self.add_package_version("figures", "1.0.0", compose)?;
+        Ok("figures")
+    }
+
+    /// One version of a package with one component.
+    pub(super) fn add_package_version(&self, id: &str, version: &str, compose: &str) -> Result<()> {
+        let root = self.path(&format!("package-{id}-{version}"));
         let component = root.join("components/main");
         std::fs::create_dir_all(&component)?;
         std::fs::write(component.join("compose.yaml"), compose)?;
         std::fs::write(
             root.join("margo.yaml"),
-            "apiVersion: v1
-id: figures
+            format!(
+                "apiVersion: v1
+id: {id}
 metadata:
   name: Figures
-  version: 1.0.0
+  version: {version}
   catalog:
     organization:
       - name: Margrave
@@ -203,12 +210,23 @@ deploymentProfiles:
     components:
       - name: main
         properties:
-          repository: oci://margrave/figures/main
-          revision: 1.0.0
-",
+          repository: oci://margrave/{id}/main
+          revision: {version}
+"
+            ),
         )?;
         self.margrave(&["package", "add", root.to_str().context("a plain path")?])?;
-        Ok("figures")
+        Ok(())
+    }
+
+    /// What a running agent says it has written.
+    pub(super) fn agent_bytes_written(&self, data: &Path) -> Result<u64> {
+        // The exit code says whether everything is as wanted, which is not the question.
+        let output =
+            Command::new(&self.programs.agent).args(["status", "--json", "--data"]).arg(data).output()?;
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        status["bytesWritten"].as_u64().context("the agent does not tell what it has written")
     }
 }
 

@@ -7,13 +7,14 @@
 //!
 //! Start with [`ComposeRuntime::apply`]. Volumes are never removed here (promise 7).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use margrave_core::device::{Health, Observation, Order};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName, DeviceId};
@@ -23,13 +24,16 @@ use tokio::sync::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::components::Components;
-use super::container::{Container, LABEL_PROJECT};
+use super::container::LABEL_PROJECT;
+use super::drift;
 use super::engine::{Engine, Places, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
 use super::health;
+use super::images::{ImagePolicy, Images};
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
+use super::own_container::Sight;
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{
@@ -42,10 +46,13 @@ use crate::registry_login::RegistryLogin;
 const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
 /// Containers get ten seconds each to stop, some ask for more; after this the engine is told to be firm.
 const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
-const GONE_TIME_MAX: Duration = Duration::from_secs(60);
+/// For what goes on after the engine said yes; what it refuses is refused the next time as well, and told meanwhile.
+const GONE_TIME_MAX: Duration = Duration::from_secs(20);
 /// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does;
 /// Docker knows each container's own grace period.
 const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
+/// What to do about an agent in a container that the engine does not share files with.
+const SAME_PATH: &str = "mount it from the same path of the machine (docs/devices.md)";
 /// How long to wait for a Compose process that an earlier agent left behind.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -59,6 +66,7 @@ pub struct ComposeSettings {
     pub places: Places,
     pub telemetry: Option<Telemetry>,
     pub registry: Option<ImageRegistry>,
+    pub images: ImagePolicy,
 }
 
 /// The server's registry as the engine reaches it, for images.
@@ -80,12 +88,15 @@ pub struct Found {
 /// Runs Compose components. An engine or Compose that is missing now may be installed later: each is
 /// looked for whenever it is needed and not known.
 pub struct ComposeRuntime {
-    settings: ComposeSettings,
-    components: Components,
-    engine: Mutex<Option<Engine>>,
+    pub(super) settings: ComposeSettings,
+    pub(super) components: Components,
+    engine: Mutex<Option<(Engine, Sight)>>,
     compose: Mutex<Option<Compose>>,
-    /// Held by whoever has an archive that no project claims yet, so that it is not swept away.
-    fetching: RwLock<()>,
+    pub(super) images: Images,
+    /// When images were last looked through.
+    pub(super) images_swept: Mutex<Option<Instant>>,
+    /// Held by whoever has an archive or images that no project claims yet, so that they are not swept away.
+    pub(super) fetching: RwLock<()>,
 }
 
 impl ComposeRuntime {
@@ -96,6 +107,8 @@ impl ComposeRuntime {
         // Compose and the engine are given absolute paths, and must see the same ones after a restart.
         settings.data = settings.data.canonicalize().map_err(making)?;
         Ok(ComposeRuntime {
+            images: Images::open(&settings.data.join("compose")),
+            images_swept: Mutex::default(),
             settings,
             components,
             engine: Mutex::default(),
@@ -120,14 +133,22 @@ impl ComposeRuntime {
         self.forget_if_unreachable(changed.map_err(Failure::from)).await
     }
 
-    async fn engine(&self) -> Result<Engine, Failure> {
+    pub(super) async fn engine(&self) -> Result<Engine, Failure> {
+        Ok(self.engine_and_sight().await?.0)
+    }
+
+    async fn engine_and_sight(&self) -> Result<(Engine, Sight), Failure> {
         let mut known = self.engine.lock().await;
-        if let Some(engine) = &*known {
-            return Ok(engine.clone());
+        if let Some(known) = &*known {
+            return Ok(known.clone());
         }
         let engine = Engine::locate(&self.settings.places).await?;
         tracing::info!(engine = %engine.description(), address = %engine.address(), "found a container engine");
-        Ok(known.insert(engine).clone())
+        let sight = Sight::of(&self.settings.data, &engine).await?;
+        if sight != Sight::Same {
+            tracing::warn!(data = %self.settings.data.display(), "{sight}; {SAME_PATH}");
+        }
+        Ok(known.insert((engine, sight)).clone())
     }
 
     async fn compose(&self, engine: &Engine) -> Result<Compose, Failure> {
@@ -176,7 +197,7 @@ impl ComposeRuntime {
         })
     }
 
-    fn projects(&self) -> PathBuf {
+    pub(super) fn projects(&self) -> PathBuf {
         self.settings.data.join("compose")
     }
 
@@ -195,7 +216,7 @@ impl ComposeRuntime {
             return Err(Failure::new(FailureCode::RuntimeMissing, message));
         }
         let values = environment::values(order)?;
-        let engine = self.engine().await?;
+        let (engine, sight) = self.engine_and_sight().await?;
         let compose = self.compose(&engine).await?;
         let project = ProjectName::of(order.assignment, &order.component);
         let directory = ProjectDirectory::new(&self.projects(), &project);
@@ -219,6 +240,16 @@ impl ComposeRuntime {
             directory,
         };
         prepared.model = self.read_model(&prepared).await?;
+        if sight != Sight::Same && prepared.model.mounts_files() {
+            // Better not at all than with empty directories in the place of its files.
+            let message = format!(
+                "{} mounts files that the agent keeps, and {sight}. For the data directory, {SAME_PATH}.",
+                order.component
+            );
+            return Err(Failure::new(FailureCode::CreateFailed, message));
+        }
+        let _fetching = self.fetching.read().await;
+        self.claim(order, &prepared)?;
         for service in prepared.model.services.values() {
             self.fetch_image(&prepared.engine, service).await?;
         }
@@ -251,7 +282,8 @@ impl ComposeRuntime {
         let _fetching = self.fetching.read().await;
         match self.components.fetch(order).await {
             Ok(archive) => {
-                let written = directory.write_fetched(&Fetched { fingerprint, archive });
+                let fetched = Fetched { fingerprint, archive, images: BTreeSet::new() };
+                let written = directory.write_fetched(&fetched);
                 written.map_err(|error| disk("What was fetched could not be noted", error))?;
                 Ok(archive)
             }
@@ -266,6 +298,18 @@ impl ComposeRuntime {
             },
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Notes what the order needs, so that nothing of it is swept away before it runs.
+    fn claim(&self, order: &Order, prepared: &Prepared) -> Result<(), Failure> {
+        let images = prepared.model.services.values().map(|service| service.image.clone()).collect();
+        let needed = Fetched { fingerprint: order.fingerprint(), archive: prepared.archive, images };
+        let runs = prepared.directory.record().is_some_and(|record| record.fingerprint == needed.fingerprint);
+        if runs || prepared.directory.fetched().as_ref() == Some(&needed) {
+            return Ok(());
+        }
+        let written = prepared.directory.write_fetched(&needed);
+        written.map_err(|error| disk("What is needed could not be noted", error))
     }
 
     async fn read_model(&self, prepared: &Prepared) -> Result<Model, Failure> {
@@ -303,6 +347,10 @@ impl ComposeRuntime {
             }
             None => None,
         };
+        if !here {
+            let noted = self.images.note(image);
+            noted.map_err(|error| disk("That an image is pulled could not be noted", error))?;
+        }
         match engine.pull(image, service.platform.as_deref(), login.as_ref()).await {
             Err(failure) if here => {
                 tracing::info!(%image, %failure, "no newer image; the one on the device is used");
@@ -317,25 +365,36 @@ impl ComposeRuntime {
             return Ok(());
         }
         let prepared = self.prepare(order).await?;
-        let cut_off = prepared.directory.record().is_some_and(|record| record.stage == Stage::Begun);
-        let mut record = self.begin(order, &prepared)?;
+        let before = prepared.directory.record();
+        let cut_off = before.as_ref().is_some_and(|record| record.stage == Stage::Begun);
+        let bent = drift::straighten(&prepared, before.as_ref()).await?;
+        let mut record = self.begin(order, &prepared, before)?;
         let deadline = Instant::now() + start_time_max(order);
-        let mut up = self.up(&prepared, &record, deadline).await;
+        if !bent.is_empty() {
+            let anew: Vec<&str> = ["--no-deps", "--force-recreate"]
+                .into_iter()
+                .chain(bent.iter().map(String::as_str))
+                .collect();
+            self.up(&prepared, &record, deadline, &anew).await?;
+        }
+        let mut up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
         // A Compose that was killed while it replaced a container leaves two of them. The next one tidies up,
         // and may trip over its own tidying: it renames the one while it still removes the other.
         if let Err(failure) = &up
             && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
         {
             tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
-            up = self.up(&prepared, &record, deadline).await;
+            up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
         }
         if up.is_err() && stuck::cleared(&prepared).await? {
-            up = self.up(&prepared, &record, deadline).await;
+            up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
         }
         up?;
         let containers = prepared.containers().await?;
         for (name, service) in &mut record.services {
-            service.hash = containers.iter().find(|c| &c.service == name).and_then(|c| c.config_hash.clone());
+            let container = containers.iter().find(|container| &container.service == name);
+            service.hash = container.and_then(|container| container.config_hash.clone());
+            service.adjustable = container.map(|container| container.adjustable.clone());
         }
         record.stage = Stage::Started;
         prepared.write(&record)?;
@@ -346,6 +405,7 @@ impl ComposeRuntime {
             let containers = wait_until_up(&prepared, &record, deadline).await?;
             let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
             record.completed = ended.map(health::ending).collect();
+            record.done = health::done(&record, &containers);
         }
         record.stage = Stage::Settled;
         prepared.write(&record)?;
@@ -363,13 +423,13 @@ impl ComposeRuntime {
             return Ok(false);
         }
         let containers = self.engine().await?.containers(&[(LABEL_PROJECT, project.as_str())]).await?;
-        let health = health::health(Some(&record), &containers);
+        let health = health::health(Some(&record), &containers, Timestamp::now());
         Ok(health::as_recorded(&record, &containers)
             && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
     }
 
     /// Puts on disk what is about to be started.
-    fn begin(&self, order: &Order, prepared: &Prepared) -> Result<Record, Failure> {
+    fn begin(&self, order: &Order, prepared: &Prepared, before: Option<Record>) -> Result<Record, Failure> {
         let owner = Ownership {
             agent: self.settings.agent.as_str(),
             assignment: order.assignment,
@@ -383,9 +443,17 @@ impl ComposeRuntime {
             write_durably(&prepared.directory.override_file(), &overlay)
         };
         write().map_err(|error| disk("The component's override file could not be written", error))?;
-        let before = prepared.directory.record().map(Record::kept);
-        let before = before.unwrap_or_else(|| prepared.directory.aside());
-        let service = |service: &super::model::Service| Service { replicas: service.replicas, hash: None };
+        // What was noted of the same order still tells what hands did, should this try be cut off.
+        let same = before.as_ref().filter(|record| record.fingerprint == order.fingerprint());
+        let service = |name: &String, service: &super::model::Service| Service {
+            replicas: service.replicas,
+            hash: None,
+            adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
+            image: Some(service.image.clone()),
+        };
+        let services = &prepared.model.services;
+        let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
+        let before = before.map(Record::kept).unwrap_or_else(|| prepared.directory.aside());
         let record = Record {
             assignment: order.assignment,
             component: order.component.clone(),
@@ -393,8 +461,9 @@ impl ComposeRuntime {
             archive: prepared.archive,
             before,
             stage: Stage::Begun,
-            services: prepared.model.services.iter().map(|(name, s)| (name.clone(), service(s))).collect(),
+            services,
             completed: BTreeSet::new(),
+            done: BTreeSet::new(),
         };
         prepared.write(&record)?;
         Ok(record)
@@ -402,11 +471,17 @@ impl ComposeRuntime {
 
     /// Has Compose create and start everything. Compose may wait for one service before it starts another;
     /// meanwhile a container that fails is seen at once (PK-101).
-    async fn up(&self, prepared: &Prepared, record: &Record, deadline: Instant) -> Result<(), Failure> {
+    async fn up(
+        &self,
+        prepared: &Prepared,
+        record: &Record,
+        deadline: Instant,
+        more: &[&str],
+    ) -> Result<(), Failure> {
         let before = prepared.containers().await?;
         let time_max = deadline.saturating_duration_since(Instant::now());
         let grace: &[&str] = if prepared.engine.is_podman() { &PODMAN_GRACE } else { &[] };
-        let arguments = [&["up", "--detach", "--remove-orphans", "--no-build"], grace].concat();
+        let arguments = [&["up", "--detach", "--no-build"], grace, more].concat();
         let up = self.run(prepared, &arguments, true, time_max);
         let failing = first_failure(prepared, &before);
         let result = tokio::select! {
@@ -527,106 +602,6 @@ impl ComposeRuntime {
         };
         if let Err(failure) = down.await {
             tracing::info!(%project, %failure, "Compose could not take it down; the engine is told to remove it");
-        }
-    }
-
-    async fn look(&self) -> Result<Vec<Observation>, Failure> {
-        let engine = self.engine().await?;
-        let all = engine.containers(&[(LABEL_AGENT, self.settings.agent.as_str())]).await?;
-        let mut by_project: BTreeMap<String, Vec<Container>> = BTreeMap::new();
-        for container in all {
-            by_project.entry(container.project.clone()).or_default().push(container);
-        }
-        let directories = ProjectDirectory::all(&self.projects());
-        let directories =
-            directories.map_err(|error| disk("The components' directories could not be read", error))?;
-        let mut observations = Vec::new();
-        for directory in directories {
-            // One without a record was fetched and never started.
-            let Some(record) = directory.record() else { continue };
-            let containers = by_project.remove(directory.name()).unwrap_or_default();
-            let record = self.explain_endings(&engine, &directory, record, &containers).await?;
-            let known = record.stage != Stage::Begun && health::as_recorded(&record, &containers);
-            observations.push(Observation {
-                assignment: record.assignment,
-                component: record.component.clone(),
-                fingerprint: known.then_some(record.fingerprint),
-                health: health::health(Some(&record), &containers),
-            });
-        }
-        // What runs without a record: its directory was lost. It is as good as its labels.
-        for containers in by_project.into_values() {
-            let Some(first) = containers.first() else { continue };
-            let assignment = first.assignment.as_deref().and_then(|text| AssignmentId::parse(text).ok());
-            let component = first.component.as_deref().and_then(|text| ComponentName::parse(text).ok());
-            match (assignment, component) {
-                (Some(assignment), Some(component)) => observations.push(Observation {
-                    assignment,
-                    component,
-                    fingerprint: None,
-                    health: health::health(None, &containers),
-                }),
-                _ => {
-                    tracing::warn!(project = %first.project, "containers carry our label and say not whose they are")
-                }
-            }
-        }
-        Ok(observations)
-    }
-
-    /// Finds out, once for each container that ended well, whether it ended by itself, and notes it.
-    async fn explain_endings(
-        &self,
-        engine: &Engine,
-        directory: &ProjectDirectory,
-        record: Record,
-        containers: &[Container],
-    ) -> Result<Record, Failure> {
-        let mut by_themselves = Vec::new();
-        for container in health::unexplained(&record, containers) {
-            if engine.ended_by_itself(container).await? {
-                by_themselves.push(health::ending(container));
-            }
-        }
-        if by_themselves.is_empty() {
-            return Ok(record);
-        }
-        // Somebody is changing it right now: then this look is out of date anyway.
-        let lock = directory.lock(Duration::ZERO).await;
-        let lock = lock.map_err(|error| disk("The component's lock could not be taken", error))?;
-        let (Some(_lock), Some(mut current)) = (lock, directory.record()) else { return Ok(record) };
-        current.completed.extend(by_themselves);
-        // Endings of containers that are gone are of no use.
-        current
-            .completed
-            .retain(|ending| containers.iter().any(|container| container.id == ending.container));
-        let written = directory.write_record(&current);
-        written.map_err(|error| disk("What was seen could not be noted", error))?;
-        Ok(current)
-    }
-
-    /// Removes archives that no project needs. Failing to is no reason to fail what was asked for.
-    async fn sweep(&self) {
-        // Somebody fetches, perhaps for an hour; the next one to finish sweeps.
-        let Ok(_nobody_fetches) = self.fetching.try_write() else { return };
-        let needed = || -> io::Result<BTreeSet<Digest>> {
-            let mut needed = BTreeSet::new();
-            for directory in ProjectDirectory::all(&self.projects())? {
-                match directory.record() {
-                    Some(record) => {
-                        needed.insert(record.archive);
-                        needed.extend(record.before.iter().map(|fetched| fetched.archive));
-                    }
-                    None if directory.is_forgotten() => drop(directory.discard()?),
-                    None => needed.extend(directory.aside().iter().map(|fetched| fetched.archive)),
-                }
-                needed.extend(directory.fetched().map(|fetched| fetched.archive));
-            }
-            Ok(needed)
-        };
-        match needed() {
-            Ok(needed) => self.components.sweep(needed).await,
-            Err(error) => tracing::warn!(%error, "the components' directories could not be read"),
         }
     }
 }

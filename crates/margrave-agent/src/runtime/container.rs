@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::adjustable::Adjustable;
 use super::model::{LABEL_ASSIGNMENT, LABEL_COMPONENT};
 
 pub(super) const LABEL_PROJECT: &str = "com.docker.compose.project";
@@ -31,6 +33,7 @@ pub struct Container {
     pub health: Option<HealthState>,
     pub restart_count: u64,
     pub restart_policy: RestartPolicy,
+    pub adjustable: Adjustable,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,8 +80,17 @@ struct Inspected {
     #[serde(default)]
     restart_count: u64,
     state: InspectedState,
-    host_config: InspectedHostConfig,
+    host_config: Value,
     config: InspectedConfig,
+    #[serde(default)]
+    network_settings: InspectedNetworks,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase")]
+struct InspectedNetworks {
+    #[serde(default)]
+    networks: Value,
 }
 
 #[derive(Deserialize)]
@@ -137,7 +149,8 @@ struct InspectedConfig {
 impl Container {
     /// `None` for what is not a service's container.
     pub(super) fn read(answer: &[u8]) -> Result<Option<Container>, serde_json::Error> {
-        let Inspected { id, restart_count, state, host_config, config } = serde_json::from_slice(answer)?;
+        let Inspected { id, restart_count, state, host_config, config, network_settings } =
+            serde_json::from_slice(answer)?;
         let mut labels = config.labels.unwrap_or_default();
         let one_off = labels.get(LABEL_ONE_OFF).is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let (Some(project), Some(service), false) =
@@ -155,6 +168,9 @@ impl Container {
             "removing" => Status::Removing,
             _ => Status::Other,
         };
+        let adjustable =
+            Adjustable::read(&host_config, &network_settings.networks, status == Status::Running);
+        let host_config: InspectedHostConfig = serde_json::from_value(host_config)?;
         let restart_policy = match host_config.restart_policy {
             Some(policy) if policy.name == "on-failure" => RestartPolicy::OnFailure {
                 tries_max: (policy.maximum_retry_count > 0).then_some(policy.maximum_retry_count),
@@ -187,6 +203,7 @@ impl Container {
             health,
             restart_count,
             restart_policy,
+            adjustable,
         }))
     }
 }

@@ -4,7 +4,7 @@
 //! it, remove what carries our label. What the facts mean is decided in `health.rs`; creating and changing
 //! containers is Compose's work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -239,32 +239,72 @@ impl Engine {
     /// All containers that carry every one of the labels, stopped ones too, each with its full state.
     pub async fn containers(&self, labels: &[(&str, &str)]) -> Result<Vec<Container>, EngineError> {
         let ids = self.container_ids(labels).await?;
+        self.described(ids).await
+    }
+
+    /// The same of all that carry the label, or belong to one of the Compose projects: hands that add a container do not
+    /// label it.
+    pub(super) async fn containers_among(
+        &self,
+        label: (&str, &str),
+        projects: &BTreeSet<String>,
+    ) -> Result<Vec<Container>, EngineError> {
+        let ours = |listed: &Listed| {
+            let value = |name: &str| listed.labels.as_ref().and_then(|labels| labels.get(name));
+            value(label.0).is_some_and(|value| value == label.1)
+                || value(LABEL_PROJECT).is_some_and(|project| projects.contains(project))
+        };
+        let filter = encoded(&json!({"label": [LABEL_PROJECT]}).to_string());
+        let listed = self.listed(&filter).await?;
+        self.described(listed.into_iter().filter(ours).map(|listed| listed.id).collect()).await
+    }
+
+    async fn described(&self, ids: Vec<String>) -> Result<Vec<Container>, EngineError> {
         let mut containers = Vec::with_capacity(ids.len());
         for id in ids {
-            match self.get(&format!("/containers/{}/json", encoded(&id))).await {
-                Ok(answer) => {
-                    let container = Container::read(&answer).map_err(not_understood)?;
-                    // `compose run` by hand makes containers that are nobody's desired state.
-                    containers.extend(container);
-                }
-                // Removed between the two questions.
-                Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => {}
-                Err(error) => return Err(error),
-            }
+            // Removed between the two questions.
+            let Some(answer) = self.inspected(&id).await? else { continue };
+            // `compose run` by hand makes containers that are nobody's desired state.
+            containers.extend(Container::read(&answer).map_err(not_understood)?);
         }
         Ok(containers)
     }
 
+    /// What the engine says of one container; `None` when it has none of that id.
+    pub(super) async fn inspected(&self, id: &str) -> Result<Option<Bytes>, EngineError> {
+        match self.get(&format!("/containers/{}/json", encoded(id))).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The ids of all containers that carry every one of the labels.
     pub async fn container_ids(&self, labels: &[(&str, &str)]) -> Result<Vec<String>, EngineError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Listed {
-            id: String,
+        Ok(self.listed(&filters(labels)).await?.into_iter().map(|container| container.id).collect())
+    }
+
+    async fn listed(&self, filters: &str) -> Result<Vec<Listed>, EngineError> {
+        understood(&self.get(&format!("/containers/json?all=1&filters={filters}")).await?)
+    }
+
+    /// Which images containers are made of, anybody's, by the images' ids.
+    pub(super) async fn images_in_use(&self) -> Result<BTreeSet<String>, EngineError> {
+        let listed = self.listed(&encoded("{}")).await?;
+        Ok(listed.into_iter().map(|container| bare(&container.image_id).to_owned()).collect())
+    }
+
+    /// Lets a container that somebody paused go on.
+    pub(super) async fn unpause(&self, id: &str) -> Result<(), EngineError> {
+        let path = self.path(&format!("/containers/{}/unpause", encoded(id)));
+        match self.act(Request::post(path)).await {
+            // Somebody else was faster.
+            Err(EngineError::Refused {
+                status: StatusCode::CONFLICT | StatusCode::INTERNAL_SERVER_ERROR,
+                message,
+            }) if message.contains("not paused") => Ok(()),
+            result => done_or_gone(result),
         }
-        let listed: Vec<Listed> =
-            understood(&self.get(&format!("/containers/json?all=1&filters={}", filters(labels))).await?)?;
-        Ok(listed.into_iter().map(|container| container.id).collect())
     }
 
     /// Whether a container ended because its program ended, as far as the engine remembers. `false` also
@@ -300,7 +340,7 @@ impl Engine {
 
     /// Waits until the engine says that something happened to a container with the label.
     pub async fn next_event(&self, label: (&str, &str)) -> Result<(), EngineError> {
-        let happened = ["start", "die", "destroy", "pause", "unpause", "health_status", "oom"];
+        let happened = ["start", "die", "destroy", "pause", "unpause", "update", "health_status", "oom"];
         let filters = json!({
             "type": ["container"], "event": happened, "label": [format!("{}={}", label.0, label.1)],
         });
@@ -311,11 +351,27 @@ impl Engine {
     }
 
     pub async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
+        Ok(self.image_id(image).await?.is_some())
+    }
+
+    /// The id behind an image's name.
+    pub(super) async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Inspected {
+            id: String,
+        }
         match self.get(&format!("/images/{}/json", encoded(image))).await {
-            Ok(_) => Ok(true),
-            Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(false),
+            Ok(answer) => Ok(Some(bare(&understood::<Inspected>(&answer)?.id).to_owned())),
+            Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Takes an image's name away, and the image with it when that was its last name and no container is made of it.
+    pub(super) async fn remove_image(&self, image: &str) -> Result<(), EngineError> {
+        let path = self.path(&format!("/images/{}", encoded(image)));
+        done_or_gone(self.act(Request::delete(path)).await)
     }
 
     /// Has the engine fetch an image.
@@ -434,6 +490,21 @@ impl Engine {
     fn path(&self, path: &str) -> String {
         format!("/v{}{path}", self.api)
     }
+}
+
+/// A container in a list.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    id: String,
+    #[serde(default, rename = "ImageID")]
+    image_id: String,
+    labels: Option<BTreeMap<String, String>>,
+}
+
+/// An id without its algorithm, which some engines leave out.
+fn bare(id: &str) -> &str {
+    id.strip_prefix("sha256:").unwrap_or(id)
 }
 
 struct Lines {

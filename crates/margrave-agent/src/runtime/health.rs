@@ -3,12 +3,15 @@
 //! Two questions are asked of the same facts. While a component starts: is it up, may it still come up,
 //! or has it failed (PK-100…PK-102)? Later: is it still as it should be? Nothing here waits or asks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use margrave_core::device::Health;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::container::{Container, RestartPolicy, Status};
+use super::prepared::STEADY_AFTER_RESTART;
 use super::project::{Ending, Record, Service};
 
 /// Health checks may print pages; the last words are what counts.
@@ -118,7 +121,7 @@ fn brought_back(container: &Container, failure: Failure) -> Condition {
 
 /// Looks at a component that is being started.
 pub(super) fn progress(expected: &BTreeMap<String, Service>, containers: &[Container]) -> Progress {
-    let mut coming = missing(expected, containers).map(|(service, _)| {
+    let mut coming = missing(expected, &BTreeSet::new(), containers).map(|(service, _)| {
         Failure::new(
             FailureCode::Timeout,
             format!("It took too long: service {service} has no container yet."),
@@ -148,9 +151,12 @@ pub(super) fn progress(expected: &BTreeMap<String, Service>, containers: &[Conta
 ///
 /// A container without a restart policy that ended with code 0 is done only if the record says that it
 /// ended by itself: a container that somebody stopped, or that went down with the machine, ends just so.
-pub(super) fn health(record: Option<&Record>, containers: &[Container]) -> Health {
-    let expected = record.map(|record| &record.services);
-    if let Some((service, have)) = expected.and_then(|expected| missing(expected, containers)) {
+///
+/// One that the engine had to bring back is not well before it has stayed up for a while: a program that ends every few
+/// seconds is found running more often than not.
+pub(super) fn health(record: Option<&Record>, containers: &[Container], now: Timestamp) -> Health {
+    let lacking = record.and_then(|record| missing(&record.services, &record.done, containers));
+    if let Some((service, have)) = lacking {
         return Health::Unhealthy(match have {
             0 => format!("service {service} is missing"),
             _ => format!("service {service} has only {have} of its containers"),
@@ -170,11 +176,23 @@ pub(super) fn health(record: Option<&Record>, containers: &[Container]) -> Healt
             {
                 return Health::Unhealthy(format!("service {} was stopped", container.service));
             }
+            Condition::Running { .. } if unsteady(container, now) => {
+                if container.restart_count >= RESTARTS_MAX {
+                    return Health::Unhealthy(format!("service {} keeps restarting", container.service));
+                }
+                starting = true;
+            }
             Condition::Starting(_) => starting = true,
             Condition::Running { .. } | Condition::Ended => {}
         }
     }
     if starting { Health::Starting } else { Health::Healthy }
+}
+
+/// Whether the engine brought it back just now. A clock that was set back since then tells nothing.
+fn unsteady(container: &Container, now: Timestamp) -> bool {
+    let up = || Duration::try_from(now.duration_since(container.started_at.parse().ok()?)).ok();
+    container.restart_count > 0 && up().is_some_and(|up| up < STEADY_AFTER_RESTART)
 }
 
 /// Containers that ended with code 0 and of which the record does not say yet that they ended by themselves.
@@ -189,21 +207,40 @@ pub(super) fn ending(container: &Container) -> Ending {
     Ending { container: container.id.clone(), finished_at: container.finished_at.clone() }
 }
 
-/// Whether the containers are those that the record's fingerprint was started with.
+/// Whether the containers are those that the record's fingerprint was started with, no more of them, and as they were.
 pub(super) fn as_recorded(record: &Record, containers: &[Container]) -> bool {
-    containers.iter().all(|container| {
-        record
-            .services
-            .get(&container.service)
-            .is_some_and(|s| s.hash.is_some() && s.hash == container.config_hash)
-    })
+    let known = |container: &Container| {
+        let service = record.services.get(&container.service);
+        service.is_some_and(|s| s.hash.is_some() && s.hash == container.config_hash && !bent(s, container))
+    };
+    let crowded = |(name, service): (&String, &Service)| {
+        containers.iter().filter(|c| &c.service == name).count() > service.replicas as usize
+    };
+    containers.iter().all(known) && !record.services.iter().any(crowded)
+}
+
+/// Whether somebody changed the container in a way that Compose does not see.
+pub(super) fn bent(service: &Service, container: &Container) -> bool {
+    service.adjustable.as_ref().is_some_and(|started| !started.is_like(&container.adjustable))
+}
+
+/// Services that are done: all their containers are here, and ended by themselves with code 0.
+pub(super) fn done(record: &Record, containers: &[Container]) -> BTreeSet<String> {
+    let is_done = |(name, service): &(&String, &Service)| {
+        let mut of_service = containers.iter().filter(|c| &c.service == *name).peekable();
+        of_service.peek().is_some()
+            && of_service.clone().count() >= service.replicas as usize
+            && of_service.all(|c| record.completed.contains(&ending(c)))
+    };
+    record.services.iter().filter(is_done).map(|(name, _)| name.clone()).collect()
 }
 
 fn missing<'a>(
     expected: &'a BTreeMap<String, Service>,
+    done: &BTreeSet<String>,
     containers: &[Container],
 ) -> Option<(&'a str, usize)> {
-    expected.iter().find_map(|(name, service)| {
+    expected.iter().filter(|(name, _)| !done.contains(*name)).find_map(|(name, service)| {
         let have = containers.iter().filter(|c| &c.service == name).count();
         (have < service.replicas as usize).then_some((name.as_str(), have))
     })
@@ -229,14 +266,17 @@ fn output(text: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use margrave_core::digest::Digest;
     use margrave_core::id::{AssignmentId, ComponentName};
 
+    use serde_json::json;
+
     use super::*;
+    use crate::runtime::adjustable::Adjustable;
     use crate::runtime::container::HealthState;
     use crate::runtime::project::Stage;
+
+    const NOW: &str = "2026-11-16T12:00:00Z";
 
     fn container(service: &str, status: Status) -> Container {
         Container {
@@ -255,6 +295,7 @@ mod tests {
             health: None,
             restart_count: 0,
             restart_policy: RestartPolicy::No,
+            adjustable: Default::default(),
         }
     }
 
@@ -270,7 +311,17 @@ mod tests {
     fn expected(names: &[&str]) -> BTreeMap<String, Service> {
         names
             .iter()
-            .map(|n| (n.to_string(), Service { replicas: 1, hash: Some(format!("hash-{n}")) }))
+            .map(|n| {
+                (
+                    n.to_string(),
+                    Service {
+                        replicas: 1,
+                        hash: Some(format!("hash-{n}")),
+                        adjustable: Some(Default::default()),
+                        image: None,
+                    },
+                )
+            })
             .collect()
     }
 
@@ -284,6 +335,7 @@ mod tests {
             stage: Stage::Settled,
             services: expected(names),
             completed: completed.iter().map(|c| ending(c)).collect::<BTreeSet<_>>(),
+            done: BTreeSet::new(),
         }
     }
 
@@ -298,7 +350,7 @@ mod tests {
     }
 
     fn check_health(record: &Record, containers: &[Container], want: &str) {
-        let got = match health(Some(record), containers) {
+        let got = match health(Some(record), containers, NOW.parse().unwrap()) {
             Health::Healthy => "healthy".to_owned(),
             Health::Starting => "starting".to_owned(),
             Health::Unhealthy(why) => why,
@@ -444,5 +496,56 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(failure.ends_with("the end.") && failure.chars().count() < 400, "{failure}");
+    }
+
+    #[test]
+    fn promise_5_what_compose_does_not_see_is_seen() {
+        let web = container("web", Status::Running);
+        let as_started = record(&["web"], &[]);
+        assert!(as_recorded(&as_started, std::slice::from_ref(&web)));
+        let changed = Adjustable::read(&json!({"RestartPolicy": {"Name": "always"}}), &json!({}), true);
+        let bent = Container { adjustable: changed, ..web.clone() };
+        assert!(!as_recorded(&as_started, std::slice::from_ref(&bent)));
+        let second = Container { id: "second".into(), ..web.clone() };
+        assert!(!as_recorded(&as_started, &[web.clone(), second]), "one more than was ordered");
+        assert!(!as_recorded(&as_started, &[web, container("extra", Status::Running)]));
+        // An older agent noted less.
+        let mut older = record(&["web"], &[]);
+        older.services.get_mut("web").unwrap().adjustable = None;
+        assert!(as_recorded(&older, &[bent]));
+    }
+
+    #[test]
+    fn promise_3_a_job_that_is_done_stays_done_without_its_container() {
+        let job = exited("job", 0, RestartPolicy::No);
+        let web = container("web", Status::Running);
+        let mut known = record(&["job", "web"], &[&job]);
+        assert_eq!(done(&known, &[job.clone(), web.clone()]), ["job".to_owned()].into());
+        assert!(
+            done(&record(&["job", "web"], &[]), &[job, web.clone()]).is_empty(),
+            "it may have been stopped"
+        );
+        check_health(&known, std::slice::from_ref(&web), "service job is missing");
+        known.done = ["job".to_owned()].into();
+        check_health(&known, &[web], "healthy");
+        check_health(&known, &[], "service web is missing");
+    }
+
+    #[test]
+    fn what_was_brought_back_is_well_once_it_stays_up() {
+        let known = record(&["web"], &[]);
+        let brought_back = |restart_count, started_at: &str| Container {
+            restart_count,
+            started_at: started_at.into(),
+            ..container("web", Status::Running)
+        };
+        check_health(&known, &[brought_back(1, "2026-11-16T11:59:55Z")], "starting");
+        check_health(&known, &[brought_back(3, "2026-11-16T11:59:55Z")], "service web keeps restarting");
+        check_health(&known, &[brought_back(3, "2026-11-16T11:59:49Z")], "healthy");
+        check_health(&known, &[brought_back(0, "2026-11-16T11:59:59Z")], "healthy");
+        // By a clock that was set back, or in words that nobody knows.
+        for started_at in ["2026-11-16T13:00:00Z", "", "yesterday"] {
+            check_health(&known, &[brought_back(3, started_at)], "healthy");
+        }
     }
 }

@@ -1,24 +1,30 @@
 //! What carries out orders: a real Compose engine, or a simulated one that says so.
 //!
 //! `compose.rs` is the real one: it drives Compose (`program.rs`) in the surroundings of
-//! `environment.rs`, looks at the engine (`engine.rs`) and judges what it sees in `health.rs`.
+//! `environment.rs`, looks at the engine (`engine.rs`), judges what it sees in `health.rs`, undoes
+//! what hands did in `drift.rs`, and tidies up in `upkeep.rs`.
 
 mod address;
+mod adjustable;
 pub mod components;
 pub mod compose;
 mod container;
+mod drift;
 pub mod engine;
 mod environment;
 mod explain;
 mod foreign;
 mod health;
+mod images;
 mod model;
+mod own_container;
 pub mod own_registry;
 mod prepared;
 mod program;
 mod project;
 pub mod simulated;
 mod stuck;
+mod upkeep;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,6 +34,7 @@ use margrave_core::device::{Observation, Order};
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::report::Failure;
 
+pub use images::ImagePolicy;
 pub use model::Telemetry;
 
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -226,6 +226,11 @@ impl Model {
         bytes
     }
 
+    /// Whether any service has files of ours mounted, from the archive or beside it.
+    pub(super) fn mounts_files(&self) -> bool {
+        self.services.values().any(|service| service.reads_archive || !service.moved.is_empty())
+    }
+
     /// Directories that must exist before the engine mounts them.
     pub(super) fn moved_mounts(&self) -> impl Iterator<Item = &Path> {
         self.services.values().flat_map(|service| service.moved.iter().map(|mount| mount.source.as_path()))

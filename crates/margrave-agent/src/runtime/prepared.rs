@@ -26,7 +26,7 @@ const LOOK_OFTEN_FOR: Duration = Duration::from_secs(5);
 /// their configuration end within milliseconds, and PK-101 wants that seen.
 const STEADY_AFTER: Duration = Duration::from_secs(1);
 /// The same for one that the engine has already had to restart; Docker uses the same measure for its backoff.
-const STEADY_AFTER_RESTART: Duration = Duration::from_secs(10);
+pub(super) const STEADY_AFTER_RESTART: Duration = Duration::from_secs(10);
 
 /// An order with everything it needs on the device.
 pub(super) struct Prepared {
@@ -145,6 +145,7 @@ mod tests {
             health: health("healthy"),
             restart_count: 0,
             restart_policy: RestartPolicy::No,
+            adjustable: Default::default(),
         };
         let check = |now: Container, new: bool| {
             let found = new_ones(vec![now.clone()], std::slice::from_ref(&old));

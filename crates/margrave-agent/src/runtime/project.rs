@@ -18,6 +18,8 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::adjustable::Adjustable;
+
 /// Component names up to this length stay readable in the project's name. Compose makes container and
 /// network names from it, and a person has to tell them apart on a terminal.
 const COMPONENT_SHOWN_MAX: usize = 40;
@@ -70,6 +72,9 @@ pub(super) struct Record {
     pub services: BTreeMap<String, Service>,
     /// Containers that ended by themselves with code 0, and when: done, not down.
     pub completed: BTreeSet<Ending>,
+    /// Services all of whose containers ended so. They stay done when somebody tidies up the containers.
+    #[serde(default)]
+    pub done: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +93,12 @@ pub(super) struct Service {
     pub replicas: u32,
     /// Compose's hash of the service's definition, as its containers carry it.
     pub hash: Option<String>,
+    /// As its containers were started; `None` is of an older agent, and not compared.
+    #[serde(default)]
+    pub adjustable: Option<Adjustable>,
+    /// The image's name.
+    #[serde(default)]
+    pub image: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -101,6 +112,9 @@ pub(super) struct Ending {
 pub(super) struct Fetched {
     pub fingerprint: Digest,
     pub archive: Digest,
+    /// The images that it needs, by name.
+    #[serde(default)]
+    pub images: BTreeSet<String>,
 }
 
 /// How many versions back can be gone without a network: the last good one, and those that were healthy since then but
@@ -112,7 +126,11 @@ impl Record {
     /// them again.
     pub(super) fn kept(self) -> Vec<Fetched> {
         let was_well = self.stage == Stage::Settled;
-        let this = was_well.then_some(Fetched { fingerprint: self.fingerprint, archive: self.archive });
+        let this = was_well.then(|| Fetched {
+            fingerprint: self.fingerprint,
+            archive: self.archive,
+            images: self.images(),
+        });
         let mut kept: Vec<Fetched> = Vec::new();
         for fetched in this.into_iter().chain(self.before) {
             if !kept.iter().any(|known| known.fingerprint == fetched.fingerprint) {
@@ -121,6 +139,11 @@ impl Record {
         }
         kept.truncate(BEFORE_MAX);
         kept
+    }
+
+    /// The images that it was started with, by name.
+    pub(super) fn images(&self) -> BTreeSet<String> {
+        self.services.values().filter_map(|service| service.image.clone()).collect()
     }
 
     /// The archive of an order that was healthy here, now or before.
@@ -196,6 +219,11 @@ impl ProjectDirectory {
     /// which changes nothing that is as ordered.
     pub(super) fn record(&self) -> Option<Record> {
         self.read("project.json")
+    }
+
+    /// For how long the record has been as it is.
+    pub(super) fn record_age(&self) -> Option<Duration> {
+        fs::metadata(self.path.join("project.json")).ok()?.modified().ok()?.elapsed().ok()
     }
 
     pub(super) fn fetched(&self) -> Option<Fetched> {
@@ -425,8 +453,17 @@ mod tests {
             archive: Digest::of(b"archive"),
             before: Vec::new(),
             stage: Stage::Started,
-            services: BTreeMap::from([("web".into(), Service { replicas: 1, hash: Some("abc".into()) })]),
+            services: BTreeMap::from([(
+                "web".into(),
+                Service {
+                    replicas: 1,
+                    hash: Some("abc".into()),
+                    adjustable: None,
+                    image: Some("web:1".into()),
+                },
+            )]),
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
+            done: BTreeSet::new(),
         }
     }
 
@@ -506,7 +543,11 @@ mod tests {
     }
 
     fn fetched() -> Fetched {
-        Fetched { fingerprint: record().fingerprint, archive: record().archive }
+        Fetched {
+            fingerprint: record().fingerprint,
+            archive: record().archive,
+            images: ["web:1".to_owned()].into(),
+        }
     }
 
     #[tokio::test]

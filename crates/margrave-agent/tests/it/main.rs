@@ -1,6 +1,7 @@
 //! The agent's runtimes, from outside: the simulated one, and the real one on real engines.
 
 mod compose;
+mod drift;
 mod mending;
 mod rig;
 mod simulated;

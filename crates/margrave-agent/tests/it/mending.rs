@@ -25,6 +25,7 @@ on_engine! {
     promise_5_a_container_stopped_by_hand_is_seen_and_started,
     an_apply_that_was_cut_off_is_continued,
     a_lost_directory_costs_no_restart,
+    a_program_that_ends_again_and_again_is_not_well_in_between,
 }
 
 async fn promise_5_a_container_removed_by_hand_is_seen_and_replaced(rig: Rig) {
@@ -223,5 +224,35 @@ volumes: {data: {}}
     let [containers, _, _] = rig.left("web");
     assert_eq!(containers.lines().count(), 2, "nothing of the attempts is left");
     assert_eq!(rig.exec(&rig.container("web", "db"), "cat /data/file; echo $A"), "kept\n99");
+    rig.finish().await;
+}
+
+async fn a_program_that_ends_again_and_again_is_not_well_in_between(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sh, -c, "test -e /sick && exec sh -c 'sleep 1; exit 3'; while ! test -e /sick; do sleep 0.1; done; exit 3"]
+    stop_signal: SIGKILL
+    restart: always
+"#;
+    rig.applied("web", compose).await;
+    let web = rig.container("web", "web");
+    rig.exec(&web, "touch /sick");
+    let inspect = |format: &str| rig.docker(&["inspect", "--format", format, &web]);
+    until("it was brought back a few times", async || {
+        inspect("{{.RestartCount}}").parse::<u32>().unwrap() >= 3
+    })
+    .await;
+    // Each time it runs, and whatever it does by the time that anybody looks.
+    for _ in 0..3 {
+        until("it runs", async || inspect("{{.State.Running}} {{.State.Restarting}}") == "true false").await;
+        let health = rig.health().await;
+        assert!(
+            matches!(&health, Health::Unhealthy(why) if why.contains("restart") || why.contains("code 3")),
+            "{health:?}"
+        );
+        until("it ends", async || inspect("{{.State.Restarting}}") == "true").await;
+    }
     rig.finish().await;
 }

@@ -342,7 +342,7 @@ impl Device {
     /// Queues a report that what a manifest of another past lists is not here.
     fn report_absence(&mut self, settings: &Settings, id: AssignmentId, held: u64, now: Moment) {
         let state = State::Deleted;
-        self.outbox.push(Report {
+        let report = Report {
             assignment: id,
             device: Some(settings.device.clone()),
             adopted_version: held,
@@ -357,9 +357,12 @@ impl Device {
                 attempt: 0,
                 next_try: None,
                 reason: None,
+                waiting: None,
             }),
             signed_at: None,
-        });
+        };
+        let alone = self.saves();
+        self.outbox.push(report, alone);
     }
 }
 

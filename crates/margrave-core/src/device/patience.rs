@@ -60,6 +60,12 @@ impl Pause {
         (self.until, self.length) = (now.after(pause), pause);
     }
 
+    pub(super) fn at_least(&mut self, now: Moment, length: Duration) {
+        if self.until < now.after(length) {
+            (self.until, self.length) = (now.after(length), length);
+        }
+    }
+
     /// The way to the server is a new one, so what was learnt about the old one does not count.
     pub(super) fn forget(&mut self, now: Moment) {
         self.succeeded(now, Duration::ZERO);
@@ -128,7 +134,7 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_back_prolongs_no_pause() {
         let mut pause = Pause::default();
-        pause.failed(&settings(), NOW, 0.0, &trouble(Backoff::Fixed, Some(20)));
+        pause.failed(&settings(), settings().poll_every, NOW, 0.0, &trouble(Backoff::Fixed, Some(20)));
         let at = |millis: i64| Moment(NOW.0.saturating_add_signed(millis));
         assert!(!pause.due(at(0)) && !pause.due(at(19_000)) && pause.due(at(20_000)));
         for hours in [1, 11, 24, 24 * 365] {

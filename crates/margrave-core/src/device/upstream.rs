@@ -153,7 +153,7 @@ impl Device {
         trouble: Trouble,
     ) {
         if self.schedule.down_until(now).is_some() && !settings.overrides.schedule {
-            exchange(&mut self.upstream).succeeded(now);
+            exchange(&mut self.upstream).succeeded(now, Duration::ZERO);
             self.upstream.heard = false;
             return;
         }
@@ -162,7 +162,7 @@ impl Device {
         pause.failed(settings, every, now, roll, &trouble);
         if self.schedule.poll.is_some() {
             // Operators chose how often this device talks; trouble is no reason to do so much more often.
-            pause.until = pause.until.max(now.after(every / 4));
+            pause.at_least(now, every / 4);
         }
         self.troubled(now, roll, trouble);
     }

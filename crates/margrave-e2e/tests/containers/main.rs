@@ -7,12 +7,14 @@ mod crash;
 mod demo;
 mod engine;
 mod failures;
+mod hands;
 mod interruptions;
 mod lifecycle;
 #[path = "../e2e/crash/operator.rs"]
 #[allow(dead_code, reason = "shared with the process tests, which use the rest")]
 mod operator;
 mod outages;
+mod packaged;
 mod plant;
 mod registry;
 mod rollback;

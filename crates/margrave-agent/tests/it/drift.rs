@@ -1,0 +1,291 @@
+//! Hands on containers, and images that nobody needs: what is noticed, what is put right, and what is left alone.
+
+use margrave_agent::runtime::{Runtime, compose::ComposeRuntime};
+use margrave_core::device::{Health, Order};
+
+use crate::rig::{Rig, on_engine, on_engines};
+
+on_engines! {
+    promise_5_one_container_too_many_is_seen_and_removed,
+    promise_3_a_job_that_is_done_stays_done_when_its_container_is_tidied_away,
+}
+
+// On Podman Compose recreates containers that it leaves alone on Docker, so who is left alone cannot be told. Podman 4
+// cannot change a restart policy in place or commit through Docker's client, freezes only where it may use cgroups, and has
+// to be told to trust a registry without TLS.
+on_engine! {
+    docker_alone, "MARGRAVE_TEST_DOCKER_HOST":
+    promise_5_a_container_added_by_hand_is_seen_and_removed,
+    promise_5_a_paused_container_goes_on,
+    promise_5_another_restart_policy_or_limit_is_seen_and_undone,
+    promise_5_a_network_taken_away_by_hand_comes_back,
+    promise_3_an_image_that_gets_another_meaning_touches_nothing_that_runs,
+    images_that_nobody_needs_go_and_no_others,
+    an_image_is_kept_for_the_way_back,
+}
+
+/// Two services; hands are laid on the first, and the second must not notice.
+const PAIR: &str = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    restart: unless-stopped
+    volumes: ["data:/data"]
+  other: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+volumes: {data: {}}
+"#;
+
+/// What has to be put right is put right once, at the cost of nobody else.
+async fn repair(rig: &Rig, order: &Order, complaint: Option<&str>) {
+    let other = rig.started_at(&rig.container("pair", "other"));
+    let seen = rig.seen().await;
+    match complaint {
+        Some(complaint) => assert_eq!(seen.health, Health::Unhealthy(complaint.into())),
+        None => assert_eq!(seen.fingerprint, None, "it is not as it was ordered: {seen:?}"),
+    }
+    rig.runtime.apply(order).await.unwrap();
+    rig.check_runs(order).await;
+    assert_eq!(rig.started_at(&rig.container("pair", "other")), other, "its neighbour is left alone");
+    let web = rig.started_at(&rig.container("pair", "web"));
+    rig.restarted().apply(order).await.unwrap();
+    assert_eq!(rig.started_at(&rig.container("pair", "web")), web, "there is nothing more to do");
+}
+
+async fn promise_5_a_container_added_by_hand_is_seen_and_removed(rig: Rig) {
+    let order = rig.applied("pair", PAIR).await;
+    let web = rig.started_at(&rig.container("pair", "web"));
+    let project = format!("com.docker.compose.project={}", rig.project("pair"));
+    let image = rig.image();
+    let add = |service: &str| {
+        let service = format!("com.docker.compose.service={service}");
+        let run = [
+            "run",
+            "-d",
+            "--network",
+            "none",
+            "--stop-signal",
+            "SIGKILL",
+            "--label",
+            &project,
+            "--label",
+            &service,
+            &image,
+        ];
+        rig.docker(&[&run[..], &["sleep", "1000"]].concat())
+    };
+    add("extra");
+    repair(&rig, &order, None).await;
+    assert_eq!(rig.left("pair")[0].lines().count(), 2);
+    // What a person runs for a moment beside it is nobody's desired state, and nobody's business.
+    let once = "com.docker.compose.oneoff=True";
+    let service = "com.docker.compose.service=web";
+    let beside = [
+        "run",
+        "-d",
+        "--network",
+        "none",
+        "--stop-signal",
+        "SIGKILL",
+        "--label",
+        &project,
+        "--label",
+        service,
+        "--label",
+        once,
+        &image,
+    ];
+    let beside = rig.docker(&[&beside[..], &["sleep", "1000"]].concat());
+    rig.check_runs(&order).await;
+    assert_eq!(rig.docker(&["inspect", "--format", "{{.State.Running}}", &beside]), "true");
+    rig.docker(&["rm", "-f", &beside]);
+    assert_eq!(rig.started_at(&rig.container("pair", "web")), web);
+    rig.finish().await;
+}
+
+async fn promise_5_one_container_too_many_is_seen_and_removed(rig: Rig) {
+    let order = rig.applied("pair", PAIR).await;
+    let web = rig.container("pair", "web");
+    let format = "{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}\n{{end}}";
+    let labels = rig.docker(&["inspect", "--format", format, &web]);
+    let labels: Vec<String> =
+        labels.lines().map(|l| l.replace("container-number=1", "container-number=2")).collect();
+    let mut arguments = vec!["run", "-d", "--network", "none", "--stop-signal", "SIGKILL"];
+    for label in &labels {
+        arguments.extend(["--label", label.as_str()]);
+    }
+    let image = rig.image();
+    arguments.extend([image.as_str(), "sleep", "1000"]);
+    rig.docker(&arguments);
+    assert_eq!(rig.seen().await.fingerprint, None, "there is one more than was ordered");
+    rig.runtime.apply(&order).await.unwrap();
+    rig.check_runs(&order).await;
+    assert_eq!(rig.left("pair")[0].lines().count(), 2);
+    rig.finish().await;
+}
+
+async fn promise_5_a_paused_container_goes_on(rig: Rig) {
+    // The engine calls a paused container unhealthy, and for a while also one that was resumed.
+    let check = "restart: unless-stopped\n    healthcheck: {test: [CMD, \"true\"], interval: 2s}";
+    let checked = PAIR.replace("restart: unless-stopped", check);
+    let order = rig.applied("pair", &checked).await;
+    let web = rig.started_at(&rig.container("pair", "web"));
+    rig.docker(&["pause", &rig.container("pair", "web")]);
+    repair(&rig, &order, Some("service web is paused")).await;
+    assert_eq!(rig.started_at(&rig.container("pair", "web")), web, "it goes on where it was");
+
+    // Also when something else is wanted by then.
+    rig.docker(&["pause", &rig.container("pair", "web")]);
+    rig.push("pair", "2.0.0", &[("compose.yaml", &checked.replace("\"1000\"", "\"2000\""))]).await;
+    let update = rig.order("pair", "2.0.0");
+    rig.runtime.apply(&update).await.unwrap();
+    rig.check_runs(&update).await;
+    rig.finish().await;
+}
+
+async fn promise_5_another_restart_policy_or_limit_is_seen_and_undone(rig: Rig) {
+    let order = rig.applied("pair", PAIR).await;
+    rig.exec(&rig.container("pair", "web"), "echo kept > /data/file");
+    for change in [&["--restart", "no"][..], &["--cpu-shares", "2"]] {
+        let web = rig.container("pair", "web");
+        rig.docker(&[&["update"], change, &[&web]].concat());
+        repair(&rig, &order, None).await;
+        let web = rig.container("pair", "web");
+        let format = "{{.HostConfig.RestartPolicy.Name}} {{.HostConfig.CpuShares}}";
+        assert_eq!(rig.docker(&["inspect", "--format", format, &web]), "unless-stopped 0");
+        assert_eq!(rig.exec(&web, "cat /data/file"), "kept");
+    }
+    rig.finish().await;
+}
+
+async fn promise_5_a_network_taken_away_by_hand_comes_back(rig: Rig) {
+    let order = rig.applied("pair", PAIR).await;
+    let network = format!("{}_default", rig.project("pair"));
+    rig.docker(&["network", "disconnect", &network, &rig.container("pair", "web")]);
+    repair(&rig, &order, None).await;
+    // All of it: nobody can use what is left.
+    for service in ["web", "other"] {
+        rig.docker(&["network", "disconnect", "-f", &network, &rig.container("pair", service)]);
+    }
+    rig.docker(&["network", "rm", &network]);
+    assert_eq!(rig.seen().await.fingerprint, None);
+    rig.runtime.apply(&order).await.unwrap();
+    rig.check_runs(&order).await;
+    let format = "{{len .Containers}}";
+    assert_eq!(rig.docker(&["network", "inspect", "--format", format, &network]), "2");
+    rig.finish().await;
+}
+
+async fn promise_3_a_job_that_is_done_stays_done_when_its_container_is_tidied_away(rig: Rig) {
+    let compose = r#"
+services:
+  migrate: {image: "{IMAGE}", command: [sh, -c, "exit 0"]}
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    depends_on: {migrate: {condition: service_completed_successfully}}
+"#;
+    let order = rig.applied("web", compose).await;
+    let web = rig.started_at(&rig.container("web", "web"));
+    // As `docker container prune` does, which people run every night.
+    rig.docker(&["rm", &rig.container("web", "migrate")]);
+    rig.check_runs(&order).await;
+    rig.restarted().apply(&order).await.unwrap();
+    assert_eq!(rig.container("web", "migrate"), "", "what is done is not done again");
+    assert_eq!(rig.started_at(&rig.container("web", "web")), web);
+    rig.finish().await;
+}
+
+async fn promise_3_an_image_that_gets_another_meaning_touches_nothing_that_runs(rig: Rig) {
+    let order = rig.applied("pair", PAIR).await;
+    let before = ["web", "other"].map(|service| rig.started_at(&rig.container("pair", service)));
+    let changed = rig.docker(&["commit", &rig.container("pair", "web"), &rig.image()]);
+    rig.check_runs(&order).await;
+    rig.restarted().apply(&order).await.unwrap();
+    assert_eq!(["web", "other"].map(|service| rig.started_at(&rig.container("pair", service))), before);
+    rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+    rig.docker(&["rmi", "-f", &changed]);
+    rig.finish().await;
+}
+
+/// An image that the device has to pull.
+fn push_image(rig: &Rig, name: &str) -> String {
+    let image = format!("{}/{name}", rig.address);
+    // Of its own, so that no other name keeps it.
+    let container = rig.docker(&["create", &rig.image(), "sleep", name]);
+    rig.docker(&["commit", "--change", &format!("ENV NAME={name}"), &container, &image]);
+    rig.docker(&["rm", &container]);
+    rig.docker(&["push", &image]);
+    rig.docker(&["rmi", &image]);
+    image
+}
+
+fn has(rig: &Rig, image: &str) -> bool {
+    !rig.docker(&["images", "-q", image]).is_empty()
+}
+
+async fn order(rig: &Rig, runtime: &ComposeRuntime, component: &str, revision: &str, image: &str) -> Order {
+    let compose = format!(
+        "services: {{web: {{image: \"{image}\", command: [sleep, \"1000\"], stop_signal: SIGKILL}}}}"
+    );
+    rig.push(component, revision, &[("compose.yaml", &compose)]).await;
+    let order = rig.order(component, revision);
+    runtime.prefetch(&order).await.unwrap();
+    runtime.apply(&order).await.unwrap();
+    order
+}
+
+async fn images_that_nobody_needs_go_and_no_others(rig: Rig) {
+    let runtime = rig.removing_images();
+    let [mine, shared, theirs] = ["mine:1", "shared:1", "theirs:1"].map(|name| push_image(&rig, name));
+    // This one was there before the agent came: somebody put it there.
+    rig.docker(&["pull", &theirs]);
+    let mut orders = vec![];
+    for (component, image) in [("a", &mine), ("b", &shared), ("c", &shared), ("d", &theirs)] {
+        orders.push(order(&rig, &runtime, component, "1.0.0", image).await);
+    }
+    let remove = async |at: usize| {
+        runtime.remove(orders[at].assignment, &orders[at].component).await.unwrap();
+    };
+    // A stranger's container, even one that does not run, keeps its image.
+    let stranger = rig.docker(&["create", &mine, "true"]);
+    remove(0).await;
+    remove(1).await;
+    assert!(has(&rig, &mine) && has(&rig, &shared), "both are in use");
+    rig.docker(&["rm", &stranger]);
+    remove(2).await;
+    assert!(!has(&rig, &mine) && !has(&rig, &shared), "nobody needs them");
+    remove(3).await;
+    assert!(has(&rig, &theirs), "what the agent did not bring it does not take away");
+    rig.docker(&["rmi", &theirs]);
+
+    // Told to keep them, it does.
+    let kept = push_image(&rig, "kept:1");
+    let keeping = order(&rig, &rig.runtime, "e", "1.0.0", &kept).await;
+    rig.runtime.remove(keeping.assignment, &keeping.component).await.unwrap();
+    assert!(has(&rig, &kept));
+    rig.docker(&["rmi", &kept]);
+    rig.finish().await;
+}
+
+async fn an_image_is_kept_for_the_way_back(rig: Rig) {
+    let runtime = rig.removing_images();
+    let [first, second] = ["app:1", "app:2"].map(|name| push_image(&rig, name));
+    let good = order(&rig, &runtime, "app", "1.0.0", &first).await;
+    order(&rig, &runtime, "app", "2.0.0", &second).await;
+    assert!(has(&rig, &first), "the update has not proved itself");
+    rig.cut_off().await;
+    runtime.apply(&good).await.unwrap();
+    rig.check_runs(&good).await;
+    // After an hour nobody goes back; the record's age is the file's.
+    let record = rig.data.join("compose").join(rig.project("app")).join("project.json");
+    let hours_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 3600);
+    std::fs::File::options().write(true).open(record).unwrap().set_modified(hours_ago).unwrap();
+    rig.removing_images().observe().await.unwrap();
+    assert!(has(&rig, &first) && !has(&rig, &second));
+    runtime.remove(good.assignment, &good.component).await.unwrap();
+    assert!(!has(&rig, &first));
+    rig.finish().await;
+}

@@ -50,6 +50,7 @@ mod tests {
                 health: None,
                 restart_count: 0,
                 restart_policy: RestartPolicy::No,
+                adjustable: Default::default(),
             })
         };
         assert!(check(Status::Created, "task ab65d8f04e31: already exists"));

@@ -53,10 +53,6 @@ const UNTESTED: &[(&str, &str)] = &[
          privileges and may be taken by a web server.",
     ),
     ("MI-G2-009", "It is optional; we only bound how many devices one client may report."),
-    (
-        "MI-G2-210",
-        "It has no wire format and is the device's: how often and when an agent polls is set there.",
-    ),
     ("ID-001", "It defines words."),
     ("ID-004", "It says what the standard leaves open: issuance and renewal are ours to design."),
     ("ID-006", "It says how versions of the standard are numbered."),

@@ -138,7 +138,14 @@ pub(super) fn is_excused(schedule: &Schedule, contact: Moment, now: Moment, sile
         schedule.poll.filter(|poll| !poll.wait).map_or(Duration::ZERO, |poll| poll.every + poll.every / 4);
     // The first moment at which it should have talked since.
     let due = contact.after(every);
-    now <= schedule.opening(due).unwrap_or(due).after(silent_after + SPREAD)
+    let grace = silent_after + SPREAD;
+    let by = schedule.opening(due).unwrap_or(due).after(grace);
+    // Its time ended before anybody could have missed it.
+    let by = match schedule.opening(by) {
+        Some(opens) if opens > by => opens.after(grace),
+        _ => by,
+    };
+    now <= by
 }
 
 #[cfg(test)]
@@ -156,7 +163,8 @@ mod tests {
         };
         assert!(!excused(&Schedule::default(), minutes(6)) && excused(&Schedule::default(), minutes(5)));
         let hours = |text: &str| Schedule { hours: vec![text.parse().unwrap()], ..Schedule::default() };
-        assert!(excused(&hours("daily 10:00-11:00"), minutes(23 * 60)), "since yesterday, and not yet");
+        assert!(excused(&hours("daily 10:00-11:00"), minutes(22 * 60 + 31)), "since yesterday, and not yet");
+        assert!(!excused(&hours("daily 10:00-11:00"), minutes(23 * 60)), "it fell silent in its hour");
         assert!(!excused(&hours("daily 10:00-11:00"), minutes(25 * 60)), "it missed its hour");
         assert!(excused(&hours("daily 09:28-11:00"), minutes(1000)), "just now");
         assert!(!excused(&hours("daily 09:20-11:00"), minutes(1000)), "long since");

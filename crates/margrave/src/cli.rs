@@ -66,7 +66,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   margrave schedule list
-  margrave schedule set fleet --window \"sun 02:00-05:00 Europe/Berlin\"")]
+  margrave schedule set fleet --window=\"sun 02:00-05:00 Europe/Berlin\"")]
     Schedule(Noun<Schedule>),
     /// Look at the authority behind the devices' certificates, and replace it
     #[command(arg_required_else_help = true)]

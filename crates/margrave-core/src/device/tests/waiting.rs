@@ -595,3 +595,123 @@ fn data_saver_tells_everything_at_one_poll() {
     }
     assert!(world.device.outbox().is_empty());
 }
+
+impl World {
+    /// Begins everything there is to do, if it may begin; then lets one thing that is under way end.
+    fn wary_step(&mut self) {
+        while let Some(action) = self.device.next(&self.settings, self.now) {
+            match &action {
+                Action::Apply(order) => {
+                    let assignment = &self.device.assignments()[&order.assignment];
+                    let begins = !assignment.is_touched() && assignment.state != State::RollingBack;
+                    let barred = self.device.barred(&self.settings, self.now);
+                    assert!(!begins || barred.is_none(), "{barred:?}: {assignment:#?}");
+                }
+                Action::Poll { .. } | Action::Fetch(_) | Action::Send(_) | Action::SendCapabilities => {
+                    assert!(self.device.network(&self.settings, self.now).is_open(), "{action:?}");
+                }
+                _ => {}
+            }
+            self.absorb(Event::Began(action.clone()));
+            self.commit();
+            self.doing.push(action);
+        }
+        if self.doing.is_empty() {
+            let wake = self.device.wake(&self.settings, self.now).expect("a device always has a next moment");
+            assert!(wake > self.now, "{:#?}", self.device);
+            self.now = wake;
+            return;
+        }
+        let at = (self.dice.roll() * self.doing.len() as f64) as usize;
+        let action = self.doing.remove(at);
+        self.now = self.now.after(Duration::from_millis(50));
+        let event = self.perform(action);
+        if self.dice.hit(self.faults / 5.0) {
+            return self.boot();
+        }
+        self.absorb(event);
+        self.commit();
+    }
+
+    fn any_schedule(&mut self) -> Schedule {
+        let mut pick = |texts: &[&'static str]| match (self.dice.roll() * (texts.len() + 1) as f64) as usize {
+            0 => vec![],
+            n => vec![texts[n - 1]],
+        };
+        let hours = pick(&["daily 09:00-12:00", "daily 22:00-03:00 Europe/Berlin", "mon-fri 08:00-18:00"]);
+        let windows =
+            pick(&["daily 10:00-10:30", "daily 02:00-02:20", "mon 09:40-09:41", "daily 23:00-04:00"]);
+        let downtime = pick(&["daily 09:45-10:15", "2026-11-16T09:31Z/2026-11-16T21:00Z"]);
+        let poll = self.dice.hit(0.3).then_some(Poll { every: minutes(30), wait: false });
+        Schedule {
+            poll,
+            hours: spans(&hours),
+            downtime: spans(&downtime),
+            windows: (!windows.is_empty()).then(|| spans(&windows)),
+            saver: self.dice.hit(0.3),
+            leaves_drift: self.dice.hit(0.2),
+            hold_max: None,
+        }
+        .livable()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever hours, windows and holds there were, and whatever failed, crashed or was moved by hand meanwhile: nothing begins when
+    /// it may not, and once it may, everything that is wanted runs, and the server knows.
+    #[test]
+    fn nothing_begins_when_it_may_not_and_everything_does_in_the_end(seed in any::<u64>(), rounds in 1usize..6) {
+        let mut world = World::new(seed);
+        world.now = MONDAY;
+        // Days pass here.
+        world.settings.observe_every = minutes(5);
+        let sets: [&[&str]; 3] = [&["web"], &["db", "web"], &["db"]];
+        for _ in 0..rounds {
+            let mut wanted = vec![];
+            for n in 1..4 {
+                if world.dice.hit(0.6) {
+                    let set = sets[(world.dice.roll() * 3.0) as usize];
+                    wanted.push(workload(n, set, if world.dice.hit(0.5) { "a" } else { "b" }));
+                }
+            }
+            world.publish(wanted);
+            let schedule = world.any_schedule();
+            world.manifest = world.manifest.clone().with_schedule(schedule);
+            world.faults = world.dice.roll() * 0.4;
+            if world.dice.hit(0.5) {
+                let length = HOUR.mul_f64(0.1 + world.dice.roll() * 5.0);
+                // A holder that is refused has to live with it.
+                world.hold("mes", length).ok();
+            }
+            if world.dice.hit(0.3) {
+                world.running.clear();
+            }
+            if world.dice.hit(0.2) {
+                let back = Duration::from_secs(3600 * (world.dice.roll() * 100.0) as u64);
+                world.now = Moment(world.now.0 - u64::try_from(back.as_millis()).unwrap());
+            }
+            for _ in 0..(world.dice.roll() * 400.0) as usize {
+                world.wary_step();
+            }
+        }
+        world.faults = 0.0;
+        world.absorb(Event::Released(None));
+        let newest = ["web", "db", "cache"].iter().zip(1..).map(|(c, n)| workload(n, &[*c], "newest")).collect();
+        world.publish(newest);
+        for _ in 0..60_000 {
+            if world.converged() {
+                break;
+            }
+            world.wary_step();
+        }
+        prop_assert!(world.converged(), "{:#?}", world.device);
+        for entry in world.manifest.entries() {
+            let last = world.reports.iter().rfind(|report| report.assignment == entry.id).unwrap();
+            let detail = last.detail.as_ref().unwrap();
+            prop_assert_eq!((detail.state, detail.document, &detail.waiting),
+                (State::Installed, Some(entry.document.digest), &None));
+        }
+    }
+}

@@ -675,6 +675,16 @@ impl Device {
                 let message = "The last good version's document is not on this device any more.";
                 self.fail(settings, id, Failure::new(FailureCode::DocumentInvalid, message), now, 0.0);
             }
+            // The disk lost it, and nobody has it any more: only what is wanted is fetched again.
+            State::Installing | State::Updating
+                if self.has_read
+                    && assignment.on_aim()
+                    && assignment.held != assignment.wanted
+                    && !self.is_readable(assignment.held) =>
+            {
+                let message = "The document of the version that is tried is not on this device any more.";
+                self.fail(settings, id, Failure::new(FailureCode::DocumentInvalid, message), now, 0.0);
+            }
             // Failed under an agent that knew no way back.
             State::Failed if self.has_read && assignment.next_try.is_none() => {
                 if let Some(failure) = assignment.failure.clone()

@@ -450,3 +450,27 @@ fn what_failed_under_an_agent_that_knew_no_way_back_goes_back_after_all() {
     assert!(world.told(1).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(1));
     assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
 }
+
+#[test]
+fn a_good_document_that_the_disk_lost_while_it_is_tried_again_is_an_end_and_not_a_standstill() {
+    let mut world = World::new(3);
+    let (good, bad) = (workload(1, &["web"], "a"), workload(1, &["web"], "b"));
+    world.publish(vec![good.clone()]);
+    world.run_until_converged();
+    world.broken.extend(World::fingerprints(&bad));
+    world.publish(vec![bad]);
+    world.rest();
+    assert!(world.device.assignments()[&id(1)].gave_up().is_some());
+    // What was gone back to falls ill and is tried again; then the disk loses its document.
+    world.sick.extend(World::fingerprints(&good));
+    while world.device.assignments()[&id(1)].state != State::Installing {
+        world.step();
+    }
+    world.blobs.remove(&document(&good).digest());
+    world.commit();
+    world.boot();
+    world.rest();
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Failed);
+    world.publish(vec![workload(1, &["web"], "c")]);
+    world.run_until_converged();
+}

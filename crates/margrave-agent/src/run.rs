@@ -560,39 +560,10 @@ fn trouble_in(event: &Event) -> Option<&str> {
 
 /// The outcome of an action that was dropped because nobody wants it any more.
 fn cancelled(action: &Action) -> Event {
-    outcome(action, "stopped, because something else is wanted now", FailureCode::StartFailed)
+    action.undone("stopped, because something else is wanted now", FailureCode::StartFailed)
 }
 
 fn not_begun(action: &Action, error: &LedgerError) -> Event {
     // Full or broken: either way it is the disk, and not what was to be done.
-    outcome(action, &format!("not begun: {error}"), FailureCode::DiskFull)
-}
-
-fn outcome(action: &Action, message: &str, code: FailureCode) -> Event {
-    let trouble = || Trouble::passing(message);
-    let failure = || Failure::new(code, message);
-    match action {
-        Action::SendCapabilities => Event::CapabilitiesSent(Err(trouble())),
-        Action::Poll { .. } => Event::Polled(Err(trouble())),
-        Action::Fetch(_) => Event::Fetched(Err(trouble())),
-        Action::Send(report) => {
-            let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
-            Event::Sent { sequence, result: Err(trouble()) }
-        }
-        Action::Observe => Event::Observed(Err(failure())),
-        Action::Prefetch(order) => Event::Prefetched {
-            assignment: order.assignment,
-            component: order.component.clone(),
-            result: Err(failure()),
-        },
-        Action::Apply(order) => Event::Applied {
-            assignment: order.assignment,
-            component: order.component.clone(),
-            fingerprint: order.fingerprint(),
-            result: Err(failure()),
-        },
-        Action::Remove { assignment, component, .. } => {
-            Event::Removed { assignment: *assignment, component: component.clone(), result: Err(failure()) }
-        }
-    }
+    action.undone(&format!("not begun: {error}"), FailureCode::DiskFull)
 }

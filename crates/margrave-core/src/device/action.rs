@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::digest::{Digest, Document};
 use crate::id::{AssignmentId, ComponentName};
 use crate::manifest::{Blob, Entry, Manifest};
-use crate::report::{Failure, Report};
+use crate::report::{Failure, FailureCode, Report};
 
 use super::{Hold, Observation, Order, Reading};
 
@@ -33,6 +33,40 @@ pub enum Action {
         /// It may be wanted again soon, because what is there instead may be gone back from.
         aside: bool,
     },
+}
+
+impl Action {
+    /// What it comes to when it was not done.
+    pub fn undone(&self, message: &str, code: FailureCode) -> Event {
+        let trouble = || Trouble::passing(message);
+        let failure = || Failure::new(code, message);
+        match self {
+            Action::SendCapabilities => Event::CapabilitiesSent(Err(trouble())),
+            Action::Poll { .. } => Event::Polled(Err(trouble())),
+            Action::Fetch(_) => Event::Fetched(Err(trouble())),
+            Action::Send(report) => {
+                let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
+                Event::Sent { sequence, result: Err(trouble()) }
+            }
+            Action::Observe => Event::Observed(Err(failure())),
+            Action::Prefetch(order) => Event::Prefetched {
+                assignment: order.assignment,
+                component: order.component.clone(),
+                result: Err(failure()),
+            },
+            Action::Apply(order) => Event::Applied {
+                assignment: order.assignment,
+                component: order.component.clone(),
+                fingerprint: order.fingerprint(),
+                result: Err(failure()),
+            },
+            Action::Remove { assignment, component, .. } => Event::Removed {
+                assignment: *assignment,
+                component: component.clone(),
+                result: Err(failure()),
+            },
+        }
+    }
 }
 
 /// Which is less to fetch: the bundle, or the documents that are missing (design, part 6).

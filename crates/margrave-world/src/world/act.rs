@@ -7,7 +7,6 @@ use margrave_core::parameters::ParameterValue;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::machine::{Doing, Fate};
-use super::shell::outcome;
 use super::{Happening, World};
 use crate::check::Violation;
 use crate::engine::Vices;
@@ -66,7 +65,7 @@ impl World {
     pub(super) fn start_act(&mut self, at: usize, ticket: u64) {
         let action = self.machines[at].under_way[&ticket].action.clone();
         if self.is_away(at) {
-            let event = outcome(&action, "the engine does not answer", FailureCode::RuntimeUnreachable);
+            let event = action.undone("the engine does not answer", FailureCode::RuntimeUnreachable);
             let life = self.machines[at].life;
             let pause = self.dice.millis(50, 500);
             let event = Box::new(event);
@@ -130,20 +129,20 @@ impl World {
         }
         let Some(doing) = self.machines[at].under_way.get(&ticket).cloned() else { return Ok(()) };
         let event = if self.is_away(at) {
-            outcome(&doing.action, "the engine went away", FailureCode::RuntimeUnreachable)
+            doing.action.undone("the engine went away", FailureCode::RuntimeUnreachable)
         } else {
             match (doing.fate, &doing.action) {
                 (Fate::Honest | Fate::SaysFailed, action) => {
                     let event = self.carry_out(at, action.clone())?;
                     match doing.fate {
                         Fate::SaysFailed => {
-                            outcome(action, "it is said to have failed", FailureCode::StartFailed)
+                            action.undone("it is said to have failed", FailureCode::StartFailed)
                         }
                         _ => event,
                     }
                 }
-                (Fate::Fails(code), action) => outcome(action, "it failed", code),
-                (Fate::Hangs, action) => outcome(action, "It took too long.", FailureCode::Timeout),
+                (Fate::Fails(code), action) => action.undone("it failed", code),
+                (Fate::Hangs, action) => action.undone("It took too long.", FailureCode::Timeout),
                 (Fate::SaysDone, action) => done(action),
             }
         };
@@ -261,6 +260,6 @@ fn done(action: &Action) -> Event {
         Action::Remove { assignment, component, .. } => {
             Event::Removed { assignment: *assignment, component: component.clone(), result: Ok(()) }
         }
-        other => outcome(other, "not asked of an engine", FailureCode::RuntimeMissing),
+        other => other.undone("not asked of an engine", FailureCode::RuntimeMissing),
     }
 }

@@ -12,7 +12,6 @@ use margrave_core::digest::Digest;
 use margrave_core::manifest::Manifest;
 use margrave_wire::g2;
 
-use super::shell::outcome;
 use super::{Happening, Hold, Leg, World, broken};
 use crate::check::Violation;
 use crate::fault::Fault;
@@ -202,7 +201,7 @@ impl World {
         let reply = match answer {
             Ok(reply) => reply,
             Err(why) => {
-                let event = outcome(&doing.action, &why, margrave_core::report::FailureCode::PullFailed);
+                let event = doing.action.undone(&why, margrave_core::report::FailureCode::PullFailed);
                 let event = self.forge_refusal(at, event);
                 return self.finish(at, ticket, event);
             }
@@ -257,8 +256,7 @@ impl World {
             return Ok(());
         }
         let Some(doing) = machine.open(leg.ticket, leg.exchange) else { return Ok(()) };
-        let event =
-            outcome(&doing.action, "no answer in time", margrave_core::report::FailureCode::PullFailed);
+        let event = doing.action.undone("no answer in time", margrave_core::report::FailureCode::PullFailed);
         self.holds.retain(|hold| hold.leg != leg);
         self.finish(leg.device, leg.ticket, event)
     }

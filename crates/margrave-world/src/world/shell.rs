@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use margrave_core::device::{Action, Device, Event, Trouble};
 use margrave_core::digest::{Digest, Document};
-use margrave_core::report::{Failure, FailureCode};
+use margrave_core::report::FailureCode;
 
 use super::machine::{Doing, Fate};
 use super::{Happening, World, broken};
@@ -92,7 +92,7 @@ impl World {
                 match self.commit(at)? {
                     Written::Done => {}
                     Written::Refused(why) => {
-                        let event = outcome(&action, &format!("not begun: {why}"), FailureCode::DiskFull);
+                        let event = action.undone(&format!("not begun: {why}"), FailureCode::DiskFull);
                         self.absorb(at, event)?;
                         continue;
                     }
@@ -126,7 +126,7 @@ impl World {
         let doing = self.machines[at].under_way.remove(&ticket).expect("found just above");
         self.tell(Some(at), format_args!("drops {}", name(&doing.action)));
         let event =
-            outcome(&doing.action, "stopped, because something else is wanted now", FailureCode::StartFailed);
+            doing.action.undone("stopped, because something else is wanted now", FailureCode::StartFailed);
         self.take_in(at, event)?;
         Ok(true)
     }
@@ -344,35 +344,5 @@ fn shown(event: &Event) -> Option<String> {
         }
         Event::Removed { component, result: Ok(()), .. } => Some(format!("{component} is gone")),
         _ => None,
-    }
-}
-
-/// What an action comes to that was not done.
-pub(super) fn outcome(action: &Action, message: &str, code: FailureCode) -> Event {
-    let trouble = || Trouble::passing(message);
-    let failure = || Failure::new(code, message);
-    match action {
-        Action::SendCapabilities => Event::CapabilitiesSent(Err(trouble())),
-        Action::Poll { .. } => Event::Polled(Err(trouble())),
-        Action::Fetch(_) => Event::Fetched(Err(trouble())),
-        Action::Send(report) => {
-            let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
-            Event::Sent { sequence, result: Err(trouble()) }
-        }
-        Action::Observe => Event::Observed(Err(failure())),
-        Action::Prefetch(order) => Event::Prefetched {
-            assignment: order.assignment,
-            component: order.component.clone(),
-            result: Err(failure()),
-        },
-        Action::Apply(order) => Event::Applied {
-            assignment: order.assignment,
-            component: order.component.clone(),
-            fingerprint: order.fingerprint(),
-            result: Err(failure()),
-        },
-        Action::Remove { assignment, component, .. } => {
-            Event::Removed { assignment: *assignment, component: component.clone(), result: Err(failure()) }
-        }
     }
 }

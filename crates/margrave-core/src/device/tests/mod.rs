@@ -171,7 +171,13 @@ impl World {
 
     /// Begins everything there is to do, then lets one thing that is under way end.
     fn step(&mut self) {
+        self.step_with(|_, _| {});
+    }
+
+    /// The same; `check` sees every action before it begins.
+    fn step_with(&mut self, check: impl Fn(&World, &Action)) {
         while let Some(action) = self.device.next(&self.settings, self.now) {
+            check(self, &action);
             self.absorb(Event::Began(action.clone()));
             self.commit();
             self.doing.push(action);

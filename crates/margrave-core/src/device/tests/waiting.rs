@@ -597,40 +597,20 @@ fn data_saver_tells_everything_at_one_poll() {
 }
 
 impl World {
-    /// Begins everything there is to do, if it may begin; then lets one thing that is under way end.
+    /// A step in which nothing may begin that must not.
     fn wary_step(&mut self) {
-        while let Some(action) = self.device.next(&self.settings, self.now) {
-            match &action {
-                Action::Apply(order) => {
-                    let assignment = &self.device.assignments()[&order.assignment];
-                    let begins = !assignment.is_touched() && assignment.state != State::RollingBack;
-                    let barred = self.device.barred(&self.settings, self.now);
-                    assert!(!begins || barred.is_none(), "{barred:?}: {assignment:#?}");
-                }
-                Action::Poll { .. } | Action::Fetch(_) | Action::Send(_) | Action::SendCapabilities => {
-                    assert!(self.device.network(&self.settings, self.now).is_open(), "{action:?}");
-                }
-                _ => {}
+        self.step_with(|world, action| match action {
+            Action::Apply(order) => {
+                let assignment = &world.device.assignments()[&order.assignment];
+                let begins = !assignment.is_touched() && assignment.state != State::RollingBack;
+                let barred = world.device.barred(&world.settings, world.now);
+                assert!(!begins || barred.is_none(), "{barred:?}: {assignment:#?}");
             }
-            self.absorb(Event::Began(action.clone()));
-            self.commit();
-            self.doing.push(action);
-        }
-        if self.doing.is_empty() {
-            let wake = self.device.wake(&self.settings, self.now).expect("a device always has a next moment");
-            assert!(wake > self.now, "{:#?}", self.device);
-            self.now = wake;
-            return;
-        }
-        let at = (self.dice.roll() * self.doing.len() as f64) as usize;
-        let action = self.doing.remove(at);
-        self.now = self.now.after(Duration::from_millis(50));
-        let event = self.perform(action);
-        if self.dice.hit(self.faults / 5.0) {
-            return self.boot();
-        }
-        self.absorb(event);
-        self.commit();
+            Action::Poll { .. } | Action::Fetch(_) | Action::Send(_) | Action::SendCapabilities => {
+                assert!(world.device.network(&world.settings, world.now).is_open(), "{action:?}");
+            }
+            _ => {}
+        });
     }
 
     fn any_schedule(&mut self) -> Schedule {

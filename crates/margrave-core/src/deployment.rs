@@ -1,10 +1,12 @@
 //! What an operator wants: a package, with answers, on some devices.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
 use crate::parameters::Answers;
 use crate::rollback::Rollback;
+use crate::selector::Selector;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deployment {
@@ -15,7 +17,11 @@ pub struct Deployment {
     /// `None` lets each device take the first profile that fits it.
     pub profile: Option<ProfileId>,
     pub answers: Answers,
+    /// Other answers for some of the devices; of each parameter the last that applies counts.
+    pub overrides: Vec<Override>,
     pub targets: Targets,
+    /// Why it is given also to devices that it does not fit, by whoever decided so.
+    pub forced: Option<String>,
     /// What devices do about an update that fails.
     pub rollback: Rollback,
     /// Grows by one with every change; a writer names the revision it saw, so that changes never lose one another.
@@ -28,13 +34,44 @@ pub struct Targets {
     pub devices: BTreeSet<DeviceRef>,
     /// All pairs must match; an empty selector matches nothing, so that nobody deploys to a whole fleet by leaving something out.
     pub labels: BTreeMap<String, String>,
+    /// An expression that matches as well.
+    pub select: Selector,
+    /// Everything at these sites: devices whose label [`SITE`] is one of them.
+    pub sites: BTreeSet<String>,
 }
+
+/// The label that says at which site a device is.
+pub const SITE: &str = "site";
 
 impl Targets {
     pub fn matches(&self, device: &DeviceRef, labels: &BTreeMap<String, String>) -> bool {
         let by_label =
             !self.labels.is_empty() && self.labels.iter().all(|(key, value)| labels.get(key) == Some(value));
-        by_label || self.devices.contains(device)
+        let by_site = || labels.get(SITE).is_some_and(|site| self.sites.contains(site));
+        by_label || self.select.matches(labels) || by_site() || self.devices.contains(device)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty() && self.labels.is_empty() && self.select.is_empty() && self.sites.is_empty()
+    }
+}
+
+/// Other answers for some of a deployment's devices.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Override {
+    pub of: Targets,
+    pub answers: Answers,
+}
+
+impl Deployment {
+    /// The answers for one device: the deployment's own, and what was answered otherwise for it.
+    pub fn answers_for(&self, device: &DeviceRef, labels: &BTreeMap<String, String>) -> Cow<'_, Answers> {
+        let mut answers = Cow::Borrowed(&self.answers);
+        for other in self.overrides.iter().filter(|other| other.of.matches(device, labels)) {
+            let others = other.answers.iter().map(|(name, value)| (name.clone(), value.clone()));
+            answers.to_mut().extend(others);
+        }
+        answers
     }
 }
 
@@ -54,6 +91,39 @@ mod tests {
         let labelled = Targets { labels: labels(&[("site", "nord"), ("line", "1")]), ..Default::default() };
         assert!(labelled.matches(&device, &labels(&[("site", "nord"), ("line", "1"), ("x", "y")])));
         assert!(!labelled.matches(&device, &labels(&[("site", "nord")])));
+    }
+
+    #[test]
+    fn a_device_is_targeted_by_expression_or_by_site_and_may_be_answered_otherwise() {
+        let device = DeviceRef::parse("line-1").unwrap();
+        let given = labels(&[("site", "nord"), ("line", "1")]);
+        let by_site = Targets { sites: ["nord".to_owned()].into(), ..Default::default() };
+        assert!(by_site.matches(&device, &given) && !by_site.matches(&device, &labels(&[("line", "1")])));
+        let by_expression = Targets { select: "line in (1, 2)".parse().unwrap(), ..Default::default() };
+        assert!(by_expression.matches(&device, &given));
+        let answer = |text: &str| {
+            let name = crate::id::ParameterName::parse("greeting").unwrap();
+            Answers::from([(name, crate::parameters::ParameterValue::Text(text.to_owned()))])
+        };
+        let deployment = Deployment {
+            id: DeploymentId::from_uuid(uuid::Uuid::nil()),
+            name: DeploymentName::parse("web").unwrap(),
+            package: PackageId::parse("web").unwrap(),
+            version: PackageVersion::parse("1").unwrap(),
+            profile: None,
+            answers: answer("all"),
+            overrides: vec![
+                Override { of: by_site, answers: answer("nord") },
+                Override { of: by_expression, answers: answer("line") },
+            ],
+            targets: Targets::default(),
+            forced: None,
+            rollback: Rollback::default(),
+            revision: 1,
+        };
+        assert_eq!(*deployment.answers_for(&device, &given), answer("line"), "the last counts");
+        assert_eq!(*deployment.answers_for(&device, &labels(&[("site", "nord")])), answer("nord"));
+        assert_eq!(*deployment.answers_for(&device, &labels(&[])), answer("all"));
     }
 
     #[test]

@@ -25,5 +25,6 @@ pub mod publish;
 pub mod report;
 pub mod rollback;
 pub mod schedule;
+pub mod selector;
 pub mod violation;
 pub mod workload;

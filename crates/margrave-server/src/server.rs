@@ -201,6 +201,8 @@ impl Server {
             silent_after: SILENT_AFTER,
             demo,
             git_directory,
+            intent_directory: data.join("intent.git"),
+            intent_durable: true,
             web_names: names.clone(),
             web_authority: identity.web_authority.certificate_pem(),
             naming: Naming::random(),

@@ -5,11 +5,11 @@ use margrave_core::moment::Moment;
 use rusqlite::OptionalExtension as _;
 
 use crate::client::{self, own_device};
-use crate::column;
 use crate::error::from_database;
 use crate::event::NewEvent;
 use crate::sql::Sql;
 use crate::{Error, Put, Store};
+use crate::{column, device};
 
 /// A device's capabilities as they came.
 #[derive(Debug, Clone)]
@@ -78,6 +78,7 @@ impl Store {
                     .statement("INSERT INTO device (client, device, created_at) VALUES (?1, ?2, ?3)")?
                     .execute((client.as_str(), device.as_str(), column::moment(at)))?;
                 take_place_of_unnamed(tx.sql, &subject)?;
+                device::welcome(tx.sql, &subject)?;
             }
             tx.sql
                 .statement(

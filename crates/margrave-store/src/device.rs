@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use margrave_core::deployment::Targets;
+use margrave_core::deployment::{SITE, Targets};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
 use margrave_core::moment::Moment;
+use margrave_core::selector::{Part, Selector};
 use margrave_wire::Dialect;
 use rusqlite::{OptionalExtension as _, Row, named_params};
 
@@ -13,6 +14,7 @@ use crate::client::set_labels;
 use crate::column::{self, Columns as _};
 use crate::event::NewEvent;
 use crate::sql::Sql;
+use crate::writer::Tx;
 use crate::{Error, Standing, Store, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub struct Candidate {
     pub capabilities: Option<Vec<u8>>,
     /// The device whose place it took.
     pub origin: Option<DeviceRef>,
+    /// Given by operators.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Candidate {
@@ -65,6 +69,7 @@ impl From<&DeviceRecord> for Candidate {
             dialect: record.dialect,
             capabilities: record.capabilities.clone(),
             origin: record.origin.clone(),
+            labels: record.labels.clone(),
         }
     }
 }
@@ -183,6 +188,64 @@ fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
     })
 }
 
+/// The columns of a [`Candidate`].
+const CANDIDATE: &str = "device.client, device.device, dialect, capabilities, origin,
+    (SELECT json_group_object(given.key, given.value) FROM label AS given
+     WHERE given.client = device.client AND given.device = device.device)";
+/// Devices by a label of theirs.
+const LABELLED: &str =
+    "label CROSS JOIN device ON device.client = label.client AND device.device = label.device
+    CROSS JOIN client ON client.id = label.client";
+
+/// Adds what an expression matches. A condition that asks for values is looked up by index, and the others are asked of what
+/// that finds; an expression of nothing but denials has to look at the whole fleet.
+fn select(
+    sql: &Sql<'_>,
+    selector: &Selector,
+    found: &mut BTreeMap<DeviceRef, Candidate>,
+) -> rusqlite::Result<()> {
+    let parts = selector.parts();
+    let mut looked_at = Vec::new();
+    let indexed = parts.iter().find(|part| matches!(part, Part::In(..)));
+    let indexed = indexed.or_else(|| parts.iter().find(|part| matches!(part, Part::Present(_))));
+    match indexed {
+        None if parts.is_empty() => return Ok(()),
+        Some(Part::In(key, values)) => {
+            let text = format!(
+                "SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND value = ?2 AND standing = 'accepted'"
+            );
+            let mut statement = sql.statement(&text)?;
+            for value in values {
+                for record in statement.query_map((key, value), read_candidate)? {
+                    looked_at.push(record?);
+                }
+            }
+        }
+        Some(part) => {
+            let text = format!("SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND standing = 'accepted'");
+            let mut statement = sql.statement(&text)?;
+            for record in statement.query_map([part.key()], read_candidate)? {
+                looked_at.push(record?);
+            }
+        }
+        None => {
+            let text = format!(
+                "SELECT {CANDIDATE} FROM device JOIN client ON client.id = device.client WHERE standing = 'accepted'"
+            );
+            let mut statement = sql.statement(&text)?;
+            for record in statement.query_map([], read_candidate)? {
+                looked_at.push(record?);
+            }
+        }
+    }
+    for record in looked_at {
+        if parts.len() == 1 && indexed.is_some() || selector.matches(&record.labels) {
+            found.insert(record.device.clone(), record);
+        }
+    }
+    Ok(())
+}
+
 /// By place: a whole fleet is read in one go.
 fn read_candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
     Ok(Candidate {
@@ -190,6 +253,7 @@ fn read_candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
         dialect: column::word_at(row, 2, Dialect::parse)?,
         capabilities: row.get(3)?,
         origin: row.get::<_, Option<String>>(4)?.map(|_| column::parsed_at(row, 4)).transpose()?,
+        labels: column::json_at(5, row.get_ref(5)?.as_str()?)?,
     })
 }
 
@@ -222,6 +286,76 @@ pub(crate) fn lend_labels(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> ru
     .execute((format!("device:{from}"), format!("device:{to}")))?;
     sql.statement("UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1 AND device = ?2")?
         .execute((to.client.as_str(), to.device.as_str()))?;
+    Ok(())
+}
+
+fn setting(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<Option<BTreeMap<String, String>>> {
+    sql.statement("SELECT labels FROM device_setting WHERE client = ?1 AND device = ?2")?
+        .query_row((device.client.as_str(), device.device.as_str()), |row| row.json("labels"))
+        .optional()
+}
+
+/// Writes down what Git says of a device's labels, and gives it those if it is there; it becomes unsettled if something
+/// changed. Where Git says nothing any more the device keeps what it has: nobody said that it should lose it.
+pub(crate) fn set(
+    tx: &Tx<'_, '_>,
+    device: &DeviceRef,
+    labels: Option<&BTreeMap<String, String>>,
+    at: Moment,
+    actor: &str,
+) -> rusqlite::Result<()> {
+    let key = (device.client.as_str(), device.device.as_str());
+    let Some(labels) = labels else {
+        tx.sql.statement("DELETE FROM device_setting WHERE client = ?1 AND device = ?2")?.execute(key)?;
+        return Ok(());
+    };
+    tx.sql
+        .statement(
+            "INSERT INTO device_setting (client, device, labels) VALUES (?1, ?2, ?3)
+             ON CONFLICT (client, device) DO UPDATE SET labels = ?3",
+        )?
+        .execute((key.0, key.1, column::json(labels)))?;
+    let known = tx.sql.statement("SELECT 1 FROM device WHERE client = ?1 AND device = ?2")?.exists(key)?;
+    if !known {
+        return Ok(());
+    }
+    let words = follow(tx.sql, device, labels)?;
+    if !words.is_empty() {
+        tx.sql
+            .statement("UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1 AND device = ?2")?
+            .execute(key)?;
+        let text = format!("{device} was labelled: {}", words.join(", "));
+        tx.note(NewEvent::new(at, "device.labelled", actor, text).device(device))?;
+    }
+    Ok(())
+}
+
+/// Makes a device's labels exactly these; says what changed.
+fn follow(
+    sql: &Sql<'_>,
+    device: &DeviceRef,
+    wanted: &BTreeMap<String, String>,
+) -> rusqlite::Result<Vec<String>> {
+    let held = labels(sql, device)?;
+    let mut changes = BTreeMap::new();
+    let mut words = Vec::new();
+    for (key, value) in wanted.iter().filter(|(key, value)| held.get(*key) != Some(value)) {
+        changes.insert(key.clone(), Some(value.clone()));
+        words.push(format!("{key}={value}"));
+    }
+    for key in held.keys().filter(|key| !wanted.contains_key(*key)) {
+        changes.insert(key.clone(), None);
+        words.push(format!("{key} removed"));
+    }
+    set_labels(sql, device, &changes)?;
+    Ok(words)
+}
+
+/// A device that came just now gets the labels that Git has for it.
+pub(crate) fn welcome(sql: &Sql<'_>, device: &DeviceRef) -> rusqlite::Result<()> {
+    if let Some(wanted) = setting(sql, device)? {
+        follow(sql, device, &wanted)?;
+    }
     Ok(())
 }
 
@@ -350,29 +484,28 @@ impl Store {
         let targets = targets.clone();
         self.read(move |sql| {
             let mut found = BTreeMap::new();
-            let mut statement = sql.statement(
-                "SELECT device.client, device.device, dialect, capabilities, origin FROM device
-                 JOIN client ON client.id = device.client
-                 WHERE device.client = ?1 AND device.device = ?2 AND standing = 'accepted'",
-            )?;
+            let mut statement = sql.statement(&format!(
+                "SELECT {CANDIDATE} FROM device JOIN client ON client.id = device.client
+                 WHERE device.client = ?1 AND device.device = ?2 AND standing = 'accepted'"
+            ))?;
             for device in &targets.devices {
                 let key = (device.client.as_str(), device.device.as_str());
                 let record = statement.query_row(key, read_candidate).optional()?;
                 found.extend(record.map(|record| (record.device.clone(), record)));
             }
+            select(sql, &targets.select, &mut found)?;
+            if !targets.sites.is_empty() {
+                let sites = Selector::any_of(SITE, targets.sites.iter().cloned());
+                select(sql, &sites, &mut found)?;
+            }
             // One pair by index, the others by looking: an empty selector matches nothing.
             if let Some((key, value)) = targets.labels.first_key_value() {
-                let mut statement = sql.statement(
-                    "SELECT device.client, device.device, dialect, capabilities, origin FROM label
-                     CROSS JOIN device ON device.client = label.client AND device.device = label.device
-                     CROSS JOIN client ON client.id = label.client
-                     WHERE key = ?1 AND value = ?2 AND standing = 'accepted'",
-                )?;
+                let mut statement = sql.statement(&format!(
+                    "SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND value = ?2 AND standing = 'accepted'"
+                ))?;
                 for record in statement.query_map((key, value), read_candidate)? {
                     let record = record?;
-                    if targets.labels.len() == 1
-                        || targets.matches(&record.device, &labels(sql, &record.device)?)
-                    {
+                    if targets.labels.len() == 1 || targets.matches(&record.device, &record.labels) {
                         found.insert(record.device.clone(), record);
                     }
                 }
@@ -393,38 +526,26 @@ impl Store {
         .await
     }
 
-    /// Gives and takes labels; `false` if there is no such device. The device becomes unsettled if something changed.
-    pub async fn set_labels(
-        &self,
-        device: &DeviceRef,
-        labels: BTreeMap<String, Option<String>>,
-        at: Moment,
-        actor: &str,
-    ) -> Result<bool, Error> {
-        let (device, actor) = (device.clone(), actor.to_owned());
-        self.write(move |tx| {
-            if one(tx.sql, &device)?.is_none() {
-                return Ok(false);
-            }
-            if set_labels(tx.sql, &device, &labels)? > 0 {
-                tx.sql
-                    .statement(
-                        "UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1 AND device = ?2",
-                    )?
-                    .execute((device.client.as_str(), device.device.as_str()))?;
-                let words: Vec<String> = labels
-                    .iter()
-                    .map(|(key, value)| match value {
-                        Some(value) => format!("{key}={value}"),
-                        None => format!("{key} removed"),
-                    })
-                    .collect();
-                let text = format!("{device} was labelled: {}", words.join(", "));
-                tx.note(NewEvent::new(at, "device.labelled", &actor, text).device(&device))?;
-            }
-            Ok(true)
+    /// The devices that Git says something of, and their labels as it has them.
+    pub async fn device_settings(&self) -> Result<Vec<(DeviceRef, BTreeMap<String, String>)>, Error> {
+        self.read(|sql| {
+            let mut statement = sql.statement("SELECT * FROM device_setting ORDER BY client, device")?;
+            let rows = statement.query_map([], |row| {
+                let device = DeviceRef::new(row.parsed("client")?, row.parsed("device")?);
+                Ok((device, row.json("labels")?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
         })
         .await
+    }
+
+    /// What Git says of a device's labels.
+    pub async fn device_setting(
+        &self,
+        device: &DeviceRef,
+    ) -> Result<Option<BTreeMap<String, String>>, Error> {
+        let device = device.clone();
+        self.read(move |sql| Ok(setting(sql, &device)?)).await
     }
 
     /// The whole fleet in numbers.

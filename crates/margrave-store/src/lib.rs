@@ -42,12 +42,12 @@ pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGit
 pub use margrave_core::observed::{Observed, Outlook, Verdict};
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{
-    AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Intent, MisfitRecord, NewManifest,
-    Part, Publication, PublishError, WantedAssignment,
+    AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Head, Intent, MisfitRecord,
+    NewManifest, Part, Publication, PublishError, WantedAssignment,
 };
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
-pub use schedule::{Chosen, SCHEDULES_MAX, ScheduleRecord};
+pub use schedule::{SCHEDULES_MAX, ScheduleRecord};
 pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store};

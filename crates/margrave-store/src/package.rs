@@ -11,7 +11,8 @@ use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
 use crate::sql::Sql;
-use crate::{Error, Put, Store};
+use crate::writer::Tx;
+use crate::{Error, Store};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackageRecord {
@@ -69,51 +70,6 @@ fn one(sql: &Sql<'_>, id: &PackageId, version: &PackageVersion) -> rusqlite::Res
 }
 
 impl Store {
-    /// Adds a package; the same content a second time is no error and changes nothing.
-    pub async fn add_package(
-        &self,
-        package: PackageRecord,
-        resources: Vec<ResourceRecord>,
-    ) -> Result<Put, PackageError> {
-        self.write(move |tx| {
-            if let Some(stored) = one(tx.sql, &package.id, &package.version)? {
-                return if stored.digest == package.digest {
-                    Ok(Put::Updated)
-                } else {
-                    Err(PackageError::OtherDigest { stored: stored.digest })
-                };
-            }
-            let PackageRecord { id, version, reference, digest, description, pins, added_at, added_by } = &package;
-            tx.sql
-                .statement(
-                    "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                )?
-                .execute((
-                    id.as_str(),
-                    version.as_str(),
-                    reference,
-                    digest.as_bytes(),
-                    description,
-                    column::json(pins),
-                    column::moment(*added_at),
-                    added_by,
-                ))?;
-            for ResourceRecord { path, media_type, bytes } in &resources {
-                tx.sql
-                    .statement(
-                        "INSERT INTO package_resource (id, version, path, media_type, bytes)
-                         VALUES (?1, ?2, ?3, ?4, ?5)",
-                    )?
-                    .execute((id.as_str(), version.as_str(), path, media_type, bytes))?;
-            }
-            let text = format!("package {id} {version} was added");
-            tx.note(NewEvent::new(*added_at, "package.added", added_by, text).package(format!("{id} {version}")))?;
-            Ok(Put::Created)
-        })
-        .await
-    }
-
     pub async fn packages(&self) -> Result<Vec<PackageRecord>, Error> {
         self.read(|sql| {
             let mut statement = sql.statement("SELECT * FROM package ORDER BY id, version")?;
@@ -149,36 +105,71 @@ impl Store {
         })
         .await
     }
+}
 
-    /// Takes a package out of the catalog, unless a deployment uses it.
-    pub async fn remove_package(
-        &self,
-        id: &PackageId,
-        version: &PackageVersion,
-        at: Moment,
-        actor: &str,
-    ) -> Result<(), PackageError> {
-        let (id, version, actor) = (id.clone(), version.clone(), actor.to_owned());
-        self.write(move |tx| {
-            let key = (id.as_str(), version.as_str());
-            let by: Vec<String> = tx
-                .sql
-                .statement(
-                    "SELECT name FROM deployment WHERE package = ?1 AND version = ?2
-                     AND removed = 0 ORDER BY name",
-                )?
-                .query_map(key, |row| row.get(0))?
-                .collect::<Result<_, _>>()?;
-            if !by.is_empty() {
-                return Err(PackageError::InUse(by));
-            }
-            if tx.sql.statement("DELETE FROM package WHERE id = ?1 AND version = ?2")?.execute(key)? == 0 {
-                return Err(PackageError::Unknown);
-            }
-            let text = format!("package {id} {version} was removed");
-            tx.note(NewEvent::new(at, "package.removed", &actor, text).package(format!("{id} {version}")))?;
-            Ok(())
-        })
-        .await
+/// Adds a package; the same content a second time is no error and changes nothing.
+pub(crate) fn add(
+    tx: &Tx<'_, '_>,
+    package: &PackageRecord,
+    resources: &[ResourceRecord],
+) -> Result<(), PackageError> {
+    if let Some(stored) = one(tx.sql, &package.id, &package.version)? {
+        return match stored.digest == package.digest {
+            true => Ok(()),
+            false => Err(PackageError::OtherDigest { stored: stored.digest }),
+        };
     }
+    let PackageRecord { id, version, reference, digest, description, pins, added_at, added_by } = package;
+    tx.sql
+        .statement(
+            "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?
+        .execute((
+            id.as_str(),
+            version.as_str(),
+            reference,
+            digest.as_bytes(),
+            description,
+            column::json(pins),
+            column::moment(*added_at),
+            added_by,
+        ))?;
+    for ResourceRecord { path, media_type, bytes } in resources {
+        tx.sql
+            .statement(
+                "INSERT INTO package_resource (id, version, path, media_type, bytes) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute((id.as_str(), version.as_str(), path, media_type, bytes))?;
+    }
+    let text = format!("package {id} {version} was added");
+    tx.note(NewEvent::new(*added_at, "package.added", added_by, text).package(format!("{id} {version}")))?;
+    Ok(())
+}
+
+/// Takes a package out of the catalog, unless a deployment uses it.
+pub(crate) fn remove(
+    tx: &Tx<'_, '_>,
+    id: &PackageId,
+    version: &PackageVersion,
+    at: Moment,
+    actor: &str,
+) -> Result<(), PackageError> {
+    let key = (id.as_str(), version.as_str());
+    let by: Vec<String> = tx
+        .sql
+        .statement(
+            "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0 ORDER BY name",
+        )?
+        .query_map(key, |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    if !by.is_empty() {
+        return Err(PackageError::InUse(by));
+    }
+    if tx.sql.statement("DELETE FROM package WHERE id = ?1 AND version = ?2")?.execute(key)? == 0 {
+        return Err(PackageError::Unknown);
+    }
+    let text = format!("package {id} {version} was removed");
+    tx.note(NewEvent::new(at, "package.removed", actor, text).package(format!("{id} {version}")))?;
+    Ok(())
 }

@@ -4,18 +4,21 @@
 //! holds. The deployment's revision and every touched client's manifest version are compared and swapped:
 //! if another writer was faster, nothing is changed and the caller looks again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use margrave_core::deployment::{Deployment, Targets};
+use margrave_core::deployment::{Deployment, Override, Targets};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{
     AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
 };
 use margrave_core::manifest::{Blob, Entry, Manifest};
 use margrave_core::moment::Moment;
+use margrave_core::parameters::Answers;
 use margrave_core::rollback::Rollback;
+use margrave_core::schedule::{Choice, Reach};
+use margrave_core::selector::Selector;
 use margrave_wire::Dialect;
 use rusqlite::{OptionalExtension as _, Row};
 
@@ -23,17 +26,21 @@ use crate::assignment::{self, AssignmentRecord, HELD, HeldAssignment};
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
-use crate::git;
-use crate::revision;
+use crate::package::{self, PackageError, PackageRecord, ResourceRecord};
+use crate::schedule::{self, Chosen, SCHEDULES_MAX};
 use crate::sql::Sql;
 use crate::writer::Tx;
 use crate::{Error, Standing, Store};
+use crate::{device, git, revision};
 
 /// Everything that one decision changes.
 #[derive(Debug, Clone, Default)]
 pub struct Publication {
     pub at: Moment,
-    pub intent: Option<Intent>,
+    /// In the order in which they are to be taken: what a deployment needs comes before it.
+    pub intents: Vec<Intent>,
+    /// The commit that says so, and the one it follows; another writer's in between makes this one look again.
+    pub head: Option<Head>,
     pub clients: Vec<ClientPublication>,
     /// For each deployment and device that was looked at: why it was left out, or `None` if it was not.
     pub misfits: Vec<MisfitRecord>,
@@ -43,9 +50,31 @@ pub struct Publication {
     pub events: Vec<NewEvent>,
 }
 
+/// The commit whose intent is applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    pub expected: Option<String>,
+    pub next: String,
+}
+
 /// A change of what operators want.
 #[derive(Debug, Clone)]
 pub enum Intent {
+    AddPackage {
+        package: Box<PackageRecord>,
+        resources: Vec<ResourceRecord>,
+    },
+    /// What Git says of a device's labels, all of them; `None` when it says nothing any more.
+    Label {
+        device: DeviceRef,
+        labels: Option<BTreeMap<String, String>>,
+        by: String,
+    },
+    Schedule {
+        reach: Reach,
+        choice: Option<Choice>,
+        by: String,
+    },
     /// Creates it (`seen` is `None`), or changes the revision that was seen.
     Put {
         deployment: Box<Deployment>,
@@ -55,6 +84,11 @@ pub enum Intent {
     Remove {
         id: DeploymentId,
         seen: u64,
+        by: String,
+    },
+    RemovePackage {
+        id: PackageId,
+        version: PackageVersion,
         by: String,
     },
 }
@@ -129,6 +163,8 @@ pub struct DeploymentRecord {
     pub misfits: Vec<MisfitRecord>,
     /// No longer wanted anywhere; shown until every device said that it is gone.
     pub removed: bool,
+    /// That made it so; none before Git was the truth.
+    pub commit: Option<String>,
 }
 
 /// Clients of a publication as they are made; `None` says that these were all.
@@ -162,8 +198,14 @@ pub enum PublishError {
     RevisionMoved,
     #[error("the manifest of {0} was changed by someone else")]
     ManifestMoved(ClientId),
+    #[error("another commit was applied in between")]
+    HeadMoved,
     #[error("the package is not in the catalog any more")]
     PackageGone,
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    #[error("there are {SCHEDULES_MAX} schedules already")]
+    TooManySchedules,
     #[error("whoever made the publication stopped before its end")]
     Unfinished,
     #[error(transparent)]
@@ -319,6 +361,7 @@ fn read_deployment(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeploymentR
         changed_at: row.moment("changed_at")?,
         changed_by: row.get("changed_by")?,
         removed: row.get("removed")?,
+        commit: row.get("commit_id")?,
         misfits,
     })
 }
@@ -327,6 +370,8 @@ fn read_deployment(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeploymentR
 pub(crate) fn deployment(row: &Row<'_>) -> rusqlite::Result<Deployment> {
     let profile: Option<String> = row.get("profile")?;
     let targets: StoredTargets = row.json("targets")?;
+    let overrides: Vec<StoredOverride> = row.json("overrides")?;
+    let read = |StoredOverride { of, answers }| Override { of: of.into(), answers };
     Ok(Deployment {
         id: DeploymentId::from_uuid(row.uuid("id")?),
         name: row.parsed("name")?,
@@ -334,7 +379,9 @@ pub(crate) fn deployment(row: &Row<'_>) -> rusqlite::Result<Deployment> {
         version: row.parsed("version")?,
         profile: profile.map(|_| row.parsed("profile")).transpose()?,
         answers: row.json("answers")?,
-        targets: Targets { devices: targets.devices.into_iter().collect(), labels: targets.labels },
+        overrides: overrides.into_iter().map(read).collect(),
+        targets: targets.into(),
+        forced: row.get("forced")?,
         rollback: rollback(row)?,
         revision: row.unsigned("revision")?,
     })
@@ -354,6 +401,29 @@ fn rollback(row: &Row<'_>) -> rusqlite::Result<Rollback> {
 struct StoredTargets {
     devices: Vec<DeviceRef>,
     labels: BTreeMap<String, String>,
+    #[serde(default)]
+    select: Selector,
+    #[serde(default)]
+    sites: BTreeSet<String>,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct StoredOverride {
+    of: StoredTargets,
+    answers: Answers,
+}
+
+impl From<&Targets> for StoredTargets {
+    fn from(targets: &Targets) -> StoredTargets {
+        let Targets { devices, labels, select, sites } = targets.clone();
+        StoredTargets { devices: devices.into_iter().collect(), labels, select, sites }
+    }
+}
+
+impl From<StoredTargets> for Targets {
+    fn from(StoredTargets { devices, labels, select, sites }: StoredTargets) -> Targets {
+        Targets { devices: devices.into_iter().collect(), labels, select, sites }
+    }
 }
 
 fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Error> {
@@ -409,36 +479,20 @@ fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {
 }
 
 fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> Result<(), PublishError> {
-    let Publication { at, intent, clients: _, misfits, settled, events } = publication;
-    match intent {
-        Some(Intent::Put { deployment, seen, by }) => put(tx.sql, deployment, *seen, by, *at)?,
-        Some(Intent::Remove { id, seen, by }) => {
-            let seen = column::unsigned("the revision", *seen)?;
-            let removed = tx
-                .sql
-                .statement(
-                    "UPDATE deployment SET removed = 1, revision = revision + 1, changed_at = ?3, changed_by = ?4
-                     WHERE id = ?1 AND revision = ?2 AND removed = 0",
-                )?
-                .execute((id.uuid().as_bytes(), seen, column::moment(*at), by))?;
-            if removed == 0 {
-                return Err(PublishError::RevisionMoved);
-            }
-            tx.sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;
-        }
-        None => {}
+    let Publication { at, intents, head, clients: _, misfits, settled, events } = publication;
+    if let Some(head) = head {
+        advance(tx.sql, head)?;
     }
-    match intent {
-        Some(Intent::Put { deployment, .. }) => revision::keep(tx.sql, deployment.id)?,
-        Some(Intent::Remove { id, .. }) => revision::keep(tx.sql, *id)?,
-        None => {}
+    let commit = head.as_ref().map(|head| head.next.as_str());
+    for intent in intents {
+        take(tx, intent, commit, *at)?;
     }
     let has_git = git::is_used(tx.sql)?;
     for index in 0.. {
         let Some(client) = coming.at(index)? else { break };
         publish_client(tx.sql, client, has_git, *at)?;
     }
-    if matches!(intent, Some(Intent::Remove { .. })) {
+    if intents.iter().any(|intent| matches!(intent, Intent::Remove { .. })) {
         forget_removed(tx.sql)?;
         revision::forget_oldest(tx.sql)?;
     }
@@ -472,6 +526,66 @@ fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> R
     Ok(())
 }
 
+/// Under what the applied commit is remembered.
+pub(crate) const HEAD: &str = "intent.head";
+
+fn advance(sql: &Sql<'_>, head: &Head) -> Result<(), PublishError> {
+    let held: Option<Vec<u8>> = sql
+        .statement("SELECT value FROM meta WHERE key = ?1")?
+        .query_row([HEAD], |row| row.get(0))
+        .optional()?;
+    if held.as_deref() != head.expected.as_deref().map(str::as_bytes) {
+        return Err(PublishError::HeadMoved);
+    }
+    sql.statement(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2",
+    )?
+    .execute((HEAD, head.next.as_bytes()))?;
+    Ok(())
+}
+
+fn take(tx: &Tx<'_, '_>, intent: &Intent, commit: Option<&str>, at: Moment) -> Result<(), PublishError> {
+    match intent {
+        Intent::AddPackage { package, resources } => package::add(tx, package, resources)?,
+        Intent::RemovePackage { id, version, by } => package::remove(tx, id, version, at, by)?,
+        Intent::Label { device, labels, by } => device::set(tx, device, labels.as_ref(), at, by)?,
+        Intent::Schedule { reach, choice, by } => {
+            if schedule::choose(tx, reach, choice.as_ref(), at, by)? == Chosen::TooMany {
+                return Err(PublishError::TooManySchedules);
+            }
+        }
+        Intent::Put { deployment, seen, by } => {
+            put(tx.sql, deployment, *seen, by, at)?;
+            mark(tx.sql, deployment.id, commit)?;
+            revision::keep(tx.sql, deployment.id)?;
+        }
+        Intent::Remove { id, seen, by } => {
+            let seen = column::unsigned("the revision", *seen)?;
+            let removed = tx
+                .sql
+                .statement(
+                    "UPDATE deployment SET removed = 1, revision = revision + 1, changed_at = ?3, changed_by = ?4
+                     WHERE id = ?1 AND revision = ?2 AND removed = 0",
+                )?
+                .execute((id.uuid().as_bytes(), seen, column::moment(at), by))?;
+            if removed == 0 {
+                return Err(PublishError::RevisionMoved);
+            }
+            tx.sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;
+            mark(tx.sql, *id, commit)?;
+            revision::keep(tx.sql, *id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Notes which commit made a deployment what it is.
+fn mark(sql: &Sql<'_>, id: DeploymentId, commit: Option<&str>) -> rusqlite::Result<()> {
+    sql.statement("UPDATE deployment SET commit_id = ?2 WHERE id = ?1")?
+        .execute((id.uuid().as_bytes(), commit))?;
+    Ok(())
+}
+
 /// Forgets removed deployments that no device has any more.
 pub(crate) fn forget_removed(sql: &Sql<'_>) -> rusqlite::Result<()> {
     sql.statement(
@@ -489,7 +603,19 @@ fn put(
     by: &str,
     at: Moment,
 ) -> Result<(), PublishError> {
-    let Deployment { id, name, package, version, profile, answers, targets, rollback, revision } = deployment;
+    let Deployment {
+        id,
+        name,
+        package,
+        version,
+        profile,
+        answers,
+        overrides,
+        targets,
+        forced,
+        rollback,
+        revision,
+    } = deployment;
     let known = sql
         .statement("SELECT 1 FROM package WHERE id = ?1 AND version = ?2")?
         .exists((package.as_str(), version.as_str()))?;
@@ -505,15 +631,17 @@ fn put(
     if held != seen.map(|seen| (*id, seen)) {
         return Err(PublishError::RevisionMoved);
     }
-    let targets =
-        StoredTargets { devices: targets.devices.iter().cloned().collect(), labels: targets.labels.clone() };
+    let overrides: Vec<StoredOverride> = overrides
+        .iter()
+        .map(|other| StoredOverride { of: StoredTargets::from(&other.of), answers: other.answers.clone() })
+        .collect();
     sql.statement(
         "INSERT INTO deployment (id, name, package, version, profile, answers, targets, revision, changed_at,
-             changed_by, rollback_when, rollback_attempts, health_grace)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+             changed_by, rollback_when, rollback_attempts, health_grace, overrides, forced)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
          ON CONFLICT (id) DO UPDATE SET package = ?3, version = ?4, profile = ?5, answers = ?6, targets = ?7,
              revision = ?8, changed_at = ?9, changed_by = ?10, rollback_when = ?11, rollback_attempts = ?12,
-             health_grace = ?13",
+             health_grace = ?13, overrides = ?14, forced = ?15",
     )?
     .execute((
         id.uuid().as_bytes(),
@@ -522,13 +650,15 @@ fn put(
         version.as_str(),
         profile.as_ref().map(|profile| profile.as_str()),
         column::json(answers),
-        column::json(&targets),
+        column::json(&StoredTargets::from(targets)),
         column::unsigned("the revision", *revision)?,
         column::moment(at),
         by,
         rollback.when.as_str(),
         rollback.attempts,
         rollback.health_grace.map(|grace| column::unsigned("the grace", grace.as_secs())).transpose()?,
+        column::json(&overrides),
+        forced,
     ))?;
     // The decision that comes with this says anew who was left out.
     sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;

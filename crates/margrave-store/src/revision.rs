@@ -27,6 +27,8 @@ pub struct RevisionRecord {
     pub removed: bool,
     pub changed_at: Moment,
     pub changed_by: String,
+    /// That made it; none before Git was the truth.
+    pub commit: Option<String>,
 }
 
 impl Store {
@@ -78,6 +80,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<RevisionRecord> {
         removed: row.get("removed")?,
         changed_at: row.moment("changed_at")?,
         changed_by: row.get("changed_by")?,
+        commit: row.get("commit_id")?,
     })
 }
 
@@ -86,9 +89,10 @@ pub(crate) fn keep(sql: &Sql<'_>, id: DeploymentId) -> Result<(), PublishError> 
     let kept = sql
         .statement(
             "INSERT INTO deployment_revision (name, revision, deployment, removed, package, version, profile,
-                 answers, targets, changed_at, changed_by, rollback_when, rollback_attempts, health_grace)
+                 answers, targets, changed_at, changed_by, rollback_when, rollback_attempts, health_grace,
+                 overrides, forced, commit_id)
              SELECT name, revision, id, removed, package, version, profile, answers, targets, changed_at, changed_by,
-                 rollback_when, rollback_attempts, health_grace
+                 rollback_when, rollback_attempts, health_grace, overrides, forced, commit_id
              FROM deployment WHERE id = ?1
              ON CONFLICT (name, revision) DO NOTHING",
         )?

@@ -8,6 +8,7 @@ use rusqlite::OptionalExtension as _;
 use crate::column::{self, Columns as _};
 use crate::event::NewEvent;
 use crate::sql::Sql;
+use crate::writer::Tx;
 use crate::{Error, Store};
 
 /// Choices that a server keeps; a fleet with more kinds of devices is described by labels.
@@ -23,7 +24,7 @@ pub struct ScheduleRecord {
 
 /// What became of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Chosen {
+pub(crate) enum Chosen {
     /// The devices that it reaches are unsettled now.
     Changed,
     Unchanged,
@@ -51,54 +52,6 @@ impl Store {
         .await
     }
 
-    /// Chooses for whom it reaches, or chooses nothing any more.
-    pub async fn choose_schedule(
-        &self,
-        reach: Reach,
-        choice: Option<Choice>,
-        at: Moment,
-        actor: &str,
-    ) -> Result<Chosen, Error> {
-        let actor = actor.to_owned();
-        self.write(move |tx| {
-            let name = reach.to_string();
-            let before: Option<String> = tx
-                .sql
-                .statement("SELECT choice FROM schedule WHERE reach = ?1")?
-                .query_row([&name], |row| row.get(0))
-                .optional()?;
-            let now = choice.as_ref().map(column::json);
-            if before == now {
-                return Ok(Chosen::Unchanged);
-            }
-            match &now {
-                Some(now) => {
-                    let count = tx.sql.query_row("SELECT count(*) FROM schedule", [], |row| row.unsigned("count(*)"))?;
-                    if before.is_none() && count >= SCHEDULES_MAX {
-                        return Ok(Chosen::TooMany);
-                    }
-                    tx.sql
-                        .statement(
-                            "INSERT INTO schedule (reach, choice, changed_at, changed_by) VALUES (?1, ?2, ?3, ?4)
-                             ON CONFLICT (reach) DO UPDATE SET choice = ?2, changed_at = ?3, changed_by = ?4",
-                        )?
-                        .execute((&name, now, column::moment(at), &actor))?;
-                }
-                None => {
-                    tx.sql.statement("DELETE FROM schedule WHERE reach = ?1")?.execute([&name])?;
-                }
-            }
-            unsettle(tx.sql, &reach)?;
-            let text = match now {
-                Some(_) => format!("the schedule of {name} was set"),
-                None => format!("the schedule of {name} was removed"),
-            };
-            tx.note(NewEvent::new(at, "schedule.changed", &actor, text))?;
-            Ok(Chosen::Changed)
-        })
-        .await
-    }
-
     /// What clients were told, where it is not the usual.
     pub async fn schedules_told(&self) -> Result<Vec<(ClientId, Schedule)>, Error> {
         self.read(|sql| {
@@ -109,6 +62,51 @@ impl Store {
         })
         .await
     }
+}
+
+/// Chooses for whom it reaches, or chooses nothing any more.
+pub(crate) fn choose(
+    tx: &Tx<'_, '_>,
+    reach: &Reach,
+    choice: Option<&Choice>,
+    at: Moment,
+    actor: &str,
+) -> rusqlite::Result<Chosen> {
+    let name = reach.to_string();
+    let before: Option<String> = tx
+        .sql
+        .statement("SELECT choice FROM schedule WHERE reach = ?1")?
+        .query_row([&name], |row| row.get(0))
+        .optional()?;
+    let now = choice.map(column::json);
+    if before == now {
+        return Ok(Chosen::Unchanged);
+    }
+    match &now {
+        Some(now) => {
+            let count =
+                tx.sql.query_row("SELECT count(*) FROM schedule", [], |row| row.unsigned("count(*)"))?;
+            if before.is_none() && count >= SCHEDULES_MAX {
+                return Ok(Chosen::TooMany);
+            }
+            tx.sql
+                .statement(
+                    "INSERT INTO schedule (reach, choice, changed_at, changed_by) VALUES (?1, ?2, ?3, ?4)
+                     ON CONFLICT (reach) DO UPDATE SET choice = ?2, changed_at = ?3, changed_by = ?4",
+                )?
+                .execute((&name, now, column::moment(at), actor))?;
+        }
+        None => {
+            tx.sql.statement("DELETE FROM schedule WHERE reach = ?1")?.execute([&name])?;
+        }
+    }
+    unsettle(tx.sql, reach)?;
+    let text = match now {
+        Some(_) => format!("the schedule of {name} was set"),
+        None => format!("the schedule of {name} was removed"),
+    };
+    tx.note(NewEvent::new(at, "schedule.changed", actor, text))?;
+    Ok(Chosen::Changed)
 }
 
 fn unsettle(sql: &Sql<'_>, reach: &Reach) -> rusqlite::Result<usize> {

@@ -136,6 +136,23 @@ impl Store {
         .await
     }
 
+    /// The commit whose intent is applied.
+    pub async fn head(&self) -> Result<Option<String>, Error> {
+        let head = self.recall(crate::publication::HEAD).await?;
+        head.map(String::from_utf8)
+            .transpose()
+            .map_err(|_| Error::Damaged { what: "the applied commit is no text" })
+    }
+
+    /// No commit is applied any more: the repository that had it is gone.
+    pub async fn forget_head(&self) -> Result<(), Error> {
+        self.write(|tx| {
+            tx.sql.statement("DELETE FROM meta WHERE key = ?1")?.execute([crate::publication::HEAD])?;
+            Ok(())
+        })
+        .await
+    }
+
     pub async fn recall(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
         use rusqlite::OptionalExtension as _;
         let key = key.to_owned();

@@ -10,6 +10,7 @@ use rusqlite::OptionalExtension as _;
 
 use crate::client::{self, own_device, set_labels};
 use crate::column::{self, Columns as _};
+use crate::device;
 use crate::error::from_database;
 use crate::event::NewEvent;
 use crate::signed;
@@ -140,6 +141,7 @@ impl Store {
             }
             let labels = labels.into_iter().map(|(key, value)| (key, Some(value))).collect();
             set_labels(tx.sql, &device, &labels)?;
+            device::welcome(tx.sql, &device)?;
             let manifest_version = tx
                 .sql
                 .statement("SELECT version FROM manifest WHERE client = ?1")?

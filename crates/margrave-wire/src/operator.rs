@@ -225,10 +225,18 @@ pub struct Deployment {
     pub profile: Option<String>,
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<Override>,
     pub targets: Targets,
+    /// Why it is given also to devices that it does not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force: Option<String>,
     #[serde(default)]
     pub rollback: Rollback,
     pub revision: u64,
+    /// The commit that made it so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     pub changed_at: String,
     pub changed_by: String,
     /// It was removed, and is shown until every device has said that it is gone.
@@ -242,6 +250,27 @@ pub struct Deployment {
     /// Targets that do not fit, and why; they were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub misfits: Vec<Misfit>,
+}
+
+/// How the server stands to the repository that says what is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Intent {
+    /// The commit that is applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Why the repository is not followed until somebody decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conflict: Option<String>,
+    /// What is wrong with a commit that is not applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flaws: Vec<crate::resource::Flaw>,
 }
 
 /// On how many devices a deployment is, and how it does there.
@@ -265,6 +294,21 @@ pub struct Targets {
     /// All pairs must match.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// An expression on labels, such as `site=nord, line in (1, 2), role!=spare, !retired`: all parts must match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub select: Option<String>,
+    /// Devices whose label `site` is one of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sites: Vec<String>,
+}
+
+/// Other answers for some of a deployment's devices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Override {
+    pub targets: Targets,
+    #[schema(value_type = Object)]
+    pub parameters: BTreeMap<String, serde_json::Value>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -278,7 +322,7 @@ pub struct Misfit {
 }
 
 /// Wanted: this package on those devices. A `PUT` to the deployment's name creates or changes it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PutDeployment {
     pub package: String,
@@ -290,7 +334,15 @@ pub struct PutDeployment {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,
+    /// Other answers for some of the devices; of each parameter the last that applies counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 200)]
+    pub overrides: Vec<Override>,
     pub targets: Targets,
+    /// Why it is to be given also to devices that it does not fit; without it, such devices are left out, and naming one is
+    /// refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force: Option<String>,
     /// What devices do about an update that fails; stays as it is when left out.
     #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
@@ -354,9 +406,16 @@ pub struct Revision {
     pub profile: Option<String>,
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<Override>,
     pub targets: Targets,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force: Option<String>,
     #[serde(default)]
     pub rollback: Rollback,
+    /// The commit that made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
 }
 
 /// Wanted: what a deployment was at an earlier revision. It becomes a new revision.

@@ -133,6 +133,8 @@ async fn open(store: Store, directory: &Path, ground: &Ground) -> anyhow::Result
         silent_after: Duration::from_secs(420),
         demo: None,
         git_directory: directory.join("git"),
+        intent_directory: directory.join("intent.git"),
+        intent_durable: false,
         web_names: vec!["server.example".to_owned()],
         web_authority: "authority".to_owned(),
         naming: Naming::new(move || {

@@ -135,11 +135,9 @@ impl Ours {
         let want = PutDeployment {
             package: self.name.to_owned(),
             version: Some(version.to_owned()),
-            profile: None,
-            parameters: Default::default(),
-            targets: Targets { devices: vec![DEVICE.to_owned()], labels: Default::default() },
+            targets: Targets { devices: vec![DEVICE.to_owned()], ..Default::default() },
             rollback: Some(Rollback { attempts: Some(1), ..Rollback::default() }),
-            revision: None,
+            ..Default::default()
         };
         self.pace.keep();
         self.runtime.block_on(async {

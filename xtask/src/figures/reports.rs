@@ -41,12 +41,8 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
     plant.runtime.block_on(async {
         let want = PutDeployment {
             package: package.to_owned(),
-            version: None,
-            profile: None,
-            parameters: Default::default(),
-            targets: Targets { devices, labels: Default::default() },
-            rollback: None,
-            revision: None,
+            targets: Targets { devices, ..Default::default() },
+            ..Default::default()
         };
         let request = Request::put(format!("{PREFIX}/deployments/reports")).json(&want);
         let _: Deployment = operator.ask(request.timeout(Duration::from_secs(60))).await?;

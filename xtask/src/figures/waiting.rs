@@ -145,15 +145,11 @@ fn publish(
     let operator = plant.stage.operator()?;
     let want = PutDeployment {
         package: package.to_owned(),
-        version: None,
-        profile: None,
-        parameters: Default::default(),
         targets: Targets {
-            devices: vec![],
             labels: [(LABEL.to_owned(), plant.roster.tag().to_owned())].into(),
+            ..Default::default()
         },
-        rollback: None,
-        revision: None,
+        ..Default::default()
     };
     let before = fleet.tally().look();
     fleet.tally().watch_manifests();

@@ -1,7 +1,7 @@
 //! The catalog: packages pulled, checked and pinned once, then deployed from memory.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -18,7 +18,7 @@ use margrave_oci::manifest::Descriptor;
 use margrave_oci::package::{DESCRIPTION_BYTES_MAX, PackageManifest, RESOURCE_BYTES_MAX, ResourceKind};
 use margrave_oci::reference::{Reference, Repository, TagOrDigest};
 use margrave_registry::RegistryError;
-use margrave_store::{PackageError, PackageRecord, ResourceRecord};
+use margrave_store::{PackageRecord, ResourceRecord};
 use margrave_wire::{description, operator};
 use tokio::io::AsyncReadExt as _;
 
@@ -37,6 +37,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// It was valid when it was added; a stricter reader of a later version must say so and not guess.
+    pub(super) fn read(record: PackageRecord) -> Result<Entry, Error> {
+        let package = description::read(&record.description).map_err(Error::Invalid)?;
+        Ok(Entry { record, package })
+    }
+
     /// The digest behind a component's reference when the package was added.
     pub(super) fn pin(&self, component: &Component) -> Option<Digest> {
         self.record.pins.get(&pin_key(component)).copied()
@@ -58,10 +64,20 @@ pub(super) struct Catalog {
     parsed: RwLock<HashMap<(PackageId, PackageVersion), Arc<Entry>>>,
 }
 
+impl Catalog {
+    /// These are not there any more.
+    pub(super) fn forget(&self, gone: &BTreeSet<(PackageId, PackageVersion)>) {
+        if !gone.is_empty() {
+            let mut parsed = self.parsed.write().unwrap_or_else(PoisonError::into_inner);
+            parsed.retain(|key, _| !gone.contains(key));
+        }
+    }
+}
+
 /// Everything that adding a package brings.
 pub(super) struct Pulled {
-    record: PackageRecord,
-    resources: Vec<ResourceRecord>,
+    pub(super) record: PackageRecord,
+    pub(super) resources: Vec<ResourceRecord>,
 }
 
 impl Fleet {
@@ -86,9 +102,7 @@ impl Fleet {
         if let Some(entry) = self.catalog.parsed.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(entry.clone());
         }
-        // It was valid when it was added; a stricter reader of a later version must say so and not guess.
-        let package = description::read(&record.description).map_err(Error::Invalid)?;
-        let entry = Arc::new(Entry { record, package });
+        let entry = Arc::new(Entry::read(record)?);
         self.catalog.parsed.write().unwrap_or_else(PoisonError::into_inner).insert(key, entry.clone());
         Ok(entry)
     }
@@ -146,38 +160,8 @@ impl Fleet {
         Ok(Resource { media_type, bytes: Bytes::from(bytes) })
     }
 
-    pub(super) async fn keep_package(&self, pulled: Pulled) -> Result<(), Error> {
-        let Pulled { record, resources } = pulled;
-        let (id, version) = (record.id.clone(), record.version.clone());
-        match self.store.add_package(record, resources).await {
-            Ok(_) => Ok(()),
-            Err(PackageError::OtherDigest { stored }) => Err(Error::conflict(format!(
-                "{id} {version} is in the catalog already with other content ({}); give the changed package a new \
-                 version, or remove the old one first",
-                stored.short()
-            ))),
-            Err(error) => Err(package_error(error, &id, &version)),
-        }
-    }
-
-    pub(super) async fn drop_package(
-        &self,
-        actor: &Actor,
-        id: &PackageId,
-        version: &PackageVersion,
-    ) -> Result<(), Error> {
-        let removed = self.store.remove_package(id, version, self.now(), &actor.name).await;
-        removed.map_err(|error| package_error(error, id, version))?;
-        self.catalog
-            .parsed
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&(id.clone(), version.clone()));
-        Ok(())
-    }
-
     /// Pulls a package and checks everything about it; nothing is stored yet.
-    async fn pull(&self, actor: &Actor, reference: &str) -> Result<Pulled, Error> {
+    pub(super) async fn pull(&self, actor: &Actor, reference: &str) -> Result<Pulled, Error> {
         let reference = Reference::parse(reference)
             .map_err(|error| Error::invalid("/reference", "PK-010", error.to_string()))?;
         let what = format!("the package {reference}");
@@ -392,15 +376,6 @@ fn from_registry(what: &str, error: ClientError) -> Error {
 
 fn upstream(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::Upstream { message: format!("{what} could not be fetched"), source: Some(Box::new(error)) }
-}
-
-fn package_error(error: PackageError, id: &PackageId, version: &PackageVersion) -> Error {
-    match error {
-        PackageError::InUse(by) => Error::InUse { what: format!("package {id} {version}"), by },
-        PackageError::Unknown => Error::not_found(format!("package {id} {version}")),
-        PackageError::OtherDigest { .. } => Error::conflict(error.to_string()),
-        PackageError::Store(error) => error.into(),
-    }
 }
 
 /// Which of two versions is newer: by their numbers, a pre-release before its release, then by their text.

@@ -1,7 +1,5 @@
 //! Which devices a package could go to, before anybody has answered its questions.
 
-use std::collections::BTreeMap;
-
 use margrave_core::deployment::Targets;
 use margrave_core::id::{DeviceRef, PackageId, PackageVersion, ProfileId};
 use margrave_core::package::Profile;
@@ -25,7 +23,7 @@ impl Fleet {
         let entry = self.entry(id, version).await?;
         let entry = entry.ok_or_else(|| Error::not_found(format!("package {id} {version}")))?;
         let devices = devices.into_iter().map(|device| self.live.addressed(&device)).collect();
-        let targets = Targets { devices, labels: BTreeMap::new() };
+        let targets = Targets { devices, ..Targets::default() };
         let mut preview = Preview { fits: Vec::new(), misfits: Vec::new() };
         if targets.devices.is_empty() {
             return Ok(preview);

@@ -9,13 +9,16 @@
 mod authority;
 mod catalog;
 mod client;
+pub(crate) mod desired;
 mod device;
+mod draft;
 mod error;
 mod event;
 mod fit;
 pub(crate) mod git;
 mod intent;
 mod moving;
+mod prospect;
 mod publish;
 mod report;
 mod revision;
@@ -108,6 +111,10 @@ pub struct FleetOptions {
     pub demo: Option<String>,
     /// Where devices' Git repositories lie.
     pub git_directory: PathBuf,
+    /// The repository of what is wanted.
+    pub intent_directory: PathBuf,
+    /// Whether it must outlive a loss of power; a simulation has no such thing.
+    pub intent_durable: bool,
     /// Names that the certificate behind `server_url` is for.
     pub web_names: Vec<String>,
     /// The authority of that certificate, PEM.
@@ -178,6 +185,7 @@ pub struct Fleet {
     /// decide nothing and do so side by side, but not beside a decision.
     deciding: RwLock<()>,
     git: git::Git,
+    desired: desired::Desired,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -197,6 +205,8 @@ impl Fleet {
         // No subscriber is no error: the log has it.
         store.announce_to(move |event| drop(announce.send(Arc::new(event::shown(&names, event)))));
         let git = git::Git::new(options.git_directory.clone(), store.git_clients().await?);
+        let desired =
+            desired::Desired::open(&options.intent_directory, options.intent_durable, &store).await?;
         let fleet = Fleet {
             store,
             registry,
@@ -208,6 +218,7 @@ impl Fleet {
             catalog: catalog::Catalog::default(),
             deciding: RwLock::default(),
             git,
+            desired,
             events,
         };
         fleet.catch_up().await?;

@@ -13,7 +13,6 @@ use margrave_store::{Candidate, DeploymentRecord, DeviceRecord, Intent, NewEvent
 use margrave_wire::{Dialect, operator};
 
 use super::device::speaks_for_itself;
-use super::intent::Change;
 use super::publish::{ATTEMPTS_MAX, Decision, Unplaced, Unpublished, Wish};
 use super::signed::admission_error;
 use super::{Actor, Error, Fleet};
@@ -41,16 +40,11 @@ impl Fleet {
         from: &DeviceRef,
         to: &DeviceRef,
     ) -> Result<operator::Device, Error> {
-        self.change(actor, Change::Move { from: from.clone(), to: to.clone() }).await?;
+        self.replace_device(actor, from, to).await?;
         self.device(to).await
     }
 
-    pub(super) async fn replace_device(
-        &self,
-        actor: &Actor,
-        from: &DeviceRef,
-        to: &DeviceRef,
-    ) -> Result<(), Error> {
+    async fn replace_device(&self, actor: &Actor, from: &DeviceRef, to: &DeviceRef) -> Result<(), Error> {
         let (from, to) = (self.live.addressed(from), self.live.addressed(to));
         speaks_for_itself(&from, "move", "moved")?;
         speaks_for_itself(&to, "move to", "moved to")?;
@@ -83,10 +77,11 @@ impl Fleet {
             self.live.set_standing(&client, before);
         }
         moved.map_err(admission_error)?;
-        self.signed.set_moved(&client, to);
+        self.signed.set_moved(&client, to.clone());
         // From here on a crash loses nothing: the rest is done again at the next start.
         self.finish_moves(&actor.name).await?;
-        self.settle().await
+        self.settle().await?;
+        self.write_down(&actor.name, &format!("Move {from} to {to}")).await
     }
 
     /// Names the new devices wherever a deployment still names those that were moved. Safe to call at any time.
@@ -186,7 +181,7 @@ impl Fleet {
         let renamed = held.targets.devices.iter().map(|device| places.get(device).unwrap_or(device).clone());
         deployment.targets.devices = renamed.collect();
         deployment.revision = held.revision.saturating_add(1);
-        let previous = self.values_in_force(held, &entry).await?;
+        let previous = self.before(held, &entry).await?;
         Ok(Some(Wish { deployment, entry, previous }))
     }
 
@@ -199,17 +194,17 @@ impl Fleet {
         for attempt in 1.. {
             let Some(wish) = self.renamed(&record, places).await? else { return Ok(()) };
             let devices = self.store.devices_targeted(&wish.deployment.targets).await?;
-            let Decision { touched, misfits, .. } = self.decide_deployment(&wish, devices).await?;
+            let Decision { touched, misfits, .. } = self.decide(vec![(wish.clone(), devices)], &[]).await?;
             let name = wish.deployment.name.clone();
             let at = self.now();
             let text = format!("{name} names the devices that were moved by their new names");
             let publication = Publication {
                 at,
-                intent: Some(Intent::Put {
+                intents: vec![Intent::Put {
                     deployment: Box::new(wish.deployment),
                     seen: Some(record.deployment.revision),
                     by: by.to_owned(),
-                }),
+                }],
                 misfits,
                 events: vec![NewEvent::new(at, "deployment.changed", by, text).deployment(&name)],
                 ..Default::default()

@@ -10,22 +10,24 @@ use std::sync::{Arc, mpsc};
 use bytes::Bytes;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::{Digest, Document};
-use margrave_core::id::{AssignmentId, ClientId, DeviceRef, ProfileId};
+use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef, ProfileId};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
-use margrave_core::parameters::{Answers, resolve};
+use margrave_core::parameters::resolve;
 use margrave_core::publish::{choose_profile, next_manifest};
 use margrave_core::schedule::{Choice, Reach, Schedule, effective};
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
     AssignmentChange, Candidate, ClientPicture, ClientPublication, DeviceRecord, HeldAssignment,
-    MisfitRecord, NewManifest, Part, Publication, PublishError, Standing, Store, WantedAssignment,
+    MisfitRecord, NewManifest, PackageError, Part, Publication, PublishError, SCHEDULES_MAX, Standing, Store,
+    WantedAssignment,
 };
 use margrave_wire::bundle;
 
 use super::catalog::Entry;
 use super::client::Clients;
+use super::draft::Before;
 use super::{Error, Fleet};
 use crate::cores;
 
@@ -41,9 +43,9 @@ const SETTLED_TOGETHER_MAX: u32 = 500;
 pub(super) struct Wish {
     pub(super) deployment: Deployment,
     pub(super) entry: Arc<Entry>,
-    /// The values that installations have already, where the deployment is about to change: what is immutable
-    /// stays what it was on every device, whichever profile it runs (DM-059).
-    pub(super) previous: Option<Answers>,
+    /// What installations have already, where the deployment is about to change: what is immutable stays what it
+    /// was on every device, whichever profile it runs (DM-059).
+    pub(super) previous: Option<Before>,
 }
 
 /// One document for one device.
@@ -92,7 +94,13 @@ pub(super) enum Unpublished {
 impl From<PublishError> for Unpublished {
     fn from(error: PublishError) -> Unpublished {
         match error {
-            PublishError::RevisionMoved | PublishError::ManifestMoved(_) => Unpublished::Moved,
+            PublishError::RevisionMoved | PublishError::ManifestMoved(_) | PublishError::HeadMoved => {
+                Unpublished::Moved
+            }
+            PublishError::Package(error) => Unpublished::Failed(package_error(error)),
+            PublishError::TooManySchedules => Unpublished::Failed(Error::conflict(format!(
+                "there are {SCHEDULES_MAX} schedules; choose by label instead"
+            ))),
             PublishError::PackageGone => Unpublished::Failed(Error::conflict(
                 "the package was removed from the catalog in between; add it again first",
             )),
@@ -117,7 +125,7 @@ pub(super) struct Decision {
     pub(super) touched: Vec<Touched>,
     pub(super) misfits: Vec<MisfitRecord>,
     /// Those among the misfits that are known not to fit.
-    pub(super) unfit: BTreeSet<DeviceRef>,
+    pub(super) unfit: BTreeSet<(DeploymentId, DeviceRef)>,
 }
 
 impl Wish {
@@ -136,8 +144,9 @@ impl Wish {
             .map_err(|error| Unplaced::Misfit(vec![format!("its capabilities cannot be read: {error}")]))?;
         let package = &self.entry.package;
         let deployment = &self.deployment;
-        let values =
-            |profile: &Profile| resolve(package, profile, &deployment.answers, self.previous.as_ref());
+        let answers = deployment.answers_for(&device.device, &device.labels);
+        let previous = self.previous.as_ref().map(|before| before.values(&device.device, &device.labels));
+        let values = |profile: &Profile| resolve(package, profile, &answers, previous.as_ref());
         let (profile, parameters) =
             choose_profile(package, deployment.profile.as_ref(), held, &capabilities, values)
                 .map_err(Unplaced::Misfit)?;
@@ -203,73 +212,73 @@ impl Fleet {
         Ok(Pictures(accepted.map(|picture| (picture.client.clone(), picture)).collect()))
     }
 
-    /// What a new or changed deployment means: for those it reaches, and for those it reaches no more.
-    pub(super) async fn decide_deployment(
+    /// What new, changed and removed deployments mean together: for those they reach, and for those they reach no more.
+    pub(super) async fn decide(
         &self,
-        wish: &Wish,
-        devices: Vec<Candidate>,
+        wanted: Vec<(Wish, Vec<Candidate>)>,
+        removed: &[DeploymentId],
     ) -> Result<Decision, Error> {
-        let held = self.store.assignments_held(wish.deployment.id).await?;
-        let mut clients: BTreeSet<ClientId> =
-            devices.iter().map(|record| record.device.client.clone()).collect();
-        clients.extend(held.iter().filter(|held| held.wanted).map(|held| held.device.client.clone()));
+        let mut clients: BTreeSet<ClientId> = BTreeSet::new();
+        let mut held_by: BTreeMap<DeploymentId, Vec<HeldAssignment>> = BTreeMap::new();
+        for id in wanted.iter().map(|(wish, _)| wish.deployment.id).chain(removed.iter().copied()) {
+            let mut held = self.store.assignments_held(id).await?;
+            held.retain(|held| held.wanted);
+            clients.extend(held.iter().map(|held| held.device.client.clone()));
+            held_by.insert(id, held);
+        }
+        clients
+            .extend(wanted.iter().flat_map(|(_, devices)| devices).map(|found| found.device.client.clone()));
         let pictures = self.pictures(clients).await?;
-        tracing::debug!(deployment = %wish.deployment.name, clients = pictures.0.len(), "the clients were looked at");
+        tracing::debug!(clients = pictures.0.len(), "the clients were looked at");
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         let mut unfit = BTreeSet::new();
-        let mut reached = BTreeSet::new();
-        let placing = devices.into_iter().map(|device| {
-            let id = device.assignment_id(wish.deployment.id);
-            let profile = pictures.held(&device.device, id).map(|held| held.profile.clone());
-            (id, device, profile)
-        });
-        let (of, address) = (wish.clone(), self.options.registry_address.clone());
-        let placed = cores::spread(placing.collect(), WORTH_A_THREAD, move |(id, device, profile)| {
-            let placed = of.place(&device, profile.as_ref(), &address);
-            (id, device, placed)
-        });
-        for (id, device, placed) in placed.await {
-            let held = pictures.held(&device.device, id);
-            match placed {
-                Ok(placed) => {
-                    reached.insert(id);
-                    if needs(held, &placed) {
-                        changes.entry(device.device.client.clone()).or_default().wanted.push(placed);
+        for (wish, devices) in wanted {
+            let deployment = wish.deployment.id;
+            let mut reached = BTreeSet::new();
+            let placing = devices.into_iter().map(|device| {
+                let id = device.assignment_id(deployment);
+                let profile = pictures.held(&device.device, id).map(|held| held.profile.clone());
+                (id, device, profile)
+            });
+            let address = self.options.registry_address.clone();
+            let placed = cores::spread(placing.collect(), WORTH_A_THREAD, move |(id, device, profile)| {
+                let placed = wish.place(&device, profile.as_ref(), &address);
+                (id, device, placed)
+            });
+            for (id, device, placed) in placed.await {
+                let held = pictures.held(&device.device, id);
+                match placed {
+                    Ok(placed) => {
+                        reached.insert(id);
+                        if needs(held, &placed) {
+                            changes.entry(device.device.client.clone()).or_default().wanted.push(placed);
+                        }
                     }
-                }
-                Err(unplaced) => {
-                    if matches!(unplaced, Unplaced::Misfit(_)) {
-                        unfit.insert(device.device.clone());
+                    Err(unplaced) => {
+                        if matches!(unplaced, Unplaced::Misfit(_)) {
+                            unfit.insert((deployment, device.device.clone()));
+                        }
+                        misfits.push(MisfitRecord {
+                            deployment,
+                            device: device.device.clone(),
+                            temporary: unplaced.is_temporary(),
+                            reasons: unplaced.reasons(),
+                        });
                     }
-                    misfits.push(MisfitRecord {
-                        deployment: wish.deployment.id,
-                        device: device.device.clone(),
-                        temporary: unplaced.is_temporary(),
-                        reasons: unplaced.reasons(),
-                    });
                 }
             }
+            let held = held_by.remove(&deployment).unwrap_or_default();
+            for held in held.into_iter().filter(|held| !reached.contains(&held.id)) {
+                changes.entry(held.device.client).or_default().dropped.push(held.id);
+            }
         }
-        for held in held.iter().filter(|held| held.wanted && !reached.contains(&held.id)) {
-            changes.entry(held.device.client.clone()).or_default().dropped.push(held.id);
-        }
-        tracing::debug!(deployment = %wish.deployment.name, clients = changes.len(), "the devices were placed");
-        let touched = self.consider(pictures, changes).await?;
-        Ok(Decision { touched, misfits, unfit })
-    }
-
-    /// What taking these assignments away means.
-    pub(super) async fn decide_removal(
-        &self,
-        assignments: Vec<HeldAssignment>,
-    ) -> Result<Vec<Touched>, Error> {
-        let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
-        for held in assignments.into_iter().filter(|held| held.wanted) {
+        for held in held_by.into_values().flatten() {
             changes.entry(held.device.client).or_default().dropped.push(held.id);
         }
-        let pictures = self.pictures(changes.keys().cloned().collect()).await?;
-        self.consider(pictures, changes).await
+        tracing::debug!(clients = changes.len(), "the devices were placed");
+        let touched = self.consider(pictures, changes).await?;
+        Ok(Decision { touched, misfits, unfit })
     }
 
     /// What all deployments mean for devices about which something changed.
@@ -466,7 +475,21 @@ impl Fleet {
             self.leap(&client).await?;
         }
         self.finish_moves("server").await?;
+        self.agree().await?;
         self.settle().await
+    }
+}
+
+fn package_error(error: PackageError) -> Error {
+    match error {
+        PackageError::InUse(by) => Error::InUse { what: "the package".to_owned(), by },
+        PackageError::Unknown => Error::not_found("package of that version in the catalog"),
+        PackageError::OtherDigest { stored } => Error::conflict(format!(
+            "this version is in the catalog already with other content ({}); give the changed package a new version, or \
+             remove the old one first",
+            stored.short()
+        )),
+        PackageError::Store(error) => error.into(),
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::client::Clients;
 use super::event::time;
 use super::intent::Change;
-use super::view::{shown_answers, shown_rollback, shown_targets};
+use super::view::{shown_answers, shown_overrides, shown_rollback, shown_targets};
 use super::{Actor, Error, Fleet};
 
 /// Of a list of devices in one line; the rest is counted.
@@ -64,13 +64,16 @@ impl Fleet {
                 "with revision {revision} {name} was removed, so there is nothing to go back to; choose an earlier one"
             )));
         }
-        let Deployment { package, version, profile, answers, targets, rollback, .. } = record.deployment;
+        let Deployment { package, version, profile, answers, overrides, targets, forced, rollback, .. } =
+            record.deployment;
         Ok(operator::PutDeployment {
             package: package.to_string(),
             version: Some(version.to_string()),
             profile: profile.map(|profile| profile.to_string()),
             parameters: shown_answers(answers),
+            overrides: shown_overrides(&self.live, overrides),
             targets: shown_targets(&self.live, targets),
+            force: forced,
             rollback: Some(shown_rollback(rollback)),
             revision: seen,
         })
@@ -83,7 +86,7 @@ fn shown_revision(
     before: Option<&RevisionRecord>,
     newest: bool,
 ) -> operator::Revision {
-    let RevisionRecord { deployment, removed, changed_at, changed_by } = record.clone();
+    let RevisionRecord { deployment, removed, changed_at, changed_by, commit } = record.clone();
     operator::Revision {
         revision: deployment.revision,
         current: newest && !removed,
@@ -93,7 +96,10 @@ fn shown_revision(
         version: deployment.version.to_string(),
         profile: deployment.profile.map(|profile| profile.to_string()),
         parameters: shown_answers(deployment.answers),
+        overrides: shown_overrides(names, deployment.overrides),
         targets: shown_targets(names, deployment.targets),
+        force: deployment.forced,
+        commit,
         rollback: shown_rollback(deployment.rollback),
         changed_at: time(changed_at),
         changed_by,
@@ -154,6 +160,24 @@ fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRec
         if !devices.is_empty() {
             changes.push(format!("{verb} {}", listed(names, &devices)));
         }
+    }
+    if (&old.select, &old.sites) != (&new.select, &new.sites) {
+        let words = |targets: &Targets| {
+            let sites = targets.sites.iter().map(|site| format!("site {site}"));
+            let select = (!targets.select.is_empty()).then(|| targets.select.to_string());
+            let words: Vec<String> = select.into_iter().chain(sites).collect();
+            if words.is_empty() { "nothing".to_owned() } else { words.join(" or ") }
+        };
+        changes.push(format!("selects {} → {}", words(old), words(new)));
+    }
+    if before.overrides != now.overrides {
+        changes.push(format!("overrides: {} → {}", before.overrides.len(), now.overrides.len()));
+    }
+    if before.forced != now.forced {
+        changes.push(match &now.forced {
+            Some(reason) => format!("forced on devices that it does not fit: {reason}"),
+            None => "no longer forced".to_owned(),
+        });
     }
     if old.labels != new.labels {
         let labels = |targets: &Targets| match targets.labels.is_empty() {

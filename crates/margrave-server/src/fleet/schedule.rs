@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
-use margrave_core::schedule::{Choice, Reach, Schedule};
-use margrave_store::{Chosen, SCHEDULES_MAX, ScheduleRecord};
+use margrave_core::schedule::{Reach, Schedule};
+use margrave_store::ScheduleRecord;
 use margrave_wire::operator;
 use margrave_wire::schedule::ScheduleBody;
 
@@ -69,37 +69,9 @@ impl Fleet {
             changed_by,
         }
     }
-
-    pub(super) async fn choose(
-        &self,
-        actor: &Actor,
-        reach: Reach,
-        choice: Option<Choice>,
-    ) -> Result<(), Error> {
-        if let (Reach::Device(device), Some(_)) = (&reach, &choice) {
-            if self.store.device(device).await?.is_none() {
-                return Err(Error::not_found(format!("device {device}")));
-            }
-            if device.device.is_child() {
-                return Err(Error::conflict(format!(
-                    "{device} speaks through its gateway; set the schedule of {}",
-                    device.device.gateway()
-                )));
-            }
-        }
-        let gone = choice.is_none();
-        match self.store.choose_schedule(reach.clone(), choice, self.now(), &actor.name).await? {
-            Chosen::Changed => self.settle().await,
-            Chosen::Unchanged if gone => Err(no_schedule(&reach)),
-            Chosen::Unchanged => Ok(()),
-            Chosen::TooMany => {
-                Err(Error::conflict(format!("there are {SCHEDULES_MAX} schedules; choose by label instead")))
-            }
-        }
-    }
 }
 
-fn no_schedule(reach: &Reach) -> Error {
+pub(super) fn no_schedule(reach: &Reach) -> Error {
     Error::not_found(format!("schedule of {reach}"))
 }
 

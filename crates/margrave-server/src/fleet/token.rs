@@ -2,7 +2,6 @@
 //! kept only as a hash; 256 random bits need no slow hash and no comparison in constant time, because the
 //! hash is looked up and cannot be approached step by step.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aws_lc_rs::rand;
@@ -238,9 +237,4 @@ fn check_operator(name: &str) -> Result<(), Error> {
     }
     let message = "an operator's name is 1 to 64 bytes without control characters";
     Err(Error::invalid("/name", "token", message))
-}
-
-/// Labels as a change: `None` removes.
-pub(super) fn label_changes(labels: &BTreeMap<String, Option<String>>) -> Vec<Violation> {
-    check_labels(labels.iter().map(|(key, value)| (key, value.as_ref())))
 }

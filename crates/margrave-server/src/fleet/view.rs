@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use margrave_core::deployment::Targets;
+use margrave_core::deployment::{Override, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::lifecycle::{STATES, State};
 use margrave_core::parameters::Answers;
@@ -299,7 +299,7 @@ fn shown_deployment(
     assignments: Vec<operator::Assignment>,
     counts: operator::AssignmentCounts,
 ) -> operator::Deployment {
-    let DeploymentRecord { deployment, changed_at, changed_by, misfits, removed } = record;
+    let DeploymentRecord { deployment, changed_at, changed_by, misfits, removed, commit } = record;
     // What is removed is meant for nobody any more; who still has it is in the assignments.
     let targets = if removed { Default::default() } else { deployment.targets };
     let misfits = misfits.into_iter().map(|misfit| operator::Misfit {
@@ -314,9 +314,12 @@ fn shown_deployment(
         version: deployment.version.to_string(),
         profile: deployment.profile.map(|profile| profile.to_string()),
         parameters: shown_answers(deployment.answers),
+        overrides: shown_overrides(names, deployment.overrides),
         targets: shown_targets(names, targets),
+        force: deployment.forced,
         rollback: shown_rollback(deployment.rollback),
         revision: deployment.revision,
+        commit,
         removing: removed,
         changed_at: time(changed_at),
         changed_by,
@@ -340,8 +343,21 @@ pub(super) fn shown_rollback(rollback: Rollback) -> operator::Rollback {
 }
 
 pub(super) fn shown_targets(names: &Clients, targets: Targets) -> operator::Targets {
-    let devices = targets.devices.iter().map(|device| names.spoken(device)).collect();
-    operator::Targets { devices, labels: targets.labels }
+    let Targets { devices, labels, select, sites } = targets;
+    operator::Targets {
+        devices: devices.iter().map(|device| names.spoken(device)).collect(),
+        labels,
+        select: (!select.is_empty()).then(|| select.to_string()),
+        sites: sites.into_iter().collect(),
+    }
+}
+
+pub(super) fn shown_overrides(names: &Clients, overrides: Vec<Override>) -> Vec<operator::Override> {
+    let shown = |Override { of, answers }| operator::Override {
+        targets: shown_targets(names, of),
+        parameters: shown_answers(answers),
+    };
+    overrides.into_iter().map(shown).collect()
 }
 
 pub(super) fn shown_fault(fault: &Fault) -> operator::ErrorDetail {

@@ -102,9 +102,11 @@ async fn deploy(plant: &Plant, owner: &str, devices: &[&str]) {
         targets: Targets {
             devices: devices.iter().map(|d| d.to_string()).collect(),
             labels: Default::default(),
+            ..Default::default()
         },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     plant.server.fleet().put_deployment(&operator(), &"gate".parse().unwrap(), want).await.unwrap();
 }

@@ -77,9 +77,11 @@ async fn deploy(plant: &Plant, devices: &[&str], rate: u32) {
         targets: Targets {
             devices: devices.iter().map(|device| (*device).to_owned()).collect(),
             labels: Default::default(),
+            ..Default::default()
         },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
 }

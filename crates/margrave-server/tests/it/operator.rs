@@ -50,9 +50,11 @@ fn to(devices: &[&str]) -> PutDeployment {
         targets: Targets {
             devices: devices.iter().map(ToString::to_string).collect(),
             labels: Default::default(),
+            ..Default::default()
         },
         rollback: None,
         revision: None,
+        ..Default::default()
     }
 }
 

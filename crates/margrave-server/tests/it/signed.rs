@@ -39,9 +39,11 @@ async fn deploy(plant: &Plant, name: &str, devices: &[&str]) {
         targets: Targets {
             devices: devices.iter().map(ToString::to_string).collect(),
             labels: Default::default(),
+            ..Default::default()
         },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     plant.server.fleet().put_deployment(&operator(), &name.parse().unwrap(), want).await.unwrap();
 }
@@ -339,9 +341,14 @@ async fn a_report_counts_for_the_manifest_that_was_given_before_it_also_after_a_
         version: None,
         profile: None,
         parameters: [("owner".to_owned(), json!("you"))].into(),
-        targets: Targets { devices: vec!["press".to_owned()], labels: Default::default() },
+        targets: Targets {
+            devices: vec!["press".to_owned()],
+            labels: Default::default(),
+            ..Default::default()
+        },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
     press.report(&plant, &id, "installed").await.is(200);

@@ -38,9 +38,11 @@ async fn deploy(plant: &Plant, name: &str, owner: &str, devices: &[&str]) {
         targets: Targets {
             devices: devices.iter().map(ToString::to_string).collect(),
             labels: Default::default(),
+            ..Default::default()
         },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     plant.server.fleet().put_deployment(&operator(), &name.parse().unwrap(), want).await.unwrap();
 }
@@ -197,9 +199,11 @@ async fn mi_g1_181_cores_of_different_processors_are_never_added_up() {
         targets: Targets {
             devices: devices.iter().map(ToString::to_string).collect(),
             labels: Default::default(),
+            ..Default::default()
         },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     let fleet = plant.server.fleet();
     let refused = fleet.put_deployment(&operator(), &"gate".parse().unwrap(), want(&["small"])).await;

@@ -103,9 +103,14 @@ async fn deployed(plant: &Plant) {
         version: None,
         profile: None,
         parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(7))].into(),
-        targets: Targets { devices: vec!["press-1".to_owned()], labels: Default::default() },
+        targets: Targets {
+            devices: vec!["press-1".to_owned()],
+            labels: Default::default(),
+            ..Default::default()
+        },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     fleet.put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
 }
@@ -391,9 +396,14 @@ async fn a_deployments_page_leads_back_to_what_it_was() {
         version: None,
         profile: None,
         parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(9))].into(),
-        targets: Targets { devices: vec!["press-1".to_owned()], labels: Default::default() },
+        targets: Targets {
+            devices: vec!["press-1".to_owned()],
+            labels: Default::default(),
+            ..Default::default()
+        },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     fleet.put_deployment(&operator(), &north, want.clone()).await.unwrap();
     let mut browser = Browser::signed_in(&plant).await;

@@ -137,9 +137,14 @@ impl Plant {
             version: None,
             profile: None,
             parameters: [("greeting".to_owned(), greeting.into())].into(),
-            targets: Targets { devices: vec![], labels: [(label.0.to_owned(), label.1.to_owned())].into() },
+            targets: Targets {
+                devices: vec![],
+                labels: [(label.0.to_owned(), label.1.to_owned())].into(),
+                ..Default::default()
+            },
             rollback: None,
             revision: None,
+            ..Default::default()
         };
         let request = Request::put(format!("{PREFIX}/deployments/probe")).json(&want);
         self.operator().ask(request).await.unwrap()

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use margrave_core::deployment::{Deployment, Targets};
+use margrave_core::deployment::{Deployment, Override, Targets};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::*;
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::manifest::{Blob, Entry, Manifest};
 use margrave_core::moment::Moment;
+use margrave_core::parameters::ParameterValue;
 use margrave_core::publish::next_manifest;
 use margrave_core::report::{Detail, Report};
 use margrave_core::rollback::{Rollback, When};
@@ -61,7 +62,19 @@ pub(crate) fn deployment(name: &str, revision: u64) -> Deployment {
         version: PackageVersion::parse("1.0.0").unwrap(),
         profile: None,
         answers: BTreeMap::new(),
-        targets: Targets { devices: [device("line-1")].into(), labels: labels(&[("site", "nord")]) },
+        overrides: vec![Override {
+            of: Targets { select: "line in (1, 2), !spare".parse().unwrap(), ..Default::default() },
+            answers: BTreeMap::from([(
+                ParameterName::parse("greeting").unwrap(),
+                ParameterValue::Integer(2),
+            )]),
+        }],
+        forced: Some("it is only a trial".to_owned()),
+        targets: Targets {
+            devices: [device("line-1")].into(),
+            labels: labels(&[("site", "nord")]),
+            ..Default::default()
+        },
         rollback: Rollback::new(Some(When::Never), Some(7), Some(Duration::from_secs(45))).unwrap(),
         revision,
     }
@@ -206,7 +219,7 @@ impl World {
         let found = self.store.deployment(&DeploymentName::parse(name).unwrap()).await.unwrap();
         let seen = found.map(|found| found.deployment.revision);
         if seen.is_none() {
-            self.store.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
+            self.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
         }
         let put = Intent::Put {
             deployment: Box::new(deployment(name, seen.unwrap_or(0) + 1)),
@@ -215,7 +228,7 @@ impl World {
         };
         let client = self.publication(on, &[(name, document)]).await;
         let publication =
-            Publication { at: NOW, intent: Some(put), clients: vec![client], ..Default::default() };
+            Publication { at: NOW, intents: vec![put], clients: vec![client], ..Default::default() };
         self.store.publish(publication).await.unwrap();
         AssignmentId::derive(deployment_id(name), &device(on))
     }
@@ -227,8 +240,31 @@ impl World {
             seen: found.deployment.revision,
             by: "operator ann".into(),
         };
-        let publication = Publication { at: NOW, intent: Some(intent), ..Default::default() };
+        let publication = Publication { at: NOW, intents: vec![intent], ..Default::default() };
         self.store.publish(publication).await.unwrap();
+    }
+
+    pub(crate) async fn want(&self, intent: Intent) -> Result<(), PublishError> {
+        self.store.publish(Publication { at: NOW, intents: vec![intent], ..Default::default() }).await
+    }
+
+    pub(crate) async fn add_package(
+        &self,
+        package: PackageRecord,
+        resources: Vec<ResourceRecord>,
+    ) -> Result<(), PublishError> {
+        self.want(Intent::AddPackage { package: Box::new(package), resources }).await
+    }
+
+    pub(crate) async fn remove_package(&self, package: &PackageRecord) -> Result<(), PublishError> {
+        let (id, version) = (package.id.clone(), package.version.clone());
+        self.want(Intent::RemovePackage { id, version, by: "operator ann".into() }).await
+    }
+
+    /// All labels that a device is to have.
+    pub(crate) async fn label(&self, on: &DeviceRef, pairs: &[(&str, &str)]) {
+        let labels = Some(labels(pairs));
+        self.want(Intent::Label { device: on.clone(), labels, by: "operator ann".into() }).await.unwrap();
     }
 
     pub(crate) async fn publish_assignments(&self, on: &str, assignments: Vec<AssignmentChange>) {

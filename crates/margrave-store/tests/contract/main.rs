@@ -10,8 +10,6 @@ mod revisions;
 mod signed;
 mod sqlite;
 
-use std::collections::BTreeMap;
-
 use fixture::*;
 use margrave_core::deployment::Targets;
 use margrave_core::digest::Digest;
@@ -206,31 +204,47 @@ async fn labels_are_given_and_taken_and_select_devices() {
         world.join(name).await;
         world.settle(name).await;
     }
-    let set = |pairs: &[(&str, Option<&str>)]| -> BTreeMap<String, Option<String>> {
-        pairs.iter().map(|(key, value)| (key.to_string(), value.map(str::to_owned))).collect()
-    };
-    let label = async |name: &str, pairs: &[(&str, Option<&str>)]| {
-        world.store.set_labels(&device(name), set(pairs), NOW, "operator ann").await.unwrap()
-    };
-    assert!(label("a", &[("site", Some("nord")), ("line", Some("1"))]).await);
-    assert!(label("b", &[("site", Some("nord")), ("line", Some("2"))]).await);
-    assert!(!label("nobody", &[("site", Some("nord"))]).await);
+    world.label(&device("a"), &[("site", "nord"), ("line", "1")]).await;
+    world.label(&device("b"), &[("site", "nord"), ("line", "2")]).await;
+    world.label(&device("later"), &[("site", "west"), ("line", "3")]).await;
     assert_eq!(world.store.devices_unsettled(10).await.unwrap().len(), 2);
     world.settle("a").await;
-    assert!(label("a", &[("site", Some("nord"))]).await, "nothing new");
+    world.label(&device("a"), &[("site", "nord"), ("line", "1")]).await;
     assert_eq!(world.store.devices_unsettled(10).await.unwrap().len(), 1, "nothing new unsettles nothing");
 
     let targeted = async |pairs: &[(&str, &str)], named: &[&str]| {
-        let targets =
-            Targets { labels: labels(pairs), devices: named.iter().map(|name| device(name)).collect() };
+        let targets = Targets {
+            labels: labels(pairs),
+            devices: named.iter().map(|name| device(name)).collect(),
+            ..Default::default()
+        };
         let found = world.store.devices_targeted(&targets).await.unwrap();
         found.into_iter().map(|record| record.device.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(targeted(&[("site", "nord")], &[]).await, ["a", "b"]);
     assert_eq!(targeted(&[("site", "nord"), ("line", "2")], &["c", "nobody"]).await, ["b", "c"]);
     assert_eq!(targeted(&[], &[]).await, [""; 0]);
-    assert!(label("b", &[("site", None)]).await);
+    world.label(&device("b"), &[("line", "2")]).await;
     assert_eq!(targeted(&[("site", "nord")], &[]).await, ["a"]);
+    let selected = async |expression: &str| {
+        let targets = Targets { select: expression.parse().unwrap(), ..Default::default() };
+        let found = world.store.devices_targeted(&targets).await.unwrap();
+        found.into_iter().map(|record| record.device.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(selected("line in (1, 2)").await, ["a", "b"]);
+    assert_eq!(selected("line in (1, 2), site!=nord").await, ["b"]);
+    assert_eq!(selected("line").await, ["a", "b"]);
+    assert_eq!(selected("line, !site").await, ["b"]);
+    assert_eq!(selected("!line").await, ["c"], "what only denies looks at everybody");
+    let sites = Targets { sites: ["nord".to_owned()].into(), ..Default::default() };
+    assert_eq!(world.store.devices_targeted(&sites).await.unwrap().len(), 1);
+    // What was said of a device before it came counts once it comes.
+    world.join("later").await;
+    assert_eq!(selected("line=3, site=west").await, ["later"]);
+    let forget = Intent::Label { device: device("later"), labels: None, by: "operator ann".into() };
+    world.want(forget).await.unwrap();
+    assert_eq!(selected("line=3, site=west").await, ["later"], "nobody said that it should lose them");
+    assert_eq!(world.store.device_setting(&device("later")).await.unwrap(), None);
     world.store.retire_client(&client("a"), NOW, "operator ann").await.unwrap();
     assert_eq!(targeted(&[("site", "nord")], &[]).await, [""; 0], "a retired client is no target");
 }
@@ -267,8 +281,7 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
     assert_eq!(find(by(Condition::Silent, later(50))).await, ["line-2", "line-3"]);
     assert_eq!(find(by(Condition::Converged, later(50))).await, ["line-1"]);
     assert_eq!(find(by(Condition::Silent, NOW)).await, [""; 0]);
-    let set = BTreeMap::from([("site".to_owned(), Some("nord".to_owned()))]);
-    world.store.set_labels(&device("line-3"), set, NOW, "operator ann").await.unwrap();
+    world.label(&device("line-3"), &[("site", "nord")]).await;
     let label = |value: Option<&str>| DeviceFilter {
         label: Some(("site".into(), value.map(str::to_owned))),
         ..all.clone()
@@ -333,12 +346,13 @@ async fn a_package_is_added_once_kept_exactly_and_refused_with_other_content() {
         ResourceRecord { path: "icon.svg".into(), media_type: "image/svg+xml".into(), bytes: vec![1, 2] };
     let add = async |digest: &[u8]| {
         let record = PackageRecord { digest: Digest::of(digest), ..package("hello", "1.0.0") };
-        world.store.add_package(record, vec![resource.clone()]).await
+        world.add_package(record, vec![resource.clone()]).await
     };
-    assert_eq!(add(b"one").await.unwrap(), Put::Created);
-    assert_eq!(add(b"one").await.unwrap(), Put::Updated);
+    add(b"one").await.unwrap();
+    add(b"one").await.unwrap();
     let other = add(b"two").await.unwrap_err();
-    assert!(matches!(other, PackageError::OtherDigest { stored } if stored == Digest::of(b"one")), "{other}");
+    let refused = PublishError::Package(PackageError::OtherDigest { stored: Digest::of(b"one") });
+    assert_eq!(other.to_string(), refused.to_string());
     let stored = world.store.packages().await.unwrap();
     assert_eq!(stored, [PackageRecord { digest: Digest::of(b"one"), ..package("hello", "1.0.0") }]);
     let (id, version) = (stored[0].id.clone(), stored[0].version.clone());
@@ -355,14 +369,12 @@ async fn a_package_in_use_stays() {
     world.join("line-1").await;
     world.deploy("hello", "line-1", b"doc").await;
     let package = package("app", "1.0.0");
-    let used =
-        world.store.remove_package(&package.id, &package.version, NOW, "operator ann").await.unwrap_err();
-    assert!(matches!(&used, PackageError::InUse(by) if by == &["hello"]), "{used}");
+    let used = world.remove_package(&package).await.unwrap_err();
+    assert!(matches!(&used, PublishError::Package(PackageError::InUse(by)) if by == &["hello"]), "{used}");
     world.remove("hello").await;
-    world.store.remove_package(&package.id, &package.version, NOW, "operator ann").await.unwrap();
-    let gone =
-        world.store.remove_package(&package.id, &package.version, NOW, "operator ann").await.unwrap_err();
-    assert!(matches!(gone, PackageError::Unknown), "{gone}");
+    world.remove_package(&package).await.unwrap();
+    let gone = world.remove_package(&package).await.unwrap_err();
+    assert!(matches!(gone, PublishError::Package(PackageError::Unknown)), "{gone}");
     assert!(world.store.packages().await.unwrap().is_empty());
 }
 

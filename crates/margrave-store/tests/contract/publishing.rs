@@ -16,7 +16,7 @@ fn id(name: &str, on: &str) -> AssignmentId {
 #[tokio::test]
 async fn a_deployment_comes_back_as_it_was_put() {
     let world = World::new();
-    world.store.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
+    world.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
     let mut wanted = deployment("hello", 1);
     let parameter = margrave_core::id::ParameterName::parse("rate").unwrap();
     let list = ParameterValue::List(vec![ParameterValue::Double(1.5), ParameterValue::Text("7".into())]);
@@ -29,11 +29,11 @@ async fn a_deployment_comes_back_as_it_was_put() {
     };
     let publication = Publication {
         at: NOW,
-        intent: Some(Intent::Put {
+        intents: vec![Intent::Put {
             deployment: Box::new(wanted.clone()),
             seen: None,
             by: "operator ann".into(),
-        }),
+        }],
         misfits: vec![misfit.clone()],
         events: vec![
             NewEvent::new(NOW, "deployment.created", "operator ann", "hello").deployment(&wanted.name),
@@ -62,13 +62,13 @@ async fn a_change_made_from_an_outdated_revision_is_refused_whole() {
         let put =
             Intent::Put { deployment: Box::new(deployment("hello", 9)), seen, by: "operator bob".into() };
         let client = world.publication("line-1", &[("hello", b"two")]).await;
-        let publication = Publication { intent: Some(put), clients: vec![client], ..Default::default() };
+        let publication = Publication { intents: vec![put], clients: vec![client], ..Default::default() };
         let error = world.store.publish(publication).await.unwrap_err();
         assert!(matches!(error, PublishError::RevisionMoved), "{error}");
     }
     let remove = Intent::Remove { id: deployment_id("hello"), seen: 7, by: "operator bob".into() };
     let error =
-        world.store.publish(Publication { intent: Some(remove), ..Default::default() }).await.unwrap_err();
+        world.store.publish(Publication { intents: vec![remove], ..Default::default() }).await.unwrap_err();
     assert!(matches!(error, PublishError::RevisionMoved), "{error}");
     assert_eq!(world.picture("line-1").await.manifest.version(), 2);
     assert_eq!(world.store.deployments().await.unwrap()[0].deployment.revision, 1);
@@ -80,7 +80,7 @@ async fn a_deployment_of_a_package_that_is_gone_is_refused() {
     let put =
         Intent::Put { deployment: Box::new(deployment("hello", 1)), seen: None, by: "operator ann".into() };
     let error =
-        world.store.publish(Publication { intent: Some(put), ..Default::default() }).await.unwrap_err();
+        world.store.publish(Publication { intents: vec![put], ..Default::default() }).await.unwrap_err();
     assert!(matches!(error, PublishError::PackageGone), "{error}");
 }
 
@@ -289,9 +289,47 @@ async fn a_device_that_changed_while_it_was_settled_stays_unsettled() {
     let world = World::new();
     world.join("line-1").await;
     let seen = world.store.device(&device("line-1")).await.unwrap().unwrap().unsettled;
-    let set = std::collections::BTreeMap::from([("site".to_owned(), Some("nord".to_owned()))]);
-    world.store.set_labels(&device("line-1"), set, NOW, "operator ann").await.unwrap();
+    world.label(&device("line-1"), &[("site", "nord")]).await;
     let settled = Publication { settled: vec![(device("line-1"), seen)], ..Default::default() };
     world.store.publish(settled).await.unwrap();
     assert_eq!(world.store.devices_unsettled(10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_commit_is_taken_with_all_that_follows_from_it_or_not_at_all() {
+    let world = World::new();
+    world.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
+    let (first, second) = ("a".repeat(40), "b".repeat(40));
+    let head = |expected: Option<&String>, next: &String| {
+        Some(Head { expected: expected.cloned(), next: next.clone() })
+    };
+    let put = |name: &str, seen: Option<u64>| Intent::Put {
+        deployment: Box::new(deployment(name, seen.unwrap_or(0) + 1)),
+        seen,
+        by: "operator ann".into(),
+    };
+    assert_eq!(world.store.head().await.unwrap(), None);
+    let publication = Publication {
+        head: head(None, &first),
+        intents: vec![put("a", None), put("b", None)],
+        ..Default::default()
+    };
+    world.store.publish(publication).await.unwrap();
+    assert_eq!(world.store.head().await.unwrap(), Some(first.clone()));
+    // The second part is refused, so the first is not done either, and the commit is not taken.
+    let intents = vec![put("a", Some(1)), put("b", Some(7))];
+    let publication = Publication { head: head(Some(&first), &second), intents, ..Default::default() };
+    let refused = world.store.publish(publication).await.unwrap_err();
+    assert!(matches!(refused, PublishError::RevisionMoved), "{refused}");
+    let late = Publication { head: head(None, &second), ..Default::default() };
+    let refused = world.store.publish(late).await.unwrap_err();
+    assert!(matches!(refused, PublishError::HeadMoved), "{refused}");
+    assert_eq!(world.store.head().await.unwrap(), Some(first.clone()));
+    for name in ["a", "b"] {
+        let held = world.store.deployment(&DeploymentName::parse(name).unwrap()).await.unwrap().unwrap();
+        assert_eq!(held.deployment, deployment(name, 1));
+        assert_eq!(held.commit, Some(first.clone()));
+        let kept = world.store.revisions(&held.deployment.name).await.unwrap();
+        assert_eq!((kept.len(), &kept[0].commit), (1, &Some(first.clone())));
+    }
 }

@@ -13,7 +13,10 @@ async fn put(world: &World, name: &str, revision: u64, seen: Option<u64>) -> Res
     let mut wanted = deployment(name, revision);
     wanted.targets.labels = labels(&[("revision", &revision.to_string())]);
     let intent = Intent::Put { deployment: Box::new(wanted), seen, by: format!("operator {revision}") };
-    world.store.publish(Publication { at: later(revision), intent: Some(intent), ..Default::default() }).await
+    world
+        .store
+        .publish(Publication { at: later(revision), intents: vec![intent], ..Default::default() })
+        .await
 }
 
 async fn numbers(world: &World, name: &str) -> Vec<u64> {
@@ -25,14 +28,14 @@ async fn numbers(world: &World, name: &str) -> Vec<u64> {
 async fn every_revision_stays_as_it_was_until_after_the_removal() {
     let world = World::new();
     for version in ["1.0.0", "2.0.0"] {
-        world.store.add_package(package("app", version), vec![]).await.unwrap();
+        world.add_package(package("app", version), vec![]).await.unwrap();
     }
     put(&world, "hello", 1, None).await.unwrap();
     let mut second = deployment("hello", 2);
     second.version = PackageVersion::parse("2.0.0").unwrap();
     let intent =
         Intent::Put { deployment: Box::new(second.clone()), seen: Some(1), by: "operator bob".into() };
-    let publication = Publication { at: later(2), intent: Some(intent), ..Default::default() };
+    let publication = Publication { at: later(2), intents: vec![intent], ..Default::default() };
     world.store.publish(publication).await.unwrap();
     world.remove("hello").await;
     assert_eq!(world.store.deployment(&name("hello")).await.unwrap(), None, "no device had it");
@@ -55,7 +58,7 @@ async fn every_revision_stays_as_it_was_until_after_the_removal() {
 #[tokio::test]
 async fn a_revision_is_never_used_twice_under_one_name() {
     let world = World::new();
-    world.store.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
+    world.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
     put(&world, "hello", 1, None).await.unwrap();
     world.remove("hello").await;
     for used in [1, 2] {
@@ -70,7 +73,7 @@ async fn a_revision_is_never_used_twice_under_one_name() {
 #[tokio::test]
 async fn only_the_newest_hundred_are_kept() {
     let world = World::new();
-    world.store.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
+    world.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
     put(&world, "other", 1, None).await.unwrap();
     put(&world, "hello", 1, None).await.unwrap();
     for revision in 2..=105 {

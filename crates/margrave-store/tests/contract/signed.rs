@@ -181,16 +181,9 @@ async fn a_moved_client_is_out_and_its_labels_are_where_they_belong() {
     let old = onboard(&world, "id-1", "key", Admission::Accepted, NOW).await.record.id;
     report_capabilities(&world, &old, "press").await;
     let from = DeviceRef::new(old.clone(), DeviceId::parse("press").unwrap());
-    let change = |pairs: &[(&str, &str)]| {
-        pairs.iter().map(|(key, value)| (key.to_string(), Some(value.to_string()))).collect()
-    };
-    world
-        .store
-        .set_labels(&from, change(&[("site", "nord"), ("line", "1")]), NOW, "operator ann")
-        .await
-        .unwrap();
+    world.label(&from, &[("site", "nord"), ("line", "1")]).await;
     world.join("line-1").await;
-    world.store.set_labels(&device("line-1"), change(&[("line", "2")]), NOW, "operator ann").await.unwrap();
+    world.label(&device("line-1"), &[("line", "2")]).await;
     world.settle("line-1").await;
     let pairs = vec![(from.clone(), device("line-1"))];
     let to = device("line-1");

@@ -83,7 +83,7 @@ impl World {
         if devices.is_empty() {
             devices.push(client(self.dice.below(count)).to_string());
         }
-        Targets { devices, labels: Default::default() }
+        Targets { devices, labels: Default::default(), ..Default::default() }
     }
 
     /// Something new, good as a rule.
@@ -105,6 +105,7 @@ impl World {
                 targets: self.targets(),
                 rollback: None,
                 revision: None,
+                ..Default::default()
             },
         };
         if self.dice.hit(0.2) {
@@ -143,6 +144,7 @@ fn same(held: &operator::Deployment) -> PutDeployment {
         targets: held.targets.clone(),
         rollback: Some(held.rollback.clone()),
         revision: None,
+        ..Default::default()
     }
 }
 

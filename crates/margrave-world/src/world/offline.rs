@@ -206,10 +206,11 @@ impl World {
             parameters: [("first".to_owned(), json!(mode))].into(),
             targets: Targets {
                 devices: (0..DEVICES).map(|at| client(at).to_string()).collect(),
-                labels: Default::default(),
+                ..Default::default()
             },
             rollback: None,
             revision: None,
+            ..Default::default()
         };
         let name = DeploymentName::parse(name).map_err(super::broken)?;
         server.fleet.put_deployment(&operator(), &name, want).await.map_err(super::broken)?;

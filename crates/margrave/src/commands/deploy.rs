@@ -24,9 +24,11 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
         targets: Targets {
             devices: args.devices,
             labels: cli::unique(&args.labels).map_err(Trouble::broke)?,
+            ..Default::default()
         },
         rollback: args.failing.over(&Rollback::default()),
         revision: None,
+        ..Default::default()
     };
     let deployment = client.put_deployment(name.as_str(), &want, Expected::New).await?;
     finish(screen, &client, &deployment, &args.waiting).await

@@ -154,7 +154,8 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     let targets = if devices.is_empty() && labels.is_empty() {
         now.targets.clone()
     } else {
-        Targets { devices, labels: cli::unique(&labels).map_err(Trouble::broke)? }
+        let labels = cli::unique(&labels).map_err(Trouble::broke)?;
+        Targets { devices, labels, ..Default::default() }
     };
     let rollback = failing.over(&now.rollback);
     let same = version == now.version && parameters == now.parameters && targets == now.targets;
@@ -168,6 +169,8 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         profile: now.profile,
         parameters,
         targets,
+        overrides: now.overrides,
+        force: now.force,
         rollback,
         revision: Some(now.revision),
     };

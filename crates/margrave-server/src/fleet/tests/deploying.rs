@@ -1,6 +1,7 @@
 //! From intent to manifests.
 
 use margrave_core::workload::Placement;
+use margrave_store::{Intent, Publication};
 
 use super::*;
 
@@ -426,8 +427,10 @@ async fn a_change_that_a_crash_left_unsettled_is_settled_at_the_next_start() {
     world.device("line-1", &[]).await;
     world.put("greeter", labelled("site", "nord")).await.unwrap();
     // The label is durable, and the server dies before anything follows from it.
-    let labels = [("site".to_owned(), Some("nord".to_owned()))].into();
-    world.fleet.store.set_labels(&device("line-1"), labels, Moment(START), "operator ann").await.unwrap();
+    let labels = Some([("site".to_owned(), "nord".to_owned())].into());
+    let intent = Intent::Label { device: device("line-1"), labels, by: "operator ann".into() };
+    let publication = Publication { at: Moment(START), intents: vec![intent], ..Default::default() };
+    world.fleet.store.publish(publication).await.unwrap();
     assert!(world.workloads("line-1").await.is_empty());
     let world = world.restarted().await;
     assert_eq!(world.workloads("line-1").await.len(), 1);

@@ -220,6 +220,7 @@ async fn a_repository_that_is_ahead_of_a_restored_store_is_about_another_past() 
     drop(Arc::into_inner(fleet).unwrap());
     let kept = tempfile::tempdir().unwrap();
     std::fs::copy(data.path().join("margrave.db"), kept.path().join("margrave.db")).unwrap();
+    copy(&data.path().join("intent.git"), &kept.path().join("intent.git"));
     let fleet = open(&data, &registry, &clock).await;
     let world = World { fleet, registry, clock, data };
     world.greet("lost").await;
@@ -230,6 +231,8 @@ async fn a_repository_that_is_ahead_of_a_restored_store_is_about_another_past() 
     let World { fleet, registry, clock, data } = world;
     drop(Arc::into_inner(fleet).unwrap());
     std::fs::copy(kept.path().join("margrave.db"), data.path().join("margrave.db")).unwrap();
+    std::fs::remove_dir_all(data.path().join("intent.git")).unwrap();
+    copy(&kept.path().join("intent.git"), &data.path().join("intent.git"));
     let fleet = open(&data, &registry, &clock).await;
     let world = World { fleet, registry, clock, data };
     world.fleet.commit_manifests().await;

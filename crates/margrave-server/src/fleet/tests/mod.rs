@@ -2,6 +2,7 @@
 
 mod catalog;
 mod deploying;
+mod desired;
 mod git;
 mod identity;
 mod moving;
@@ -334,6 +335,8 @@ async fn open(data: &tempfile::TempDir, registry: &Arc<Registry>, clock: &Arc<At
         silent_after: Duration::from_secs(120),
         demo: None,
         git_directory: data.path().join("git"),
+        intent_directory: data.path().join("intent.git"),
+        intent_durable: false,
         web_names: vec!["server.example".into(), "10.0.0.5".into()],
         web_authority: "authority".into(),
         naming: Naming::random(),
@@ -352,9 +355,11 @@ pub(super) fn on(devices: &[&str]) -> operator::PutDeployment {
         targets: operator::Targets {
             devices: devices.iter().map(|device| device.to_string()).collect(),
             labels: Default::default(),
+            ..Default::default()
         },
         rollback: None,
         revision: None,
+        ..Default::default()
     }
 }
 
@@ -363,4 +368,18 @@ pub(super) fn labelled(key: &str, value: &str) -> operator::PutDeployment {
     let mut want = on(&[]);
     want.targets.labels.insert(key.into(), value.into());
     want
+}
+
+/// A folder with all that is in it.
+pub(super) fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
 }

@@ -185,10 +185,12 @@ impl Draft {
             targets: Targets {
                 devices: self.devices.iter().cloned().collect(),
                 labels: labels.unwrap_or_default(),
+                ..Default::default()
             },
             rollback: None,
             // A new one must not change another of the same name; what is not there is at revision 0.
             revision: Some(self.revision.unwrap_or(0)),
+            ..Default::default()
         };
         let fine = name.is_ok() && !self.is_wrong();
         name.ok().filter(|_| fine).map(|name| (name, want))
@@ -315,7 +317,8 @@ async fn submit(
     mut draft: Draft,
     package: operator::Package,
 ) -> Result<Response, PageError> {
-    if let Some((name, want)) = draft.want(&package) {
+    if let Some((name, mut want)) = draft.want(&package) {
+        keep_unasked(web, &name, &mut want).await?;
         match web.fleet().put_deployment(&visitor.actor, &name, want).await {
             Ok(deployment) => return Ok(Redirect::to(&link::deployment(&deployment.name)).into_response()),
             Err(error) => draft.refused(error)?,
@@ -323,6 +326,21 @@ async fn submit(
     }
     let page = form(web, &visitor, draft, package).await?;
     Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response())
+}
+
+/// What a deployment has that this form does not ask for stays as it is.
+async fn keep_unasked(web: &Web, name: &DeploymentName, want: &mut PutDeployment) -> Result<(), PageError> {
+    match web.fleet().deployment_counted(name).await {
+        Ok(held) if !held.removing => {
+            want.overrides = held.overrides;
+            want.force = held.force;
+            want.targets.select = held.targets.select;
+            want.targets.sites = held.targets.sites;
+            Ok(())
+        }
+        Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn form(

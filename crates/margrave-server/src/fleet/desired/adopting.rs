@@ -1,0 +1,418 @@
+//! Commits that others made: pushed, followed from a remote, or found at the start.
+//!
+//! Everything between what is applied and the commit is read, checked as a whole, and done as a whole, or nothing is. What is
+//! wrong is told with file, line and rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use margrave_core::deployment::SITE;
+use margrave_core::id::{DeploymentId, DeviceRef};
+use margrave_core::schedule::{Choice, Reach};
+use margrave_core::violation::Violation;
+use margrave_oci::reference::{Reference, TagOrDigest};
+use margrave_wire::operator;
+use margrave_wire::resource::{
+    self, DeploymentFile, DeploymentSpec, DeviceFile, Flaw, FleetFile, PackageFile, Path, Place, Read,
+    Resource,
+};
+use margrave_wire::schedule::ScheduleBody;
+
+use super::super::intent::{Change, Refusals, Source};
+use super::super::{Actor, Error, Fleet};
+use super::{CommitId, FileChange, RepositoryError};
+
+/// More than a person mends in one go; the rest shows once these are mended.
+const FLAWS_MAX: usize = 200;
+
+/// Why a commit does not count.
+#[derive(Debug)]
+pub(in crate::fleet) enum Unadopted {
+    Flaws(Vec<Flaw>),
+    Failed(Error),
+}
+
+impl From<Error> for Unadopted {
+    fn from(error: Error) -> Unadopted {
+        Unadopted::Failed(error)
+    }
+}
+
+impl From<RepositoryError> for Unadopted {
+    fn from(error: RepositoryError) -> Unadopted {
+        match error {
+            RepositoryError::Git(_) | RepositoryError::CutOff => Unadopted::Failed(error.into()),
+            RepositoryError::Unreadable { path, why } => Unadopted::Flaws(vec![flaw(&path, why)]),
+            other => Unadopted::Flaws(vec![flaw("", other.to_string())]),
+        }
+    }
+}
+
+impl From<Unadopted> for Error {
+    fn from(unadopted: Unadopted) -> Error {
+        match unadopted {
+            Unadopted::Failed(error) => error,
+            Unadopted::Flaws(flaws) => Error::Invalid(
+                flaws
+                    .iter()
+                    .map(|flaw| Violation::new(flaw.file.clone(), "resource", flaw.to_string()))
+                    .collect(),
+            ),
+        }
+    }
+}
+
+fn flaw(file: &str, message: impl Into<String>) -> Flaw {
+    Flaw { file: file.to_owned(), line: 0, rule: "resource".to_owned(), message: message.into() }
+}
+
+/// The changes that a commit comes to, and for each the file that says so.
+#[derive(Default)]
+struct Reading {
+    changes: Vec<Change>,
+    sources: Vec<(String, Option<Read>)>,
+    flaws: Vec<Flaw>,
+}
+
+impl Reading {
+    fn change(&mut self, change: Change, file: &str, read: Option<&Read>) {
+        self.changes.push(change);
+        self.sources.push((file.to_owned(), read.cloned()));
+    }
+
+    fn broken(&mut self, file: &str, read: &Read, violations: Vec<Violation>) {
+        self.flaws.extend(violations.iter().map(|violation| read.flaw(file, violation)));
+    }
+}
+
+impl Fleet {
+    /// Makes a commit that is in the repository what is wanted, and moves `main` there.
+    pub(in crate::fleet) async fn adopt(&self, actor: &Actor, commit: CommitId) -> Result<(), Unadopted> {
+        let files = self.differing(commit).await?;
+        let Reading { changes, sources, mut flaws } = self.read_files(actor, files).await?;
+        if flaws.is_empty() {
+            match self.apply(actor, &changes, Source::Commit(commit)).await {
+                Ok(()) => return Ok(()),
+                Err(refusals) => flaws = located(refusals, &sources)?,
+            }
+        }
+        flaws.truncate(FLAWS_MAX);
+        Err(Unadopted::Flaws(flaws))
+    }
+
+    /// What a commit says otherwise than what is applied. Where the repository does not know what is applied any more, that is
+    /// written down first, for nobody to see.
+    async fn differing(&self, commit: CommitId) -> Result<Vec<FileChange>, Unadopted> {
+        let repository = self.desired.repository();
+        let head = match self.desired.head() {
+            Some(head) if repository.has(head).await? => Some(head),
+            Some(_) => {
+                let files = self.everything().await?.into_iter();
+                let files = files.map(|(path, file)| FileChange { path, bytes: Some(file.write()) });
+                let signed = super::Signed {
+                    by: "server".to_owned(),
+                    at: self.now(),
+                    message: "What is applied\n".to_owned(),
+                };
+                Some(repository.commit(None, files.collect(), signed).await?)
+            }
+            None => None,
+        };
+        Ok(repository.changes(head, commit).await?)
+    }
+
+    async fn read_files(&self, actor: &Actor, files: Vec<FileChange>) -> Result<Reading, Error> {
+        let mut reading = Reading::default();
+        for FileChange { path, bytes } in files {
+            let place = match (Path::read(&path), &bytes) {
+                (Path::Resource(place), _) => place,
+                (Path::Other, _) | (Path::Astray(_), None) => continue,
+                (Path::Astray(why), Some(_)) => {
+                    reading.flaws.push(flaw(&path, why));
+                    continue;
+                }
+            };
+            let Some(bytes) = bytes else {
+                self.read_gone(place, &path, &mut reading).await?;
+                continue;
+            };
+            match resource::read_at(&place, &bytes) {
+                Ok(read) => self.read_resource(actor, &path, &read, &mut reading).await?,
+                Err(flaws) => reading.flaws.extend(flaws),
+            }
+            if reading.flaws.len() > FLAWS_MAX {
+                break;
+            }
+        }
+        Ok(reading)
+    }
+
+    async fn read_gone(&self, place: Place, path: &str, reading: &mut Reading) -> Result<(), Error> {
+        match place {
+            Place::Fleet => {
+                for (reach, _) in self.choices_of_everybody().await? {
+                    reading.change(Change::Schedule { reach, choice: None }, path, None);
+                }
+            }
+            Place::Package(id, version) => {
+                if self.store.package(&id, &version).await?.is_some() {
+                    reading.change(Change::RemovePackage { id, version }, path, None);
+                }
+            }
+            Place::Deployment(name) => {
+                if self.wanted_deployment(&name).await?.is_some() {
+                    reading.change(Change::RemoveDeployment { name, seen: None }, path, None);
+                }
+            }
+            Place::Device(device) => {
+                let device = self.live.addressed(&device);
+                self.read_device_schedule(&device, None, path, None, reading).await?;
+                reading.change(Change::SetLabels { device, labels: None }, path, None);
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_resource(
+        &self,
+        actor: &Actor,
+        path: &str,
+        read: &Read,
+        reading: &mut Reading,
+    ) -> Result<(), Error> {
+        match &read.resource {
+            Resource::Fleet(file) => self.read_fleet(file, path, read, reading).await,
+            Resource::Package(file) => self.read_package(actor, file, path, read, reading).await,
+            Resource::Deployment(file) => {
+                read_deployment(file, path, read, reading);
+                Ok(())
+            }
+            Resource::Device(file) => self.read_device(file, path, read, reading).await,
+        }
+    }
+
+    async fn choices_of_everybody(&self) -> Result<BTreeMap<Reach, Choice>, Error> {
+        let schedules = self.store.schedules().await?.into_iter();
+        let schedules = schedules.filter(|record| !matches!(record.reach, Reach::Device(_)));
+        Ok(schedules.map(|record| (record.reach, record.choice)).collect())
+    }
+
+    async fn read_fleet(
+        &self,
+        file: &FleetFile,
+        path: &str,
+        read: &Read,
+        reading: &mut Reading,
+    ) -> Result<(), Error> {
+        let mut wanted: BTreeSet<Reach> = BTreeSet::new();
+        let whole =
+            file.spec.schedule.iter().map(|schedule| ("fleet".to_owned(), "/schedule".to_owned(), schedule));
+        let labels = file.spec.labels.iter().enumerate().map(|(index, label)| {
+            (format!("label:{}", label.label), format!("/labels/{index}"), &label.schedule)
+        });
+        for (reach, place, schedule) in whole.chain(labels) {
+            let reach: Reach = match reach.parse() {
+                Ok(reach) => reach,
+                Err(invalid) => {
+                    let message = format!("{invalid}, here `key=value`");
+                    reading.broken(
+                        path,
+                        read,
+                        vec![Violation::new(format!("{place}/label"), "MI-G2-210", message)],
+                    );
+                    continue;
+                }
+            };
+            if !wanted.insert(reach.clone()) {
+                let message = format!("{reach} has a schedule already; each label is named once");
+                reading.broken(path, read, vec![Violation::new(place, "MI-G2-210", message)]);
+                continue;
+            }
+            let at = if matches!(reach, Reach::Fleet) { place } else { format!("{place}/schedule") };
+            if let Some(choice) = chosen(schedule, &at, path, read, reading) {
+                reading.change(Change::Schedule { reach, choice: Some(choice) }, path, Some(read));
+            }
+        }
+        for (reach, _) in self.choices_of_everybody().await? {
+            if !wanted.contains(&reach) {
+                reading.change(Change::Schedule { reach, choice: None }, path, Some(read));
+            }
+        }
+        Ok(())
+    }
+
+    /// A package is fetched and checked before anything is said about the commit: what cannot be had cannot be wanted.
+    async fn read_package(
+        &self,
+        actor: &Actor,
+        file: &PackageFile,
+        path: &str,
+        read: &Read,
+        reading: &mut Reading,
+    ) -> Result<(), Error> {
+        let place = "/reference";
+        let refuse = |reading: &mut Reading, rule, message: String| {
+            reading.broken(path, read, vec![Violation::new(place, rule, message)]);
+        };
+        let reference = match Reference::parse(&file.spec.reference) {
+            Ok(reference) => reference,
+            Err(error) => {
+                refuse(reading, "PK-010", error.to_string());
+                return Ok(());
+            }
+        };
+        let pulled = match self.pull(actor, &file.spec.reference).await {
+            Ok(pulled) => pulled,
+            Err(Error::Invalid(violations)) => {
+                let told = violations.into_iter().map(|v| Violation::new(place, v.rule, v.message));
+                reading.broken(path, read, told.collect());
+                return Ok(());
+            }
+            Err(error @ Error::Upstream { .. }) => {
+                refuse(reading, "PK-040", margrave_core::chain::sentence(&error));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let (id, version) = (&pulled.record.id, &pulled.record.version);
+        if !matches!(reference.version, TagOrDigest::Digest(_)) {
+            let message = format!("a tag can move; pin what it means now: {}", pulled.record.reference);
+            refuse(reading, "PK-053", message);
+        } else if id.as_str() != file.metadata.id || version.as_str() != file.metadata.version {
+            refuse(
+                reading,
+                "PK-014",
+                format!("there lies {id} {version}; mend the reference, or the file's name"),
+            );
+        } else {
+            reading.change(Change::AddPackage(Box::new(pulled)), path, Some(read));
+        }
+        Ok(())
+    }
+
+    async fn read_device(
+        &self,
+        file: &DeviceFile,
+        path: &str,
+        read: &Read,
+        reading: &mut Reading,
+    ) -> Result<(), Error> {
+        let Ok(device) = DeviceRef::parse(&file.metadata.id) else { return Ok(()) };
+        let device = self.live.addressed(&device);
+        let spec = &file.spec;
+        let mut labels = spec.labels.clone();
+        if let Some(site) = &spec.site {
+            let given = labels.get_or_insert_default().insert(SITE.to_owned(), site.clone());
+            if given.is_some_and(|given| given != *site) {
+                let message = "the label site says otherwise; say it once";
+                reading.broken(path, read, vec![Violation::new("/site", "label", message)]);
+            }
+        }
+        let choice =
+            spec.schedule.as_ref().and_then(|schedule| chosen(schedule, "/schedule", path, read, reading));
+        // First that somebody is expected, then what is said of them.
+        reading.change(Change::SetLabels { device: device.clone(), labels }, path, Some(read));
+        self.read_device_schedule(&device, choice, path, Some(read), reading).await
+    }
+
+    async fn read_device_schedule(
+        &self,
+        device: &DeviceRef,
+        choice: Option<Choice>,
+        path: &str,
+        read: Option<&Read>,
+        reading: &mut Reading,
+    ) -> Result<(), Error> {
+        let reach = Reach::Device(device.clone());
+        let held = self.store.schedules().await?.into_iter().any(|record| record.reach == reach);
+        if choice.is_some() || held {
+            reading.change(Change::Schedule { reach, choice }, path, read);
+        }
+        Ok(())
+    }
+}
+
+/// A schedule as it is chosen; what is wrong with it is noted.
+fn chosen(
+    body: &ScheduleBody,
+    place: &str,
+    path: &str,
+    read: &Read,
+    reading: &mut Reading,
+) -> Option<Choice> {
+    match body.read() {
+        Ok(choice) if choice.is_empty() => {
+            let message = "chooses nothing; choose something, or leave it out";
+            reading.broken(path, read, vec![Violation::new(place, "MI-G2-210", message)]);
+            None
+        }
+        Ok(choice) => Some(choice),
+        Err(violations) => {
+            let placed = violations
+                .into_iter()
+                .map(|v| Violation::new(format!("{place}{}", v.place), v.rule, v.message));
+            reading.broken(path, read, placed.collect());
+            None
+        }
+    }
+}
+
+fn read_deployment(file: &DeploymentFile, path: &str, read: &Read, reading: &mut Reading) {
+    let id = match file.metadata.id.as_deref().map(DeploymentId::parse).transpose() {
+        Ok(id) => id,
+        Err(error) => {
+            let (line, _) = read.node.locate("/metadata/id");
+            let rule = "DM-070".to_owned();
+            reading.flaws.push(Flaw { file: path.to_owned(), line, rule, message: error.to_string() });
+            return;
+        }
+    };
+    let Ok(Place::Deployment(name)) = Place::deployment(&file.metadata.name) else { return };
+    let want = wish(&file.spec);
+    reading.change(Change::PutDeployment { name, want, id }, path, Some(read));
+}
+
+/// A deployment's file as the wish that it is. What it does not say is as usual, and not as it was before.
+pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
+    let DeploymentSpec { package, version, profile, parameters, overrides, targets, rollback, force } =
+        spec.clone();
+    operator::PutDeployment {
+        package,
+        version: Some(version),
+        profile,
+        parameters,
+        overrides,
+        targets,
+        force,
+        rollback: Some(rollback.unwrap_or_default()),
+        revision: None,
+    }
+}
+
+/// Refusals where they are written; what is nobody's fault is no flaw.
+fn located(refusals: Refusals, sources: &[(String, Option<Read>)]) -> Result<Vec<Flaw>, Unadopted> {
+    let mut flaws = Vec::new();
+    for (index, error) in refusals {
+        let source = sources.get(index);
+        let file = source.map(|(file, _)| file.as_str()).unwrap_or_default();
+        match (error, source) {
+            (Error::Invalid(violations), Some((file, Some(read)))) => {
+                flaws.extend(violations.iter().map(|violation| read.flaw(file, violation)));
+            }
+            (Error::Invalid(violations), _) => {
+                flaws.extend(violations.into_iter().map(|violation| {
+                    let file = if file.is_empty() { violation.place.as_str() } else { file };
+                    Flaw { rule: violation.rule.to_owned(), ..flaw(file, violation.message.clone()) }
+                }));
+            }
+            (
+                error @ (Error::NotFound { .. }
+                | Error::Conflict { .. }
+                | Error::InUse { .. }
+                | Error::Misfit(_)),
+                _,
+            ) => flaws.push(flaw(file, error.to_string())),
+            (error, _) => return Err(Unadopted::Failed(error)),
+        }
+    }
+    Ok(flaws)
+}

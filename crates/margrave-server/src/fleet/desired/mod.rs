@@ -1,0 +1,337 @@
+//! Desired state lives in Git: the server's own repository, whose `main` is the truth about intent.
+//!
+//! The database holds what follows from a commit, and remembers which one: its head. A change is a commit first (objects on disk,
+//! nobody sees them), then one transaction in the database that takes the commit and everything that follows from it, then
+//! `main` moves. Whatever is cut off in between, the next start finds out ([`Fleet::agree`]) and finishes; devices are never moved
+//! back by it. What cannot be finished without a person is held: devices keep what they have, and changes are refused until
+//! somebody decides ([`Fleet::resolve`]).
+//!
+//! `repository.rs` is Git, `rendering.rs` writes resources as files, `adopting.rs` reads commits that others made.
+
+mod adopting;
+pub(in crate::fleet) mod rendering;
+mod repository;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use margrave_core::schedule::{Choice, Reach};
+use margrave_store::{Head, NewEvent, Publication, Store};
+use margrave_wire::operator;
+use margrave_wire::resource::{self, Place};
+
+pub(in crate::fleet) use adopting::Unadopted;
+pub(crate) use repository::{CommitId, FileChange, Repository, RepositoryError, Signed};
+
+use super::publish::Unpublished;
+use super::{Actor, Error, Fleet, event};
+
+/// What the first commit of a new server says.
+const BEGINNING: &str = "Begin with what is wanted now\n";
+const README: &str = "\
+# What this fleet should run
+
+`main` is the truth: a commit here is a change of what runs where, whether it was made on the page, with a command, or by a push.
+
+- `fleet.yaml`: when devices talk and change, for everybody or by label
+- `packages/<id>/<version>.yaml`: where a package lies, by digest
+- `deployments/<name>.yaml`: what runs where
+- `devices/<id>.yaml`: labels, site and schedule of one device
+
+A push is checked as a whole before it is taken. `margrave schema deployment` prints the JSON Schema of a file.
+";
+
+/// What keeps the server from following its repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// What happened, and what to do.
+    pub(crate) message: String,
+    /// What is wrong with the repository's state, where it was read.
+    pub(crate) flaws: Vec<resource::Flaw>,
+}
+
+pub(super) struct Desired {
+    repository: Repository,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The commit that the database has.
+    head: Option<CommitId>,
+    conflict: Option<Conflict>,
+}
+
+impl Desired {
+    pub(super) async fn open(directory: &Path, durable: bool, store: &Store) -> Result<Desired, Error> {
+        let repository = Repository::open(directory, durable).map_err(Error::from)?;
+        let desired = Desired { repository, state: Mutex::default() };
+        desired.look_again(store).await?;
+        Ok(desired)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
+    /// The commit whose intent is applied.
+    pub(super) fn head(&self) -> Option<CommitId> {
+        self.state().head
+    }
+
+    pub(super) fn conflict(&self) -> Option<Conflict> {
+        self.state().conflict.clone()
+    }
+
+    fn hold(&self, conflict: Conflict) {
+        tracing::warn!(
+            reason = conflict.message,
+            flaws = conflict.flaws.len(),
+            "the repository is held back"
+        );
+        self.state().conflict = Some(conflict);
+    }
+
+    /// Nobody changes anything while a person has to decide what counts.
+    pub(super) fn may_change(&self) -> Result<(), Error> {
+        match &self.state().conflict {
+            Some(conflict) => Err(Error::conflict(format!("nothing can be changed: {}", conflict.message))),
+            None => Ok(()),
+        }
+    }
+
+    /// Believes the database: another server may have written there.
+    pub(super) async fn look_again(&self, store: &Store) -> Result<(), Error> {
+        let head = store.head().await?;
+        self.state().head = head.as_deref().and_then(CommitId::parse);
+        Ok(())
+    }
+
+    pub(super) async fn commit(
+        &self,
+        parent: Option<CommitId>,
+        files: Vec<FileChange>,
+        signed: Signed,
+    ) -> Result<CommitId, RepositoryError> {
+        self.repository.commit(parent, files, signed).await
+    }
+
+    /// The database has taken a commit. That `main` does not move is no reason to refuse what is done; the next start moves it.
+    pub(super) async fn applied(&self, commit: CommitId) {
+        self.state().head = Some(commit);
+        if let Err(error) = self.repository.advance(commit).await {
+            tracing::error!(%commit, error = &error as &dyn std::error::Error, "main could not be moved");
+        }
+    }
+
+    /// A file as it is wanted now.
+    pub(super) async fn file(&self, path: &str) -> Result<Option<Vec<u8>>, Error> {
+        match self.head() {
+            // A repository that lost its commits is dealt with elsewhere; here it only has no comments to keep.
+            Some(head) if self.repository.has(head).await.map_err(Error::from)? => {
+                self.repository.file(head, path).await.map_err(Error::from)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Fleet {
+    /// Brings repository and database together after a start.
+    pub(super) async fn agree(&self) -> Result<(), Error> {
+        let repository = self.desired.repository().clone();
+        let main = repository.main().await.map_err(Error::from)?;
+        let head = self.desired.head();
+        match (head, main) {
+            (Some(head), Some(main)) if head == main => Ok(()),
+            (None, None) => self.write_down("server", BEGINNING).await,
+            // The database has it, `main` does not yet: the power went in between.
+            (Some(head), Some(main))
+                if repository.has(head).await.map_err(Error::from)?
+                    && repository.is_parent(main, head).await.map_err(Error::from)? =>
+            {
+                repository.advance(head).await.map_err(Error::from)
+            }
+            (Some(head), None) if repository.has(head).await.map_err(Error::from)? => {
+                repository.advance(head).await.map_err(Error::from)
+            }
+            // The repository is gone; what is wanted is not.
+            (Some(_), None) => {
+                self.forget_head().await?;
+                self.write_down("server", "Begin again: the repository was lost\n").await
+            }
+            // Somebody committed while the server was off, or the database is older than the repository.
+            (Some(head), Some(main)) if repository.descends(main, head).await.map_err(Error::from)? => {
+                self.adopt_or_hold(main).await
+            }
+            (None, Some(main)) if self.wants_nothing().await? => self.adopt_or_hold(main).await,
+            (_, Some(main)) => {
+                self.desired.hold(Conflict {
+                    message: format!(
+                        "the repository is at {}, which does not follow what this server applied last; it was restored from \
+                         a backup or rewritten. Devices keep what they have. `margrave intent resolve --keep` goes on \
+                         with what the server has, `--take` applies the repository",
+                        main.short()
+                    ),
+                    flaws: Vec::new(),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    async fn adopt_or_hold(&self, main: CommitId) -> Result<(), Error> {
+        let logged = self.desired.repository().logged(main).await.map_err(Error::from)?;
+        let actor = Actor { name: logged.by };
+        match self.adopt(&actor, main).await {
+            Ok(()) => Ok(()),
+            Err(Unadopted::Flaws(flaws)) => {
+                let first = flaws.first().map(ToString::to_string).unwrap_or_default();
+                self.desired.hold(Conflict {
+                    message: format!(
+                        "the repository at {} cannot be applied ({first}). Devices keep what they have. Mend it with \
+                         another commit, or go on with what the server has: `margrave intent resolve --keep`",
+                        main.short()
+                    ),
+                    flaws,
+                });
+                Ok(())
+            }
+            Err(Unadopted::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Decides a conflict: the server's state becomes the next commit, or the repository's becomes the server's.
+    pub async fn resolve(&self, actor: &Actor, take: bool) -> Result<(), Error> {
+        if self.desired.conflict().is_none() {
+            return Err(Error::conflict("there is nothing to decide: the server follows its repository"));
+        }
+        let repository = self.desired.repository().clone();
+        let main = repository.main().await.map_err(Error::from)?;
+        match (take, main) {
+            (true, Some(main)) => self.adopt(actor, main).await.map_err(Error::from)?,
+            (true, None) => {
+                return Err(Error::conflict("the repository has no branch main that could be taken"));
+            }
+            (false, main) => {
+                let _deciding = self.deciding.write().await;
+                let words = "Go on with what the server has\n";
+                self.commit_everything(&actor.name, words, main).await?;
+            }
+        }
+        self.desired.state().conflict = None;
+        Ok(())
+    }
+
+    /// Makes a commit of everything that is wanted and is not in the repository, because it came about otherwise than by one.
+    pub(super) async fn write_down(&self, by: &str, message: &str) -> Result<(), Error> {
+        let _deciding = self.deciding.write().await;
+        self.commit_everything(by, message, self.desired.head()).await
+    }
+
+    /// Only who decides may call this.
+    async fn commit_everything(&self, by: &str, message: &str, on: Option<CommitId>) -> Result<(), Error> {
+        let repository = self.desired.repository();
+        let mut there: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        if let Some(on) = on {
+            for FileChange { path, bytes } in repository.everything(on).await.map_err(Error::from)? {
+                there.extend(bytes.map(|bytes| (path, bytes)));
+            }
+        }
+        let mut files = Vec::new();
+        if on.is_none() {
+            files.push(FileChange { path: "README.md".to_owned(), bytes: Some(README.as_bytes().to_vec()) });
+        }
+        for (path, wanted) in self.everything().await? {
+            let held = there.remove(&path);
+            let same = held.as_deref().and_then(|held| resource::read(&path, held).ok());
+            if same.is_none_or(|same| same.resource != wanted) {
+                let bytes = rendering::under_comment(held.as_deref(), &wanted);
+                files.push(FileChange { path, bytes: Some(bytes) });
+            }
+        }
+        files.extend(there.into_keys().map(|path| FileChange { path, bytes: None }));
+        let head = self.desired.head();
+        if files.is_empty() && on == head {
+            return Ok(());
+        }
+        let at = self.now();
+        let signed = Signed { by: by.to_owned(), at, message: message.to_owned() };
+        let next = self.desired.commit(on, files, signed).await.map_err(Error::from)?;
+        let expected = head.map(|head| head.to_string());
+        let publication =
+            Publication { at, head: Some(Head { expected, next: next.to_string() }), ..Default::default() };
+        self.publish(publication, Vec::new()).await.map_err(|failed: Unpublished| Error::from(failed))?;
+        self.desired.applied(next).await;
+        Ok(())
+    }
+
+    /// Everything that is wanted, by file.
+    async fn everything(&self) -> Result<BTreeMap<String, resource::Resource>, Error> {
+        let mut files = BTreeMap::new();
+        for record in self.store.packages().await? {
+            let place = Place::Package(record.id.clone(), record.version.clone());
+            files.insert(place.to_string(), rendering::package(&record));
+        }
+        for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
+            let place = Place::Deployment(record.deployment.name.clone());
+            files.insert(place.to_string(), rendering::deployment(&record.deployment));
+        }
+        let schedules = self.store.schedules().await?;
+        let choices: BTreeMap<Reach, Choice> =
+            schedules.into_iter().map(|record| (record.reach, record.choice)).collect();
+        files.insert(Place::Fleet.to_string(), rendering::fleet(&choices));
+        let mut labels: BTreeMap<_, _> = self.store.device_settings().await?.into_iter().collect();
+        let mut devices: std::collections::BTreeSet<_> = labels.keys().cloned().collect();
+        devices.extend(choices.keys().filter_map(|reach| match reach {
+            Reach::Device(device) => Some(device.clone()),
+            _ => None,
+        }));
+        for device in devices {
+            let choice = choices.get(&Reach::Device(device.clone()));
+            let file = rendering::device(&device, labels.remove(&device).as_ref(), choice);
+            files.extend(file.map(|file| (Place::Device(device).to_string(), file)));
+        }
+        Ok(files)
+    }
+
+    /// Whether the database is a new one.
+    async fn wants_nothing(&self) -> Result<bool, Error> {
+        Ok(self.store.packages().await?.is_empty()
+            && self.store.deployments().await?.is_empty()
+            && self.store.schedules().await?.is_empty()
+            && self.store.device_settings().await?.is_empty())
+    }
+
+    async fn forget_head(&self) -> Result<(), Error> {
+        self.store.forget_head().await?;
+        self.desired.look_again(&self.store).await?;
+        let text = "the repository of what is wanted was lost and is made anew; its history is gone";
+        Ok(self.store.note(NewEvent::new(self.now(), "intent.lost", "server", text)).await?)
+    }
+
+    /// How the server stands to its repository.
+    pub async fn intent(&self) -> Result<operator::Intent, Error> {
+        let head = self.desired.head();
+        let logged = match head {
+            Some(head) if self.desired.repository().has(head).await.map_err(Error::from)? => {
+                Some(self.desired.repository().logged(head).await.map_err(Error::from)?)
+            }
+            _ => None,
+        };
+        let conflict = self.desired.conflict();
+        Ok(operator::Intent {
+            commit: head.map(|head| head.to_string()),
+            changed_at: logged.as_ref().map(|logged| event::time(logged.at)),
+            changed_by: logged.as_ref().map(|logged| logged.by.clone()),
+            message: logged.map(|logged| logged.message.trim_end().to_owned()),
+            conflict: conflict.as_ref().map(|conflict| conflict.message.clone()),
+            flaws: conflict.map(|conflict| conflict.flaws).unwrap_or_default(),
+        })
+    }
+}

@@ -1,0 +1,383 @@
+//! What a set of changes comes to, before any of it is done: each is checked in the light of the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use margrave_core::deployment::Deployment;
+use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
+use margrave_core::moment::Moment;
+use margrave_core::schedule::{Choice, Reach};
+use margrave_core::violation::Violation;
+use margrave_store::{DeploymentRecord, Intent, NewEvent};
+use margrave_wire::operator;
+use margrave_wire::resource::Place;
+
+use super::catalog::{Entry, Pulled, all_kept};
+use super::desired::{FileChange, rendering};
+use super::draft::{Draft, Overlay, check_seen};
+use super::intent::{Change, Refusals};
+use super::token::check_labels;
+use super::{Actor, Error, Fleet};
+
+/// What is to be done, and how it is told.
+#[derive(Default)]
+pub(super) struct Prospect {
+    pub(super) wanted: Vec<Draft>,
+    pub(super) removed: Vec<DeploymentId>,
+    pub(super) intents: Vec<Intent>,
+    pub(super) files: Vec<FileChange>,
+    pub(super) events: Vec<NewEvent>,
+    /// A line each, for the commit.
+    pub(super) words: Vec<String>,
+    overlay: Overlay,
+    /// Packages that go; nothing that stays may use them.
+    pub(super) going: BTreeSet<(PackageId, PackageVersion)>,
+    /// What Git is to say of devices' labels.
+    labels: BTreeMap<DeviceRef, Option<BTreeMap<String, String>>>,
+    schedules: BTreeMap<Reach, Option<Choice>>,
+}
+
+impl Prospect {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.intents.is_empty()
+    }
+}
+
+/// In which order changes are looked at: what others need comes first, whatever order they were named in.
+fn turn(change: &Change) -> u8 {
+    match change {
+        Change::AddPackage(_) => 0,
+        Change::Label { .. } | Change::SetLabels { .. } => 1,
+        Change::Schedule { .. } => 2,
+        Change::RemoveDeployment { .. } => 3,
+        Change::PutDeployment { .. } | Change::RevertDeployment { .. } => 4,
+        Change::RemovePackage { .. } => 5,
+    }
+}
+
+impl Fleet {
+    /// Looks at all changes together. Everything that is wrong is told, not only the first.
+    pub(super) async fn prospect(&self, actor: &Actor, changes: &[Change]) -> Result<Prospect, Refusals> {
+        let mut prospect = Prospect::default();
+        let mut refusals = Refusals::new();
+        for change in changes {
+            if let Change::RemovePackage { id, version } = change {
+                prospect.going.insert((id.clone(), version.clone()));
+            }
+            if let Change::SetLabels { device, .. } = change {
+                prospect.overlay.awaited.insert(self.live.addressed(device));
+            }
+        }
+        let mut order: Vec<(usize, &Change)> = changes.iter().enumerate().collect();
+        order.sort_by_key(|(_, change)| turn(change));
+        for (index, change) in order {
+            if let Err(error) = self.look(actor, change, &mut prospect).await {
+                refusals.push((index, error));
+            }
+        }
+        if !refusals.is_empty() {
+            return Err(refusals);
+        }
+        let rendered = self.render(&mut prospect).await;
+        rendered.map_err(|error| vec![(usize::MAX, error)])?;
+        Ok(prospect)
+    }
+
+    async fn look(&self, actor: &Actor, change: &Change, prospect: &mut Prospect) -> Result<(), Error> {
+        match change {
+            Change::AddPackage(pulled) => self.look_at_package(actor, pulled, prospect).await,
+            Change::RemovePackage { id, version } => {
+                self.look_at_removed_package(actor, id, version, prospect).await
+            }
+            Change::Label { device, labels } => {
+                let device = self.live.addressed(device);
+                let found = self.store.device(&device).await?;
+                let found = found.ok_or_else(|| Error::not_found(format!("device {device}")))?;
+                all_kept(check_labels(labels.iter().map(|(key, value)| (key, value.as_ref()))))?;
+                let mut all = found.labels.clone();
+                for (key, value) in labels {
+                    match value {
+                        Some(value) => all.insert(key.clone(), value.clone()),
+                        None => all.remove(key),
+                    };
+                }
+                if all == found.labels {
+                    return Ok(());
+                }
+                self.look_at_labels(actor, device, Some(all), prospect).await
+            }
+            Change::SetLabels { device, labels } => {
+                let device = self.live.addressed(device);
+                self.look_at_labels(actor, device, labels.clone(), prospect).await
+            }
+            Change::Schedule { reach, choice } => {
+                self.look_at_schedule(actor, reach, choice.as_ref(), prospect).await
+            }
+            Change::PutDeployment { name, want, id } => {
+                self.look_at_deployment(actor, name, want, *id, None, prospect).await
+            }
+            Change::RevertDeployment { name, to, seen } => {
+                let want = self.wish_of(name, *to, *seen).await?;
+                self.look_at_deployment(actor, name, &want, None, Some(*to), prospect).await
+            }
+            Change::RemoveDeployment { name, seen } => {
+                let held = self.wanted_deployment(name).await?;
+                let held = held.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+                check_seen(name, Some(&held), *seen)?;
+                let DeploymentRecord { deployment, .. } = held;
+                prospect.removed.push(deployment.id);
+                prospect.intents.push(Intent::Remove {
+                    id: deployment.id,
+                    seen: deployment.revision,
+                    by: actor.name.clone(),
+                });
+                let text = format!("{name} was removed");
+                let event = NewEvent::new(Moment(0), "deployment.removed", &actor.name, text);
+                prospect.events.push(event.deployment(name));
+                prospect.words.push(format!("Remove {name}"));
+                prospect.files.push(gone(&Place::Deployment(name.clone())));
+                Ok(())
+            }
+        }
+    }
+
+    async fn look_at_package(
+        &self,
+        actor: &Actor,
+        pulled: &Pulled,
+        prospect: &mut Prospect,
+    ) -> Result<(), Error> {
+        let record = &pulled.record;
+        let (id, version) = (record.id.clone(), record.version.clone());
+        if let Some(stored) = self.store.package(&id, &version).await? {
+            return match stored.digest == record.digest {
+                true => Ok(()),
+                false => Err(Error::conflict(format!(
+                    "{id} {version} is in the catalog already with other content ({}); give the changed package a new \
+                     version, or remove the old one first",
+                    stored.digest.short()
+                ))),
+            };
+        }
+        let mut record = record.clone();
+        record.added_by = actor.name.clone();
+        let entry = Entry::read(record.clone())?;
+        let file = rendering::package(&record);
+        prospect.overlay.packages.insert((id.clone(), version.clone()), Arc::new(entry));
+        prospect.words.push(format!("Add package {id} {version}"));
+        prospect
+            .files
+            .push(FileChange { path: Place::Package(id, version).to_string(), bytes: Some(file.write()) });
+        prospect
+            .intents
+            .push(Intent::AddPackage { package: Box::new(record), resources: pulled.resources.clone() });
+        Ok(())
+    }
+
+    async fn look_at_removed_package(
+        &self,
+        actor: &Actor,
+        id: &PackageId,
+        version: &PackageVersion,
+        prospect: &mut Prospect,
+    ) -> Result<(), Error> {
+        if self.store.package(id, version).await?.is_none() {
+            return Err(Error::not_found(format!("package {id} {version}")));
+        }
+        let going = |deployment: &Deployment| {
+            prospect.removed.contains(&deployment.id)
+                || prospect.wanted.iter().any(|draft| draft.wish.deployment.id == deployment.id)
+        };
+        let uses = |deployment: &Deployment| deployment.package == *id && deployment.version == *version;
+        let held = self.store.deployments().await?.into_iter().filter(|record| !record.removed);
+        let held = held.map(|record| record.deployment).filter(|deployment| !going(deployment));
+        let wanted = prospect.wanted.iter().map(|draft| draft.wish.deployment.clone());
+        let by: Vec<String> =
+            held.chain(wanted).filter(uses).map(|deployment| deployment.name.to_string()).collect();
+        if !by.is_empty() {
+            return Err(Error::InUse { what: format!("package {id} {version}"), by });
+        }
+        prospect.words.push(format!("Remove package {id} {version}"));
+        prospect.files.push(gone(&Place::Package(id.clone(), version.clone())));
+        prospect.intents.push(Intent::RemovePackage {
+            id: id.clone(),
+            version: version.clone(),
+            by: actor.name.clone(),
+        });
+        Ok(())
+    }
+
+    async fn look_at_labels(
+        &self,
+        actor: &Actor,
+        device: DeviceRef,
+        labels: Option<BTreeMap<String, String>>,
+        prospect: &mut Prospect,
+    ) -> Result<(), Error> {
+        if let Some(labels) = &labels {
+            all_kept(check_labels(labels.iter().map(|(key, value)| (key, Some(value)))))?;
+        }
+        if self.store.device_setting(&device).await? == labels {
+            return Ok(());
+        }
+        if let Some(labels) = &labels {
+            prospect.overlay.labels.insert(device.clone(), labels.clone());
+        }
+        let words = match &labels {
+            Some(labels) => {
+                let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                format!(
+                    "Label {device}: {}",
+                    if pairs.is_empty() { "none".to_owned() } else { pairs.join(", ") }
+                )
+            }
+            None => format!("Say nothing of {device} any more"),
+        };
+        prospect.words.push(words);
+        prospect.intents.push(Intent::Label {
+            device: device.clone(),
+            labels: labels.clone(),
+            by: actor.name.clone(),
+        });
+        prospect.labels.insert(device, labels);
+        Ok(())
+    }
+
+    async fn look_at_schedule(
+        &self,
+        actor: &Actor,
+        reach: &Reach,
+        choice: Option<&Choice>,
+        prospect: &mut Prospect,
+    ) -> Result<(), Error> {
+        let held = self.store.schedules().await?.into_iter().find(|record| record.reach == *reach);
+        let held = held.map(|record| record.choice);
+        if choice.is_none() && held.is_none() {
+            return Err(super::schedule::no_schedule(reach));
+        }
+        if let (Reach::Device(device), Some(_)) = (reach, choice) {
+            let awaited = prospect.overlay.awaited.contains(device);
+            if !awaited && self.store.device(device).await?.is_none() {
+                return Err(Error::not_found(format!("device {device}")));
+            }
+            if device.device.is_child() {
+                return Err(Error::conflict(format!(
+                    "{device} speaks through its gateway; set the schedule of {}",
+                    device.device.gateway()
+                )));
+            }
+        }
+        if held.as_ref() == choice {
+            return Ok(());
+        }
+        let verb = if choice.is_some() { "Set" } else { "Remove" };
+        prospect.words.push(format!("{verb} the schedule of {reach}"));
+        prospect.intents.push(Intent::Schedule {
+            reach: reach.clone(),
+            choice: choice.cloned(),
+            by: actor.name.clone(),
+        });
+        prospect.schedules.insert(reach.clone(), choice.cloned());
+        Ok(())
+    }
+
+    async fn look_at_deployment(
+        &self,
+        actor: &Actor,
+        name: &DeploymentName,
+        want: &operator::PutDeployment,
+        id: Option<DeploymentId>,
+        back_to: Option<u64>,
+        prospect: &mut Prospect,
+    ) -> Result<(), Error> {
+        let draft = self.draft(name, want, id, &prospect.overlay).await?;
+        let deployment = &draft.wish.deployment;
+        tracing::debug!(deployment = %name, devices = draft.devices.len(), "a wish was checked");
+        let key = (deployment.package.clone(), deployment.version.clone());
+        if prospect.going.contains(&key) {
+            let message = format!("{} {} is removed by the same change; keep it", key.0, key.1);
+            return Err(Error::Invalid(vec![Violation::new("/package", "PK-010", message)]));
+        }
+        let unchanged = |held: &DeploymentRecord| {
+            let mut same = deployment.clone();
+            same.revision = held.deployment.revision;
+            same == held.deployment
+        };
+        if draft.held.as_ref().is_some_and(unchanged) {
+            return Ok(());
+        }
+        let kind = if draft.held.is_none() { "deployment.created" } else { "deployment.changed" };
+        let (verb, subject) = match (back_to, &draft.held) {
+            (Some(to), _) => {
+                (format!("went back to revision {to}"), format!("Revert {name} to revision {to}"))
+            }
+            (None, None) => ("was created".to_owned(), format!("Deploy {name}")),
+            (None, Some(_)) => ("was changed".to_owned(), format!("Change {name}")),
+        };
+        let Deployment { package, version, revision, .. } = deployment;
+        let text = format!("{name} {verb}: {package} {version}, revision {revision}");
+        let event = NewEvent::new(Moment(0), kind, &actor.name, text).deployment(name);
+        prospect.events.push(event.package(format!("{package} {version}")));
+        prospect.words.push(format!("{subject}: {package} {version}"));
+        let place = Place::Deployment(name.clone()).to_string();
+        let before = self.desired.file(&place).await?;
+        let bytes = rendering::under_comment(before.as_deref(), &rendering::deployment(deployment));
+        prospect.files.push(FileChange { path: place, bytes: Some(bytes) });
+        prospect.intents.push(Intent::Put {
+            deployment: Box::new(deployment.clone()),
+            seen: draft.held.as_ref().map(|held| held.deployment.revision),
+            by: actor.name.clone(),
+        });
+        prospect.wanted.push(draft);
+        Ok(())
+    }
+
+    /// The files of devices and of the fleet, which several changes may have touched.
+    async fn render(&self, prospect: &mut Prospect) -> Result<(), Error> {
+        let of_device = |reach: &Reach| match reach {
+            Reach::Device(device) => Some(device.clone()),
+            _ => None,
+        };
+        let mut devices: BTreeSet<DeviceRef> = prospect.labels.keys().cloned().collect();
+        devices.extend(prospect.schedules.keys().filter_map(of_device));
+        let everybody = prospect.schedules.keys().any(|reach| of_device(reach).is_none());
+        if devices.is_empty() && !everybody {
+            return Ok(());
+        }
+        let held = self.store.schedules().await?;
+        let mut choices: BTreeMap<Reach, Choice> =
+            held.into_iter().map(|record| (record.reach, record.choice)).collect();
+        for (reach, choice) in &prospect.schedules {
+            match choice {
+                Some(choice) => choices.insert(reach.clone(), choice.clone()),
+                None => choices.remove(reach),
+            };
+        }
+        for device in devices {
+            let labels = match prospect.labels.get(&device) {
+                Some(labels) => labels.clone(),
+                None => self.store.device_setting(&device).await?,
+            };
+            let choice = choices.get(&Reach::Device(device.clone()));
+            let place = Place::Device(device.clone()).to_string();
+            let bytes = match rendering::device(&device, labels.as_ref(), choice) {
+                Some(file) => {
+                    Some(rendering::under_comment(self.desired.file(&place).await?.as_deref(), &file))
+                }
+                None => None,
+            };
+            prospect.files.push(FileChange { path: place, bytes });
+        }
+        if everybody {
+            let place = Place::Fleet.to_string();
+            let before = self.desired.file(&place).await?;
+            let bytes = rendering::under_comment(before.as_deref(), &rendering::fleet(&choices));
+            prospect.files.push(FileChange { path: place, bytes: Some(bytes) });
+        }
+        Ok(())
+    }
+}
+
+fn gone(place: &Place) -> FileChange {
+    FileChange { path: place.to_string(), bytes: None }
+}

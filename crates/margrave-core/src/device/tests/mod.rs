@@ -2,6 +2,7 @@
 
 mod asking;
 mod going_back;
+mod holding;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};

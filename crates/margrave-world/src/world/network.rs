@@ -12,6 +12,7 @@ use margrave_core::digest::Digest;
 use margrave_core::manifest::Manifest;
 use margrave_wire::g2;
 
+use super::shell::misread;
 use super::{Happening, Hold, Leg, World, broken};
 use crate::check::Violation;
 use crate::fault::Fault;
@@ -145,6 +146,9 @@ impl World {
 
     /// An answer goes back.
     fn reply(&mut self, leg: Leg, mut reply: Reply, is_poll: bool) -> Result<(), Violation> {
+        if self.sabotage == Some(Sabotage::ServerFails) && self.dice.hit(0.01) {
+            reply.status = StatusCode::INTERNAL_SERVER_ERROR;
+        }
         if reply.status.is_server_error() {
             return Err(broken(format!("answered {}: {:?}", reply.status, reply.body)));
         }
@@ -224,9 +228,10 @@ impl World {
                             return Ok(());
                         }
                         None => {
+                            let sabotage = self.sabotage;
                             let read = |(id, document)| {
                                 let reading = machine.own.read(Some(id), &document);
-                                (document, reading)
+                                (document, reading.map(|said| misread(sabotage, said)))
                             };
                             Event::Fetched(Ok(fetch.got().into_iter().map(read).collect()))
                         }

@@ -34,7 +34,7 @@ pub enum Sabotage {
     StopsOnExpiry,
     /// The shell loses the outcome of what failed.
     LosesOutcomes,
-    /// The server comes back from a restart with an older database, and nobody says so.
+    /// The server goes back to an older database, and nobody says so.
     ServerForgets,
     /// The shell says that it told that something is gone, and did not.
     DropsDeaths,
@@ -50,7 +50,7 @@ pub enum Sabotage {
     TalksAnyway,
     /// The shell prolongs what holds changes back whenever it is about to end.
     HoldsForEver,
-    /// The ledger comes back from a crash with drift to be repaired.
+    /// The shell does not understand that drift is to be left.
     RepairsAnyway,
 }
 

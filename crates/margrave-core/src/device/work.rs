@@ -264,9 +264,8 @@ impl Device {
     /// Whether an action that is under way is no longer wanted; the agent may drop it.
     pub fn obsolete(&self, action: &Action) -> bool {
         // What is to go and has to wait for that is looked after meanwhile.
-        let unwanted = |id, otherwise: &dyn Fn(&Assignment) -> bool| {
-            self.assignments.get(id).is_none_or(|assignment| otherwise(assignment))
-        };
+        let unwanted =
+            |id, otherwise: &dyn Fn(&Assignment) -> bool| self.assignments.get(id).is_none_or(otherwise);
         match action {
             Action::Apply(order) => unwanted(&order.assignment, &|assignment| !assignment.on_aim()),
             // It may be fetched ahead.

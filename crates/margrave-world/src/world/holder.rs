@@ -82,8 +82,11 @@ impl World {
         }
         let machine = &mut self.machines[at];
         let local = machine.local(self.now);
+        let longest = machine.device.schedule().hold_max;
         let Some(hold) = machine.device.holds(local).first().map(|hold| (*hold).clone()) else { return };
-        let longer = Hold { since: local, until: local.after(machine.device.hold_max()), ..hold };
+        // A day, where nothing was chosen, is longer than a world lives.
+        let Some(longest) = longest else { return };
+        let longer = Hold { since: local, until: local.after(longest), ..hold };
         machine.device.absorb(&machine.settings, local, 0.5, Event::Held(longer));
     }
 }

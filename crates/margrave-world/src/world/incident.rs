@@ -81,11 +81,6 @@ impl World {
                 if self.server.is_some() {
                     self.tally.note(Fault::ServerRestarted);
                     self.server_down();
-                    if let (Some(Sabotage::ServerForgets), Some(down)) = (self.sabotage, &self.down)
-                        && self.backups > 0
-                    {
-                        down.restore(self.backups - 1).map_err(broken)?;
-                    }
                     self.after(time, Happening::ServerUp);
                 }
             }
@@ -145,6 +140,22 @@ impl World {
             self.after_server().await?;
         }
         Ok(())
+    }
+
+    /// A deliberate bug: the server goes back to how it was, and nobody says so.
+    pub(super) async fn forget(&mut self) -> Result<(), Violation> {
+        if self.sabotage != Some(Sabotage::ServerForgets) {
+            return Ok(());
+        }
+        self.server_down();
+        if let Some(down) = &self.down {
+            match self.backups {
+                0 => down.back_up(0).map_err(broken)?,
+                _ => down.restore(0).map_err(broken)?,
+            }
+            self.backups = 1 - self.backups.min(1);
+        }
+        self.server_up().await
     }
 
     /// The certificate is a new one.

@@ -28,6 +28,7 @@ use tempfile::TempDir;
 
 use crate::check::{Check, Violation};
 use crate::dice::Dice;
+use crate::engine::Hand;
 use crate::fault::Tally;
 use crate::plan::{Incident, Plan, Rates};
 use crate::sabotage::Sabotage;
@@ -249,6 +250,13 @@ impl World {
         for (at, device, incident) in incidents {
             self.after(at, Happening::Incident { device, incident });
         }
+        if self.sabotage == Some(Sabotage::RepairsAnyway) {
+            // So that it shows soon.
+            for minute in (2..20).step_by(2) {
+                let incident = Incident::Hand(Hand::Add, 0);
+                self.after(Duration::from_secs(minute * 60), Happening::Incident { device: 0, incident });
+            }
+        }
         self.after(self.sweep_every, Happening::Sweep);
         Ok(())
     }
@@ -386,6 +394,7 @@ impl World {
                     server.fleet.sweep().await.map_err(broken)?;
                     self.after_server().await?;
                     self.check_gone().await?;
+                    self.forget().await?;
                 }
                 self.after(self.sweep_every, Happening::Sweep);
                 Ok(())

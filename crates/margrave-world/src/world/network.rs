@@ -10,6 +10,7 @@ use http::{HeaderValue, StatusCode, header};
 use margrave_core::device::{Action, Event, Polled, Trouble};
 use margrave_core::digest::Digest;
 use margrave_core::manifest::Manifest;
+use margrave_core::schedule::Schedule;
 use margrave_wire::g2;
 
 use super::shell::misread;
@@ -216,7 +217,10 @@ impl World {
                 let digest = Digest::of(&machine.own.body);
                 Event::CapabilitiesSent(accepted(&reply).map(|()| digest))
             }
-            Action::Poll { held, .. } => Event::Polled(read_poll(&reply, *held, &mut machine.urls)),
+            Action::Poll { held, .. } => {
+                let polled = read_poll(&reply, *held, &mut machine.urls);
+                Event::Polled(polled.map(|polled| overheard(self.sabotage, polled)))
+            }
             Action::Fetch(_) => {
                 let mut fetch = doing.fetch.take().unwrap_or_else(|| unreachable!("a fetch has its plan"));
                 match fetch.take(&reply) {
@@ -281,6 +285,17 @@ impl World {
             }
             _ => event,
         }
+    }
+}
+
+/// A deliberate bug: that drift is to be left is not understood.
+fn overheard(sabotage: Option<Sabotage>, polled: Polled) -> Polled {
+    match polled {
+        Polled::Manifest { manifest, body, held_open } if sabotage == Some(Sabotage::RepairsAnyway) => {
+            let schedule = Schedule { leaves_drift: false, ..manifest.schedule().clone() };
+            Polled::Manifest { manifest: manifest.with_schedule(schedule), body, held_open }
+        }
+        other => other,
     }
 }
 

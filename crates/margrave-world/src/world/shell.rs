@@ -42,10 +42,7 @@ impl World {
         match sabotage {
             Some(Sabotage::LedgerForgets) => device = machine.disk.earlier().or(device),
             Some(Sabotage::StateSkips) => device = device.map(skipped),
-            Some(Sabotage::HoldsForgotten) => device = device.map(|device| without(device, "/holds")),
-            Some(Sabotage::RepairsAnyway) => {
-                device = device.map(|device| without(device, "/schedule/leaves_drift"));
-            }
+            Some(Sabotage::HoldsForgotten) => device = device.map(|device| without(device, "holds")),
             _ => {}
         }
         let device = device.unwrap_or_else(Device::blank);
@@ -328,10 +325,9 @@ pub(super) fn misread(sabotage: Option<Sabotage>, mut said: Workload) -> Workloa
 }
 
 /// A device whose memory lacks something.
-fn without(device: Device, pointer: &str) -> Device {
+fn without(device: Device, field: &str) -> Device {
     let Ok(mut memory) = serde_json::to_value(&device) else { return device };
-    let (parent, field) = pointer.rsplit_once('/').unwrap_or(("", pointer));
-    if let Some(serde_json::Value::Object(fields)) = memory.pointer_mut(parent) {
+    if let Some(fields) = memory.as_object_mut() {
         fields.remove(field);
     }
     serde_json::from_value(memory).unwrap_or(device)

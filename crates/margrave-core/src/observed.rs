@@ -104,11 +104,15 @@ impl Aim {
             return report.adopted_version < before.report.adopted_version;
         }
         match (&report.detail, &before.report.detail) {
-            // A device that lost its memory counts from the beginning again; its clock tells. It also begins anew with
-            // everything, so what is no beginning is late, even if its clock was set back since.
-            (Some(new), Some(old)) => {
-                new.sequence <= old.sequence && (new.at <= old.at || new.state != State::Pending)
-            }
+            // A device that lost its memory counts from the beginning again.
+            (Some(new), Some(old)) => match (new.life, old.life) {
+                (Some(new), Some(old)) if new != old => new < old,
+                // Had it been lost since, it would have begun anew with this version.
+                (Some(life), Some(_)) if life < report.adopted_version => new.sequence <= old.sequence,
+                // Where that cannot be told, its clock tells. It also begins anew with everything, so what is no beginning is
+                // late, even if its clock was set back since.
+                _ => new.sequence <= old.sequence && (new.at <= old.at || new.state != State::Pending),
+            },
             // Within the same second they cannot be told apart; then the one that came later counts.
             (None, None) => {
                 matches!((report.signed_at, before.report.signed_at), (Some(new), Some(old)) if new < old)
@@ -200,6 +204,7 @@ mod tests {
             next_try: None,
             reason: None,
             waiting: None,
+            life: None,
         };
         Report { detail: Some(detail), ..report(adopted_version, state.reported()) }
     }
@@ -262,6 +267,34 @@ mod tests {
         check(&known, &at_99(State::Pending), false);
         // Said before the device's clock was set back, and kept on the way for long.
         check(&known, &at_99(State::Installed), true);
+    }
+
+    #[test]
+    fn what_was_said_before_a_memory_was_lost_is_told_from_what_was_said_since() {
+        let said = |life, state, sequence: u64, at: u64| {
+            let mut report = detailed(6, state, sequence);
+            let detail = report.detail.as_mut().unwrap();
+            (detail.life, detail.at) = (life, Moment(NOW.0 + at));
+            report
+        };
+        let check = |known: &Report, new: &Report, late: bool| {
+            assert_eq!(aim().is_late(after(std::slice::from_ref(known)).as_ref(), new), late, "{new:?}");
+        };
+        let known = said(Some(2), State::Installed, 10, 1000);
+        // Lost, and the clock with it: every report counts, not only the first.
+        check(&known, &said(Some(6), State::Pending, 1, 0), false);
+        check(&known, &said(Some(6), State::Installed, 4, 0), false);
+        // Kept on the way for long, and its sender's clock was set back since: nothing was lost.
+        check(&known, &said(Some(2), State::Pending, 9, 5000), true);
+        check(&said(Some(6), State::Pending, 1, 0), &known, true);
+        // It began with this very version: only the clock can tell.
+        let first = said(Some(6), State::Installed, 10, 1000);
+        check(&first, &said(Some(6), State::Pending, 1, 5000), false);
+        check(&first, &said(Some(6), State::Pending, 1, 0), true);
+        // Of an older agent, as ever.
+        check(&known, &said(None, State::Pending, 1, 5000), false);
+        check(&known, &said(None, State::Installed, 1, 5000), true);
+        check(&known, &said(None, State::Installed, 11, 5000), false);
     }
 
     #[test]

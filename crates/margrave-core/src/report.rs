@@ -71,6 +71,9 @@ pub struct Detail {
     /// Why what is wanted has not begun, as one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<String>,
+    /// Which life of the device's memory this is: the manifest version that it began with. `None` from older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<u64>,
 }
 
 /// Why a device could not do what was wanted. Closed: each code has a page in `docs/failures.md`.

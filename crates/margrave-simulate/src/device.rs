@@ -258,6 +258,7 @@ impl SimulatedDevice {
                 next_try: None,
                 reason: None,
                 waiting: None,
+                life: None,
             }),
             signed_at: None,
         };

@@ -347,24 +347,38 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Erro
     Ok(())
 }
 
-/// No longer wanted, and the device never said that it removes it. Such are shown as going.
+/// No longer wanted, and the device never said that it removes it, or that this has to wait. Such are shown as going; what
+/// could not be removed is shown as failed, so one that failed here did so before that was wanted.
 const UNSPOKEN: &str = "state = 'DELETING' AND archived = 0 AND wanted = 0
-    AND (observed IS NULL OR observed NOT IN ('DELETING', 'DELETED', 'FAILED'))";
+    AND (observed IS NULL OR observed NOT IN ('DELETING', 'DELETED'))
+    AND json_extract(report, '$.detail.waiting') IS NULL";
+
+/// A removal that a device has not said anything about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnspokenRemoval {
+    pub id: AssignmentId,
+    pub client: ClientId,
+    /// The manifest that no longer has it.
+    pub version: u64,
+    /// The device said before that it has it.
+    pub was_there: bool,
+}
 
 impl Store {
-    /// Removals that devices have not said anything about, wanted before `before`: what, whose, and the manifest version
-    /// that no longer has it.
-    pub async fn removals_unspoken(
-        &self,
-        before: Moment,
-    ) -> Result<Vec<(AssignmentId, ClientId, u64)>, Error> {
+    /// Removals that devices have not said anything about, wanted before `before`.
+    pub async fn removals_unspoken(&self, before: Moment) -> Result<Vec<UnspokenRemoval>, Error> {
         self.read(move |sql| {
             let mut statement = sql.statement(&format!(
-                "SELECT id, client, changed_version FROM assignment WHERE {UNSPOKEN} AND changed_at <= ?1"
+                "SELECT id, client, changed_version, observed IS NOT NULL AND adopted >= wanted_since AS was_there
+                 FROM assignment WHERE {UNSPOKEN} AND changed_at <= ?1"
             ))?;
             let rows = statement.query_map([column::moment(before)], |row| {
-                let id = AssignmentId::from_uuid(row.uuid("id")?);
-                Ok((id, row.parsed("client")?, row.unsigned("changed_version")?))
+                Ok(UnspokenRemoval {
+                    id: AssignmentId::from_uuid(row.uuid("id")?),
+                    client: row.parsed("client")?,
+                    version: row.unsigned("changed_version")?,
+                    was_there: row.get("was_there")?,
+                })
             })?;
             Ok(rows.collect::<Result<_, _>>()?)
         })

@@ -32,7 +32,9 @@ mod store;
 mod token;
 mod writer;
 
-pub use assignment::{AssignmentCount, AssignmentRecord, HeldAssignment, Scope, TransitionRecord};
+pub use assignment::{
+    AssignmentCount, AssignmentRecord, HeldAssignment, Scope, TransitionRecord, UnspokenRemoval,
+};
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
 pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};

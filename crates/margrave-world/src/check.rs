@@ -29,6 +29,15 @@ pub enum Check {
     PictureIsTheDevices,
     /// The core does not panic, and the server answers no request with 500.
     NothingBreaks,
+    /// Nothing is installed, updated or removed outside the windows that the device was told, or while somebody holds
+    /// changes back. What was begun is finished, what runs is mended, and a failed update is gone back from at any time.
+    ChangesWait,
+    /// Nobody is talked to outside the hours that the device was told, or in a downtime, as its own clock sees it.
+    QuietIsKept,
+    /// Changes are never held back for longer than the longest that the device was told.
+    HoldsEnd,
+    /// Where drift is to be left, what somebody added to what runs is not taken away.
+    DriftIsLeft,
 
     /// Everything wanted is installed, or has honestly failed.
     Converges,
@@ -41,6 +50,31 @@ pub enum Check {
     /// The server's picture is how it is on the device, and nothing that is gone is waited for.
     ServerAgrees,
 }
+
+/// All of them: each has a deliberate bug that it catches.
+pub const CHECKS: &[Check] = &[
+    Check::NothingUnverifiedRuns,
+    Check::AcceptedWasPublished,
+    Check::VersionNeverGoesBack,
+    Check::OnlyLegalTransitions,
+    Check::IntentFirst,
+    Check::NeverTwoVersions,
+    Check::VolumesSurvive,
+    Check::InstalledIsBacked,
+    Check::AsDesiredIsLeftAlone,
+    Check::PictureNeverMovesBack,
+    Check::PictureIsTheDevices,
+    Check::NothingBreaks,
+    Check::ChangesWait,
+    Check::QuietIsKept,
+    Check::HoldsEnd,
+    Check::DriftIsLeft,
+    Check::Converges,
+    Check::RunsWhatIsWanted,
+    Check::FailedUpdateGoesBack,
+    Check::LatestReportArrives,
+    Check::ServerAgrees,
+];
 
 impl Check {
     pub fn name(self) -> &'static str {
@@ -57,6 +91,10 @@ impl Check {
             Check::PictureNeverMovesBack => "picture-never-moves-back",
             Check::PictureIsTheDevices => "picture-is-the-devices",
             Check::NothingBreaks => "nothing-breaks",
+            Check::ChangesWait => "changes-wait",
+            Check::QuietIsKept => "quiet-is-kept",
+            Check::HoldsEnd => "holds-end",
+            Check::DriftIsLeft => "drift-is-left",
             Check::Converges => "converges",
             Check::RunsWhatIsWanted => "runs-what-is-wanted",
             Check::FailedUpdateGoesBack => "failed-update-goes-back",

@@ -20,7 +20,7 @@ mod story;
 mod upstream;
 mod world;
 
-pub use check::{Check, Violation};
+pub use check::{CHECKS, Check, Violation};
 pub use fault::{Fault, Tally};
 pub use run::{Summary, live, ninety_days, run};
 pub use sabotage::{SABOTAGES, Sabotage};

@@ -53,6 +53,10 @@ pub(crate) struct Plan {
     pub(crate) life: Duration,
     /// When operators want something else.
     pub(crate) acts: Vec<Duration>,
+    /// When operators choose other times to talk and to change.
+    pub(crate) timetables: Vec<Duration>,
+    /// When somebody at a device holds changes back, or lets them go on.
+    pub(crate) holders: Vec<(Duration, usize)>,
     pub(crate) rates: Rates,
     pub(crate) incidents: Vec<(Duration, usize, Incident)>,
     /// Whether each device lets the server hold its polls.
@@ -109,8 +113,24 @@ impl Plan {
         let mut incidents = incidents(weather, dice, force, life, devices);
         incidents.sort_by_key(|(at, ..)| *at);
         let patient = (0..devices).map(|_| dice.hit(0.5)).collect();
-        Plan { devices, life, acts, rates, incidents, patient, weather: weather.name }
+        // In half of all worlds nobody cares about times, so that everything else happens as closely as it can.
+        let (timetables, holders) = match dice.below(4) {
+            0 => (moments(dice, life, 1, 5), vec![]),
+            1 => (moments(dice, life, 0, 3), held(dice, life, devices)),
+            _ => (vec![], vec![]),
+        };
+        Plan { devices, life, acts, timetables, holders, rates, incidents, patient, weather: weather.name }
     }
+}
+
+fn moments(dice: &mut Dice, life: Duration, least: usize, most: usize) -> Vec<Duration> {
+    let count = least + dice.below(most - least + 1);
+    (0..count).map(|_| life.mul_f64(dice.roll() * 0.9)).collect()
+}
+
+fn held(dice: &mut Dice, life: Duration, devices: usize) -> Vec<(Duration, usize)> {
+    let count = 2 + dice.below(12);
+    (0..count).map(|_| (life.mul_f64(dice.roll()), dice.below(devices))).collect()
 }
 
 fn rates(weather: Weather, dice: &mut Dice, force: f64) -> Rates {

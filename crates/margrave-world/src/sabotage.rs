@@ -34,6 +34,24 @@ pub enum Sabotage {
     StopsOnExpiry,
     /// The shell loses the outcome of what failed.
     LosesOutcomes,
+    /// The server goes back to an older database, and nobody says so.
+    ServerForgets,
+    /// The shell says that it told that something is gone, and did not.
+    DropsDeaths,
+    /// The shell reads every document as if it forbade to go back.
+    NeverGoesBack,
+    /// The server answers with 500 now and then.
+    ServerFails,
+    /// The shell takes no notice of windows.
+    ChangesAnyway,
+    /// The ledger comes back from a crash without what holds changes back.
+    HoldsForgotten,
+    /// The shell talks to the server when it may not.
+    TalksAnyway,
+    /// The shell prolongs what holds changes back whenever it is about to end.
+    HoldsForEver,
+    /// The shell does not understand that drift is to be left.
+    RepairsAnyway,
 }
 
 pub const SABOTAGES: &[Sabotage] = &[
@@ -52,6 +70,15 @@ pub const SABOTAGES: &[Sabotage] = &[
     Sabotage::RefusalDeletes,
     Sabotage::StopsOnExpiry,
     Sabotage::LosesOutcomes,
+    Sabotage::ServerForgets,
+    Sabotage::DropsDeaths,
+    Sabotage::NeverGoesBack,
+    Sabotage::ServerFails,
+    Sabotage::ChangesAnyway,
+    Sabotage::HoldsForgotten,
+    Sabotage::TalksAnyway,
+    Sabotage::HoldsForEver,
+    Sabotage::RepairsAnyway,
 ];
 
 impl Sabotage {
@@ -71,6 +98,14 @@ impl Sabotage {
             Sabotage::StateSkips => Check::OnlyLegalTransitions,
             Sabotage::HidesRemoved => Check::RunsWhatIsWanted,
             Sabotage::LosesOutcomes => Check::Converges,
+            Sabotage::ServerForgets => Check::PictureNeverMovesBack,
+            Sabotage::DropsDeaths => Check::ServerAgrees,
+            Sabotage::NeverGoesBack => Check::FailedUpdateGoesBack,
+            Sabotage::ServerFails => Check::NothingBreaks,
+            Sabotage::ChangesAnyway | Sabotage::HoldsForgotten => Check::ChangesWait,
+            Sabotage::TalksAnyway => Check::QuietIsKept,
+            Sabotage::HoldsForEver => Check::HoldsEnd,
+            Sabotage::RepairsAnyway => Check::DriftIsLeft,
         }
     }
 

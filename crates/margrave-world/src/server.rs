@@ -35,6 +35,8 @@ pub(crate) const DEVICES_MAX: usize = 3;
 /// Where Linux keeps files in memory: what is simulated need not survive.
 const MEMORY: &str = "/dev/shm";
 const DATABASE: &str = "margrave.db";
+/// Where devices stand, by their label.
+pub(crate) const HALLS: [&str; 2] = ["north", "south"];
 
 /// A directory in memory where there is such, or any.
 pub(crate) fn scratch() -> std::io::Result<TempDir> {
@@ -309,7 +311,7 @@ async fn make_template() -> anyhow::Result<Template> {
     for at in 0..DEVICES_MAX {
         let want = operator::CreateJoinToken {
             device: Some(client(at).to_string()),
-            labels: Default::default(),
+            labels: [("hall".to_owned(), HALLS[at % HALLS.len()].to_owned())].into(),
             valid_seconds: None,
             git: false,
         };

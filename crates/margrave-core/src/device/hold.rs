@@ -58,8 +58,14 @@ fn is_line(text: &str, length_max: usize) -> bool {
 }
 
 impl Hold {
+    /// One that began before the clock was set holds on: how much of it is over nobody knows.
     pub fn in_force(&self, now: Moment) -> bool {
-        now < self.until
+        now < self.until || self.is_lost(now)
+    }
+
+    /// Whether the clock has lost its time: set back, or set for the first time. A clock that is not set says nothing.
+    fn is_lost(&self, now: Moment) -> bool {
+        now >= CLOCK_SENSIBLE && (self.since > now || self.since < CLOCK_SENSIBLE)
     }
 }
 
@@ -105,7 +111,9 @@ impl Device {
         {
             return Ok((*before).clone());
         }
-        let since = in_force.iter().map(|hold| hold.since).min().unwrap_or(now);
+        let known = in_force.iter().filter(|hold| !hold.is_lost(now));
+        // One that lies ahead began before the clock was lost.
+        let since = known.map(|hold| hold.since).min().unwrap_or(now).min(now);
         Ok(Hold { holder, reason, since, until: now.after(length).min(since.after(max)) })
     }
 
@@ -129,15 +137,13 @@ impl Device {
         self.holds.retain(|hold| holder.as_ref().is_some_and(|holder| hold.holder != *holder));
     }
 
-    /// Forgets what is over, and begins a hold anew whose time the clock has lost: set back, or set for the first time.
+    /// Forgets what is over, and begins a hold anew whose time the clock has lost.
     pub(super) fn tend_holds(&mut self, now: Moment) {
         let max = self.hold_max();
         for hold in &mut self.holds {
             let length = hold.until.since(hold.since).min(max);
             hold.until = hold.since.after(length);
-            let lost = hold.since > now || hold.since < CLOCK_SENSIBLE;
-            // A clock that is not set says nothing; until it is, the hold stays.
-            if lost && now >= CLOCK_SENSIBLE {
+            if hold.is_lost(now) {
                 (hold.since, hold.until) = (now, now.after(length));
             }
         }

@@ -113,6 +113,10 @@ pub struct Device {
     /// Whom the server that `accepted` came from takes this device for; `None` in ledgers of older agents.
     #[serde(default)]
     principal: Option<String>,
+    /// The version of the first manifest that this memory accepted: after a loss it begins with a later one, so that a server
+    /// can tell what was said before from what was said since. `None` in ledgers of older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    life: Option<u64>,
     /// The device has another identity now, and nothing was accepted under it yet: what is desired stays
     /// desired, but the number of its manifest belongs to another sequence.
     #[serde(default)]
@@ -159,6 +163,7 @@ impl Device {
             outbox: Outbox::default(),
             capabilities_known: None,
             principal: None,
+            life: None,
             moved: false,
             boot: None,
             quiet_until: None,
@@ -332,6 +337,7 @@ impl Device {
                 next_try: assignment.next_try,
                 reason: failure.map(|failure| failure.message.clone()),
                 waiting: assignment.waiting.clone(),
+                life: self.life,
             }),
             signed_at: None,
         };
@@ -358,6 +364,7 @@ impl Device {
                 next_try: None,
                 reason: None,
                 waiting: None,
+                life: self.life,
             }),
             signed_at: None,
         };

@@ -491,6 +491,9 @@ impl Device {
     fn adopt(&mut self, settings: &Settings, now: Moment, verified: Verified) {
         let version = verified.manifest().version();
         let moved = std::mem::take(&mut self.moved);
+        if moved || self.accepted.is_none() {
+            self.life = Some(version);
+        }
         let skipped = moved || self.accepted.as_ref().is_some_and(|held| version > held.version + 1);
         let wanted: std::collections::BTreeMap<AssignmentId, Digest> =
             verified.manifest().entries().iter().map(|entry| (entry.id, entry.document.digest)).collect();

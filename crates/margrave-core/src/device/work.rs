@@ -109,8 +109,8 @@ impl Device {
                 None => self.step_taking_up(assignment.goal()),
             },
             State::Installing | State::Updating | State::RollingBack => match waiting {
-                // Nothing was touched yet.
-                Some(waiting) if assignment.goal() == assignment.held => {
+                // Nothing was touched yet, also of what nobody wants any more.
+                Some(waiting) if assignment.goal() == assignment.held || !assignment.is_touched() => {
                     waiting.until().map_or(Step::Rest, Step::Wait)
                 }
                 _ => self.step_applying(settings, id, assignment, now),
@@ -149,7 +149,10 @@ impl Device {
 
     /// A change waits: what is here is looked after, and what is to come is fetched.
     fn step_waiting(&self, settings: &Settings, id: AssignmentId, waiting: &Waiting, now: Moment) -> Step {
-        let held = match self.assignments[&id].held {
+        let assignment = &self.assignments[&id];
+        // What is to go and was never touched is not worth another try.
+        let cares = assignment.wanted.is_some() || assignment.is_touched();
+        let held = match assignment.held.filter(|_| cares) {
             Some(_) => self.step_held(settings, id, now),
             None => Step::Rest,
         };
@@ -168,7 +171,9 @@ impl Device {
 
     /// When what could not be fetched may be tried again, if nobody can be reached before: a known downtime is no failure.
     fn pull_waits_until(&self, settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
-        let not_here = assignment.failure.as_ref().is_some_and(|failure| failure.code.is_pull());
+        // Containers are only touched once everything is here.
+        let pulls = assignment.failure.as_ref().is_some_and(|failure| failure.code.is_pull());
+        let not_here = pulls || !assignment.is_touched();
         match self.network(settings, now) {
             Gate::Closed(opens) if not_here && assignment.ready != assignment.held => opens,
             _ => None,
@@ -258,11 +263,9 @@ impl Device {
 
     /// Whether an action that is under way is no longer wanted; the agent may drop it.
     pub fn obsolete(&self, action: &Action) -> bool {
-        let unwanted = |id, else_if: &dyn Fn(&Assignment) -> bool| {
-            self.assignments
-                .get(id)
-                .is_none_or(|assignment| assignment.wanted.is_none() || else_if(assignment))
-        };
+        // What is to go and has to wait for that is looked after meanwhile.
+        let unwanted =
+            |id, otherwise: &dyn Fn(&Assignment) -> bool| self.assignments.get(id).is_none_or(otherwise);
         match action {
             Action::Apply(order) => unwanted(&order.assignment, &|assignment| !assignment.on_aim()),
             // It may be fetched ahead.
@@ -412,8 +415,12 @@ impl Device {
         });
     }
 
-    /// What runs of ours without being in the manifest is removed: the manifest says everything.
+    /// What runs of ours without being in the manifest is removed: the manifest says everything. That is a change, which
+    /// waits like any other; what is still there is seen again.
     fn remove_orphans(&mut self, settings: &Settings, now: Moment) {
+        if self.barred(settings, now).is_some() {
+            return;
+        }
         let Some(version) = self.accepted.as_ref().map(|accepted| accepted.version) else { return };
         let orphans: BTreeSet<AssignmentId> = self.work.seen.iter().map(|seen| seen.assignment).collect();
         for id in orphans {

@@ -159,8 +159,10 @@ pub struct Resource {
 }
 
 /// A device says at once what it begins to remove. One that has held a manifest for so long without a word about what
-/// is no longer in it never had that.
+/// is no longer in it never had that. Where it said that it has it, its word may be on the way; who was heard from just now had the
+/// time to say it in an hour, and must have lost its memory, or we ours.
 const REMOVAL_UNSPOKEN_MS: u64 = 10 * 60 * 1000;
+const REMOVAL_LOST_MS: u64 = 3600 * 1000;
 
 /// How many events a slow subscriber may be behind before it has to read the log instead.
 const EVENTS_BEHIND_MAX: usize = 1024;
@@ -251,12 +253,17 @@ impl Fleet {
     /// they cannot confirm.
     async fn end_unknown_removals(&self) -> Result<(), Error> {
         let now = self.now();
-        let before = Moment(now.0.saturating_sub(REMOVAL_UNSPOKEN_MS));
-        let unspoken = self.store.removals_unspoken(before).await?;
-        let unknown = unspoken.into_iter().filter(|(_, client, version)| {
-            self.live.held_before(client, before).is_some_and(|held| held >= *version)
+        let ago = |time: u64| Moment(now.0.saturating_sub(time));
+        let unspoken = self.store.removals_unspoken(ago(REMOVAL_UNSPOKEN_MS)).await?;
+        let unknown = unspoken.into_iter().filter(|removal| {
+            let client = &removal.client;
+            let (time, is_heard) = match removal.was_there {
+                true => (REMOVAL_LOST_MS, self.live.contact(client) >= Some(ago(REMOVAL_UNSPOKEN_MS))),
+                false => (REMOVAL_UNSPOKEN_MS, true),
+            };
+            is_heard && self.live.held_before(client, ago(time)).is_some_and(|held| held >= removal.version)
         });
-        let unknown: Vec<_> = unknown.map(|(id, ..)| id).collect();
+        let unknown: Vec<_> = unknown.map(|removal| removal.id).collect();
         if !unknown.is_empty() {
             self.store.archive_unspoken(unknown, now).await?;
         }

@@ -122,6 +122,7 @@ pub(crate) fn numbered(
         next_try: None,
         reason: None,
         waiting: None,
+        life: None,
     };
     Report { detail: Some(detail), ..report(assignment, adopted_version, state.reported()) }
 }

@@ -34,6 +34,8 @@ struct DetailBody {
     reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     waiting: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    life: Option<u64>,
 }
 
 /// The body of a status report.
@@ -69,6 +71,7 @@ pub(crate) fn common(report: &Report, mut body: Value) -> Value {
             next_try: detail.next_try.map(|moment| moment.0),
             reason: detail.reason.clone(),
             waiting: detail.waiting.clone(),
+            life: detail.life,
         };
         body[EXTENSION] = serde_json::to_value(detail).expect("plain fields are JSON");
     }
@@ -188,5 +191,6 @@ fn read_detail(root: &At<'_>) -> Option<Detail> {
         next_try: detail.next_try.map(Moment),
         reason: detail.reason.map(|reason| bounded(&reason, TEXT_LENGTH_MAX)),
         waiting: detail.waiting.map(|waiting| bounded(&waiting, TEXT_LENGTH_MAX)),
+        life: detail.life,
     })
 }

@@ -141,6 +141,7 @@ fn mi_g2_101_a_report_is_written_exactly_so_and_read_back() {
     assert_eq!(report.device.as_ref().unwrap().as_str(), "press-gw/cell-4");
     let detail = report.detail.as_ref().unwrap();
     assert_eq!((detail.state, detail.sequence, detail.attempt), (State::Failed, 41, 3));
+    assert_eq!(detail.life, Some(7));
     assert_eq!(String::from_utf8(status::write(&report)).unwrap(), STATUS);
 }
 

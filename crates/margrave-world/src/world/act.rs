@@ -133,7 +133,7 @@ impl World {
         } else {
             match (doing.fate, &doing.action) {
                 (Fate::Honest | Fate::SaysFailed, action) => {
-                    let event = self.carry_out(at, action.clone())?;
+                    let event = self.carry_out(at, action.clone(), doing.version)?;
                     match doing.fate {
                         Fate::SaysFailed => {
                             action.undone("it is said to have failed", FailureCode::StartFailed)
@@ -156,7 +156,7 @@ impl World {
     }
 
     /// What is done at the end of an act, honestly.
-    fn carry_out(&mut self, at: usize, action: Action) -> Result<Event, Violation> {
+    fn carry_out(&mut self, at: usize, action: Action, version: u64) -> Result<Event, Violation> {
         let (now, vices) = (self.now, self.vices());
         let wrong = matches!(action, Action::Observe) && self.dice.hit(self.rates.looked_wrong);
         let machine = &mut self.machines[at];
@@ -180,7 +180,9 @@ impl World {
             Action::Remove { assignment, component, .. } => {
                 let touched = machine.engine.remove(assignment, &component, now, vices);
                 self.stir(at);
-                self.check_touched(at, touched)?;
+                // What is wanted again since then could not be known when it began.
+                let is_current = self.machines[at].memory.version == version;
+                self.check_touched(at, if is_current { touched } else { vec![] })?;
                 Event::Removed { assignment, component, result: Ok(()) }
             }
             other => done(&other),
@@ -214,7 +216,8 @@ impl World {
 
     /// Remembers what the runtime said, to hold the device's reports against.
     fn note_words(&mut self, at: usize, event: &Event) {
-        let words = &mut self.machines[at].memory.words;
+        let machine = &mut self.machines[at];
+        let words = &mut machine.memory.words;
         match event {
             Event::Applied { assignment, component, fingerprint, result } => {
                 words.retain(|(a, c, print)| a != assignment || c != component || print == fingerprint);
@@ -226,6 +229,14 @@ impl World {
             }
             Event::Removed { assignment, component, result: Ok(()) } => {
                 words.retain(|(a, c, _)| a != assignment || c != component);
+            }
+            Event::Prefetched { assignment, component, result: Ok(()) } => {
+                let fetched = machine.under_way.values().filter_map(|doing| match &doing.action {
+                    Action::Prefetch(order) => Some(order),
+                    _ => None,
+                });
+                let of = |order: &&Order| order.assignment == *assignment && order.component == *component;
+                machine.memory.fetched.extend(fetched.filter(of).map(Order::fingerprint));
             }
             Event::Observed(Ok(seen)) => {
                 for Observation { assignment, component, fingerprint, health } in seen {

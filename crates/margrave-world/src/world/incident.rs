@@ -3,6 +3,7 @@
 use margrave_core::device::Event;
 use margrave_core::moment::Moment;
 
+use super::waiting::CLOCK_SENSIBLE;
 use super::{Happening, World, broken};
 use crate::check::Violation;
 use crate::engine::Hand;
@@ -32,11 +33,12 @@ impl World {
             Incident::ClockJump(by) => {
                 self.tally.note(Fault::ClockJumped);
                 // Time has no beginning before 1970 to go back to.
-                machine.offset = machine.offset.saturating_add(by).max(lost(now));
+                let offset = machine.offset.saturating_add(by).max(lost(now));
+                machine.set_clock(now, offset);
             }
             Incident::ClockLost => {
                 self.tally.note(Fault::ClockJumped);
-                machine.offset = lost(now);
+                machine.set_clock(now, lost(now));
             }
             Incident::Expiry(time) => {
                 self.tally.note(Fault::CertificateExpired);
@@ -140,6 +142,22 @@ impl World {
         Ok(())
     }
 
+    /// A deliberate bug: the server goes back to how it was, and nobody says so.
+    pub(super) async fn forget(&mut self) -> Result<(), Violation> {
+        if self.sabotage != Some(Sabotage::ServerForgets) {
+            return Ok(());
+        }
+        self.server_down();
+        if let Some(down) = &self.down {
+            match self.backups {
+                0 => down.back_up(0).map_err(broken)?,
+                _ => down.restore(0).map_err(broken)?,
+            }
+            self.backups = 1 - self.backups.min(1);
+        }
+        self.server_up().await
+    }
+
     /// The certificate is a new one.
     pub(super) fn renewed(&mut self, at: usize) -> Result<(), Violation> {
         let machine = &mut self.machines[at];
@@ -149,6 +167,18 @@ impl World {
             self.turn(at)?;
         }
         Ok(())
+    }
+
+    /// Where times were chosen, clocks without any find a time server: without one no window ever opens.
+    pub(super) fn find_time(&mut self) {
+        let now = self.now;
+        for at in 0..self.machines.len() {
+            let chosen = !self.plan.timetables.is_empty() || !self.plan.holders.is_empty();
+            if chosen && self.machines[at].local(now) < CLOCK_SENSIBLE {
+                self.tell(Some(at), "its clock is set");
+                self.machines[at].set_clock(now, 0);
+            }
+        }
     }
 
     /// Everything around a device works again.

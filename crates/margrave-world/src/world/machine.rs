@@ -11,6 +11,7 @@ use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::report::FailureCode;
 
+use super::waiting::CLOCK_SENSIBLE;
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::server::client;
@@ -34,6 +35,8 @@ pub(crate) struct Doing {
     pub(crate) fetch: Option<Fetch>,
     pub(crate) fate: Fate,
     pub(crate) warm_up: Duration,
+    /// The manifest that was accepted when it began.
+    pub(crate) version: u64,
 }
 
 /// What the checks know of a device beside what it says of itself.
@@ -52,7 +55,7 @@ pub(crate) struct Memory {
     /// Volumes that there ever were.
     pub(crate) volumes: BTreeMap<(AssignmentId, ComponentName), u64>,
     /// The report that the server's picture shows, by assignment.
-    pub(crate) pictured: BTreeMap<AssignmentId, (u64, u64)>,
+    pub(crate) pictured: BTreeMap<AssignmentId, (u64, u64, u64)>,
     pub(crate) pictured_past: u64,
     /// Reports that the server took, and polls that it answered, in their order.
     pub(crate) heard: Vec<u64>,
@@ -61,6 +64,25 @@ pub(crate) struct Memory {
     pub(crate) polls_to_accept: u64,
     /// What was said up to here may have been heard by a server that has forgotten it.
     pub(crate) said_before: u64,
+    /// The documents whose containers were begun with, in their order, by assignment.
+    pub(crate) begun: BTreeMap<AssignmentId, Vec<Digest>>,
+    /// The fingerprints of everything that was fetched.
+    pub(crate) fetched: BTreeSet<Digest>,
+    /// Who was promised that changes are held back.
+    pub(crate) granted: Vec<Granted>,
+    /// Since when they are without a break, as far as the device's clock can tell.
+    pub(crate) held_since: Option<Moment>,
+}
+
+/// Somebody at the device was promised that changes are held back.
+#[derive(Debug, Clone)]
+pub(crate) struct Granted {
+    pub(crate) holder: String,
+    /// By the device's clock.
+    pub(crate) asked_at: Moment,
+    /// By the world's clock.
+    pub(crate) since: Moment,
+    pub(crate) until: Moment,
 }
 
 pub(crate) struct Machine {
@@ -148,6 +170,19 @@ impl Machine {
         self.urls.clear();
         self.stirring = false;
         std::mem::take(&mut self.under_way).into_values().collect()
+    }
+
+    /// Its clock jumps. What was promised until a time is only promised as long as that can be told.
+    pub(crate) fn set_clock(&mut self, now: Moment, offset: i64) {
+        let before = self.local(now);
+        self.offset = offset;
+        self.memory.held_since = None;
+        let after = self.local(now);
+        let is_set = before < CLOCK_SENSIBLE && after >= CLOCK_SENSIBLE;
+        if after > before {
+            // Only what was asked for without a clock is known not to be over.
+            self.memory.granted.retain(|granted| is_set && granted.asked_at < CLOCK_SENSIBLE);
+        }
     }
 
     /// What its clock says.

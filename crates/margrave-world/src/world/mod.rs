@@ -2,10 +2,12 @@
 //!
 //! One clock and one queue of happenings; nothing else decides what comes next. The parts: `shell.rs` is a device's
 //! loop around the core, `network.rs` carries requests and answers, `act.rs` what the engine is asked for,
-//! `incident.rs` what breaks at a time, `intent.rs` what operators want, `promise.rs` and `ending.rs` what must hold.
+//! `incident.rs` what breaks at a time, `intent.rs` and `timetable.rs` what operators want, `holder.rs` those at the device
+//! who want it later, `promise.rs`, `waiting.rs` and `ending.rs` what must hold.
 
 mod act;
 mod ending;
+mod holder;
 mod incident;
 mod intent;
 mod machine;
@@ -13,6 +15,8 @@ mod network;
 mod offline;
 mod promise;
 mod shell;
+mod timetable;
+mod waiting;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,6 +28,7 @@ use tempfile::TempDir;
 
 use crate::check::{Check, Violation};
 use crate::dice::Dice;
+use crate::engine::Hand;
 use crate::fault::Tally;
 use crate::plan::{Incident, Plan, Rates};
 use crate::sabotage::Sabotage;
@@ -40,6 +45,12 @@ const REST_WITHIN: Duration = Duration::from_secs(2 * 3600);
 /// Having come to rest, it has to stay so.
 const REST_LASTS: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_secs(20);
+/// The same where times were chosen or changes held back: until somebody lets go, then until a window opens, then until
+/// the device may tell of it.
+const REST_WITHIN_SCHEDULED: Duration = Duration::from_secs(16 * 3600);
+/// Who waits for longer is not looked at as often, and does not look as often.
+const LOOK_CLOSELY_FOR: Duration = Duration::from_secs(1200);
+const LOOK_LATER_EVERY: Duration = Duration::from_secs(120);
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
 
 /// What comes next, at a time.
@@ -59,6 +70,8 @@ pub(crate) enum Happening {
     Incident { device: usize, incident: Incident },
     ServerUp,
     Intent,
+    Timetable,
+    Holder { device: usize },
     Sweep,
 }
 
@@ -162,7 +175,9 @@ impl World {
         let server = Down::fresh(scratch.path(), seed)?.start(BEGINNING).await?;
         let mut machines = vec![];
         for at in 0..plan.devices {
-            machines.push(Machine::new(at, scratch.path(), plan.patient[at])?);
+            let mut machine = Machine::new(at, scratch.path(), plan.patient[at])?;
+            machine.settings.overrides.schedule = sabotage == Some(Sabotage::ChangesAnyway);
+            machines.push(machine);
         }
         Ok(World {
             now: BEGINNING,
@@ -222,12 +237,25 @@ impl World {
             let after = self.dice.millis(10, 3000);
             self.after(after, Happening::Boot { device });
         }
-        let Plan { acts, incidents, .. } = self.plan.clone();
+        let Plan { acts, timetables, holders, incidents, .. } = self.plan.clone();
         for at in acts {
             self.after(at, Happening::Intent);
         }
+        for at in timetables {
+            self.after(at, Happening::Timetable);
+        }
+        for (at, device) in holders {
+            self.after(at, Happening::Holder { device });
+        }
         for (at, device, incident) in incidents {
             self.after(at, Happening::Incident { device, incident });
+        }
+        if self.sabotage == Some(Sabotage::RepairsAnyway) {
+            // So that it shows soon.
+            for minute in (2..20).step_by(2) {
+                let incident = Incident::Hand(Hand::Add, 0);
+                self.after(Duration::from_secs(minute * 60), Happening::Incident { device: 0, incident });
+            }
         }
         self.after(self.sweep_every, Happening::Sweep);
         Ok(())
@@ -256,33 +284,53 @@ impl World {
         for device in 0..self.machines.len() {
             self.relieve(device);
         }
-        let is_bad = |what: &Happening| matches!(what, Happening::Incident { .. } | Happening::Intent);
+        let is_bad = |what: &Happening| {
+            let people = matches!(what, Happening::Intent | Happening::Timetable | Happening::Holder { .. });
+            people || matches!(what, Happening::Incident { .. })
+        };
         let rest: Vec<_> = self.queue.drain().filter(|Reverse(next)| !is_bad(&next.what)).collect();
         self.queue = rest.into();
         if self.server.is_none() {
             self.server_up().await?;
         }
-        Ok(())
+        self.find_time();
+        self.let_repair().await
     }
 
     /// Waits for everything to be as it should, and to stay so.
     pub(crate) async fn rest(&mut self) -> Result<(), Violation> {
-        let deadline = self.now.after(REST_WITHIN);
-        let mut settled_since: Option<Moment> = None;
+        let began = self.now;
+        let is_timeless = self.plan.timetables.is_empty() && self.plan.holders.is_empty();
+        let deadline = began.after(if is_timeless { REST_WITHIN } else { REST_WITHIN_SCHEDULED });
+        // Each for itself: what can never be well is tried again and again, and hours differ.
+        let mut settled_since: Vec<Option<Moment>> = vec![None; self.machines.len()];
+        let mut rested = vec![false; self.machines.len()];
         loop {
-            let next = self.now.after(LOOK_EVERY);
+            let closely = self.now.since(began) < LOOK_CLOSELY_FOR;
+            if !closely {
+                // Hours pass here; what happens to containers is heard of at once all the same.
+                self.machines
+                    .iter_mut()
+                    .for_each(|machine| machine.settings.observe_every = LOOK_LATER_EVERY);
+            }
+            let next = self.now.after(if closely { LOOK_EVERY } else { LOOK_LATER_EVERY });
             self.run_until(next).await?;
-            match self.settled().await {
-                Ok(()) => {
-                    let since = *settled_since.get_or_insert(self.now);
-                    if self.now.since(since) >= REST_LASTS {
-                        self.tell(None, "at rest");
-                        return Ok(());
+            let mut all_settled = true;
+            for at in 0..self.machines.len() {
+                match self.one_settled(at).await {
+                    Ok(()) => {
+                        let since = *settled_since[at].get_or_insert(self.now);
+                        rested[at] |= self.now.since(since) >= REST_LASTS;
                     }
+                    Err(violation) if self.now >= deadline && !(rested[at] && !is_timeless) => {
+                        return Err(violation);
+                    }
+                    Err(_) => all_settled = false,
                 }
-                Err(violation) if self.now >= deadline => return Err(violation),
-                // What is bad may be tried again and again; the rest has been well in the meantime.
-                Err(_) => {}
+            }
+            if rested.iter().all(|rested| *rested) && (all_settled || !is_timeless) {
+                self.tell(None, "at rest");
+                return Ok(());
             }
         }
     }
@@ -338,11 +386,15 @@ impl World {
                 Ok(())
             }
             Happening::Intent => self.intend().await,
+            Happening::Timetable => self.choose_times().await,
+            Happening::Holder { device } => self.hold_or_release(device),
             Happening::Sweep => {
                 if let Some(server) = &self.server {
                     server.fleet.flush_contacts().await.map_err(broken)?;
                     server.fleet.sweep().await.map_err(broken)?;
                     self.after_server().await?;
+                    self.check_gone().await?;
+                    self.forget().await?;
                 }
                 self.after(self.sweep_every, Happening::Sweep);
                 Ok(())

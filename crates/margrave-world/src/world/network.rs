@@ -10,8 +10,10 @@ use http::{HeaderValue, StatusCode, header};
 use margrave_core::device::{Action, Event, Polled, Trouble};
 use margrave_core::digest::Digest;
 use margrave_core::manifest::Manifest;
+use margrave_core::schedule::Schedule;
 use margrave_wire::g2;
 
+use super::shell::misread;
 use super::{Happening, Hold, Leg, World, broken};
 use crate::check::Violation;
 use crate::fault::Fault;
@@ -145,6 +147,9 @@ impl World {
 
     /// An answer goes back.
     fn reply(&mut self, leg: Leg, mut reply: Reply, is_poll: bool) -> Result<(), Violation> {
+        if self.sabotage == Some(Sabotage::ServerFails) && self.dice.hit(0.01) {
+            reply.status = StatusCode::INTERNAL_SERVER_ERROR;
+        }
         if reply.status.is_server_error() {
             return Err(broken(format!("answered {}: {:?}", reply.status, reply.body)));
         }
@@ -212,7 +217,10 @@ impl World {
                 let digest = Digest::of(&machine.own.body);
                 Event::CapabilitiesSent(accepted(&reply).map(|()| digest))
             }
-            Action::Poll { held, .. } => Event::Polled(read_poll(&reply, *held, &mut machine.urls)),
+            Action::Poll { held, .. } => {
+                let polled = read_poll(&reply, *held, &mut machine.urls);
+                Event::Polled(polled.map(|polled| overheard(self.sabotage, polled)))
+            }
             Action::Fetch(_) => {
                 let mut fetch = doing.fetch.take().unwrap_or_else(|| unreachable!("a fetch has its plan"));
                 match fetch.take(&reply) {
@@ -224,9 +232,10 @@ impl World {
                             return Ok(());
                         }
                         None => {
+                            let sabotage = self.sabotage;
                             let read = |(id, document)| {
                                 let reading = machine.own.read(Some(id), &document);
-                                (document, reading)
+                                (document, reading.map(|said| misread(sabotage, said)))
                             };
                             Event::Fetched(Ok(fetch.got().into_iter().map(read).collect()))
                         }
@@ -276,6 +285,17 @@ impl World {
             }
             _ => event,
         }
+    }
+}
+
+/// A deliberate bug: that drift is to be left is not understood.
+fn overheard(sabotage: Option<Sabotage>, polled: Polled) -> Polled {
+    match polled {
+        Polled::Manifest { manifest, body, held_open } if sabotage == Some(Sabotage::RepairsAnyway) => {
+            let schedule = Schedule { leaves_drift: false, ..manifest.schedule().clone() };
+            Polled::Manifest { manifest: manifest.with_schedule(schedule), body, held_open }
+        }
+        other => other,
     }
 }
 

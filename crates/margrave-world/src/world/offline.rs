@@ -48,6 +48,8 @@ impl World {
             devices: DEVICES,
             life: Duration::ZERO,
             acts: vec![],
+            timetables: vec![],
+            holders: vec![],
             rates: Rates::default(),
             incidents: vec![],
             patient: vec![true, false],

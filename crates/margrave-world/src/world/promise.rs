@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::device::Order;
 use margrave_core::digest::{Digest, Document};
-use margrave_core::lifecycle::State;
+use margrave_core::lifecycle::{STATES, State};
 use margrave_core::report::Report;
 use margrave_core::rollback::When;
+use margrave_core::schedule::Schedule;
 use margrave_wire::g2;
 
 use super::shell::short;
@@ -23,6 +24,8 @@ pub(crate) struct Published {
     /// The fingerprints of everything that was in a published document.
     pub(crate) orders: BTreeSet<Digest>,
     pub(crate) documents: BTreeMap<Digest, Facts>,
+    /// When to talk and to change, by the digest of the manifest that says so.
+    pub(crate) schedules: BTreeMap<Digest, Schedule>,
 }
 
 /// What is known of a document that no device is told.
@@ -46,6 +49,7 @@ impl World {
             published.newest = Some(live.digest);
             published.manifests.insert(live.digest, live.version);
             let listing = g2::manifest::read(&live.body).map_err(broken)?;
+            published.schedules.insert(live.digest, listing.manifest.schedule().clone());
             let version = live.version;
             let entries = listing.manifest.entries().len();
             self.story.tell(
@@ -76,6 +80,7 @@ impl World {
 
     /// Asked after everything that a device took in.
     pub(super) fn after_absorbing(&mut self, at: usize) -> Result<(), Violation> {
+        let saves = self.told(at).saver;
         let machine = &mut self.machines[at];
         let memory = &mut machine.memory;
         let name = machine.name.clone();
@@ -87,17 +92,34 @@ impl World {
             }
         }
         let mut lines = vec![];
+        let mut removals = vec![];
         for report in &fresh {
             let Some(detail) = &report.detail else { continue };
             memory.sequence = memory.sequence.max(detail.sequence);
             memory.made.insert(Digest::of(&g2::status::write(report)));
             memory.newest.entry(report.assignment).or_default().push(detail.sequence);
             let before = memory.told.insert(report.assignment, detail.state);
+            let goes = match detail.state {
+                State::Deleting => before != Some(State::Deleting),
+                // It says of what it never had that it is not here.
+                State::Deleted => !matches!(before, None | Some(State::Deleting | State::Deleted)),
+                _ => false,
+            };
+            removals.extend(goes.then_some(report.assignment));
+            if matches!(detail.state, State::Deleted | State::Pending) {
+                memory.begun.remove(&report.assignment);
+            }
             let legal = match before {
                 None => true,
                 Some(before) if before == detail.state => true,
                 // It came back: a new life.
                 Some(State::Deleted) => detail.state == State::Pending,
+                // Who saves data only tells where it got to.
+                Some(before) if saves => {
+                    let step = |next: &State| before.may_become(*next) && next.may_become(detail.state);
+                    let came_back = before == State::Deleting && detail.state == State::Pending;
+                    before.may_become(detail.state) || STATES.iter().any(step) || came_back
+                }
                 Some(before) => before.may_become(detail.state),
             };
             let id = short(report.assignment);
@@ -153,7 +175,10 @@ impl World {
         for line in lines {
             self.tell(Some(at), line);
         }
-        Ok(())
+        for id in removals {
+            self.check_removal(at, id)?;
+        }
+        self.check_holds(at)
     }
 
     /// Asked after everything that the engine did because the agent wanted it; `touched` are containers that were
@@ -214,6 +239,33 @@ impl World {
         Ok(())
     }
 
+    /// Asked after the server has tidied up: what a device has is not gone.
+    async fn gone(&self, at: usize) -> Result<(), Violation> {
+        let machine = &self.machines[at];
+        let Some(server) = self.server.as_ref().filter(|_| machine.is_up() && self.pasts == 0) else {
+            return Ok(());
+        };
+        let records = server.picture(&machine.client).await.map_err(broken)?;
+        let is_there = |state: State| !matches!(state, State::Deleting | State::Deleted);
+        let mut there =
+            machine.device.assignments().iter().filter(|(_, assignment)| is_there(assignment.state));
+        match there.find(|(id, _)| records.iter().all(|record| record.id != **id)) {
+            Some((id, assignment)) => {
+                let what =
+                    format!("{} is {}, and the server says that it is gone", short(*id), assignment.state);
+                Err(Violation::of(Check::PictureIsTheDevices, &machine.name, what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn check_gone(&self) -> Result<(), Violation> {
+        for at in 0..self.machines.len() {
+            self.gone(at).await?;
+        }
+        Ok(())
+    }
+
     /// Asked after every report that reached the server.
     pub(super) async fn check_picture(&mut self, at: usize) -> Result<(), Violation> {
         let Some(server) = &self.server else { return Ok(()) };
@@ -233,10 +285,11 @@ impl World {
                     format!("{id}: the server shows #{}, which the device never said", detail.sequence);
                 return Err(Violation::of(Check::PictureIsTheDevices, &machine.name, what));
             }
-            let shows = (observed.report.adopted_version, detail.sequence);
+            let shows = (observed.report.adopted_version, detail.life.unwrap_or(0), detail.sequence);
             let before = memory.pictured.insert(record.id, shows);
             if before.is_some_and(|before| before > shows) {
-                let what = format!("{id}: the server showed {before:?} and now {shows:?} (version, number)");
+                let what =
+                    format!("{id}: the server showed {before:?} and now {shows:?} (version, life, number)");
                 return Err(Violation::of(Check::PictureNeverMovesBack, &machine.name, what));
             }
         }

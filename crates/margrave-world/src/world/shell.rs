@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use margrave_core::device::{Action, Device, Event, Trouble};
 use margrave_core::digest::{Digest, Document};
+use margrave_core::lifecycle::Reported;
+use margrave_core::moment::Moment;
 use margrave_core::report::FailureCode;
+use margrave_core::rollback::When;
+use margrave_core::workload::Workload;
 
 use super::machine::{Doing, Fate};
 use super::{Happening, World, broken};
@@ -28,15 +32,17 @@ pub(super) enum Written {
 impl World {
     /// The agent starts, with nothing but what is on disk.
     pub(super) fn boot(&mut self, at: usize) -> Result<(), Violation> {
+        let sabotage = self.sabotage;
         let machine = &mut self.machines[at];
         if machine.is_up() {
             return Ok(());
         }
         let durable = machine.disk.durable.clone();
         let mut device = machine.disk.reopen().map_err(broken)?;
-        match self.sabotage {
+        match sabotage {
             Some(Sabotage::LedgerForgets) => device = machine.disk.earlier().or(device),
             Some(Sabotage::StateSkips) => device = device.map(skipped),
+            Some(Sabotage::HoldsForgotten) => device = device.map(|device| without(device, "holds")),
             _ => {}
         }
         let device = device.unwrap_or_else(Device::blank);
@@ -59,7 +65,8 @@ impl World {
         let mut readings = vec![];
         for digest in device.documents() {
             if let Some(document) = machine.disk.read(&digest).map_err(broken)? {
-                readings.push((digest, machine.own.read(None, &document)));
+                readings
+                    .push((digest, machine.own.read(None, &document).map(|said| misread(sabotage, said))));
             }
         }
         let capabilities = Digest::of(&machine.own.body);
@@ -79,8 +86,10 @@ impl World {
         loop {
             let now = self.machines[at].local(self.now);
             let machine = &self.machines[at];
-            let next = catch_unwind(AssertUnwindSafe(|| machine.device.next(&machine.settings, now)))
-                .map_err(|panic| panicked(&machine.name, &panic))?;
+            let next = catch_unwind(AssertUnwindSafe(|| {
+                self.talk_anyway(at, now).or_else(|| machine.device.next(&machine.settings, now))
+            }))
+            .map_err(|panic| panicked(&machine.name, &panic))?;
             let Some(action) = next else {
                 match self.cancel_obsolete(at)? {
                     true if self.machines[at].is_up() => continue,
@@ -99,6 +108,7 @@ impl World {
                     Written::Died => return Ok(()),
                 }
             }
+            self.check_beginning(at, &action)?;
             if self.dies(at) {
                 self.kill(at, "before it acted");
                 return Ok(());
@@ -146,6 +156,7 @@ impl World {
             fetch: None,
             fate: Fate::Honest,
             warm_up: Duration::ZERO,
+            version: machine.memory.version,
         };
         machine.under_way.insert(ticket, doing);
         let line = format!("begins {}", name(&action));
@@ -173,7 +184,12 @@ impl World {
             }
             Action::Send(report) => {
                 let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
-                if self.sabotage == Some(Sabotage::DropsReports) && self.dice.hit(0.3) {
+                let drops = match self.sabotage {
+                    Some(Sabotage::DropsReports) => self.dice.hit(0.3),
+                    Some(Sabotage::DropsDeaths) => report.state == Reported::Removed,
+                    _ => false,
+                };
+                if drops {
                     self.end_soon(at, ticket, Event::Sent { sequence, result: Ok(()) });
                 } else {
                     self.send(at, ticket, Ask::report(&report));
@@ -234,7 +250,19 @@ impl World {
         if let Some(shown) = shown {
             self.tell(Some(at), shown);
         }
+        self.prolong(at);
         self.after_absorbing(at)
+    }
+
+    /// A deliberate bug: whether it may talk is not asked.
+    fn talk_anyway(&self, at: usize, now: Moment) -> Option<Action> {
+        if self.sabotage != Some(Sabotage::TalksAnyway) {
+            return None;
+        }
+        let machine = &self.machines[at];
+        let mut settings = machine.settings.clone();
+        settings.overrides.schedule = true;
+        machine.device.next(&settings, now).filter(|action| matches!(action, Action::Poll { .. }))
     }
 
     pub(super) fn commit(&mut self, at: usize) -> Result<Written, Violation> {
@@ -286,6 +314,23 @@ fn skipped(device: Device) -> Device {
     let Ok(text) = serde_json::to_string(&device) else { return device };
     let text = text.replacen(r#""state":"INSTALLED""#, r#""state":"ROLLINGBACK""#, 1);
     serde_json::from_str(&text).unwrap_or(device)
+}
+
+/// A deliberate bug: what a document says, without any way back.
+pub(super) fn misread(sabotage: Option<Sabotage>, mut said: Workload) -> Workload {
+    if sabotage == Some(Sabotage::NeverGoesBack) {
+        said.hints.rollback.when = When::Never;
+    }
+    said
+}
+
+/// A device whose memory lacks something.
+fn without(device: Device, field: &str) -> Device {
+    let Ok(mut memory) = serde_json::to_value(&device) else { return device };
+    if let Some(fields) = memory.as_object_mut() {
+        fields.remove(field);
+    }
+    serde_json::from_value(memory).unwrap_or(device)
 }
 
 fn panicked(device: &margrave_core::id::DeviceId, panic: &Box<dyn std::any::Any + Send>) -> Violation {

@@ -2,6 +2,7 @@
 
 mod asking;
 mod going_back;
+mod holding;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -529,6 +530,28 @@ fn a_newer_document_makes_work_on_the_older_one_obsolete() {
         world.step();
     }
     assert!(world.device.obsolete(&apply));
+}
+
+#[test]
+fn a_memory_that_was_lost_lives_anew_and_says_so() {
+    let lives = |world: &World| {
+        let detail = |report: &Report| report.detail.as_ref().unwrap().life;
+        world.reports.iter().map(detail).collect::<BTreeSet<_>>()
+    };
+    let mut world = World::new(5);
+    world.rest();
+    for value in ["a", "b"] {
+        world.publish(vec![workload(1, &["web"], value)]);
+        world.run_until_converged();
+        world.boot();
+    }
+    assert_eq!(lives(&world), BTreeSet::from([Some(1)]));
+    world.reports.clear();
+    world.device = Device::blank();
+    world.commit();
+    world.boot();
+    world.run_until_converged();
+    assert_eq!(lives(&world), BTreeSet::from([Some(3)]));
 }
 
 /// Migration from signed requests, section 6, step 5.

@@ -5,21 +5,21 @@ use std::time::Duration;
 use super::*;
 use crate::schedule::{Poll, Schedule};
 
-const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
-fn minutes(count: u64) -> Duration {
+pub(super) fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
 }
 
 /// A Monday of November 2026, half past nine in the morning.
-const MONDAY: Moment = Moment(1_794_821_400_000);
+pub(super) const MONDAY: Moment = Moment(1_794_821_400_000);
 
-fn spans<T: std::str::FromStr<Err: std::fmt::Debug>>(texts: &[&str]) -> Vec<T> {
+pub(super) fn spans<T: std::str::FromStr<Err: std::fmt::Debug>>(texts: &[&str]) -> Vec<T> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
 impl World {
-    fn scheduled(schedule: Schedule) -> World {
+    pub(super) fn scheduled(schedule: Schedule) -> World {
         let mut world = World::new(11);
         world.now = MONDAY;
         world.publish(vec![workload(1, &["db", "web"], "a")]);
@@ -29,21 +29,21 @@ impl World {
         world
     }
 
-    fn set(&mut self, schedule: Schedule) {
+    pub(super) fn set(&mut self, schedule: Schedule) {
         let entries = self.manifest.entries().to_vec();
         let next = Manifest::new(self.manifest.version() + 1, self.manifest.bundle(), entries).unwrap();
         self.manifest = next.with_schedule(schedule);
     }
 
     /// What operators want now, by the same schedule.
-    fn want(&mut self, workloads: Vec<Workload>) {
+    pub(super) fn want(&mut self, workloads: Vec<Workload>) {
         let schedule = self.manifest.schedule().clone();
         self.publish(workloads);
         self.manifest = self.manifest.clone().with_schedule(schedule);
     }
 
     /// Lives until then, and says what it did to the runtime and the server, in order.
-    fn live_until(&mut self, end: Moment) -> Vec<String> {
+    pub(super) fn live_until(&mut self, end: Moment) -> Vec<String> {
         let mut did = vec![];
         while self.now < end {
             while let Some(action) = self.device.next(&self.settings, self.now) {
@@ -64,26 +64,26 @@ impl World {
         did
     }
 
-    fn hold(&mut self, holder: &str, length: Duration) -> Result<(), HoldRefused> {
+    pub(super) fn hold(&mut self, holder: &str, length: Duration) -> Result<(), HoldRefused> {
         let hold = self.device.hold(holder, "a batch runs", length, self.now)?;
         self.absorb(Event::Held(hold));
         self.commit();
         Ok(())
     }
 
-    fn waiting(&self, n: u8) -> Option<&str> {
+    pub(super) fn waiting(&self, n: u8) -> Option<&str> {
         self.device.assignments()[&id(n)].waiting.as_deref()
     }
 }
 
-fn touches(did: &[String]) -> Vec<&str> {
+pub(super) fn touches(did: &[String]) -> Vec<&str> {
     did.iter()
         .map(String::as_str)
         .filter(|did| did.starts_with("apply") || did.starts_with("remove"))
         .collect()
 }
 
-fn talks(did: &[String]) -> Vec<&str> {
+pub(super) fn talks(did: &[String]) -> Vec<&str> {
     did.iter().map(String::as_str).filter(|did| *did != "look").collect()
 }
 
@@ -472,7 +472,7 @@ fn what_runs_is_mended_while_something_newer_waits() {
 }
 
 /// Until the first component of an update is asked for.
-fn fetching(world: &mut World) -> Order {
+pub(super) fn fetching(world: &mut World) -> Order {
     loop {
         match world.device.next(&world.settings, world.now) {
             Some(Action::Prefetch(order)) => {

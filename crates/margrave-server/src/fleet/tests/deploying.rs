@@ -522,6 +522,7 @@ async fn a_device_with_another_manifest_of_the_same_number_gets_one_above_it() {
             next_try: None,
             reason: None,
             waiting: None,
+            life: None,
         }),
         signed_at: None,
     };
@@ -559,4 +560,27 @@ async fn a_removal_of_what_the_device_never_had_ends_once_it_holds_the_manifest_
     world.pass(7200);
     world.fleet.sweep().await.unwrap();
     assert_eq!(shown().await, 1);
+}
+
+#[tokio::test]
+async fn a_removal_that_has_to_wait_is_waited_for_and_an_old_failure_is_no_word_about_it() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    for application in ["waits", "failed"] {
+        world.put(application, on(&["line-1"])).await.unwrap();
+    }
+    world.report("failed", "line-1", State::Failed).await;
+    world.report("waits", "line-1", State::Installed).await;
+    for application in ["waits", "failed"] {
+        world.fleet.remove_deployment(&ann(), &name(application), None).await.unwrap();
+    }
+    let says = |report: &mut Report| {
+        report.detail.as_mut().unwrap().waiting = Some("waits for the maintenance window".to_owned());
+    };
+    world.report_with("waits", "line-1", State::Installed, says).await;
+    world.fleet.client_holds(&client("line-1"), world.version("line-1"));
+    world.pass(7200);
+    world.fleet.sweep().await.unwrap();
+    let shown = world.fleet.device(&device("line-1")).await.unwrap().assignments;
+    assert_eq!(shown.iter().map(|shown| shown.deployment.as_str()).collect::<Vec<_>>(), ["waits"]);
 }

@@ -309,6 +309,7 @@ impl World {
                 next_try: None,
                 reason: None,
                 waiting: None,
+                life: None,
             }),
             signed_at: None,
         };

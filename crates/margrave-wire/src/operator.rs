@@ -73,7 +73,20 @@ pub struct Device {
     /// When it talks and changes, where that is not as usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleBody>,
+    /// Who holds changes back at the device, the longest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<Hold>,
     pub assignments: Vec<Assignment>,
+}
+
+/// Somebody at a device, or an application on it, holds changes back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hold {
+    pub holder: String,
+    pub reason: String,
+    pub since: String,
+    pub until: String,
 }
 
 /// One deployment on one device.

@@ -36,7 +36,7 @@ use crate::workload::Workload;
 
 pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
 pub use assignment::{Ahead, Assignment, GivenUp, Progress};
-pub use hold::{HOLD_MAX_USUAL, Hold, HoldRefused};
+pub use hold::{HOLD_MAX_USUAL, HOLDS_MAX, Hold, HoldRefused};
 pub use order::{Health, Observation, Order};
 pub use outbox::Outbox;
 pub use verify::{Missing, Verified};

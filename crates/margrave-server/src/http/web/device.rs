@@ -205,8 +205,12 @@ struct Fact {
     text: String,
 }
 
-/// When it talks and changes, where that is not as usual, and what was set on the device itself.
+/// Who holds changes back, when it talks and changes, where that is not as usual, and what was set on the device itself.
 fn schedule_facts(device: &operator::Device) -> Vec<Fact> {
+    let held = device.holds.iter().map(|operator::Hold { holder, reason, until, .. }| Fact {
+        name: "Held back",
+        text: format!("by {holder} until {until}: {reason}"),
+    });
     let told = device.schedule.iter().flat_map(|schedule| schedule.words());
     let told = told.map(|text| Fact { name: "Schedule", text });
     let own = device
@@ -214,7 +218,9 @@ fn schedule_facts(device: &operator::Device) -> Vec<Fact> {
         .iter()
         .filter_map(|body| body.pointer("/x-margrave-extensions/overrides")?.as_array());
     let own = own.flatten().filter_map(|words| words.as_str());
-    told.chain(own.map(|text| Fact { name: "Set on it", text: text.to_owned() })).collect()
+    held.chain(told)
+        .chain(own.map(|text| Fact { name: "Set on it", text: text.to_owned() }))
+        .collect()
 }
 
 /// An assignment with its components, as it stands on a device's page.

@@ -469,6 +469,7 @@ impl Agent {
         live.trouble = trouble.map(str::to_owned);
         live.identity_notice = way.notice();
         live.overrides = self.own.capabilities.overrides.clone();
+        live.remarks = self.runtime.remarks();
         live.silent_until = match self.device.network(&self.settings, clock::now()) {
             Gate::Closed(opens) => opens,
             Gate::Open(_) => None,

@@ -34,6 +34,7 @@ use super::health;
 use super::images::{ImagePolicy, Images};
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
 use super::own_container::Sight;
+use super::pins::Remembered;
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{
@@ -95,6 +96,8 @@ pub struct ComposeRuntime {
     pub(super) images: Images,
     /// When images were last looked through.
     pub(super) images_swept: Mutex<Option<Instant>>,
+    /// What a person should know about what was seen last.
+    pub(super) remarks: std::sync::Mutex<Vec<String>>,
     /// Held by whoever has an archive or images that no project claims yet, so that they are not swept away.
     pub(super) fetching: RwLock<()>,
 }
@@ -113,6 +116,7 @@ impl ComposeRuntime {
             components,
             engine: Mutex::default(),
             compose: Mutex::default(),
+            remarks: Default::default(),
             fetching: RwLock::default(),
         })
     }
@@ -250,8 +254,9 @@ impl ComposeRuntime {
         }
         let _fetching = self.fetching.read().await;
         self.claim(order, &prepared)?;
-        for service in prepared.model.services.values() {
-            self.fetch_image(&prepared.engine, service).await?;
+        let remembered = Remembered::of(&prepared.directory, order.fingerprint());
+        for (name, service) in &mut prepared.model.services {
+            self.provide_image(&prepared.engine, name, service, &remembered).await?;
         }
         Ok(prepared)
     }
@@ -282,7 +287,8 @@ impl ComposeRuntime {
         let _fetching = self.fetching.read().await;
         match self.components.fetch(order).await {
             Ok(archive) => {
-                let fetched = Fetched { fingerprint, archive, images: BTreeSet::new() };
+                let (images, image_ids) = Default::default();
+                let fetched = Fetched { fingerprint, archive, images, image_ids };
                 let written = directory.write_fetched(&fetched);
                 written.map_err(|error| disk("What was fetched could not be noted", error))?;
                 Ok(archive)
@@ -303,7 +309,8 @@ impl ComposeRuntime {
     /// Notes what the order needs, so that nothing of it is swept away before it runs.
     fn claim(&self, order: &Order, prepared: &Prepared) -> Result<(), Failure> {
         let images = prepared.model.services.values().map(|service| service.image.clone()).collect();
-        let needed = Fetched { fingerprint: order.fingerprint(), archive: prepared.archive, images };
+        let (fingerprint, archive, image_ids) = (order.fingerprint(), prepared.archive, Default::default());
+        let needed = Fetched { fingerprint, archive, images, image_ids };
         let runs = prepared.directory.record().is_some_and(|record| record.fingerprint == needed.fingerprint);
         if runs || prepared.directory.fetched().as_ref() == Some(&needed) {
             return Ok(());
@@ -325,7 +332,11 @@ impl ComposeRuntime {
         Model::read(&finished.output, &prepared.files, &prepared.directory.mounts())
     }
 
-    async fn fetch_image(&self, engine: &Engine, service: &super::model::Service) -> Result<(), Failure> {
+    pub(super) async fn fetch_image(
+        &self,
+        engine: &Engine,
+        service: &super::model::Service,
+    ) -> Result<(), Failure> {
         let image = &service.image;
         let here = engine.has_image(image).await?;
         match service.pull {
@@ -450,6 +461,8 @@ impl ComposeRuntime {
             hash: None,
             adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
             image: Some(service.image.clone()),
+            image_id: service.image_id.clone(),
+            image_note: service.note,
         };
         let services = &prepared.model.services;
         let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
@@ -714,5 +727,9 @@ impl Runtime for ComposeRuntime {
                 Err(failure) => failure.code == FailureCode::RuntimeUnreachable,
             }
         })
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        self.remarks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 }

@@ -99,6 +99,21 @@ pub(super) struct Service {
     /// The image's name.
     #[serde(default)]
     pub image: Option<String>,
+    /// The image itself; `None` is of an older agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_note: Option<ImageNote>,
+}
+
+/// What became of the image that a service was first healthy with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ImageNote {
+    /// Its name was given to another one, and it is used by its id.
+    Pinned,
+    /// It was gone, and its name gave another one.
+    Replaced,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -115,6 +130,9 @@ pub(super) struct Fetched {
     /// The images that it needs, by name.
     #[serde(default)]
     pub images: BTreeSet<String>,
+    /// The images that it was healthy with, by service.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub image_ids: BTreeMap<String, String>,
 }
 
 /// How many versions back can be gone without a network: the last good one, and those that were healthy since then but
@@ -130,6 +148,7 @@ impl Record {
             fingerprint: self.fingerprint,
             archive: self.archive,
             images: self.images(),
+            image_ids: self.image_ids(),
         });
         let mut kept: Vec<Fetched> = Vec::new();
         for fetched in this.into_iter().chain(self.before) {
@@ -146,11 +165,33 @@ impl Record {
         self.services.values().filter_map(|service| service.image.clone()).collect()
     }
 
+    fn image_ids(&self) -> BTreeMap<String, String> {
+        let known = |(name, service): (&String, &Service)| Some((name.clone(), service.image_id.clone()?));
+        self.services.iter().filter_map(known).collect()
+    }
+
     /// The archive of an order that was healthy here, now or before.
     pub(super) fn archive_of(&self, fingerprint: Digest) -> Option<Digest> {
-        let now = (self.fingerprint == fingerprint && self.stage == Stage::Settled).then_some(self.archive);
-        let then = self.before.iter().find(|fetched| fetched.fingerprint == fingerprint);
-        now.or(then.map(|fetched| fetched.archive))
+        if self.is_settled_as(fingerprint) {
+            return Some(self.archive);
+        }
+        self.before_as(fingerprint).map(|fetched| fetched.archive)
+    }
+
+    /// The images of an order that was healthy here, now or before, by service.
+    pub(super) fn image_ids_of(&self, fingerprint: Digest) -> Option<BTreeMap<String, String>> {
+        if self.is_settled_as(fingerprint) {
+            return Some(self.image_ids());
+        }
+        self.before_as(fingerprint).map(|fetched| fetched.image_ids.clone())
+    }
+
+    fn is_settled_as(&self, fingerprint: Digest) -> bool {
+        self.fingerprint == fingerprint && self.stage == Stage::Settled
+    }
+
+    fn before_as(&self, fingerprint: Digest) -> Option<&Fetched> {
+        self.before.iter().find(|fetched| fetched.fingerprint == fingerprint)
     }
 }
 
@@ -460,6 +501,8 @@ mod tests {
                     hash: Some("abc".into()),
                     adjustable: None,
                     image: Some("web:1".into()),
+                    image_id: Some("abcd".into()),
+                    image_note: None,
                 },
             )]),
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
@@ -547,6 +590,7 @@ mod tests {
             fingerprint: record().fingerprint,
             archive: record().archive,
             images: ["web:1".to_owned()].into(),
+            image_ids: BTreeMap::from([("web".into(), "abcd".into())]),
         }
     }
 

@@ -17,7 +17,11 @@ use super::engine::Engine;
 use super::health;
 use super::images::{FORMER_KEPT_FOR, ImagePolicy, SWEEP_EVERY};
 use super::model::LABEL_AGENT;
+use super::pins;
 use super::project::{Fetched, ProjectDirectory, Record, Stage};
+
+/// More than a person reads.
+const REMARKS_MAX: usize = 100;
 
 impl ComposeRuntime {
     /// Everything of ours that is there.
@@ -36,6 +40,9 @@ impl ComposeRuntime {
             by_project.entry(container.project.clone()).or_default().push(container);
         }
         let mut observations = Vec::new();
+        let remarks =
+            recorded.iter().flat_map(|(record, _)| pins::remarks(record)).take(REMARKS_MAX).collect();
+        *self.remarks.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = remarks;
         for (record, directory) in recorded {
             let containers = by_project.remove(directory.name()).unwrap_or_default();
             let record = self.explain_endings(&engine, &directory, record, &containers).await?;

@@ -476,7 +476,8 @@ impl Agent {
         };
         way.set_silent_until(live.silent_until);
         live.runtime_trouble = self.device.runtime_trouble().map(|failure| failure.message.clone());
-        live.bytes_written = self.ledger.bytes_written() + self.blobs.bytes_written();
+        live.bytes_written =
+            self.ledger.bytes_written() + self.blobs.bytes_written() + self.runtime.bytes_written();
         let traffic = upstream.traffic();
         live.bytes_sent = traffic.sent;
         live.bytes_received = traffic.received;

@@ -33,6 +33,7 @@ pub struct Live {
     pub remarks: Vec<String>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// To its own memory, and for what runs: documents, archives, records.
     pub bytes_written: u64,
 }
 

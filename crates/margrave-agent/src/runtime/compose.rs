@@ -37,9 +37,8 @@ use super::own_container::Sight;
 use super::pins::Remembered;
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
-use super::project::{
-    Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage, write_durably,
-};
+use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
+use super::written::Written;
 use super::{Pending, Runtime, start_time_max, stuck};
 use crate::registry_login::RegistryLogin;
 
@@ -94,6 +93,7 @@ pub struct ComposeRuntime {
     engine: Mutex<Option<(Engine, Sight)>>,
     compose: Mutex<Option<Compose>>,
     pub(super) images: Images,
+    pub(super) written: Written,
     /// When images were last looked through.
     pub(super) images_swept: Mutex<Option<Instant>>,
     /// What a person should know about what was seen last.
@@ -110,7 +110,8 @@ impl ComposeRuntime {
         // Compose and the engine are given absolute paths, and must see the same ones after a restart.
         settings.data = settings.data.canonicalize().map_err(making)?;
         Ok(ComposeRuntime {
-            images: Images::open(&settings.data.join("compose")),
+            images: Images::open(&settings.data.join("compose"), components.written()),
+            written: components.written().clone(),
             images_swept: Mutex::default(),
             settings,
             components,
@@ -189,7 +190,7 @@ impl ComposeRuntime {
             if std::fs::read(&file).is_ok_and(|have| have == wanted.as_bytes()) {
                 return Ok(());
             }
-            write_durably(&file, wanted.as_bytes())
+            self.written.durably(&file, wanted.as_bytes())
         };
         write().map_err(|error| disk("The configuration for Compose could not be written", error))?;
         Ok(Surroundings {
@@ -223,7 +224,7 @@ impl ComposeRuntime {
         let (engine, sight) = self.engine_and_sight().await?;
         let compose = self.compose(&engine).await?;
         let project = ProjectName::of(order.assignment, &order.component);
-        let directory = ProjectDirectory::new(&self.projects(), &project);
+        let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
         directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         let lock = self.lock(&directory).await?;
         let archive = self.archive(order, &directory).await?;
@@ -427,7 +428,7 @@ impl ComposeRuntime {
     /// Whether there is nothing to do; asks nobody but the engine.
     async fn runs_as_ordered(&self, order: &Order) -> Result<bool, Failure> {
         let project = ProjectName::of(order.assignment, &order.component);
-        let Some(record) = ProjectDirectory::new(&self.projects(), &project).record() else {
+        let Some(record) = ProjectDirectory::new(&self.projects(), &project, &self.written).record() else {
             return Ok(false);
         };
         if record.fingerprint != order.fingerprint() || record.stage != Stage::Settled {
@@ -451,7 +452,7 @@ impl ComposeRuntime {
             for mount in prepared.model.moved_mounts() {
                 std::fs::create_dir_all(mount)?;
             }
-            write_durably(&prepared.directory.override_file(), &overlay)
+            self.written.durably(&prepared.directory.override_file(), &overlay)
         };
         write().map_err(|error| disk("The component's override file could not be written", error))?;
         // What was noted of the same order still tells what hands did, should this try be cut off.
@@ -565,7 +566,7 @@ impl ComposeRuntime {
     ) -> Result<(), Failure> {
         let engine = self.engine().await?;
         let project = ProjectName::of(assignment, component);
-        let directory = ProjectDirectory::new(&self.projects(), &project);
+        let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
         directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         let lock = self.lock(&directory).await?;
         let labels = [(LABEL_PROJECT, project.as_str())];
@@ -727,6 +728,10 @@ impl Runtime for ComposeRuntime {
                 Err(failure) => failure.code == FailureCode::RuntimeUnreachable,
             }
         })
+    }
+
+    fn bytes_written(&self) -> u64 {
+        self.written.bytes()
     }
 
     fn remarks(&self) -> Vec<String> {

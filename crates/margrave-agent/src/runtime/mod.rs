@@ -26,6 +26,7 @@ mod project;
 pub mod simulated;
 mod stuck;
 mod upkeep;
+mod written;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -77,6 +78,9 @@ pub trait Runtime: Send + Sync {
 
     /// Whether there is anything here that could carry out an order.
     fn answers(&self) -> Pending<'_, bool>;
+
+    /// How much it has written to the device's disk since the agent began; what an engine writes is the engine's.
+    fn bytes_written(&self) -> u64;
 
     /// What a person should know about what was seen last, though nothing is wrong.
     fn remarks(&self) -> Vec<String> {

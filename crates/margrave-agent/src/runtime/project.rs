@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::adjustable::Adjustable;
+use super::written::Written;
 
 /// Component names up to this length stay readable in the project's name. Compose makes container and
 /// network names from it, and a person has to tell them apart on a terminal.
@@ -207,15 +208,16 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct ProjectDirectory {
     path: PathBuf,
+    written: Written,
 }
 
 impl ProjectDirectory {
-    pub(super) fn new(projects: &Path, name: &ProjectName) -> Self {
-        ProjectDirectory { path: projects.join(name.as_str()) }
+    pub(super) fn new(projects: &Path, name: &ProjectName, written: &Written) -> Self {
+        ProjectDirectory { path: projects.join(name.as_str()), written: written.clone() }
     }
 
     /// All projects that have a directory, in the order of their names.
-    pub(super) fn all(projects: &Path) -> io::Result<Vec<ProjectDirectory>> {
+    pub(super) fn all(projects: &Path, written: &Written) -> io::Result<Vec<ProjectDirectory>> {
         let mut found = Vec::new();
         let entries = match fs::read_dir(projects) {
             Ok(entries) => entries,
@@ -225,7 +227,7 @@ impl ProjectDirectory {
         for entry in entries {
             let entry = entry?;
             if entry.file_name().to_str().is_some_and(|name| name.starts_with("mg-")) {
-                found.push(ProjectDirectory { path: entry.path() });
+                found.push(ProjectDirectory { path: entry.path(), written: written.clone() });
             }
         }
         found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -309,7 +311,7 @@ impl ProjectDirectory {
     }
 
     fn write<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
-        write_durably(&self.path.join(name), &serde_json::to_vec(value).map_err(io::Error::other)?)
+        self.written.durably(&self.path.join(name), &serde_json::to_vec(value).map_err(io::Error::other)?)
     }
 
     /// Removes unpacked archives except the given one.
@@ -426,21 +428,6 @@ fn remove_empty(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file so that after a power cut it is the old one or the new one, never half of either.
-pub(super) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let parent = path.parent().unwrap_or(Path::new("."));
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".new");
-    let unfinished = PathBuf::from(unfinished);
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    fs::File::open(parent)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -481,7 +468,8 @@ mod tests {
     fn directory() -> (tempfile::TempDir, ProjectDirectory) {
         let temp = tempfile::tempdir().unwrap();
         let web = ComponentName::parse("web").unwrap();
-        let directory = ProjectDirectory::new(temp.path(), &ProjectName::of(assignment(1), &web));
+        let directory =
+            ProjectDirectory::new(temp.path(), &ProjectName::of(assignment(1), &web), &Written::default());
         directory.create().unwrap();
         (temp, directory)
     }
@@ -545,7 +533,10 @@ mod tests {
         assert_eq!(directory.record(), None);
         directory.write_record(&record()).unwrap();
         assert_eq!(directory.record(), Some(record()));
-        assert_eq!(ProjectDirectory::all(temp.path()).unwrap()[0].name(), directory.name());
+        assert_eq!(
+            ProjectDirectory::all(temp.path(), &Written::default()).unwrap()[0].name(),
+            directory.name()
+        );
         fs::write(directory.path.join("project.json"), b"{\"assign").unwrap();
         assert_eq!(directory.record(), None);
     }

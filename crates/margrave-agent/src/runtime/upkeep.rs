@@ -27,7 +27,7 @@ impl ComposeRuntime {
     /// Everything of ours that is there.
     pub(super) async fn look(&self) -> Result<Vec<Observation>, Failure> {
         let engine = self.engine().await?;
-        let directories = ProjectDirectory::all(&self.projects());
+        let directories = ProjectDirectory::all(&self.projects(), &self.written);
         let directories =
             directories.map_err(|error| disk("The components' directories could not be read", error))?;
         // One without a record was fetched and never started.
@@ -140,7 +140,7 @@ impl ComposeRuntime {
     /// Archives and images that some project needs, or may need to go back.
     fn needed(&self) -> io::Result<(BTreeSet<Digest>, BTreeSet<String>)> {
         let (mut archives, mut images) = (BTreeSet::new(), BTreeSet::new());
-        for directory in ProjectDirectory::all(&self.projects())? {
+        for directory in ProjectDirectory::all(&self.projects(), &self.written)? {
             let mut claims: Vec<Fetched> = directory.fetched().into_iter().collect();
             match directory.record() {
                 Some(record) => {

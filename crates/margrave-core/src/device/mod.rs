@@ -60,7 +60,7 @@ pub struct Settings {
     /// The pause after a first failed try; doubles with every further one.
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
-    /// How many assignments are worked on at once.
+    /// How many assignments are worked on at once, beside one that is fetched ahead.
     pub work_count_max: usize,
     pub overrides: Overrides,
 }

@@ -129,8 +129,8 @@ impl Device {
                 None => self.step_taking_up(assignment.goal()),
             },
             State::Installing | State::Updating | State::RollingBack => match waiting {
-                // Nothing was touched yet.
-                Some(waiting) if assignment.goal() == assignment.held => {
+                // Nothing was touched yet; also of one that is to go by now.
+                Some(waiting) if !assignment.is_touched() && assignment.state != State::RollingBack => {
                     waiting.until().map_or(Step::Rest, Step::Wait)
                 }
                 _ => self.step_applying(settings, id, assignment, now),

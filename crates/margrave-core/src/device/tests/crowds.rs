@@ -77,3 +77,30 @@ fn downloads_for_later_take_no_place_from_what_may_begin() {
     without_ends_of_downloads(&mut world);
     assert_eq!(downloads(&world), [id(1), id(2), id(4)]);
 }
+
+#[test]
+fn what_is_to_go_before_it_was_begun_is_not_begun_outside_of_the_window() {
+    let mut world = installed(5);
+    let schedule =
+        Schedule { windows: Some(vec!["mon 09:25-09:40".parse().unwrap()]), ..Schedule::default() };
+    want(&mut world, [all("a"), vec![workload(5, &["web"], "a")]].concat(), schedule.clone());
+    let fetch = loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Prefetch(_)) => break action,
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    };
+    world.absorb(Event::Began(fetch.clone()));
+    // The window closes while it is fetched, and then it is not wanted any more.
+    world.now = MONDAY.after(Duration::from_secs(15 * 60));
+    let fetched = world.perform(fetch);
+    world.absorb(fetched);
+    want(&mut world, all("a"), schedule);
+    let end = world.now.after(Duration::from_secs(3600));
+    while world.now < end {
+        assert_eq!(without_ends_of_downloads(&mut world), []);
+        world.now = world.device.wake(&world.settings, world.now).unwrap();
+    }
+    assert_eq!(world.device.assignments()[&id(5)].wanted, None);
+}

@@ -104,3 +104,31 @@ fn what_is_to_go_before_it_was_begun_is_not_begun_outside_of_the_window() {
     }
     assert_eq!(world.device.assignments()[&id(5)].wanted, None);
 }
+
+#[test]
+fn devices_do_not_begin_in_the_moment_in_which_their_window_opens() {
+    let mut begins = BTreeSet::new();
+    for seed in 0..16 {
+        let mut world = installed(seed);
+        want(&mut world, all("b"), window());
+        let mut told = 0;
+        while world.reports.iter().all(|report| report.detail.as_ref().unwrap().state != State::Updating) {
+            if world.now < OPENS {
+                told = world.reports.len();
+            }
+            world.step_with(|world, action| {
+                if let Action::Apply(_) = action {
+                    assert!(world.now >= OPENS, "{} is too early", world.now);
+                }
+            });
+        }
+        assert!(world.now.since(OPENS) <= Duration::from_secs(31), "{}", world.now);
+        begins.insert(world.now.since(OPENS).as_secs());
+        let since: Vec<_> =
+            world.reports[told..].iter().map(|report| report.detail.as_ref().unwrap()).collect();
+        assert!(since.iter().all(|detail| detail.waiting.is_none()), "nothing new to say: {since:?}");
+        world.run_until_converged();
+        assert!(world.now < OPENS.after(Duration::from_secs(60)), "all of it in the window");
+    }
+    assert!(begins.len() >= 8 && *begins.last().unwrap() >= 20, "spread: {begins:?}");
+}

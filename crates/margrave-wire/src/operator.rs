@@ -266,6 +266,9 @@ pub struct AssignmentCounts {
     pub converged: u64,
     pub pending: u64,
     pub failed: u64,
+    /// Of those that failed, how many run the version before again; their state is `INSTALLED`.
+    #[serde(default)]
+    pub went_back: u64,
     /// By state, such as `INSTALLED`; states that no device is in are left out.
     pub states: BTreeMap<String, u64>,
 }

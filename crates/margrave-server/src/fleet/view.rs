@@ -307,6 +307,9 @@ fn add(counts: &mut operator::AssignmentCounts, state: State, verdict: Verdict, 
         Verdict::Pending => &mut counts.pending,
         Verdict::Failed => &mut counts.failed,
     } += count;
+    if (state, verdict) == (State::Installed, Verdict::Failed) {
+        counts.went_back += count;
+    }
     *counts.states.entry(state.to_string()).or_default() += count;
 }
 

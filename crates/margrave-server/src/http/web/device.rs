@@ -11,7 +11,7 @@ use margrave_wire::operator;
 use serde_json::Value;
 
 use super::Web;
-use super::assignment::{AssignmentLine, settled};
+use super::assignment::{AssignmentLine, badge, settled};
 use super::badge::Badge;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
@@ -137,7 +137,7 @@ impl Row {
         let line = |assignment: &operator::Assignment| Line {
             name: assignment.deployment.clone(),
             path: link::deployment(&assignment.deployment),
-            badge: Badge::state(&assignment.state),
+            badge: badge(assignment),
         };
         Row {
             key: format!("device-{}", device.id),

@@ -73,6 +73,9 @@ pub struct Device {
     /// When it talks and changes, where that is not as usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleBody>,
+    /// What is wrong with what was chosen about that in several places; only where one device is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule_conflict: Option<String>,
     /// Who holds changes back at the device, the longest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<Hold>,

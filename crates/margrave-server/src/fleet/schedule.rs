@@ -1,19 +1,22 @@
 //! When devices talk and change: what operators choose for the fleet, for labels and for devices.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
-use margrave_core::schedule::{Choice, Reach, Schedule};
-use margrave_store::{Chosen, SCHEDULES_MAX, ScheduleRecord};
+use margrave_core::schedule::{Choice, Reach, Schedule, conflict};
+use margrave_store::{Chosen, DeviceRecord, SCHEDULES_MAX, ScheduleRecord};
 use margrave_wire::operator;
 use margrave_wire::schedule::ScheduleBody;
 
 use super::event::time;
 use super::intent::Change;
 use super::{Actor, Error, Fleet};
+
+/// Each of the choices can be followed alone.
+const CONFLICT: &str = "the hours and downtimes chosen for the device, its labels and the fleet together leave it no time to talk in any week";
 
 impl Fleet {
     /// Every choice that was made.
@@ -70,21 +73,43 @@ impl Fleet {
         }
     }
 
+    async fn choices(&self) -> Result<Vec<(Reach, Choice)>, Error> {
+        Ok(self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect())
+    }
+
+    /// Says so when what was chosen for a device in several places cannot be followed together.
+    pub(super) async fn schedule_conflict(&self, device: &DeviceRecord) -> Result<Option<String>, Error> {
+        // A child speaks through its gateway, whose schedule counts.
+        if device.device.device.is_child() {
+            return Ok(None);
+        }
+        let conflict = conflict(&self.choices().await?, &device.device, &device.labels);
+        Ok(conflict.map(|_| format!("{CONFLICT}; so it follows none of them")))
+    }
+
     pub(super) async fn choose(
         &self,
         actor: &Actor,
         reach: Reach,
         choice: Option<Choice>,
     ) -> Result<(), Error> {
-        if let (Reach::Device(device), Some(_)) = (&reach, &choice) {
-            if self.store.device(device).await?.is_none() {
+        if let (Reach::Device(device), Some(choice)) = (&reach, &choice) {
+            let Some(record) = self.store.device(device).await? else {
                 return Err(Error::not_found(format!("device {device}")));
-            }
+            };
             if device.device.is_child() {
                 return Err(Error::conflict(format!(
                     "{device} speaks through its gateway; set the schedule of {}",
                     device.device.gateway()
                 )));
+            }
+            let mut all: BTreeMap<Reach, Choice> = self.choices().await?.into_iter().collect();
+            all.insert(reach.clone(), choice.clone());
+            let all: Vec<(Reach, Choice)> = all.into_iter().collect();
+            let is_about = choice.hours.is_some() || choice.downtime.is_some();
+            if is_about && conflict(&all, device, &record.labels).is_some() {
+                let message = format!("{CONFLICT}; `margrave schedule list` shows what is chosen elsewhere");
+                return Err(Error::invalid("", "MI-G2-210", message));
             }
         }
         let gone = choice.is_none();

@@ -86,8 +86,9 @@ impl Fleet {
     pub async fn device(&self, device: &DeviceRef) -> Result<operator::Device, Error> {
         let record = self.store.device(&self.live.addressed(device)).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("device {device}")))?;
+        let conflict = self.schedule_conflict(&record).await?;
         let mut shown = self.shown_devices(vec![record]).await?;
-        Ok(shown.remove(0))
+        Ok(operator::Device { schedule_conflict: conflict, ..shown.remove(0) })
     }
 
     async fn shown_devices(&self, records: Vec<DeviceRecord>) -> Result<Vec<operator::Device>, Error> {
@@ -137,6 +138,7 @@ impl Fleet {
             manifest_version: record.manifest_version,
             certificate_expires: record.certificate_expires.map(time),
             schedule: self.live.told.of(&record.device.client).map(|told| ScheduleBody::from(&*told)),
+            schedule_conflict: None,
             assignments: assignments.iter().map(shown).collect(),
             labels: record.labels.clone(),
         }

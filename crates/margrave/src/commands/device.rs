@@ -211,6 +211,9 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
     for operator::Hold { holder, reason, until, .. } in &device.holds {
         facts.push(("Held back", format!("by {holder} until {}: {reason}", render::clock(until))));
     }
+    if let Some(conflict) = &device.schedule_conflict {
+        facts.push(("Schedule", conflict.clone()));
+    }
     if let Some(schedule) = &device.schedule {
         facts.push(("Schedule", schedule.words().join("; ")));
     }

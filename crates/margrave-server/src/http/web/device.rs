@@ -218,7 +218,9 @@ fn schedule_facts(device: &operator::Device) -> Vec<Fact> {
         .iter()
         .filter_map(|body| body.pointer("/x-margrave-extensions/overrides")?.as_array());
     let own = own.flatten().filter_map(|words| words.as_str());
-    held.chain(told)
+    let conflict = device.schedule_conflict.clone().map(|text| Fact { name: "Schedule", text });
+    held.chain(conflict)
+        .chain(told)
         .chain(own.map(|text| Fact { name: "Set on it", text: text.to_owned() }))
         .collect()
 }

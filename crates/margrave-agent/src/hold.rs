@@ -24,6 +24,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// A request has a name and a sentence; more is none.
 const REQUEST_BYTES_MAX: u64 = 4096;
+/// Of what somebody says beyond that, so much is read away to let them have the answer.
+const UNREAD_BYTES_MAX: u64 = 64 * 1024;
 /// Who takes longer to say a line is not listened to.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Conversations at the same time; others wait.
@@ -207,5 +209,10 @@ async fn talk_with(
     let mut text = serde_json::to_vec(&reply).map_err(std::io::Error::from)?;
     text.push(b'\n');
     stream.write_all(&text).await?;
-    stream.shutdown().await
+    stream.shutdown().await?;
+    if line.len() as u64 == REQUEST_BYTES_MAX {
+        // Closed with something unread, the answer would be lost on whoever said too much.
+        tokio::io::copy(&mut stream.take(UNREAD_BYTES_MAX), &mut tokio::io::sink()).await?;
+    }
+    Ok(())
 }

@@ -123,6 +123,7 @@ impl Machine {
             simulated: offer.simulated,
             agent_version: Some(offer.agent_version.clone()),
             overrides: offer.overrides.clone(),
+            holds: vec![],
             properties,
         })
     }

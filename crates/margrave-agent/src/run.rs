@@ -220,9 +220,10 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             Some(asked) = asked.recv() => agent.asked(asked),
             () = way.renewed.notified() => agent.absorb(Event::WayRenewed),
             () = &mut appeared, if capabilities_later.is_some() => {
-                if let Some(capabilities) = capabilities_later.take() {
+                if let Some(mut capabilities) = capabilities_later.take() {
+                    capabilities.holds.clone_from(&agent.own.capabilities.holds);
                     tracing::info!("a container engine answers; telling the server");
-                    agent.become_able(capabilities);
+                    agent.become_now(capabilities);
                 }
             }
             () = tokio::time::sleep(nap) => {}
@@ -351,12 +352,20 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The device can do more than it said; the server hears of it, and documents are read anew with it.
-    fn become_able(&mut self, capabilities: Capabilities) {
+    /// The device is another one than it said; the server hears of it, and documents are read anew with it.
+    fn become_now(&mut self, capabilities: Capabilities) {
         let own = Own::new(self.settings.device.clone(), self.own.tongue.clone(), capabilities);
         let are = Digest::of(&own.body);
         self.own = Arc::new(own);
         self.absorb(Event::CapabilitiesAre(are));
+    }
+
+    /// The server hears who holds changes back, also while nothing waits for it.
+    fn tell_of_holds(&mut self) {
+        let holds: Vec<Hold> = self.device.holds(clock::now()).into_iter().cloned().collect();
+        if holds != self.own.capabilities.holds {
+            self.become_now(Capabilities { holds, ..self.own.capabilities.clone() });
+        }
     }
 
     /// Somebody at the device wants changes to be held back, or to go on. Answered once it is written down.
@@ -404,6 +413,7 @@ impl Agent {
                 tracing::info!(deployment = %id, state = %assignment.state, attempt = assignment.attempt, reason, "state");
             }
         }
+        self.tell_of_holds();
     }
 
     /// A fact: remembered at once, and written down as soon as the disk allows.
@@ -459,13 +469,15 @@ impl Agent {
         live.trouble = trouble.map(str::to_owned);
         live.identity_notice = way.notice();
         live.overrides = self.own.capabilities.overrides.clone();
+        live.remarks = self.runtime.remarks();
         live.silent_until = match self.device.network(&self.settings, clock::now()) {
             Gate::Closed(opens) => opens,
             Gate::Open(_) => None,
         };
         way.set_silent_until(live.silent_until);
         live.runtime_trouble = self.device.runtime_trouble().map(|failure| failure.message.clone());
-        live.bytes_written = self.ledger.bytes_written() + self.blobs.bytes_written();
+        live.bytes_written =
+            self.ledger.bytes_written() + self.blobs.bytes_written() + self.runtime.bytes_written();
         let traffic = upstream.traffic();
         live.bytes_sent = traffic.sent;
         live.bytes_received = traffic.received;

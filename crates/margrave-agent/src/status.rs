@@ -30,8 +30,10 @@ pub struct Live {
     /// Until when this device talks to nobody, by its schedule.
     pub silent_until: Option<Moment>,
     pub overrides: Vec<String>,
+    pub remarks: Vec<String>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// To its own memory, and for what runs: documents, archives, records.
     pub bytes_written: u64,
 }
 
@@ -66,6 +68,9 @@ pub struct Status {
     /// What was set on the device itself, and goes before what the server says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<String>,
+    /// What a person should know about what runs, though nothing is wrong with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     pub deployments: Vec<DeploymentStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_sent: Option<u64>,
@@ -183,6 +188,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         schedule: (!device.schedule().is_usual()).then(|| ScheduleBody::from(device.schedule())),
         silent_until: live.and_then(|live| live.silent_until).map(timestamp),
         overrides: live.map(|live| live.overrides.clone()).unwrap_or_default(),
+        remarks: live.map(|live| live.remarks.clone()).unwrap_or_default(),
         deployments,
         bytes_sent: live.map(|live| live.bytes_sent),
         bytes_received: live.map(|live| live.bytes_received),
@@ -230,6 +236,9 @@ impl std::fmt::Display for Status {
         }
         for words in &self.overrides {
             writeln!(f, "set here      {words}")?;
+        }
+        for remark in &self.remarks {
+            writeln!(f, "remark        {remark}")?;
         }
         for HoldStatus { holder, reason, until, .. } in &self.holds {
             writeln!(f, "held back     by {holder} until {until}: {reason}")?;

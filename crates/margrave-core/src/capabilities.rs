@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::device::Hold;
 use crate::id::DeviceId;
 use crate::package::ProfileKind;
 
@@ -24,6 +25,8 @@ pub struct Capabilities {
     pub agent_version: Option<String>,
     /// What was set on the device itself and goes before what the server says, for people.
     pub overrides: Vec<String>,
+    /// Who holds changes back there, as the device said last; whether one still stands is for the reader's clock.
+    pub holds: Vec<Hold>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -130,6 +130,7 @@ mod tests {
                 simulated: false,
                 agent_version: None,
                 overrides: vec![],
+                holds: vec![],
             }
         }
 

@@ -17,7 +17,7 @@ use crate::moment::Moment;
 
 mod choice;
 
-pub use choice::{Choice, InvalidReach, Reach, effective};
+pub use choice::{Choice, InvalidReach, Reach, conflict, effective};
 
 /// What operators set for a device; what is not set is as usual.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -323,6 +323,7 @@ fn capabilities(device: &DeviceId) -> Capabilities {
         simulated: true,
         agent_version: Some(concat!("simulate ", env!("CARGO_PKG_VERSION")).to_owned()),
         overrides: vec![],
+        holds: vec![],
     }
 }
 

@@ -1,7 +1,9 @@
 //! What devices said they are and can do.
 
+use margrave_core::device::Hold;
 use margrave_core::id::{ClientId, DeviceId, DeviceRef};
 use margrave_core::moment::Moment;
+use margrave_wire::g2::capabilities::differ_in_holds_only;
 use rusqlite::OptionalExtension as _;
 
 use crate::client::{self, own_device};
@@ -17,6 +19,8 @@ pub struct NewCapabilities {
     pub device: DeviceId,
     pub body: Vec<u8>,
     pub simulated: bool,
+    /// Who holds changes back there, as `body` says.
+    pub holds: Vec<Hold>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +51,7 @@ impl Store {
     ) -> Result<Put, CapabilitiesError> {
         let client = client.clone();
         self.write(move |tx| {
-            let NewCapabilities { device, body, simulated } = &capabilities;
+            let NewCapabilities { device, body, simulated, holds } = &capabilities;
             let subject = DeviceRef::new(client.clone(), device.clone());
             if !client::exists(tx.sql, &client)? {
                 return Err(CapabilitiesError::ClientUnknown);
@@ -80,21 +84,31 @@ impl Store {
                 take_place_of_unnamed(tx.sql, &subject)?;
                 device::welcome(tx.sql, &subject)?;
             }
+            let before = before.flatten();
+            // What a device should run does not depend on who holds it back.
+            let is_the_same = before.as_ref().is_some_and(|before| differ_in_holds_only(before, body));
             tx.sql
                 .statement(
                     "UPDATE device SET capabilities = ?3, capabilities_at = ?4, simulated = ?5,
-                         unsettled = unsettled + 1
+                         unsettled = unsettled + ?6
                      WHERE client = ?1 AND device = ?2",
                 )?
-                .execute((client.as_str(), device.as_str(), body, column::moment(at), simulated))?;
-            let first = before.flatten().is_none();
-            let text = if first { "reported its capabilities" } else { "reported changed capabilities" };
-            let event = NewEvent::new(
-                at,
-                "device.capabilities",
-                format!("device {client}"),
-                format!("{subject} {text}"),
-            );
+                .execute((
+                    client.as_str(),
+                    device.as_str(),
+                    body,
+                    column::moment(at),
+                    simulated,
+                    i64::from(!is_the_same),
+                ))?;
+            let first = before.is_none();
+            let (kind, text) = match holds.first() {
+                Some(hold) if is_the_same => ("device.hold", format!("holds changes back, {hold}")),
+                None if is_the_same => ("device.hold", "holds nothing back any more".to_owned()),
+                _ if first => ("device.capabilities", "reported its capabilities".to_owned()),
+                _ => ("device.capabilities", "reported changed capabilities".to_owned()),
+            };
+            let event = NewEvent::new(at, kind, format!("device {client}"), format!("{subject} {text}"));
             tx.note(event.device(&subject))?;
             Ok(if first { Put::Created } else { Put::Updated })
         })

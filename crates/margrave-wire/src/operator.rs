@@ -73,7 +73,23 @@ pub struct Device {
     /// When it talks and changes, where that is not as usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleBody>,
+    /// What is wrong with what was chosen about that in several places; only where one device is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule_conflict: Option<String>,
+    /// Who holds changes back at the device, the longest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<Hold>,
     pub assignments: Vec<Assignment>,
+}
+
+/// Somebody at a device, or an application on it, holds changes back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hold {
+    pub holder: String,
+    pub reason: String,
+    pub since: String,
+    pub until: String,
 }
 
 /// One deployment on one device.
@@ -282,6 +298,9 @@ pub struct AssignmentCounts {
     pub converged: u64,
     pub pending: u64,
     pub failed: u64,
+    /// Of those that failed, how many run the version before again; their state is `INSTALLED`.
+    #[serde(default)]
+    pub went_back: u64,
     /// By state, such as `INSTALLED`; states that no device is in are left out.
     pub states: BTreeMap<String, u64>,
 }

@@ -251,6 +251,7 @@ impl Own {
             simulated: true,
             agent_version: None,
             overrides: vec![],
+            holds: vec![],
         };
         let body = g2::capabilities::write(&capabilities);
         Own { device: device.clone(), capabilities, body }

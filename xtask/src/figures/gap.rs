@@ -86,7 +86,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let data = stage.add_device(DEVICE)?;
     let (agent, _) = stage.start_agent(&data, &["--engine", &engine.host])?;
 
-    let pace = Rc::new(Pace { begun: Instant::now(), changes: Cell::new(0) });
+    let pace = Rc::new(Pace { begun: Instant::now(), used: Cell::default() });
     let direct = Both::new(&stage, &engine, &pace, ("direct", Door::Direct))?;
     let published = Both::new(&stage, &engine, &pace, ("published", Door::Published))?;
     let measured = direct
@@ -103,7 +103,8 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
 /// timed here is not that.
 struct Pace {
     begun: Instant,
-    changes: Cell<u32>,
+    /// Up to when the changes so far have used up their time.
+    used: Cell<Duration>,
 }
 
 impl Pace {
@@ -113,9 +114,14 @@ impl Pace {
 
     /// Before each change.
     fn keep(&self) {
-        self.changes.set(self.changes.get() + 1);
-        let due = Pace::EVERY * self.changes.get().saturating_sub(Pace::TOGETHER);
-        std::thread::sleep(due.saturating_sub(self.begun.elapsed()));
+        std::thread::sleep(self.pause(self.begun.elapsed()));
+    }
+
+    /// Time that went by without a change is saved for a few of them, and not for any number.
+    fn pause(&self, now: Duration) -> Duration {
+        let used = self.used.get().max(now) + Pace::EVERY;
+        self.used.set(used);
+        used.saturating_sub(now + Pace::EVERY * Pace::TOGETHER)
     }
 }
 
@@ -411,6 +417,16 @@ fn weigh(stage: &Stage, ours: &Ours, data: &Path, agent: u32, table: &mut Table)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_never_come_faster_than_a_device_takes_them() {
+        let seconds = Duration::from_secs;
+        let pace = Pace { begun: Instant::now(), used: Cell::default() };
+        let burst = |now: u64| (0..8).map(|_| pace.pause(seconds(now)).as_secs()).collect::<Vec<_>>();
+        assert_eq!(burst(0), [0, 0, 0, 0, 0, 0, 10, 20]);
+        // However slow the beginning was.
+        assert_eq!(burst(1000), [0, 0, 0, 0, 0, 0, 10, 20]);
+    }
 
     #[test]
     fn a_slow_answer_is_not_taken_for_the_switch() {

@@ -22,6 +22,7 @@ use margrave_oci::reference::{Repository, TagOrDigest};
 use super::compose::disk;
 use super::explain::sentence_of;
 use super::own_registry::OwnRegistry;
+use super::written::Written;
 
 /// A download that nobody continued for so long is for a document that nobody wants any more.
 const PARTIAL_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -33,6 +34,7 @@ pub struct Components {
     directory: PathBuf,
     /// One download per archive at a time.
     downloads: Mutex<BTreeMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    written: Written,
 }
 
 impl Components {
@@ -41,12 +43,23 @@ impl Components {
         let directory = data.join("artifacts");
         fs::create_dir_all(&directory)
             .map_err(|error| disk("The directory for artifacts could not be made", error))?;
-        Ok(Components { client, own: None, directory, downloads: Mutex::default() })
+        Ok(Components {
+            client,
+            own: None,
+            directory,
+            downloads: Mutex::default(),
+            written: Written::default(),
+        })
     }
 
     /// The same, with a registry that wants a login.
     pub fn with_own(self, own: OwnRegistry) -> Self {
         Components { own: Some(own), ..self }
+    }
+
+    /// What is written here; whoever else writes for the same runtime counts along.
+    pub(super) fn written(&self) -> &Written {
+        &self.written
     }
 
     /// The digest of the archive that an order means, once the archive is here.
@@ -70,6 +83,7 @@ impl Components {
         if !self.has(layer.digest).await? {
             let path = self.path(layer.digest);
             client.blob_to_file(&repository, &layer, &path).await.map_err(|error| pull_failure(&error))?;
+            self.written.add(layer.size);
         }
         Ok(layer.digest)
     }
@@ -102,10 +116,14 @@ impl Components {
             return Ok(files);
         }
         let path = self.path(archive);
-        let unpack = move || {
+        let written = self.written.clone();
+        let unpack = move || -> Result<PathBuf, ArchiveError> {
             let mut file =
                 File::open(&path).map_err(|source| ArchiveError::Io { doing: "open the archive", source })?;
-            archive::unpack(&mut file, archive, &place)
+            let files = archive::unpack(&mut file, archive, &place)?;
+            let counted = written.add_directory(&place);
+            counted.map_err(|source| ArchiveError::Io { doing: "look through what was unpacked", source })?;
+            Ok(files)
         };
         blocking(unpack).await.map_err(|error| Failure::new(error.failure(), sentence_of(&error)))
     }

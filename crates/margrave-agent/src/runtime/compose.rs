@@ -34,11 +34,11 @@ use super::health;
 use super::images::{ImagePolicy, Images};
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
 use super::own_container::Sight;
+use super::pins::Remembered;
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
-use super::project::{
-    Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage, write_durably,
-};
+use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
+use super::written::Written;
 use super::{Pending, Runtime, start_time_max, stuck};
 use crate::registry_login::RegistryLogin;
 
@@ -93,8 +93,11 @@ pub struct ComposeRuntime {
     engine: Mutex<Option<(Engine, Sight)>>,
     compose: Mutex<Option<Compose>>,
     pub(super) images: Images,
+    pub(super) written: Written,
     /// When images were last looked through.
     pub(super) images_swept: Mutex<Option<Instant>>,
+    /// What a person should know about what was seen last.
+    pub(super) remarks: std::sync::Mutex<Vec<String>>,
     /// Held by whoever has an archive or images that no project claims yet, so that they are not swept away.
     pub(super) fetching: RwLock<()>,
 }
@@ -107,12 +110,14 @@ impl ComposeRuntime {
         // Compose and the engine are given absolute paths, and must see the same ones after a restart.
         settings.data = settings.data.canonicalize().map_err(making)?;
         Ok(ComposeRuntime {
-            images: Images::open(&settings.data.join("compose")),
+            images: Images::open(&settings.data.join("compose"), components.written()),
+            written: components.written().clone(),
             images_swept: Mutex::default(),
             settings,
             components,
             engine: Mutex::default(),
             compose: Mutex::default(),
+            remarks: Default::default(),
             fetching: RwLock::default(),
         })
     }
@@ -185,7 +190,7 @@ impl ComposeRuntime {
             if std::fs::read(&file).is_ok_and(|have| have == wanted.as_bytes()) {
                 return Ok(());
             }
-            write_durably(&file, wanted.as_bytes())
+            self.written.durably(&file, wanted.as_bytes())
         };
         write().map_err(|error| disk("The configuration for Compose could not be written", error))?;
         Ok(Surroundings {
@@ -219,7 +224,7 @@ impl ComposeRuntime {
         let (engine, sight) = self.engine_and_sight().await?;
         let compose = self.compose(&engine).await?;
         let project = ProjectName::of(order.assignment, &order.component);
-        let directory = ProjectDirectory::new(&self.projects(), &project);
+        let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
         directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         let lock = self.lock(&directory).await?;
         let archive = self.archive(order, &directory).await?;
@@ -250,8 +255,9 @@ impl ComposeRuntime {
         }
         let _fetching = self.fetching.read().await;
         self.claim(order, &prepared)?;
-        for service in prepared.model.services.values() {
-            self.fetch_image(&prepared.engine, service).await?;
+        let remembered = Remembered::of(&prepared.directory, order.fingerprint());
+        for (name, service) in &mut prepared.model.services {
+            self.provide_image(&prepared.engine, name, service, &remembered).await?;
         }
         Ok(prepared)
     }
@@ -282,7 +288,8 @@ impl ComposeRuntime {
         let _fetching = self.fetching.read().await;
         match self.components.fetch(order).await {
             Ok(archive) => {
-                let fetched = Fetched { fingerprint, archive, images: BTreeSet::new() };
+                let (images, image_ids) = Default::default();
+                let fetched = Fetched { fingerprint, archive, images, image_ids };
                 let written = directory.write_fetched(&fetched);
                 written.map_err(|error| disk("What was fetched could not be noted", error))?;
                 Ok(archive)
@@ -303,7 +310,8 @@ impl ComposeRuntime {
     /// Notes what the order needs, so that nothing of it is swept away before it runs.
     fn claim(&self, order: &Order, prepared: &Prepared) -> Result<(), Failure> {
         let images = prepared.model.services.values().map(|service| service.image.clone()).collect();
-        let needed = Fetched { fingerprint: order.fingerprint(), archive: prepared.archive, images };
+        let (fingerprint, archive, image_ids) = (order.fingerprint(), prepared.archive, Default::default());
+        let needed = Fetched { fingerprint, archive, images, image_ids };
         let runs = prepared.directory.record().is_some_and(|record| record.fingerprint == needed.fingerprint);
         if runs || prepared.directory.fetched().as_ref() == Some(&needed) {
             return Ok(());
@@ -325,7 +333,11 @@ impl ComposeRuntime {
         Model::read(&finished.output, &prepared.files, &prepared.directory.mounts())
     }
 
-    async fn fetch_image(&self, engine: &Engine, service: &super::model::Service) -> Result<(), Failure> {
+    pub(super) async fn fetch_image(
+        &self,
+        engine: &Engine,
+        service: &super::model::Service,
+    ) -> Result<(), Failure> {
         let image = &service.image;
         let here = engine.has_image(image).await?;
         match service.pull {
@@ -416,7 +428,7 @@ impl ComposeRuntime {
     /// Whether there is nothing to do; asks nobody but the engine.
     async fn runs_as_ordered(&self, order: &Order) -> Result<bool, Failure> {
         let project = ProjectName::of(order.assignment, &order.component);
-        let Some(record) = ProjectDirectory::new(&self.projects(), &project).record() else {
+        let Some(record) = ProjectDirectory::new(&self.projects(), &project, &self.written).record() else {
             return Ok(false);
         };
         if record.fingerprint != order.fingerprint() || record.stage != Stage::Settled {
@@ -440,7 +452,7 @@ impl ComposeRuntime {
             for mount in prepared.model.moved_mounts() {
                 std::fs::create_dir_all(mount)?;
             }
-            write_durably(&prepared.directory.override_file(), &overlay)
+            self.written.durably(&prepared.directory.override_file(), &overlay)
         };
         write().map_err(|error| disk("The component's override file could not be written", error))?;
         // What was noted of the same order still tells what hands did, should this try be cut off.
@@ -450,6 +462,8 @@ impl ComposeRuntime {
             hash: None,
             adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
             image: Some(service.image.clone()),
+            image_id: service.image_id.clone(),
+            image_note: service.note,
         };
         let services = &prepared.model.services;
         let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
@@ -552,7 +566,7 @@ impl ComposeRuntime {
     ) -> Result<(), Failure> {
         let engine = self.engine().await?;
         let project = ProjectName::of(assignment, component);
-        let directory = ProjectDirectory::new(&self.projects(), &project);
+        let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
         directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         let lock = self.lock(&directory).await?;
         let labels = [(LABEL_PROJECT, project.as_str())];
@@ -714,5 +728,13 @@ impl Runtime for ComposeRuntime {
                 Err(failure) => failure.code == FailureCode::RuntimeUnreachable,
             }
         })
+    }
+
+    fn bytes_written(&self) -> u64 {
+        self.written.bytes()
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        self.remarks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 }

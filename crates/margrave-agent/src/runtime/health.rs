@@ -319,6 +319,8 @@ mod tests {
                         hash: Some(format!("hash-{n}")),
                         adjustable: Some(Default::default()),
                         image: None,
+                        image_id: None,
+                        image_note: None,
                     },
                 )
             })

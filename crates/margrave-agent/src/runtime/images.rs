@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::engine::{Engine, EngineError};
-use super::project::write_durably;
+use super::written::Written;
 
 /// What becomes of images that no deployment needs any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,11 +30,12 @@ pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
 pub(super) struct Images {
     file: PathBuf,
     pulled: Mutex<BTreeSet<String>>,
+    written: Written,
 }
 
 impl Images {
     /// A list that cannot be read is an empty one: then images are kept.
-    pub(super) fn open(projects: &Path) -> Images {
+    pub(super) fn open(projects: &Path, written: &Written) -> Images {
         let file = projects.join("images.json");
         let pulled = match std::fs::read(&file) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
@@ -47,7 +48,7 @@ impl Images {
                 BTreeSet::new()
             }
         };
-        Images { file, pulled: Mutex::new(pulled) }
+        Images { file, pulled: Mutex::new(pulled), written: written.clone() }
     }
 
     fn pulled(&self) -> MutexGuard<'_, BTreeSet<String>> {
@@ -72,7 +73,7 @@ impl Images {
     }
 
     fn write(&self, pulled: &BTreeSet<String>) -> io::Result<()> {
-        write_durably(&self.file, &serde_json::to_vec(pulled).map_err(io::Error::other)?)
+        self.written.durably(&self.file, &serde_json::to_vec(pulled).map_err(io::Error::other)?)
     }
 
     /// Removes what was pulled, is not needed, and no container is made of. What cannot be removed now is tried again
@@ -113,12 +114,12 @@ mod tests {
     #[test]
     fn what_was_pulled_is_known_after_a_restart_and_a_damaged_list_is_empty() {
         let temp = tempfile::tempdir().unwrap();
-        let images = Images::open(temp.path());
+        let images = Images::open(temp.path(), &Written::default());
         images.note("web:1").unwrap();
         images.note("web:2").unwrap();
         images.forget("web:1").unwrap();
-        assert_eq!(*Images::open(temp.path()).pulled(), ["web:2".to_owned()].into());
+        assert_eq!(*Images::open(temp.path(), &Written::default()).pulled(), ["web:2".to_owned()].into());
         std::fs::write(temp.path().join("images.json"), b"[").unwrap();
-        assert!(Images::open(temp.path()).pulled().is_empty());
+        assert!(Images::open(temp.path(), &Written::default()).pulled().is_empty());
     }
 }

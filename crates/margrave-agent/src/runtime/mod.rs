@@ -2,7 +2,7 @@
 //!
 //! `compose.rs` is the real one: it drives Compose (`program.rs`) in the surroundings of
 //! `environment.rs`, looks at the engine (`engine.rs`), judges what it sees in `health.rs`, undoes
-//! what hands did in `drift.rs`, and tidies up in `upkeep.rs`.
+//! what hands did in `drift.rs`, keeps to the images of `pins.rs`, and tidies up in `upkeep.rs`.
 
 mod address;
 mod adjustable;
@@ -19,12 +19,14 @@ mod images;
 mod model;
 mod own_container;
 pub mod own_registry;
+mod pins;
 mod prepared;
 mod program;
 mod project;
 pub mod simulated;
 mod stuck;
 mod upkeep;
+mod written;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -76,6 +78,14 @@ pub trait Runtime: Send + Sync {
 
     /// Whether there is anything here that could carry out an order.
     fn answers(&self) -> Pending<'_, bool>;
+
+    /// How much it has written to the device's disk since the agent began; what an engine writes is the engine's.
+    fn bytes_written(&self) -> u64;
+
+    /// What a person should know about what was seen last, though nothing is wrong.
+    fn remarks(&self) -> Vec<String> {
+        vec![]
+    }
 }
 
 /// From the beginning of starting to being up. Fetching does not count: it is as slow as the network is.

@@ -13,6 +13,8 @@ use margrave_core::report::{Failure, FailureCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::project::ImageNote;
+
 pub(super) const LABEL_ASSIGNMENT: &str = "io.margrave.assignment";
 pub(super) const LABEL_COMPONENT: &str = "io.margrave.component";
 pub(super) const LABEL_AGENT: &str = "io.margrave.agent";
@@ -39,6 +41,11 @@ pub(super) struct Service {
     pub platform: Option<String>,
     pub pull: Pull,
     pub replicas: u32,
+    /// The id of the image that its name means, once that is known.
+    pub image_id: Option<String>,
+    /// What to run instead of what the name means now.
+    pub pin: Option<String>,
+    pub note: Option<ImageNote>,
     reads_archive: bool,
     /// Relative bind mounts without content in the archive (PK-086), moved to where an update keeps them.
     moved: Vec<MovedMount>,
@@ -202,6 +209,9 @@ impl Model {
                 }
                 // Images are pulled by us, before anything is touched; Compose must not do it once more.
                 let mut overlay = json!({"labels": labels, "pull_policy": "missing"});
+                if let Some(pin) = &service.pin {
+                    overlay["image"] = json!(pin);
+                }
                 if let Some(environment) = &environment {
                     overlay["environment"] = environment.clone();
                 }
@@ -293,7 +303,17 @@ impl Service {
             Some("always" | "daily" | "weekly") => Pull::Always,
             _ => Pull::Missing,
         };
-        Ok(Service { image, platform: raw.platform.clone(), pull, replicas, reads_archive, moved })
+        Ok(Service {
+            image,
+            platform: raw.platform.clone(),
+            pull,
+            replicas,
+            image_id: None,
+            pin: None,
+            note: None,
+            reads_archive,
+            moved,
+        })
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::adjustable::Adjustable;
+use super::written::Written;
 
 /// Component names up to this length stay readable in the project's name. Compose makes container and
 /// network names from it, and a person has to tell them apart on a terminal.
@@ -99,6 +100,21 @@ pub(super) struct Service {
     /// The image's name.
     #[serde(default)]
     pub image: Option<String>,
+    /// The image itself; `None` is of an older agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_note: Option<ImageNote>,
+}
+
+/// What became of the image that a service was first healthy with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ImageNote {
+    /// Its name was given to another one, and it is used by its id.
+    Pinned,
+    /// It was gone, and its name gave another one.
+    Replaced,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -115,6 +131,9 @@ pub(super) struct Fetched {
     /// The images that it needs, by name.
     #[serde(default)]
     pub images: BTreeSet<String>,
+    /// The images that it was healthy with, by service.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub image_ids: BTreeMap<String, String>,
 }
 
 /// How many versions back can be gone without a network: the last good one, and those that were healthy since then but
@@ -130,6 +149,7 @@ impl Record {
             fingerprint: self.fingerprint,
             archive: self.archive,
             images: self.images(),
+            image_ids: self.image_ids(),
         });
         let mut kept: Vec<Fetched> = Vec::new();
         for fetched in this.into_iter().chain(self.before) {
@@ -146,11 +166,33 @@ impl Record {
         self.services.values().filter_map(|service| service.image.clone()).collect()
     }
 
+    fn image_ids(&self) -> BTreeMap<String, String> {
+        let known = |(name, service): (&String, &Service)| Some((name.clone(), service.image_id.clone()?));
+        self.services.iter().filter_map(known).collect()
+    }
+
     /// The archive of an order that was healthy here, now or before.
     pub(super) fn archive_of(&self, fingerprint: Digest) -> Option<Digest> {
-        let now = (self.fingerprint == fingerprint && self.stage == Stage::Settled).then_some(self.archive);
-        let then = self.before.iter().find(|fetched| fetched.fingerprint == fingerprint);
-        now.or(then.map(|fetched| fetched.archive))
+        if self.is_settled_as(fingerprint) {
+            return Some(self.archive);
+        }
+        self.before_as(fingerprint).map(|fetched| fetched.archive)
+    }
+
+    /// The images of an order that was healthy here, now or before, by service.
+    pub(super) fn image_ids_of(&self, fingerprint: Digest) -> Option<BTreeMap<String, String>> {
+        if self.is_settled_as(fingerprint) {
+            return Some(self.image_ids());
+        }
+        self.before_as(fingerprint).map(|fetched| fetched.image_ids.clone())
+    }
+
+    fn is_settled_as(&self, fingerprint: Digest) -> bool {
+        self.fingerprint == fingerprint && self.stage == Stage::Settled
+    }
+
+    fn before_as(&self, fingerprint: Digest) -> Option<&Fetched> {
+        self.before.iter().find(|fetched| fetched.fingerprint == fingerprint)
     }
 }
 
@@ -166,15 +208,16 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct ProjectDirectory {
     path: PathBuf,
+    written: Written,
 }
 
 impl ProjectDirectory {
-    pub(super) fn new(projects: &Path, name: &ProjectName) -> Self {
-        ProjectDirectory { path: projects.join(name.as_str()) }
+    pub(super) fn new(projects: &Path, name: &ProjectName, written: &Written) -> Self {
+        ProjectDirectory { path: projects.join(name.as_str()), written: written.clone() }
     }
 
     /// All projects that have a directory, in the order of their names.
-    pub(super) fn all(projects: &Path) -> io::Result<Vec<ProjectDirectory>> {
+    pub(super) fn all(projects: &Path, written: &Written) -> io::Result<Vec<ProjectDirectory>> {
         let mut found = Vec::new();
         let entries = match fs::read_dir(projects) {
             Ok(entries) => entries,
@@ -184,7 +227,7 @@ impl ProjectDirectory {
         for entry in entries {
             let entry = entry?;
             if entry.file_name().to_str().is_some_and(|name| name.starts_with("mg-")) {
-                found.push(ProjectDirectory { path: entry.path() });
+                found.push(ProjectDirectory { path: entry.path(), written: written.clone() });
             }
         }
         found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -268,7 +311,7 @@ impl ProjectDirectory {
     }
 
     fn write<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
-        write_durably(&self.path.join(name), &serde_json::to_vec(value).map_err(io::Error::other)?)
+        self.written.durably(&self.path.join(name), &serde_json::to_vec(value).map_err(io::Error::other)?)
     }
 
     /// Removes unpacked archives except the given one.
@@ -385,21 +428,6 @@ fn remove_empty(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file so that after a power cut it is the old one or the new one, never half of either.
-pub(super) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let parent = path.parent().unwrap_or(Path::new("."));
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".new");
-    let unfinished = PathBuf::from(unfinished);
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    fs::File::open(parent)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -440,7 +468,8 @@ mod tests {
     fn directory() -> (tempfile::TempDir, ProjectDirectory) {
         let temp = tempfile::tempdir().unwrap();
         let web = ComponentName::parse("web").unwrap();
-        let directory = ProjectDirectory::new(temp.path(), &ProjectName::of(assignment(1), &web));
+        let directory =
+            ProjectDirectory::new(temp.path(), &ProjectName::of(assignment(1), &web), &Written::default());
         directory.create().unwrap();
         (temp, directory)
     }
@@ -460,6 +489,8 @@ mod tests {
                     hash: Some("abc".into()),
                     adjustable: None,
                     image: Some("web:1".into()),
+                    image_id: Some("abcd".into()),
+                    image_note: None,
                 },
             )]),
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
@@ -502,7 +533,10 @@ mod tests {
         assert_eq!(directory.record(), None);
         directory.write_record(&record()).unwrap();
         assert_eq!(directory.record(), Some(record()));
-        assert_eq!(ProjectDirectory::all(temp.path()).unwrap()[0].name(), directory.name());
+        assert_eq!(
+            ProjectDirectory::all(temp.path(), &Written::default()).unwrap()[0].name(),
+            directory.name()
+        );
         fs::write(directory.path.join("project.json"), b"{\"assign").unwrap();
         assert_eq!(directory.record(), None);
     }
@@ -547,6 +581,7 @@ mod tests {
             fingerprint: record().fingerprint,
             archive: record().archive,
             images: ["web:1".to_owned()].into(),
+            image_ids: BTreeMap::from([("web".into(), "abcd".into())]),
         }
     }
 

@@ -19,7 +19,7 @@ use margrave_core::report::{Failure, FailureCode};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::project::write_durably;
+use super::written::Written;
 use super::{Pending, Runtime, environment, start_time_max};
 
 /// How the simulated device behaves; what a description leaves out is quick and without faults.
@@ -182,11 +182,12 @@ pub struct SimulatedRuntime {
     simulation: Simulation,
     file: Option<PathBuf>,
     world: Mutex<World>,
+    written: Written,
 }
 
 impl SimulatedRuntime {
     pub fn new(simulation: Simulation) -> Self {
-        SimulatedRuntime { simulation, file: None, world: Mutex::default() }
+        SimulatedRuntime { simulation, file: None, world: Mutex::default(), written: Written::default() }
     }
 
     /// One whose containers are still there after a restart of the agent.
@@ -196,7 +197,12 @@ impl SimulatedRuntime {
             Err(error) if error.kind() == io::ErrorKind::NotFound => World::default(),
             Err(error) => return Err(error),
         };
-        Ok(SimulatedRuntime { simulation, file: Some(file), world: Mutex::new(world) })
+        Ok(SimulatedRuntime {
+            simulation,
+            file: Some(file),
+            world: Mutex::new(world),
+            written: Written::default(),
+        })
     }
 
     /// How often containers were started so far; unchanged means that nothing was touched.
@@ -240,8 +246,8 @@ impl SimulatedRuntime {
         let mut world = self.world();
         let result = change(&mut world);
         if let Some(file) = &self.file {
-            let written =
-                serde_json::to_vec(&*world).map_err(io::Error::other).and_then(|b| write_durably(file, &b));
+            let bytes = serde_json::to_vec(&*world).map_err(io::Error::other);
+            let written = bytes.and_then(|bytes| self.written.durably(file, &bytes));
             written.map_err(|error| {
                 let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
                 let code = if full { FailureCode::DiskFull } else { FailureCode::RuntimeUnreachable };
@@ -439,6 +445,10 @@ impl Running {
 }
 
 impl Runtime for SimulatedRuntime {
+    fn bytes_written(&self) -> u64 {
+        self.written.bytes()
+    }
+
     fn prefetch<'a>(&'a self, order: &'a Order) -> Pending<'a, Result<(), Failure>> {
         Box::pin(self.prefetch_order(order))
     }

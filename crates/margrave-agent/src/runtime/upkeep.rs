@@ -17,13 +17,17 @@ use super::engine::Engine;
 use super::health;
 use super::images::{FORMER_KEPT_FOR, ImagePolicy, SWEEP_EVERY};
 use super::model::LABEL_AGENT;
+use super::pins;
 use super::project::{Fetched, ProjectDirectory, Record, Stage};
+
+/// More than a person reads.
+const REMARKS_MAX: usize = 100;
 
 impl ComposeRuntime {
     /// Everything of ours that is there.
     pub(super) async fn look(&self) -> Result<Vec<Observation>, Failure> {
         let engine = self.engine().await?;
-        let directories = ProjectDirectory::all(&self.projects());
+        let directories = ProjectDirectory::all(&self.projects(), &self.written);
         let directories =
             directories.map_err(|error| disk("The components' directories could not be read", error))?;
         // One without a record was fetched and never started.
@@ -36,6 +40,9 @@ impl ComposeRuntime {
             by_project.entry(container.project.clone()).or_default().push(container);
         }
         let mut observations = Vec::new();
+        let remarks =
+            recorded.iter().flat_map(|(record, _)| pins::remarks(record)).take(REMARKS_MAX).collect();
+        *self.remarks.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = remarks;
         for (record, directory) in recorded {
             let containers = by_project.remove(directory.name()).unwrap_or_default();
             let record = self.explain_endings(&engine, &directory, record, &containers).await?;
@@ -133,7 +140,7 @@ impl ComposeRuntime {
     /// Archives and images that some project needs, or may need to go back.
     fn needed(&self) -> io::Result<(BTreeSet<Digest>, BTreeSet<String>)> {
         let (mut archives, mut images) = (BTreeSet::new(), BTreeSet::new());
-        for directory in ProjectDirectory::all(&self.projects())? {
+        for directory in ProjectDirectory::all(&self.projects(), &self.written)? {
             let mut claims: Vec<Fetched> = directory.fetched().into_iter().collect();
             match directory.record() {
                 Some(record) => {

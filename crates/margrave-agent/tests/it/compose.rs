@@ -27,6 +27,7 @@ on_engines! {
     a_compose_file_that_is_wrong_is_refused,
     two_replicas_are_both_wanted,
     ob_093_every_container_is_told_the_collector,
+    what_it_writes_is_counted,
 }
 
 // Podman runs health checks by systemd timers, which a test machine need not have; Compose recreates
@@ -40,6 +41,26 @@ on_engine! {
     services_start_in_the_order_of_their_dependencies,
     a_value_for_one_service_leaves_the_others_running,
     a_changed_file_in_the_archive_reaches_its_service,
+}
+
+/// Bytes in files under a directory.
+fn size(path: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let of = |entry: std::fs::DirEntry| match entry.metadata().unwrap() {
+        directory if directory.is_dir() => size(&entry.path()),
+        file => file.len(),
+    };
+    entries.map(of).sum()
+}
+
+async fn what_it_writes_is_counted(rig: Rig) {
+    rig.applied("web", WEB).await;
+    // More than is there, because records are written again and again.
+    let (counted, there) = (rig.runtime.bytes_written(), size(&rig.data));
+    assert!(there > 0 && counted >= there && counted < there * 5, "{counted} of {there}");
+    rig.runtime.observe().await.unwrap();
+    assert_eq!(rig.runtime.bytes_written(), counted, "a look writes nothing");
+    rig.finish().await;
 }
 
 async fn it_is_installed_left_alone_updated_and_removed(rig: Rig) {

@@ -20,6 +20,7 @@ on_engine! {
     promise_5_another_restart_policy_or_limit_is_seen_and_undone,
     promise_5_a_network_taken_away_by_hand_comes_back,
     promise_3_an_image_that_gets_another_meaning_touches_nothing_that_runs,
+    promise_5_what_is_mended_keeps_its_image_whatever_became_of_the_name,
     images_that_nobody_needs_go_and_no_others,
     an_image_is_kept_for_the_way_back,
 }
@@ -207,6 +208,56 @@ async fn promise_3_an_image_that_gets_another_meaning_touches_nothing_that_runs(
     assert_eq!(["web", "other"].map(|service| rig.started_at(&rig.container("pair", service))), before);
     rig.runtime.remove(order.assignment, &order.component).await.unwrap();
     rig.docker(&["rmi", "-f", &changed]);
+    rig.finish().await;
+}
+
+async fn promise_5_what_is_mended_keeps_its_image_whatever_became_of_the_name(rig: Rig) {
+    let order = rig.applied("pair", PAIR).await;
+    let image =
+        |service: &str| rig.docker(&["inspect", "--format", "{{.Image}}", &rig.container("pair", service)]);
+    let first = image("web");
+    // Commits of it are its children, and engines remove parents without a name with the last of them.
+    let kept = format!("{}/kept:1", rig.address);
+    rig.docker(&["tag", &first, &kept]);
+    let moved = format!("{}/moved:1", rig.address);
+    let other = rig.docker(&["commit", "--change", "ENV MOVED=1", &rig.container("pair", "web"), &moved]);
+    rig.docker(&["tag", &moved, &rig.image()]);
+    for _ in 0..2 {
+        rig.docker(&["rm", "-f", &rig.container("pair", "web")]);
+        rig.restarted().apply(&order).await.unwrap();
+        rig.check_runs(&order).await;
+        assert_eq!(["web", "other"].map(image), [first.as_str(), first.as_str()]);
+    }
+    let [_, remark] = rig.runtime.remarks().try_into().expect("one for each service");
+    assert!(remark.contains("web goes on with the image") && remark.contains(&rig.image()), "{remark}");
+    // It is mended once more after the name went back, or away, and its neighbour is left alone.
+    let neighbour = rig.started_at(&rig.container("pair", "other"));
+    for undo in [&["tag", &first, &rig.image()][..], &["rmi", "-f", &rig.image()]] {
+        rig.docker(undo);
+        rig.docker(&["rm", "-f", &rig.container("pair", "web")]);
+        rig.restarted().apply(&order).await.unwrap();
+        assert_eq!(
+            (image("web"), rig.started_at(&rig.container("pair", "other"))),
+            (first.clone(), neighbour.clone())
+        );
+    }
+    // What is ordered anew looks the name up anew.
+    rig.docker(&["tag", &moved, &rig.image()]);
+    rig.push("pair", "2.0.0", &[("compose.yaml", &PAIR.replace("\"1000\"", "\"2000\""))]).await;
+    let next = rig.order("pair", "2.0.0");
+    rig.runtime.apply(&next).await.unwrap();
+    assert_eq!(["web", "other"].map(image), [other.as_str(), other.as_str()]);
+    assert!(rig.runtime.observe().await.is_ok() && rig.runtime.remarks().is_empty());
+    // And what is gone for good is replaced, and said.
+    rig.docker(&["rm", "-f", &rig.container("pair", "web"), &rig.container("pair", "other")]);
+    rig.docker(&["rmi", "-f", &moved, &rig.image()]);
+    rig.docker(&["tag", &first, &rig.image()]);
+    rig.restarted().apply(&next).await.unwrap();
+    rig.check_runs(&next).await;
+    assert_eq!(image("web"), first);
+    let remarks = rig.runtime.remarks();
+    assert!(remarks.len() == 2 && remarks[1].contains("that web was installed with is gone"), "{remarks:?}");
+    rig.docker(&["rmi", "-f", &kept]);
     rig.finish().await;
 }
 

@@ -56,6 +56,19 @@ async fn what_was_ordered_runs_and_is_left_alone() {
 }
 
 #[tokio::test]
+async fn what_it_writes_down_is_counted() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("simulated.json");
+    let runtime = SimulatedRuntime::open(Simulation::instant(1), file.clone()).unwrap();
+    assert_eq!(runtime.bytes_written(), 0);
+    runtime.apply(&order("web")).await.unwrap();
+    let counted = runtime.bytes_written();
+    assert!(counted >= std::fs::metadata(&file).unwrap().len());
+    runtime.apply(&order("web")).await.unwrap();
+    assert_eq!(runtime.bytes_written(), counted, "there was nothing to do");
+}
+
+#[tokio::test]
 async fn promise_7_volumes_survive_an_update_and_removal() {
     let runtime = SimulatedRuntime::new(Simulation::instant(1));
     let first = order("web");

@@ -50,10 +50,12 @@ impl Device {
         now: Moment,
         roll: f64,
     ) {
+        let goes_back = self.gives_up(id, &failure);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
         assignment.next_try = match failure.code.retry() {
             Retry::Later => Some(now.after(pause(settings, assignment, roll))),
-            Retry::NotUntilManifestChanges => None,
+            // Who reads that it failed is to know that this is not the end of it.
+            Retry::NotUntilManifestChanges => goes_back.then_some(now),
         };
         assignment.unhealthy_since = None;
         if let Some(component) = failure.component.clone()
@@ -67,7 +69,7 @@ impl Device {
             return self.fail_to_go_back(settings, id, failure, now);
         }
         self.transition(settings, id, State::Failed, now);
-        if self.gives_up(id, &failure) {
+        if goes_back {
             self.go_back(settings, id, failure, now);
         }
     }

@@ -20,7 +20,7 @@ pub struct Hold {
 /// The longest, where the server says nothing else.
 pub const HOLD_MAX_USUAL: Duration = Duration::from_secs(24 * 3600);
 /// Holders at the same time; each is an application on this device, or a person.
-const HOLDS_MAX: usize = 16;
+pub const HOLDS_MAX: usize = 16;
 const HOLDER_LENGTH_MAX: usize = 60;
 const REASON_LENGTH_MAX: usize = 200;
 /// How long changes have the way before anybody may hold them back again, once they were for the longest time. Without it
@@ -58,6 +58,12 @@ fn is_line(text: &str, length_max: usize) -> bool {
 }
 
 impl Hold {
+    /// As another device says it, if it can have been said by one.
+    pub fn told(holder: &str, reason: &str, since: Moment, until: Moment) -> Option<Hold> {
+        let fits = is_line(holder, HOLDER_LENGTH_MAX) && is_line(reason, REASON_LENGTH_MAX) && since <= until;
+        fits.then(|| Hold { holder: holder.to_owned(), reason: reason.to_owned(), since, until })
+    }
+
     /// One that began before the clock was set holds on: how much of it is over nobody knows.
     pub fn in_force(&self, now: Moment) -> bool {
         now < self.until || self.is_lost(now)
@@ -66,6 +72,13 @@ impl Hold {
     /// Whether the clock has lost its time: set back, or set for the first time. A clock that is not set says nothing.
     fn is_lost(&self, now: Moment) -> bool {
         now >= CLOCK_SENSIBLE && (self.since > now || self.since < CLOCK_SENSIBLE)
+    }
+}
+
+impl std::fmt::Display for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Hold { holder, reason, until, .. } = self;
+        write!(f, "by {holder} until {until}: {reason}")
     }
 }
 

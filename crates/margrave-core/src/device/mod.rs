@@ -36,7 +36,7 @@ use crate::workload::Workload;
 
 pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
 pub use assignment::{Ahead, Assignment, GivenUp, Progress};
-pub use hold::{HOLD_MAX_USUAL, Hold, HoldRefused};
+pub use hold::{HOLD_MAX_USUAL, HOLDS_MAX, Hold, HoldRefused};
 pub use order::{Health, Observation, Order};
 pub use outbox::Outbox;
 pub use verify::{Missing, Verified};
@@ -60,7 +60,7 @@ pub struct Settings {
     /// The pause after a first failed try; doubles with every further one.
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
-    /// How many assignments are worked on at once.
+    /// How many assignments are worked on at once, beside one that is fetched ahead.
     pub work_count_max: usize,
     pub overrides: Overrides,
 }

@@ -69,6 +69,9 @@ const ADOPTIONS_TOGETHER: u32 = 8;
 /// first may have met somebody's replay, and not the server.
 const CONTRADICT_EVERY: Duration = Duration::from_secs(60);
 const CONTRADICT_AGAIN_AFTER: Duration = Duration::from_secs(600);
+/// How often a server is told that this device is another one than it said: what was held back, and by whom, changes at the whim of
+/// whoever holds.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Shorter waits than this are cut by nobody, and would only be polls by another name.
 const WAIT_MIN: Duration = Duration::from_secs(20);
 
@@ -87,7 +90,7 @@ impl Device {
         if untold {
             // First exchange of all (MI-G2-120): nothing else is asked before it.
             let first = self.capabilities_known.is_none();
-            if !up.telling && due(up.tell) {
+            if !up.telling && due(up.tell) && (first || due(up.ask) || !self.saves()) {
                 return Some(Action::SendCapabilities);
             }
             if first {
@@ -173,14 +176,19 @@ impl Device {
             return opens;
         }
         let tell = (up.capabilities.is_some() && up.capabilities != self.capabilities_known && !up.telling)
-            .then_some(up.tell);
+            .then_some(if self.capabilities_known.is_some() { self.with_a_poll(up.tell) } else { up.tell });
         let sends = !up.sending && !self.moved && !self.outbox.is_empty();
-        let send =
-            sends.then_some(if self.saves() && up.ask.until > up.send.until { up.ask } else { up.send });
+        let send = sends.then(|| self.with_a_poll(up.send));
         let ask = (!up.asking).then_some(up.ask);
         let quiet = Some(self.quiet()).filter(|until| is_quiet(*until, now)).unwrap_or_default();
         let times = [tell, send, ask].into_iter().flatten().map(|pause| pause.until.max(quiet));
         times.filter(|until| *until > now).min()
+    }
+
+    /// Who saves data talks when it asks anyway.
+    fn with_a_poll(&self, pause: Pause) -> Pause {
+        let ask = self.upstream.ask;
+        if self.saves() && ask.until > pause.until { ask } else { pause }
     }
 
     /// Until when the server asked to be left alone.
@@ -239,7 +247,7 @@ impl Device {
             Ok(digest) => {
                 self.heard(now);
                 self.capabilities_known = Some(digest);
-                self.upstream.tell.succeeded(now, Duration::ZERO);
+                self.upstream.tell.succeeded(now, TELL_EVERY);
             }
             Err(trouble) => {
                 if trouble.permanent {

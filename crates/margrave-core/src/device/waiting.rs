@@ -15,19 +15,24 @@ use crate::schedule::Gate;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Waiting {
     Held(Hold),
-    Window(Option<Moment>),
+    /// It opens then, and so much later for this device.
+    Window {
+        opens: Option<Moment>,
+        late: Duration,
+    },
     /// It is not here yet, and nothing may be fetched.
     Network(Option<Moment>),
 }
 
-/// So far apart devices come back when their hours begin.
+/// So far apart devices begin when their hours or windows do.
 const SPREAD: Duration = Duration::from_secs(30);
 
 impl Waiting {
     pub(super) fn until(&self) -> Option<Moment> {
         match self {
             Waiting::Held(hold) => Some(hold.until),
-            Waiting::Window(opens) | Waiting::Network(opens) => *opens,
+            Waiting::Window { opens, late } => opens.map(|at| at.after(*late)),
+            Waiting::Network(opens) => *opens,
         }
     }
 }
@@ -35,11 +40,11 @@ impl Waiting {
 impl std::fmt::Display for Waiting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Waiting::Held(Hold { holder, reason, until, .. }) => {
-                write!(f, "held back by {holder} until {until}: {reason}")
+            Waiting::Held(hold) => write!(f, "held back {hold}"),
+            Waiting::Window { opens: Some(opens), .. } => {
+                write!(f, "waits for the maintenance window, which opens at {opens}")
             }
-            Waiting::Window(Some(opens)) => write!(f, "waits for the maintenance window, which opens at {opens}"),
-            Waiting::Window(None) => f.write_str(
+            Waiting::Window { opens: None, .. } => f.write_str(
                 "waits for the maintenance window, and cannot tell when that is: set the device's clock, or update its agent",
             ),
             Waiting::Network(Some(opens)) => {
@@ -59,9 +64,27 @@ impl Device {
         if settings.overrides.schedule {
             return None;
         }
-        match self.schedule.change(now) {
+        match self.change(now) {
             Gate::Open(_) => None,
-            Gate::Closed(opens) => Some(Waiting::Window(opens)),
+            Gate::Closed(opens) => Some(Waiting::Window { opens, late: self.late() }),
+        }
+    }
+
+    /// How late this device is where many may begin at the same moment: the same for as long as it runs.
+    fn late(&self) -> Duration {
+        SPREAD.mul_f64(self.upstream.dice)
+    }
+
+    /// So much earlier as this device is late.
+    fn shifted(&self, now: Moment) -> Moment {
+        Moment(now.0.saturating_sub(u64::try_from(self.late().as_millis()).unwrap_or_default()))
+    }
+
+    /// Whether a change may begin. The opening is the window's: this device makes use of it a little later.
+    fn change(&self, now: Moment) -> Gate {
+        match (self.schedule.change(now), self.schedule.change(self.shifted(now))) {
+            (Gate::Open(closes), Gate::Open(_)) => Gate::Open(closes),
+            (Gate::Closed(opens), _) | (Gate::Open(_), Gate::Closed(opens)) => Gate::Closed(opens),
         }
     }
 
@@ -70,9 +93,8 @@ impl Device {
         if settings.overrides.schedule || self.schedule.is_usual() {
             return Gate::Open(None);
         }
-        let late = SPREAD.mul_f64(self.upstream.dice);
-        let shifted = Moment(now.0.saturating_sub(u64::try_from(late.as_millis()).unwrap_or_default()));
-        match (self.schedule.contact(now), self.schedule.contact(shifted)) {
+        let late = self.late();
+        match (self.schedule.contact(now), self.schedule.contact(self.shifted(now))) {
             (Gate::Open(closes), Gate::Open(_)) => Gate::Open(closes),
             (Gate::Closed(opens), _) | (Gate::Open(_), Gate::Closed(opens)) => {
                 Gate::Closed(opens.map(|at| at.after(late)))
@@ -131,7 +153,7 @@ impl Device {
             return Err(opens);
         }
         // Whoever saves data downloads in the window, unless nobody can be reached then.
-        let later = match self.schedule.change(now) {
+        let later = match self.change(now) {
             Gate::Closed(Some(opens)) => self.schedule.contact(opens).is_open(),
             _ => false,
         };

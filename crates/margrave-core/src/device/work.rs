@@ -17,7 +17,7 @@ use super::{Action, Ahead, Assignment, Device, Health, Observation, Order, Setti
 /// Impressions of the runtime; a restart looks again.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Work {
-    in_flight: BTreeMap<AssignmentId, Action>,
+    pub(super) in_flight: BTreeMap<AssignmentId, Action>,
     /// The tick at which the look that is under way began.
     observing: Option<u64>,
     observe_next: Moment,
@@ -28,6 +28,10 @@ pub(super) struct Work {
 
 /// How often a device may go down while it starts something before that counts as failed: a power cut is nobody's fault.
 pub(super) const FALLS_MAX: u32 = 4;
+
+/// How much is fetched at once for changes that may not begin yet. It takes no place of what may: neither a repair nor the
+/// opening of the window waits for the end of a download.
+const AHEAD_COUNT_MAX: usize = 1;
 
 /// How soon to look again while something is starting or looks wrong.
 const OBSERVE_SOON: Duration = Duration::from_secs(2);
@@ -55,7 +59,8 @@ impl Device {
         if self.observe_due(settings, now) {
             return Some(Action::Observe);
         }
-        if self.work.in_flight.len() >= settings.work_count_max {
+        let ahead = self.work.in_flight.values().filter(|action| self.fetches_ahead(action)).count();
+        if self.work.in_flight.len() - ahead >= settings.work_count_max {
             return None;
         }
         // Removals first: they free what others may be waiting for.
@@ -63,9 +68,26 @@ impl Device {
         let (first, then): (Vec<&AssignmentId>, Vec<&AssignmentId>) =
             self.assignments.keys().partition(removals);
         first.into_iter().chain(then).find_map(|id| match self.step(settings, *id, now) {
+            Step::Do(action)
+                if ahead >= AHEAD_COUNT_MAX && self.would_fetch_ahead(settings, &action, now) =>
+            {
+                None
+            }
             Step::Do(action) => Some(*action),
             Step::Wait(_) | Step::Rest => None,
         })
+    }
+
+    /// Whether what is under way is fetched for later only.
+    fn fetches_ahead(&self, action: &Action) -> bool {
+        let Action::Prefetch(order) = action else { return false };
+        let assignment = self.assignments.get(&order.assignment);
+        assignment.is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
+    }
+
+    fn would_fetch_ahead(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
+        let Action::Prefetch(order) = action else { return false };
+        self.fetches_ahead(action) && self.begins_with(settings, order, now).is_none()
     }
 
     pub(super) fn wake_work(&self, settings: &Settings, now: Moment) -> Option<Moment> {
@@ -75,8 +97,6 @@ impl Device {
             Step::Wait(until) => Some(until),
             Step::Do(_) | Step::Rest => None,
         });
-        // Work that has to queue is woken by the end of what is in flight.
-        let waits = waits.filter(|_| self.work.in_flight.len() < settings.work_count_max);
         observe.into_iter().chain(waits).filter(|until| *until > now).min()
     }
 

@@ -103,6 +103,20 @@ impl Choice {
 /// What a device follows: of each part the choice that is closest to it. `all` are sorted by [`Reach`]: a device's own goes before
 /// its labels', of which the first goes before the others, and those before the fleet's.
 pub fn effective(all: &[(Reach, Choice)], device: &DeviceRef, labels: &BTreeMap<String, String>) -> Schedule {
+    // Each choice can be followed, and yet not all of them together.
+    chosen(all, device, labels).livable()
+}
+
+/// Why a device cannot follow all of it, when it cannot.
+pub fn conflict(
+    all: &[(Reach, Choice)],
+    device: &DeviceRef,
+    labels: &BTreeMap<String, String>,
+) -> Option<InvalidSchedule> {
+    chosen(all, device, labels).checked().err()
+}
+
+fn chosen(all: &[(Reach, Choice)], device: &DeviceRef, labels: &BTreeMap<String, String>) -> Schedule {
     let of = |wanted: fn(&Reach) -> bool| {
         all.iter()
             .filter(move |(reach, _)| wanted(reach) && reach.covers(device, labels))
@@ -111,8 +125,7 @@ pub fn effective(all: &[(Reach, Choice)], device: &DeviceRef, labels: &BTreeMap<
     let own = of(|reach| matches!(reach, Reach::Device(_)));
     let labelled = of(|reach| matches!(reach, Reach::Label(..)));
     let fleet = of(|reach| matches!(reach, Reach::Fleet));
-    // Each choice can be followed, and yet not all of them together.
-    resolve(own.chain(labelled).chain(fleet)).livable()
+    resolve(own.chain(labelled).chain(fleet))
 }
 
 fn resolve<'c>(choices: impl IntoIterator<Item = &'c Choice>) -> Schedule {
@@ -164,6 +177,20 @@ mod tests {
         ] {
             assert_eq!(bad.parse::<Reach>(), Err(InvalidReach), "{bad}");
         }
+    }
+
+    #[test]
+    fn choices_that_leave_no_time_together_are_told_and_not_followed() {
+        let hours = Choice { hours: Some(vec!["daily 08:00-10:00".parse().unwrap()]), ..Default::default() };
+        let downtime =
+            Choice { downtime: Some(vec!["daily 07:00-11:00".parse().unwrap()]), ..Default::default() };
+        let all = [("fleet", hours), ("label:line=7", downtime)];
+        let all = all.map(|(reach, choice)| (reach.parse::<Reach>().unwrap(), choice.checked().unwrap()));
+        let device = DeviceRef::parse("press").unwrap();
+        let labels = BTreeMap::from([("line".to_owned(), "7".to_owned())]);
+        assert_eq!(conflict(&all, &device, &labels), Some(InvalidSchedule::Silent));
+        assert!(effective(&all, &device, &labels).is_usual());
+        assert_eq!(conflict(&all, &device, &BTreeMap::new()), None);
     }
 
     #[test]

@@ -50,6 +50,16 @@ fn a_technician_holds_changes_back_and_everybody_sees_why() {
     let (done, text) =
         agent(&stage, "line-1", &["hold", "--reason", "batch 17 runs", "--for", "2h", "--holder", "ann"]);
     assert!(done && text.contains("held back until"), "{text}");
+    // Also while nothing waits for it.
+    wait_for("the server shows the hold", || {
+        let shown = stage.json(&["device", "show", "line-1"]);
+        let hold = shown["holds"].get(0)?;
+        let is_right =
+            hold["holder"] == "ann" && hold["reason"] == "batch 17 runs" && hold["until"].is_string();
+        (is_right && shown["condition"] == "converged").then_some(())
+    });
+    let shown = String::from_utf8(stage.margrave(&["device", "show", "line-1"]).stdout).unwrap();
+    assert!(shown.contains("Held back") && shown.contains("by ann until"), "{shown}");
     stage.json(&["deployment", "update", "hello", "--set", "greeting=later"]);
     let why = waits_at_the_server(&stage, "held back by ann until");
     assert_eq!(why["chain"][0]["code"], "waiting");
@@ -81,6 +91,9 @@ fn a_technician_holds_changes_back_and_everybody_sees_why() {
     stage.wait_state("line-1", "hello", "INSTALLED");
     let (_, text) = agent(&stage, "line-1", &["release"]);
     assert!(text.contains("Nothing was held back"), "{text}");
+    wait_for("the server shows no hold", || {
+        stage.json(&["device", "show", "line-1"])["holds"].is_null().then_some(())
+    });
 }
 
 #[test]

@@ -250,14 +250,17 @@ impl Fleet {
         choice: Option<&Choice>,
         prospect: &mut Prospect,
     ) -> Result<(), Error> {
-        let held = self.store.schedules().await?.into_iter().find(|record| record.reach == *reach);
-        let held = held.map(|record| record.choice);
+        let schedules = self.store.schedules().await?;
+        let mut all: BTreeMap<Reach, Choice> =
+            schedules.into_iter().map(|record| (record.reach, record.choice)).collect();
+        let held = all.get(reach).cloned();
         if choice.is_none() && held.is_none() {
             return Err(super::schedule::no_schedule(reach));
         }
-        if let (Reach::Device(device), Some(_)) = (reach, choice) {
+        if let (Reach::Device(device), Some(choice)) = (reach, choice) {
             let awaited = prospect.overlay.awaited.contains(device);
-            if !awaited && self.store.device(device).await?.is_none() {
+            let known = self.store.device(device).await?;
+            if !awaited && known.is_none() {
                 return Err(Error::not_found(format!("device {device}")));
             }
             if device.device.is_child() {
@@ -266,6 +269,10 @@ impl Fleet {
                     device.device.gateway()
                 )));
             }
+            let labels = prospect.overlay.labels.get(device).cloned();
+            let labels = labels.or(known.map(|known| known.labels)).unwrap_or_default();
+            all.insert(reach.clone(), choice.clone());
+            Fleet::check_choice(device, &labels, &all, choice)?;
         }
         if held.as_ref() == choice {
             return Ok(());

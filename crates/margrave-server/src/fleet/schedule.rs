@@ -1,19 +1,22 @@
 //! When devices talk and change: what operators choose for the fleet, for labels and for devices.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use margrave_core::id::ClientId;
+use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::moment::Moment;
-use margrave_core::schedule::{Reach, Schedule};
-use margrave_store::ScheduleRecord;
+use margrave_core::schedule::{Choice, Reach, Schedule, conflict};
+use margrave_store::{DeviceRecord, ScheduleRecord};
 use margrave_wire::operator;
 use margrave_wire::schedule::ScheduleBody;
 
 use super::event::time;
 use super::intent::Change;
 use super::{Actor, Error, Fleet};
+
+/// Each of the choices can be followed alone.
+const CONFLICT: &str = "the hours and downtimes chosen for the device, its labels and the fleet together leave it no time to talk in any week";
 
 impl Fleet {
     /// Every choice that was made.
@@ -68,6 +71,36 @@ impl Fleet {
             changed_at: time(changed_at),
             changed_by,
         }
+    }
+
+    async fn choices(&self) -> Result<Vec<(Reach, Choice)>, Error> {
+        Ok(self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect())
+    }
+
+    /// Says so when what was chosen for a device in several places cannot be followed together.
+    pub(super) async fn schedule_conflict(&self, device: &DeviceRecord) -> Result<Option<String>, Error> {
+        // A child speaks through its gateway, whose schedule counts.
+        if device.device.device.is_child() {
+            return Ok(None);
+        }
+        let conflict = conflict(&self.choices().await?, &device.device, &device.labels);
+        Ok(conflict.map(|_| format!("{CONFLICT}; so it follows none of them")))
+    }
+
+    /// A choice for one device that leaves it no time, together with what is chosen elsewhere, is a mistake.
+    pub(super) fn check_choice(
+        device: &DeviceRef,
+        labels: &BTreeMap<String, String>,
+        all: &BTreeMap<Reach, Choice>,
+        choice: &Choice,
+    ) -> Result<(), Error> {
+        let all: Vec<(Reach, Choice)> = all.iter().map(|(reach, choice)| (reach.clone(), choice.clone())).collect();
+        let is_about = choice.hours.is_some() || choice.downtime.is_some();
+        if is_about && conflict(&all, device, labels).is_some() {
+            let message = format!("{CONFLICT}; `margrave schedule list` shows what is chosen elsewhere");
+            return Err(Error::invalid("", "MI-G2-210", message));
+        }
+        Ok(())
     }
 }
 

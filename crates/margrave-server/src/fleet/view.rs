@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use margrave_core::deployment::{Override, Targets};
+use margrave_core::device::Hold;
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::lifecycle::{STATES, State};
 use margrave_core::parameters::Answers;
@@ -12,8 +13,8 @@ use margrave_store::{
     AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope,
     Verdict,
 };
-use margrave_wire::operator;
 use margrave_wire::schedule::ScheduleBody;
+use margrave_wire::{g2, operator};
 use serde_json::Value;
 
 use super::catalog::Entry;
@@ -85,8 +86,9 @@ impl Fleet {
     pub async fn device(&self, device: &DeviceRef) -> Result<operator::Device, Error> {
         let record = self.store.device(&self.live.addressed(device)).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("device {device}")))?;
+        let conflict = self.schedule_conflict(&record).await?;
         let mut shown = self.shown_devices(vec![record]).await?;
-        Ok(shown.remove(0))
+        Ok(operator::Device { schedule_conflict: conflict, ..shown.remove(0) })
     }
 
     async fn shown_devices(&self, records: Vec<DeviceRecord>) -> Result<Vec<operator::Device>, Error> {
@@ -120,6 +122,8 @@ impl Fleet {
             .then(|| self.device_causes(&record, assignments).pop().map(|cause| cause.text))
             .flatten();
         let shown = |assignment| self.shown_assignment(&record, assignment);
+        let capabilities: Option<Value> =
+            record.capabilities.as_deref().and_then(|body| serde_json::from_slice(body).ok());
         operator::Device {
             id: self.live.spoken(&record.device),
             client: record.device.client.to_string(),
@@ -128,14 +132,29 @@ impl Fleet {
             condition: condition.as_str().to_owned(),
             reason,
             simulated: record.simulated,
-            capabilities: record.capabilities.as_deref().and_then(|body| serde_json::from_slice(body).ok()),
+            holds: capabilities.as_ref().map(|body| self.holds(body)).unwrap_or_default(),
+            capabilities,
             last_contact: record.last_contact.map(time),
             manifest_version: record.manifest_version,
             certificate_expires: record.certificate_expires.map(time),
             schedule: self.live.told.of(&record.device.client).map(|told| ScheduleBody::from(&*told)),
+            schedule_conflict: None,
             assignments: assignments.iter().map(shown).collect(),
             labels: record.labels.clone(),
         }
+    }
+
+    /// Who holds changes back there, as far as this server was told, and by its own clock.
+    fn holds(&self, capabilities: &Value) -> Vec<operator::Hold> {
+        let now = self.now();
+        let in_force = g2::capabilities::holds(capabilities).into_iter().filter(|hold| hold.in_force(now));
+        let shown = |Hold { holder, reason, since, until }| operator::Hold {
+            holder,
+            reason,
+            since: time(since),
+            until: time(until),
+        };
+        in_force.map(shown).collect()
     }
 
     /// One assignment, with the reason why it is not as wanted.
@@ -290,6 +309,9 @@ fn add(counts: &mut operator::AssignmentCounts, state: State, verdict: Verdict, 
         Verdict::Pending => &mut counts.pending,
         Verdict::Failed => &mut counts.failed,
     } += count;
+    if (state, verdict) == (State::Installed, Verdict::Failed) {
+        counts.went_back += count;
+    }
     *counts.states.entry(state.to_string()).or_default() += count;
 }
 

@@ -29,6 +29,9 @@ impl Fleet {
                 let assignments = self.store.assignments(Scope::Devices(vec![device])).await?;
                 let converged = record.condition(self.silent_before()) == Condition::Converged;
                 let mut chain = self.device_causes(&record, &assignments);
+                let conflict = self.schedule_conflict(&record).await?;
+                let hint = "`margrave schedule list` shows what is chosen where; of each part a device follows the closest.";
+                chain.splice(0..0, conflict.map(|text| cause("schedule-conflict", text, Some(hint))));
                 if converged {
                     let misfits = left_out.iter().map(|(name, reasons)| self.misfit(&record, name, reasons));
                     chain.extend(misfits);

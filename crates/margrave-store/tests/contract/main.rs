@@ -12,6 +12,7 @@ mod sqlite;
 
 use fixture::*;
 use margrave_core::deployment::Targets;
+use margrave_core::device::Hold;
 use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
 use margrave_store::*;
@@ -143,6 +144,7 @@ fn body(device_name: &str, body: &[u8]) -> NewCapabilities {
         device: margrave_core::id::DeviceId::parse(device_name).unwrap(),
         body: body.to_vec(),
         simulated: true,
+        holds: vec![],
     }
 }
 
@@ -162,6 +164,32 @@ async fn mi_g2_121_capabilities_are_created_then_updated_and_the_device_is_to_be
     assert_eq!(world.store.devices_unsettled(10).await.unwrap().len(), 1);
     let stored = world.store.device(&device("line-1")).await.unwrap().unwrap();
     assert_eq!((stored.capabilities, stored.simulated), (Some(b"b".to_vec()), true));
+}
+
+#[tokio::test]
+async fn who_holds_changes_back_is_noted_and_settles_nothing_anew() {
+    let world = World::new();
+    world.join("line-1").await;
+    let line = client("line-1");
+    let said = |hold: Option<&str>| {
+        let holds: Vec<Hold> =
+            hold.into_iter().filter_map(|reason| Hold::told("ann", reason, NOW, later(60))).collect();
+        let told = holds.iter().map(|hold| hold.reason.clone()).collect::<Vec<_>>();
+        let json = serde_json::json!({ "properties": {}, "x-margrave-extensions": { "holds": told } });
+        NewCapabilities { holds, ..body("line-1", json.to_string().as_bytes()) }
+    };
+    world.store.put_capabilities(&line, said(None), NOW).await.unwrap();
+    world.settle("line-1").await;
+    for (hold, words) in
+        [(Some("a batch runs"), "line-1 holds changes back, by ann until "), (None, "holds nothing back")]
+    {
+        world.store.put_capabilities(&line, said(hold), NOW).await.unwrap();
+        assert!(world.store.devices_unsettled(10).await.unwrap().is_empty());
+        let event = world.store.events_newest(1).await.unwrap().remove(0);
+        assert!(event.kind == "device.hold" && event.text.contains(words), "{event:?}");
+    }
+    world.store.put_capabilities(&line, body("line-1", b"{}"), NOW).await.unwrap();
+    assert_eq!(world.store.devices_unsettled(10).await.unwrap().len(), 1, "anything else does");
 }
 
 #[tokio::test]

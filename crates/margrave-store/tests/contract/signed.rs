@@ -37,8 +37,8 @@ async fn events(world: &World) -> Vec<(String, String)> {
 }
 
 async fn report_capabilities(world: &World, on: &ClientId, name: &str) {
-    let new =
-        NewCapabilities { device: DeviceId::parse(name).unwrap(), body: b"{}".to_vec(), simulated: false };
+    let device = DeviceId::parse(name).unwrap();
+    let new = NewCapabilities { device, body: b"{}".to_vec(), simulated: false, holds: vec![] };
     world.store.put_capabilities(on, new, NOW).await.unwrap();
 }
 

@@ -14,7 +14,8 @@ use crate::description::constraints::ARCHITECTURES;
 use crate::g1::check_kind;
 use crate::g2::EXTENSION;
 use crate::g2::capabilities::{
-    INTERFACES, LIST_LENGTH_MAX, Maker, PERIPHERALS, TEXT_LENGTH_MAX, extension, read_extension, read_labels,
+    Additions, INTERFACES, LIST_LENGTH_MAX, Maker, PERIPHERALS, TEXT_LENGTH_MAX, extension, read_extension,
+    read_labels,
 };
 use crate::tree::{At, Content, Findings};
 
@@ -132,7 +133,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     if let (true, Some(at)) = (labels.is_empty(), root.field(EXTENSION)) {
         labels = read_labels(&at, findings);
     }
-    let (simulated, agent_version, overrides) = read_extension(root);
+    let Additions { simulated, agent_version, overrides, holds } = read_extension(root);
     let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
         device,
@@ -145,6 +146,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         simulated,
         agent_version,
         overrides,
+        holds,
     })
 }
 

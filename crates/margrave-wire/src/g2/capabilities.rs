@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use margrave_core::capabilities::{Capabilities, Cpu, Hosting};
 use margrave_core::constraints::Quantity;
+use margrave_core::device::{HOLDS_MAX, Hold};
 use margrave_core::id::DeviceId;
+use margrave_core::moment::Moment;
 use margrave_core::package::ProfileKind;
 use serde_json::{Value, json};
 
@@ -27,6 +29,8 @@ const HOSTING: [&str; 8] = [
     "supportedRuntimes",
     "supportedDeploymentTypes",
 ];
+/// Among our additions: who holds changes back on the device.
+const HOLDS: &str = "holds";
 pub(crate) const LIST_LENGTH_MAX: usize = 1_000;
 pub(crate) const TEXT_LENGTH_MAX: usize = 4_000;
 
@@ -55,26 +59,77 @@ pub(crate) fn extension(capabilities: &Capabilities) -> serde_json::Map<String, 
     if !capabilities.overrides.is_empty() {
         extension.insert("overrides".into(), capabilities.overrides.clone().into());
     }
+    if !capabilities.holds.is_empty() {
+        let told = |Hold { holder, reason, since, until }: &Hold| json!({ "holder": holder, "reason": reason, "since": since.0, "until": until.0 });
+        extension.insert(HOLDS.into(), capabilities.holds.iter().map(told).collect());
+    }
     extension
 }
 
-/// Whether the device is simulated, its agent's version, and what was set on it.
-pub(crate) fn read_extension(root: &At<'_>) -> (bool, Option<String>, Vec<String>) {
+/// Whether two bodies say the same, but for who holds changes back: nothing else follows from that.
+pub fn differ_in_holds_only(before: &[u8], after: &[u8]) -> bool {
+    let without = |body: &[u8]| {
+        let mut body: Value = serde_json::from_slice(body).ok()?;
+        if let Some(extension) = body.get_mut(EXTENSION).and_then(Value::as_object_mut) {
+            extension.remove(HOLDS);
+            if extension.is_empty() {
+                body.as_object_mut()?.remove(EXTENSION);
+            }
+        }
+        Some(body)
+    };
+    without(before).is_some_and(|before| without(after) == Some(before))
+}
+
+/// What our own agents add.
+pub(crate) struct Additions {
+    pub(crate) simulated: bool,
+    pub(crate) agent_version: Option<String>,
+    pub(crate) overrides: Vec<String>,
+    pub(crate) holds: Vec<Hold>,
+}
+
+/// Never a reason to refuse: what makes no sense there was not said.
+pub(crate) fn read_extension(root: &At<'_>) -> Additions {
     let extension = root.field(EXTENSION);
     let field = |key: &str| extension.as_ref().and_then(|at| at.field(key)).map(|at| &at.node.content);
+    let list = |key: &str| -> &[Node] {
+        match field(key) {
+            Some(Content::List(items)) => items,
+            _ => &[],
+        }
+    };
     let version = match field("agentVersion") {
         Some(Content::Text(version)) => Some(version.chars().take(100).collect()),
         _ => None,
     };
-    let items: &[Node] = match field("overrides") {
-        Some(Content::List(items)) => items,
-        _ => &[],
-    };
-    let words = items.iter().take(8).filter_map(|item| match &item.content {
+    let words = list("overrides").iter().take(8).filter_map(|item| match &item.content {
         Content::Text(words) => Some(words.chars().take(100).collect()),
         _ => None,
     });
-    (matches!(field("simulated"), Some(Content::Boolean(true))), version, words.collect())
+    Additions {
+        simulated: matches!(field("simulated"), Some(Content::Boolean(true))),
+        agent_version: version,
+        overrides: words.collect(),
+        holds: list(HOLDS).iter().take(HOLDS_MAX).filter_map(read_hold).collect(),
+    }
+}
+
+/// Who holds changes back, in a body of either generation.
+pub fn holds(body: &Value) -> Vec<Hold> {
+    let list = body.get(EXTENSION).and_then(|extension| extension.get(HOLDS)?.as_array());
+    let nodes = list.into_iter().flatten().take(HOLDS_MAX).map(Node::from);
+    nodes.filter_map(|node| read_hold(&node)).collect()
+}
+
+fn read_hold(node: &Node) -> Option<Hold> {
+    let at = At::root(node);
+    let text = |key: &str| match &node.get(key)?.content {
+        Content::Text(text) => Some(text.as_str()),
+        _ => None,
+    };
+    let moment = |key: &str| at.field(key)?.unsigned().map(Moment);
+    Hold::told(text("holder")?, text("reason")?, moment("since")?, moment("until")?)
 }
 
 /// What a device says it is and can do.
@@ -118,7 +173,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     }
     let hosts = HOSTING.iter().any(|key| at.has(key));
     let hosting = if hosts { read_hosting(&at, labels.is_empty(), findings) } else { None };
-    let (simulated, agent_version, overrides) = read_extension(root);
+    let Additions { simulated, agent_version, overrides, holds } = read_extension(root);
     let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
         device,
@@ -131,6 +186,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         simulated,
         agent_version,
         overrides,
+        holds,
     })
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use margrave_core::device::Hold;
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeviceRef};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::manifest::{Blob, Entry, Manifest};
+use margrave_core::moment::Moment;
 use margrave_core::package::ProfileKind;
 use margrave_core::parameters::{ParameterValue, resolve};
 use margrave_core::workload::Workload;
@@ -198,6 +200,22 @@ fn mi_g2_124_capabilities_are_read_and_written_back_as_data() {
     let written: serde_json::Value = serde_json::from_slice(&capabilities::write(&read)).unwrap();
     let wanted: serde_json::Value = serde_json::from_str(CAPABILITIES).unwrap();
     assert_eq!(written, wanted);
+}
+
+#[test]
+fn who_holds_changes_back_is_read_as_it_was_written() {
+    let mut read = capabilities::read(CAPABILITIES.as_bytes()).unwrap();
+    let before = capabilities::write(&read);
+    let (since, until) = (Moment(1_800_000_000_000), Moment(1_800_000_060_000));
+    read.holds = vec![Hold::told("ann", "batch 17 runs", since, until).unwrap()];
+    let held = capabilities::write(&read);
+    assert_eq!(capabilities::read(&held).unwrap().holds, read.holds);
+    assert_eq!(capabilities::holds(&serde_json::from_slice(&held).unwrap()), read.holds);
+    assert!(capabilities::differ_in_holds_only(&before, &held));
+    read.serial_number.push('7');
+    read.properties["serialNumber"] = "another".into();
+    assert!(!capabilities::differ_in_holds_only(&before, &capabilities::write(&read)));
+    assert!(!capabilities::differ_in_holds_only(b"", b""));
 }
 
 #[test]

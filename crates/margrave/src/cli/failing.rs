@@ -16,9 +16,23 @@ pub(crate) struct Failing {
     /// How often devices try an update before they go back [usually: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) attempts: Option<u32>,
-    /// How long the application may look unhealthy before that counts as failed, such as 30s [usually: 10s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) health_grace: Option<Duration>,
+    /// How long the application may look unhealthy before that counts as failed, such as 30s; `usual` is each device's own
+    /// again [usually: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = grace)]
+    pub(crate) health_grace: Option<Grace>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grace {
+    Usual,
+    For(Duration),
+}
+
+fn grace(text: &str) -> Result<Grace, String> {
+    match text {
+        "usual" => Ok(Grace::Usual),
+        text => duration(text).map(Grace::For).map_err(|wrong| format!("{wrong}, or `usual`")),
+    }
 }
 
 impl Failing {
@@ -29,7 +43,32 @@ impl Failing {
         said.then(|| Rollback {
             when: rollback.clone().or_else(|| now.when.clone()),
             attempts: attempts.or(now.attempts),
-            health_grace_seconds: health_grace.map(|grace| grace.as_secs()).or(now.health_grace_seconds),
+            health_grace_seconds: match health_grace {
+                None => now.health_grace_seconds,
+                Some(Grace::Usual) => None,
+                Some(Grace::For(grace)) => Some(grace.as_secs()),
+            },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_health_grace_is_kept_changed_or_the_usual_again() {
+        let now = Rollback { health_grace_seconds: Some(60), ..Rollback::default() };
+        let said = |attempts, health_grace: Option<&str>| {
+            let health_grace = health_grace.map(|text| grace(text).unwrap());
+            Failing { rollback: None, attempts, health_grace }
+                .over(&now)
+                .map(|said| said.health_grace_seconds)
+        };
+        assert_eq!(said(None, None), None, "nothing was said");
+        assert_eq!(said(Some(3), None), Some(Some(60)));
+        assert_eq!(said(None, Some("30s")), Some(Some(30)));
+        assert_eq!(said(None, Some("usual")), Some(None));
+        assert!(grace("never").unwrap_err().contains("usual"));
     }
 }

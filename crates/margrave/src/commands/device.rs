@@ -208,6 +208,12 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
     if let Some(expires) = &device.certificate_expires {
         facts.push(("Certificate", format!("until {}", render::clock(expires))));
     }
+    for operator::Hold { holder, reason, until, .. } in &device.holds {
+        facts.push(("Held back", format!("by {holder} until {}: {reason}", render::clock(until))));
+    }
+    if let Some(conflict) = &device.schedule_conflict {
+        facts.push(("Schedule", conflict.clone()));
+    }
     if let Some(schedule) = &device.schedule {
         facts.push(("Schedule", schedule.words().join("; ")));
     }

@@ -33,13 +33,19 @@ fn verdict(deployment: &Deployment) -> Verdict {
     for assignment in &deployment.assignments {
         match (assignment.state.as_str(), assignment.current) {
             ("INSTALLED", true) => {}
+            // It tries again, or goes back.
+            ("FAILED", true) if assignment.next_try.is_some() => return Verdict::Moving,
             ("FAILED", true) => verdict = Verdict::Failed,
-            // It went back to the last good one: what was wanted did not come to be.
-            ("INSTALLED", false) if assignment.error.is_some() => verdict = Verdict::Failed,
+            _ if went_back(assignment) => verdict = Verdict::Failed,
             _ => return Verdict::Moving,
         }
     }
     verdict
+}
+
+/// It runs the last good revision again: what was wanted did not come to be.
+fn went_back(assignment: &Assignment) -> bool {
+    assignment.state == "INSTALLED" && !assignment.current && assignment.error.is_some()
 }
 
 /// Follows a deployment until every device has it, or none is still trying, or the time is up.
@@ -79,7 +85,22 @@ async fn conclude(
                 .words(format_args!("No device takes {}: none is targeted, or none fits.", deployment.name));
             return Ok(Answer::No);
         }
-        Verdict::Failed => screen.words(format_args!("{} failed.", deployment.name)),
+        Verdict::Failed => {
+            let back = deployment.assignments.iter().filter(|assignment| went_back(assignment));
+            let back: Vec<&str> = back.map(|assignment| assignment.device.as_str()).collect();
+            match back.as_slice() {
+                [] => screen.words(format_args!("{} failed.", deployment.name)),
+                [device] => screen.words(format_args!(
+                    "{} failed; {device} went back and runs the revision before.",
+                    deployment.name
+                )),
+                devices => screen.words(format_args!(
+                    "{} failed; {} devices went back and run the revision before.",
+                    deployment.name,
+                    devices.len()
+                )),
+            }
+        }
         Verdict::Moving => {
             screen
                 .words(format_args!("{} is not installed everywhere after {seconds:.0} s.", deployment.name));
@@ -160,6 +181,7 @@ impl<'a> Steps<'a> {
             let waiting = match (assignment.current, assignment.state.as_str()) {
                 (true, _) | (false, "DELETING" | "DELETED") => "",
                 (false, "PENDING") => " (the device has not fetched it yet)",
+                _ if went_back(assignment) => " (the revision before: the update failed)",
                 (false, _) => " (the revision before)",
             };
             let mut line = format!("{}{waiting}", assignment.state);
@@ -212,6 +234,7 @@ mod tests {
     use super::*;
     use margrave_wire::operator::{ErrorDetail, Targets};
 
+    /// States, whether they are of what is wanted now, and whether they have an error; `FAILED…` is tried again.
     fn deployment(states: &[(&str, bool, bool)]) -> Deployment {
         let assignment = |(state, current, error): &(&str, bool, bool)| Assignment {
             id: String::new(),
@@ -219,13 +242,13 @@ mod tests {
             device: "x".into(),
             package: "p".into(),
             version: "1".into(),
-            state: (*state).to_owned(),
+            state: state.trim_end_matches('…').to_owned(),
             current: *current,
             reason: None,
             error: error.then(|| ErrorDetail { code: "c".into(), source: "s".into(), message: "m".into() }),
             components: Vec::new(),
             attempt: 0,
-            next_try: None,
+            next_try: state.ends_with('…').then(|| "2026-11-16T12:00:00Z".to_owned()),
             changed_at: None,
         };
         Deployment {
@@ -257,6 +280,11 @@ mod tests {
             (&[("INSTALLED", true, false), ("INSTALLING", true, false)], Verdict::Moving),
             (&[("FAILED", true, true), ("INSTALLING", true, false)], Verdict::Moving),
             (&[("FAILED", true, true), ("INSTALLED", true, false)], Verdict::Failed),
+            // It says that it tries again, or goes back, or has gone back.
+            (&[("FAILED…", true, true)], Verdict::Moving),
+            (&[("FAILED…", true, true), ("FAILED", true, true)], Verdict::Moving),
+            (&[("ROLLINGBACK", false, true)], Verdict::Moving),
+            (&[("INSTALLED", false, true), ("FAILED", true, true)], Verdict::Failed),
             // An older revision failed; the newer one has not been tried.
             (&[("FAILED", false, true)], Verdict::Moving),
             (&[("INSTALLED", false, true)], Verdict::Failed),

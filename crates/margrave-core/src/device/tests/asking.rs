@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::schedule::{Poll, Schedule};
 
 /// A world whose device has told what it is and polls.
 fn polling() -> World {
@@ -276,4 +277,52 @@ fn a_server_of_an_older_past_hears_now_and_then_what_is_held() {
             world.absorb(Event::Sent { sequence, result: Ok(()) });
         }
     }
+}
+
+#[test]
+fn what_changes_about_a_device_is_told_soon_and_not_all_the_time() {
+    let mut world = polling();
+    let say = |world: &mut World, what: &[u8]| world.absorb(Event::CapabilitiesAre(Digest::of(what)));
+    let told = |world: &mut World, what: &[u8]| {
+        assert_eq!(world.device.next(&world.settings, world.now), Some(Action::SendCapabilities));
+        world.absorb(Event::Began(Action::SendCapabilities));
+        world.absorb(Event::CapabilitiesSent(Ok(Digest::of(what))));
+    };
+    world.now = world.now.after(Duration::from_secs(60));
+    say(&mut world, b"held back");
+    told(&mut world, b"held back");
+    let before = world.now;
+    say(&mut world, b"held back by another");
+    loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(Action::SendCapabilities) => break,
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert_eq!(world.now.since(before), Duration::from_secs(5));
+    told(&mut world, b"held back by another");
+
+    // Who saves data says it when it asks anyway.
+    let (poll, saver) = (Some(Poll { every: Duration::from_secs(3600), wait: false }), true);
+    world.manifest = Manifest::new(world.manifest.version() + 1, None, vec![])
+        .unwrap()
+        .with_schedule(Schedule { poll, saver, ..Schedule::default() });
+    world.run_until_converged();
+    // It asks once more, and then has nothing to say for an hour.
+    while let Some(action) = world.device.next(&world.settings, world.now) {
+        world.carry_out(action);
+    }
+    world.now = world.now.after(Duration::from_secs(60));
+    say(&mut world, b"held back again");
+    let before = world.now;
+    loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(Action::SendCapabilities) => break,
+            Some(action @ (Action::Poll { .. } | Action::Send(_))) => panic!("{action:?} came first"),
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert!(world.now.since(before) > Duration::from_secs(1800), "{:?}", world.now.since(before));
 }

@@ -1,6 +1,7 @@
 //! The device against a small world that lies, loses and crashes, all from one seed.
 
 mod asking;
+mod crowds;
 mod going_back;
 mod holding;
 mod waiting;

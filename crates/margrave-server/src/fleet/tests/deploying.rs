@@ -197,8 +197,8 @@ async fn a_list_of_deployments_counts_and_one_of_them_shows_each() {
     let list = world.fleet.deployments().await.unwrap();
     assert_eq!((one.assignments.len(), list[0].assignments.len()), (3, 0));
     assert_eq!(one.counts, list[0].counts);
-    let operator::AssignmentCounts { total, converged, pending, failed, states } = one.counts;
-    assert_eq!((total, converged, pending, failed), (3, 1, 1, 1));
+    let operator::AssignmentCounts { total, converged, pending, failed, went_back, states } = one.counts;
+    assert_eq!((total, converged, pending, failed, went_back), (3, 1, 1, 1, 0));
     assert_eq!(
         states,
         [("FAILED", 1), ("INSTALLED", 1), ("PENDING", 1)].map(|(s, n)| (s.to_owned(), n)).into()

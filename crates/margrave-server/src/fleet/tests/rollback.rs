@@ -88,6 +88,12 @@ async fn a_device_that_went_back_has_failed_until_something_else_is_wanted() {
     let why = world.fleet.why("line-1/greeter").await.unwrap();
     assert_eq!((why.converged, why.chain[0].code.as_str()), (false, "unhealthy"));
     assert!(why.chain[0].text.contains("went back to its last good version"), "{:?}", why.chain);
+    for counts in [
+        world.fleet.deployment(&name("greeter")).await.unwrap().counts,
+        world.fleet.deployments().await.unwrap().remove(0).counts,
+    ] {
+        assert_eq!((counts.failed, counts.went_back, counts.states["INSTALLED"]), (1, 1, 1));
+    }
 
     put("three").await;
     let shown = world.assignment("greeter", "line-1").await;

@@ -28,6 +28,28 @@ impl World {
 }
 
 #[tokio::test]
+async fn mi_g2_210_choices_that_leave_no_time_together_are_told() {
+    let world = World::new().await;
+    world.device("line-1", &[("site", "nord")]).await;
+    world.choose("fleet", hours(&["daily 08:00-10:00"])).await.unwrap();
+    let shut = ScheduleBody { downtime: Some(vec!["daily 07:00-11:00".into()]), ..ScheduleBody::default() };
+    let refused = world.choose("device:line-1", shut.clone()).await.unwrap_err();
+    assert!(refused.to_string().contains("no time to talk in any week"), "{refused}");
+    assert_eq!(world.fleet.device(&device("line-1")).await.unwrap().schedule_conflict, None);
+    // Who has the label is not known when something is chosen for it, so the device says so.
+    world.choose("label:site=nord", shut).await.unwrap();
+    let conflict = world.fleet.device(&device("line-1")).await.unwrap().schedule_conflict.unwrap();
+    assert!(conflict.contains("so it follows none of them"), "{conflict}");
+    assert_eq!(world.told("line-1"), Schedule::default());
+    let why = world.fleet.why("line-1").await.unwrap();
+    assert_eq!((why.chain[0].code.as_str(), why.converged), ("schedule-conflict", true));
+    // What has nothing to do with it may still be chosen, and what mends it, too.
+    world.choose("device:line-1", windows(&["sun 02:00-04:00 UTC"])).await.unwrap();
+    world.choose("device:line-1", hours(&["daily 12:00-13:00"])).await.unwrap();
+    assert_eq!(world.fleet.device(&device("line-1")).await.unwrap().schedule_conflict, None);
+}
+
+#[tokio::test]
 async fn mi_g2_210_a_choice_reaches_those_it_is_for_and_nobody_else() {
     let world = World::new().await;
     world.device("line-1", &[("site", "nord")]).await;

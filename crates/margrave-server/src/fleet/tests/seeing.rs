@@ -180,6 +180,38 @@ async fn devices_are_listed_page_by_page_and_found() {
 }
 
 #[tokio::test]
+async fn who_holds_changes_back_is_shown_until_it_is_over() {
+    let world = one_greeter().await;
+    world.report("greeter", "line-1", State::Installed).await;
+    let version = world.version("line-1");
+    let mut body: serde_json::Value =
+        serde_json::from_slice(&capabilities("line-1", "4Gi", &["compose"])).unwrap();
+    let until = START + 600_000;
+    body["x-margrave-extensions"]["holds"] = serde_json::json!([
+        { "holder": "ann", "reason": "batch 17 runs", "since": START, "until": until },
+        { "holder": "x".repeat(61), "reason": "too long a name", "since": START, "until": until },
+        { "holder": "bob", "reason": "two\nlines", "since": START, "until": until },
+        { "holder": "cid", "since": START, "until": "soon" },
+        7
+    ]);
+    let body = Bytes::from(body.to_string());
+    let parsed = g2::capabilities::read(&body).unwrap();
+    world.fleet.put_capabilities(&client("line-1"), parsed, body).await.unwrap();
+    let shown = world.fleet.device(&device("line-1")).await.unwrap();
+    let expected = operator::Hold {
+        holder: "ann".into(),
+        reason: "batch 17 runs".into(),
+        since: crate::fleet::event::time(Moment(START)),
+        until: crate::fleet::event::time(Moment(until)),
+    };
+    assert_eq!(shown.holds, [expected], "and no nonsense");
+    assert_eq!((shown.condition.as_str(), world.version("line-1")), ("converged", version));
+    assert_eq!(world.fleet.recent_events(1).await.unwrap()[0].kind, "device.hold");
+    world.pass(600);
+    assert_eq!(world.fleet.device(&device("line-1")).await.unwrap().holds, []);
+}
+
+#[tokio::test]
 async fn the_status_has_every_state() {
     let world = one_greeter().await;
     world.report("greeter", "line-1", State::Installed).await;

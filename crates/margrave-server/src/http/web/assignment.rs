@@ -25,7 +25,7 @@ impl AssignmentLine {
     pub(super) fn of(assignment: &operator::Assignment) -> Self {
         AssignmentLine {
             key: format!("assignment-{}", assignment.id),
-            badge: Badge::state(&assignment.state),
+            badge: badge(assignment),
             current: assignment.current,
             reason: assignment.reason.clone(),
             error: assignment.error.clone(),
@@ -52,6 +52,19 @@ impl ComponentLine {
             error: component.error.clone(),
         }
     }
+}
+
+/// How it stands: what runs and what is wanted are not the same where an update failed.
+pub(super) fn badge(assignment: &operator::Assignment) -> Badge {
+    match went_back(assignment) {
+        true => Badge::went_back(),
+        false => Badge::state(&assignment.state),
+    }
+}
+
+/// The update failed, and the version before runs again.
+pub(super) fn went_back(assignment: &operator::Assignment) -> bool {
+    assignment.state == "INSTALLED" && !assignment.current && assignment.error.is_some()
 }
 
 /// Everything is as wanted, so that there is nothing to explain.

@@ -87,6 +87,11 @@ impl Badge {
         badge
     }
 
+    /// An update that failed, on a device that runs the version before again.
+    pub(crate) fn went_back() -> Self {
+        Badge::new(Tone::Bad, "back", "went back")
+    }
+
     /// The state of a component, in the standard's six words.
     pub(crate) fn component(word: &str) -> Self {
         let (tone, icon) = match word {
@@ -135,7 +140,7 @@ mod tests {
         let components =
             ["pending", "installing", "installed", "failed", "removing", "removed"].map(Badge::component);
         let conditions = ["converged", "pending", "failed", "silent", "retired"].map(Badge::condition);
-        for badge in states.chain(components).chain(conditions) {
+        for badge in states.chain(components).chain(conditions).chain([Badge::went_back()]) {
             let shown = badge.to_string();
             assert!(sprite.contains(&format!("id=\"i-{}\"", badge.icon.name)), "{shown}");
             assert!(shown.ends_with(&format!("{}</span>", badge.word)), "{shown}");

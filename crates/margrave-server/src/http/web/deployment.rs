@@ -5,11 +5,11 @@ use askama::filters::HtmlSafe;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use margrave_core::id::DeploymentName;
-use margrave_core::lifecycle::STATES;
+use margrave_core::lifecycle::{self, STATES};
 use margrave_wire::operator;
 
 use super::Web;
-use super::assignment::{AssignmentLine, settled};
+use super::assignment::{AssignmentLine, settled, went_back};
 use super::badge::Badge;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
@@ -49,16 +49,15 @@ impl Tally {
         let total = counts.total;
         let mut done = 0;
         let mut shares = Vec::new();
-        for state in STATES {
-            let Some(&count) = counts.states.get(state.as_str()) else { continue };
+        let of_state = |state: lifecycle::State| {
+            let count = counts.states.get(state.as_str()).copied().unwrap_or(0);
+            let back = if state == lifecycle::State::Installed { counts.went_back.min(count) } else { 0 };
+            [(Badge::state(state.as_str()), count - back), (Badge::went_back(), back)]
+        };
+        for (badge, count) in STATES.into_iter().flat_map(of_state).filter(|(_, count)| *count > 0) {
             let from = done * 1000 / total;
             done += count;
-            shares.push(Share {
-                badge: Badge::state(state.as_str()),
-                count,
-                from,
-                width: done * 1000 / total - from,
-            });
+            shares.push(Share { badge, count, from, width: done * 1000 / total - from });
         }
         Tally { total, shares }
     }
@@ -174,7 +173,11 @@ pub(super) async fn show(
     let revisions = web.fleet().revisions(&name).await?;
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     // What needs eyes comes first; within a state, by name.
-    assignments.sort_by_key(|assignment| (urgency(&assignment.state), assignment.device.clone()));
+    let urgent = |assignment: &operator::Assignment| match went_back(assignment) {
+        true => urgency("FAILED"),
+        false => urgency(&assignment.state),
+    };
+    assignments.sort_by_key(|assignment| (urgent(assignment), assignment.device.clone()));
     render(&DeploymentPage {
         frame,
         path: link::deployment(&deployment.name),
@@ -261,6 +264,7 @@ pub(super) fn parse(name: &str) -> Result<DeploymentName, PageError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::badge::Tone;
     use super::*;
 
     #[test]
@@ -271,5 +275,15 @@ mod tests {
         assert_eq!(tally.shares.iter().map(|share| share.width).sum::<u64>(), 1000);
         assert_eq!(tally.shares.iter().map(|share| share.count).sum::<u64>(), tally.total);
         assert!(Tally::of(&Default::default()).shares.is_empty());
+    }
+
+    #[test]
+    fn who_went_back_is_not_among_those_that_are_as_wanted() {
+        let states = [("INSTALLED".to_owned(), 4)].into();
+        let counts = operator::AssignmentCounts { total: 4, went_back: 1, states, ..Default::default() };
+        let tally = Tally::of(&counts);
+        let shown: Vec<_> = tally.shares.iter().map(|share| (share.badge.tone, share.count)).collect();
+        assert_eq!(shown, [(Tone::Ok, 3), (Tone::Bad, 1)]);
+        assert_eq!(tally.shares.iter().map(|share| share.width).sum::<u64>(), 1000);
     }
 }

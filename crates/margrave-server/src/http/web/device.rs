@@ -11,7 +11,7 @@ use margrave_wire::operator;
 use serde_json::Value;
 
 use super::Web;
-use super::assignment::{AssignmentLine, settled};
+use super::assignment::{AssignmentLine, badge, settled};
 use super::badge::Badge;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
@@ -137,7 +137,7 @@ impl Row {
         let line = |assignment: &operator::Assignment| Line {
             name: assignment.deployment.clone(),
             path: link::deployment(&assignment.deployment),
-            badge: Badge::state(&assignment.state),
+            badge: badge(assignment),
         };
         Row {
             key: format!("device-{}", device.id),
@@ -205,8 +205,12 @@ struct Fact {
     text: String,
 }
 
-/// When it talks and changes, where that is not as usual, and what was set on the device itself.
+/// Who holds changes back, when it talks and changes, where that is not as usual, and what was set on the device itself.
 fn schedule_facts(device: &operator::Device) -> Vec<Fact> {
+    let held = device.holds.iter().map(|operator::Hold { holder, reason, until, .. }| Fact {
+        name: "Held back",
+        text: format!("by {holder} until {until}: {reason}"),
+    });
     let told = device.schedule.iter().flat_map(|schedule| schedule.words());
     let told = told.map(|text| Fact { name: "Schedule", text });
     let own = device
@@ -214,7 +218,11 @@ fn schedule_facts(device: &operator::Device) -> Vec<Fact> {
         .iter()
         .filter_map(|body| body.pointer("/x-margrave-extensions/overrides")?.as_array());
     let own = own.flatten().filter_map(|words| words.as_str());
-    told.chain(own.map(|text| Fact { name: "Set on it", text: text.to_owned() })).collect()
+    let conflict = device.schedule_conflict.clone().map(|text| Fact { name: "Schedule", text });
+    held.chain(conflict)
+        .chain(told)
+        .chain(own.map(|text| Fact { name: "Set on it", text: text.to_owned() }))
+        .collect()
 }
 
 /// An assignment with its components, as it stands on a device's page.

@@ -6,6 +6,7 @@ use axum::response::Response;
 use margrave_wire::operator::{self, FleetStatus};
 
 use super::Web;
+use super::assignment::badge;
 use super::badge::{Badge, Icon, Tone};
 use super::command::Command;
 use super::error::{PageError, sentence};
@@ -241,7 +242,7 @@ fn tile(device: &operator::Device) -> Tile {
     let line = |assignment: &operator::Assignment| Line {
         name: assignment.deployment.clone(),
         path: link::deployment(&assignment.deployment),
-        badge: Badge::state(&assignment.state),
+        badge: badge(assignment),
     };
     Tile {
         key: format!("tile-{}", device.id),

@@ -6,6 +6,8 @@
 //!
 //! Start with [`Fleet`]; `intent.rs` is the one way in for what operators want.
 
+mod access;
+mod audit;
 mod authority;
 mod catalog;
 mod client;
@@ -40,13 +42,15 @@ use margrave_store::{Silence, Store};
 use margrave_wire::operator;
 use tokio::sync::{RwLock, broadcast};
 
+pub(crate) use access::SESSION_LIFETIME;
+pub use access::{Holder, Refused};
+pub use audit::AuditQuery;
 pub use client::Found;
 pub use error::Error;
 pub(crate) use event::time;
 pub use margrave_store::{Put, Standing, UsedSignature};
 use schedule::is_excused;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
-pub(crate) use token::SESSION_LIFETIME;
 
 /// Who did something: `operator admin`, `device line-1` or `server`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,6 +182,7 @@ pub struct Fleet {
     /// decide nothing and do so side by side, but not beside a decision.
     deciding: RwLock<()>,
     git: git::Git,
+    access: access::Access,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -197,6 +202,7 @@ impl Fleet {
         // No subscriber is no error: the log has it.
         store.announce_to(move |event| drop(announce.send(Arc::new(event::shown(&names, event)))));
         let git = git::Git::new(options.git_directory.clone(), store.git_clients().await?);
+        let access = access::Access::load(&store, clock.now()).await?;
         let fleet = Fleet {
             store,
             registry,
@@ -208,6 +214,7 @@ impl Fleet {
             catalog: catalog::Catalog::default(),
             deciding: RwLock::default(),
             git,
+            access,
             events,
         };
         fleet.catch_up().await?;
@@ -260,6 +267,7 @@ impl Fleet {
         let ended = self.store.sweep_archived(history_from, HISTORY_MAX).await?;
         self.end_unknown_removals().await?;
         self.sweep_git().await?;
+        self.access.sweep(now);
         tracing::debug!(swept, ended, "expired tokens and sessions, and old history, were forgotten");
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::guessing::Source;
 const WINDOW_MS: u64 = 60_000;
 /// Refusals of one source in a minute: more than a person runs into, and enough to see what somebody tries.
 const PER_SOURCE_MAX: u32 = 20;
-/// Of all sources together: at 300 bytes each, less than 50 MB in a day of nothing but attack.
+/// Of all sources together: at 500 bytes each, some 70 MB in a day of nothing but attack.
 const ALL_MAX: u32 = 100;
 /// Sources that are told apart; more share what is left.
 const SOURCES_MAX: usize = 1024;

@@ -29,7 +29,7 @@ impl Digest {
     }
 
     /// A digest from its 32 bytes, for whoever hashed a stream piece by piece.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Digest(bytes)
     }
 

@@ -7,6 +7,8 @@
 //! Start with [`package`] and [`workload`] for the server's side (package → deployment → document →
 //! manifest), and with [`device`] for the device's (manifest → verified → plan → outcome → report).
 
+pub mod access;
+pub mod audit;
 pub mod capabilities;
 pub mod chain;
 pub mod constraints;

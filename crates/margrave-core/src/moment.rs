@@ -20,6 +20,20 @@ impl Moment {
     }
 }
 
+impl Moment {
+    /// As RFC 3339 writes it, with all that is known of it; a time beyond what can be written is the last that can.
+    pub fn to_rfc3339(self) -> String {
+        let millis = i64::try_from(self.0).unwrap_or(i64::MAX);
+        jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX).to_string()
+    }
+
+    /// Reads what [`Moment::to_rfc3339`] wrote, or anybody else's RFC 3339 since 1970.
+    pub fn from_rfc3339(text: &str) -> Option<Moment> {
+        let at: jiff::Timestamp = text.parse().ok()?;
+        u64::try_from(at.as_millisecond()).ok().map(Moment)
+    }
+}
+
 /// As RFC 3339 writes it, to the second.
 impl std::fmt::Display for Moment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,40 +1,87 @@
-//! Which operator is asking: bearer token, Basic password, or the page's session cookie.
+//! Which operator is asking, and in which role: bearer token, Basic password, or the page's session cookie.
 //!
-//! Owns how credentials are read from a request, the session cookie, and the single-use sign-in codes.
+//! Owns how credentials are read from a request, what a handler asks of its caller ([`Viewer`], [`Operator`],
+//! [`Admin`]), the session cookie, and the single-use sign-in codes.
 //! It does not own tokens and sessions themselves; the fleet keeps those, hashed. Devices never come
 //! this way, they are known by their certificate.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::rand;
-use axum::extract::{FromRef, FromRequestParts};
+use axum::extract::{ConnectInfo, FromRef, FromRequestParts};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN, WWW_AUTHENTICATE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
+use http::{Extensions, HeaderMap, HeaderValue};
+use margrave_core::access::Role;
 use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
 use margrave_registry::Credentials;
 
-use crate::fleet::{self, Actor, Clock, Fleet};
+use crate::fleet::{self, Actor, Clock, Fleet, Holder, Refused};
+use crate::guessing::{Guessing, Source, TooMany};
+use crate::http::audit::Note;
+use crate::http::problem::Problem;
 use crate::http::{App, Arrival};
 
-/// The page's session cookie. Cookies are shared between the ports of a host, so the name is ours.
-pub const SESSION_COOKIE: &str = "margrave_session";
+/// The page's session cookie where it travels by TLS. By its name browsers take it only over TLS, for this very host and
+/// all paths of it, so that nobody else on the network or in the domain can put one there.
+const COOKIE_SECURE: &str = "__Host-margrave_session";
+/// The same where the request does not leave this machine, in plain HTTP, for which there are no such names. Cookies are
+/// shared between the ports of a host, so the name is ours.
+const COOKIE_LOCAL: &str = "margrave_session";
 
 /// Longer than any token of ours; nothing longer is hashed and looked up.
 const TOKEN_LENGTH_MAX: usize = 512;
 
-/// The operator behind a request. As an extractor it answers 401 with a challenge when there is none, and
-/// 403 when another site made the browser send its cookie.
+/// Somebody who may look at everything but secrets. Like the other two, as an extractor it answers 401 with a challenge
+/// when nobody is signed in, and 403 when the role does not suffice or another site made the browser send its cookie.
+#[derive(Debug, Clone)]
+pub struct Viewer(pub Actor);
+
+/// Somebody who may change what should run and what is known of devices.
 #[derive(Debug, Clone)]
 pub struct Operator(pub Actor);
 
-impl<S> FromRequestParts<S> for Operator
+/// Somebody who may also look after tokens, the authority, registries, settings and backups.
+#[derive(Debug, Clone)]
+pub struct Admin(pub Actor);
+
+/// What a handler asks for is what its caller must be: there is no way to an actor but through one of these.
+macro_rules! admits {
+    ($extractor:ident, $role:expr) => {
+        impl<S> FromRequestParts<S> for $extractor
+        where
+            App: FromRef<S>,
+            S: Send + Sync,
+        {
+            type Rejection = Response;
+
+            async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+                let app = App::from_ref(state);
+                match admit(&app, parts, $role).await {
+                    Ok(holder) => Ok($extractor(holder.actor)),
+                    Err(unidentified) => Err(unidentified.respond(parts)),
+                }
+            }
+        }
+    };
+}
+
+admits!(Viewer, Role::Viewer);
+admits!(Operator, Role::Operator);
+admits!(Admin, Role::Admin);
+
+/// For what its holder follows: ends when the token does.
+#[derive(Debug, Clone)]
+pub(crate) struct Following(pub(crate) Holder);
+
+impl<S> FromRequestParts<S> for Following
 where
     App: FromRef<S>,
     S: Send + Sync,
@@ -42,61 +89,114 @@ where
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let app = App::from_ref(state);
-        match identify(&app.fleet, parts).await {
-            Ok(actor) => Ok(Operator(actor)),
-            Err(unidentified) => Err(unidentified.respond(parts)),
+        let admitted = admit(&App::from_ref(state), parts, Role::Viewer).await;
+        admitted.map(Following).map_err(|unidentified| unidentified.respond(parts))
+    }
+}
+
+async fn admit(app: &App, parts: &Parts, needed: Role) -> Result<Holder, Unidentified> {
+    let holder = identify(app, parts).await?;
+    Note::of(&parts.extensions).by(&holder);
+    if !holder.role.allows(needed) {
+        return Err(Unidentified::RoleNeeded { needed, has: holder.role });
+    }
+    Ok(holder)
+}
+
+/// Why no operator could be made out, or not one who may.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unidentified {
+    #[error("no token was given; send it as \"Authorization: Bearer TOKEN\", or sign in to the page")]
+    Missing,
+    #[error("the token or session is not known; sign in again, or ask for a new token")]
+    Unknown,
+    #[error("this token has expired; ask an admin for a new one")]
+    Expired,
+    #[error("this token was revoked; ask an admin for a new one")]
+    Revoked,
+    #[error("too many wrong tokens are being tried at this moment; wait and try again")]
+    TooMany,
+    #[error("the browser sent this request for another site; open the page itself and try there")]
+    OtherSite,
+    #[error("{}", role_needed(*.needed, *.has))]
+    RoleNeeded { needed: Role, has: Role },
+}
+
+/// What somebody is told whose role does not suffice.
+pub(crate) fn role_needed(needed: Role, has: Role) -> String {
+    format!(
+        "this needs the role {needed}, and your token has the role {has}; ask an admin for a token with that role"
+    )
+}
+
+impl From<Refused> for Unidentified {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Unknown => Unidentified::Unknown,
+            Refused::Expired => Unidentified::Expired,
+            Refused::Revoked => Unidentified::Revoked,
         }
     }
 }
 
-/// Why no operator could be made out.
-#[derive(Debug, thiserror::Error)]
-pub enum Unidentified {
-    #[error("no token was given; send it as \"Authorization: Bearer TOKEN\", or sign in to the page")]
-    Missing,
-    #[error("the token or session is not valid any more; sign in again, or ask for a new token")]
-    Unknown,
-    #[error("the browser sent this request for another site; open the page itself and try there")]
-    OtherSite,
-    #[error("the credentials could not be checked")]
-    Fleet(#[source] fleet::Error),
-}
-
 impl Unidentified {
     fn respond(self, request: &Parts) -> Response {
-        let mut response = match self {
-            Unidentified::Fleet(error) => return crate::http::problem::respond(error, request.uri.path()),
-            Unidentified::OtherSite => {
-                return crate::http::problem::forbidden(&self.to_string(), request.uri.path());
-            }
-            Unidentified::Missing | Unidentified::Unknown => {
-                crate::http::problem::unauthorized(&self.to_string(), request.uri.path())
+        let (path, detail) = (request.uri.path(), self.to_string());
+        let problem = match self {
+            Unidentified::OtherSite => Problem::not_allowed(detail),
+            Unidentified::RoleNeeded { .. } => Problem::role_needed(detail),
+            Unidentified::TooMany => Problem::too_many_requests(detail, Duration::ZERO),
+            Unidentified::Missing | Unidentified::Unknown | Unidentified::Expired | Unidentified::Revoked => {
+                let mut response = Problem::unauthorized(detail).at(path).into_response();
+                let challenge = HeaderValue::from_static("Bearer realm=\"margrave\"");
+                response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+                return response;
             }
         };
-        response
-            .headers_mut()
-            .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"margrave\""));
-        response.into_response()
+        problem.at(path).into_response()
     }
 }
 
 /// Who is asking. An `Authorization` header counts before a cookie, and a wrong one is never papered over
 /// by a good cookie.
-pub async fn identify(fleet: &Fleet, request: &Parts) -> Result<Actor, Unidentified> {
+async fn identify(app: &App, request: &Parts) -> Result<Holder, Unidentified> {
     if let Some(token) = token(&request.headers) {
-        let token = token.ok_or(Unidentified::Unknown)?;
-        return fleet
-            .operator_by_token(&token)
-            .await
-            .map_err(Unidentified::Fleet)?
-            .ok_or(Unidentified::Unknown);
+        return match token {
+            Some(token) => by_token(&app.fleet, &app.guessing, &token, &request.extensions).await,
+            None => Err(Unidentified::Unknown),
+        };
     }
-    let session = session(&request.headers).ok_or(Unidentified::Missing)?;
+    let session = session(&request.headers, arrival(&request.extensions)).ok_or(Unidentified::Missing)?;
     if !request.method.is_safe() && is_cross_site(&request.headers) {
         return Err(Unidentified::OtherSite);
     }
-    fleet.session(&session).await.map_err(Unidentified::Fleet)?.ok_or(Unidentified::Unknown)
+    app.fleet.session(&session).await.ok_or(Unidentified::Unknown)
+}
+
+/// Whose token it is. The answer to one that was never ours takes its time; nobody waits for a right one, or for one
+/// that was right once.
+pub(crate) async fn by_token(
+    fleet: &Fleet,
+    guessing: &Guessing,
+    token: &str,
+    extensions: &Extensions,
+) -> Result<Holder, Unidentified> {
+    match fleet.operator_by_token(token).await {
+        Ok(holder) => Ok(holder),
+        Err(Refused::Unknown) => {
+            let address =
+                extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip());
+            let source = address.map_or(Source::Others, Source::of);
+            guessing.wrong(source).await.map_err(|TooMany| Unidentified::TooMany)?;
+            Err(Unidentified::Unknown)
+        }
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+/// How the request reached us; where nobody says so, the stricter rules hold.
+pub(crate) fn arrival(extensions: &Extensions) -> Arrival {
+    extensions.get::<Arrival>().copied().unwrap_or(Arrival::Web)
 }
 
 /// The token of an `Authorization` header: `Bearer TOKEN`, or `Basic` with the token as password, which is
@@ -124,31 +224,36 @@ pub(crate) fn basic_user(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The session id in the request's cookies.
-pub fn session(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn session(headers: &HeaderMap, arrival: Arrival) -> Option<String> {
     let cookies = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
     cookies.flat_map(|line| line.split(';')).find_map(|cookie| {
         let (name, value) = cookie.trim().split_once('=')?;
         let usable = !value.is_empty() && value.len() <= TOKEN_LENGTH_MAX;
-        (name == SESSION_COOKIE && usable).then(|| value.to_owned())
+        (name == cookie_name(arrival) && usable).then(|| value.to_owned())
     })
 }
 
 /// The `Set-Cookie` value that begins a session. Scripts cannot read it, other sites cannot make a browser
 /// send it with a form, and over HTTPS it never travels in the clear.
-pub fn session_cookie(session: &str, arrival: Arrival) -> HeaderValue {
+pub(crate) fn session_cookie(session: &str, arrival: Arrival) -> HeaderValue {
     cookie(session, fleet::SESSION_LIFETIME, arrival)
 }
 
 /// The `Set-Cookie` value that ends a session in the browser.
-pub fn session_cookie_end(arrival: Arrival) -> HeaderValue {
+pub(crate) fn session_cookie_end(arrival: Arrival) -> HeaderValue {
     cookie("", Duration::ZERO, arrival)
+}
+
+fn cookie_name(arrival: Arrival) -> &'static str {
+    if arrival == Arrival::Local { COOKIE_LOCAL } else { COOKIE_SECURE }
 }
 
 fn cookie(value: &str, age: Duration, arrival: Arrival) -> HeaderValue {
     // Not every browser sends a Secure cookie to http://127.0.0.1, and that listener never leaves the machine.
     let secure = if arrival == Arrival::Local { "" } else { "; Secure" };
     let text = format!(
-        "{SESSION_COOKIE}={value}; Path=/; Max-Age={}; HttpOnly; SameSite=Lax{secure}",
+        "{}={value}; Path=/; Max-Age={}; HttpOnly; SameSite=Lax{secure}",
+        cookie_name(arrival),
         age.as_secs()
     );
     HeaderValue::from_str(&text).expect("a session id consists of letters and digits")
@@ -181,7 +286,7 @@ const CODE_COUNT_MAX: usize = 64;
 pub struct SignInCodes {
     clock: Clock,
     /// By the code's digest, so that neither a dump nor the time a look-up takes tells a code.
-    codes: Mutex<HashMap<Digest, (Actor, Moment)>>,
+    codes: Mutex<HashMap<Digest, (String, Moment)>>,
 }
 
 impl SignInCodes {
@@ -189,7 +294,8 @@ impl SignInCodes {
         SignInCodes { clock, codes: Mutex::default() }
     }
 
-    pub fn issue(&self, actor: Actor) -> String {
+    /// A code for the holder of the token with this id.
+    pub fn issue(&self, token: &str) -> String {
         let code = secret();
         let now = self.clock.now();
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,16 +304,16 @@ impl SignInCodes {
             let oldest = codes.iter().min_by_key(|(_, (_, expires))| *expires).map(|(digest, _)| *digest);
             oldest.map(|digest| codes.remove(&digest));
         }
-        codes.insert(Digest::of(code.as_bytes()), (actor, now.after(CODE_LIFETIME)));
+        codes.insert(Digest::of(code.as_bytes()), (token.to_owned(), now.after(CODE_LIFETIME)));
         code
     }
 
-    /// Who the code was made for, once.
-    pub fn redeem(&self, code: &str) -> Option<Actor> {
+    /// The id of the token that the code was made for, once.
+    pub fn redeem(&self, code: &str) -> Option<String> {
         let now = self.clock.now();
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
-        let (actor, expires) = codes.remove(&Digest::of(code.as_bytes()))?;
-        (now < expires).then_some(actor)
+        let (token, expires) = codes.remove(&Digest::of(code.as_bytes()))?;
+        (now < expires).then_some(token)
     }
 }
 
@@ -250,12 +356,17 @@ mod tests {
 
     #[test]
     fn the_session_is_found_among_other_cookies() {
-        let check = |lines: &[(&str, &str)]| session(&headers(lines));
+        let check = |lines: &[(&str, &str)]| session(&headers(lines), Arrival::Local);
         let found = Some("s3".to_owned());
         assert_eq!(check(&[("cookie", "a=1; margrave_session=s3; b=2")]), found);
         assert_eq!(check(&[("cookie", "a=1"), ("cookie", "margrave_session=s3")]), found);
         assert_eq!(check(&[("cookie", "xmargrave_session=s3; margrave_session=")]), None);
         assert_eq!(check(&[]), None);
+        // A cookie without the name that browsers guard does not count where it comes over the network.
+        let over_tls = |line: &str| session(&headers(&[("cookie", line)]), Arrival::Web);
+        assert_eq!(over_tls("margrave_session=s3"), None);
+        assert_eq!(over_tls("margrave_session=s4; __Host-margrave_session=s3"), found);
+        assert_eq!(check(&[("cookie", "__Host-margrave_session=s3")]), None);
     }
 
     #[test]
@@ -274,7 +385,12 @@ mod tests {
     fn the_cookie_is_secure_wherever_it_leaves_the_machine() {
         let web = session_cookie("abc", Arrival::Web);
         let web = web.to_str().unwrap();
-        assert!(web.contains("HttpOnly") && web.contains("SameSite=Lax") && web.contains("Secure"), "{web}");
+        // What browsers ask of a cookie of this name: Secure, the whole host, and no other one.
+        assert!(web.starts_with("__Host-margrave_session=abc; Path=/;") && !web.contains("Domain"), "{web}");
+        assert!(
+            web.contains("HttpOnly") && web.contains("SameSite=Lax") && web.contains("; Secure"),
+            "{web}"
+        );
         assert!(!session_cookie("abc", Arrival::Local).to_str().unwrap().contains("Secure"));
         assert!(session_cookie_end(Arrival::Web).to_str().unwrap().contains("Max-Age=0"));
     }
@@ -284,18 +400,18 @@ mod tests {
         let time = Arc::new(AtomicU64::new(1_000_000));
         let clock = Arc::clone(&time);
         let codes = SignInCodes::new(Clock::new(move || Moment(clock.load(Ordering::Relaxed))));
-        let actor = Actor { name: "operator admin".to_owned() };
-        let code = codes.issue(actor.clone());
+        let token = "0123456789ab";
+        let code = codes.issue(token);
         assert_eq!(codes.redeem("guess"), None);
-        assert_eq!(codes.redeem(&code), Some(actor.clone()));
+        assert_eq!(codes.redeem(&code).as_deref(), Some(token));
         assert_eq!(codes.redeem(&code), None);
-        let late = codes.issue(actor.clone());
+        let late = codes.issue(token);
         time.fetch_add(CODE_LIFETIME.as_millis() as u64, Ordering::Relaxed);
         assert_eq!(codes.redeem(&late), None);
-        let first = codes.issue(actor.clone());
+        let first = codes.issue(token);
         for _ in 0..CODE_COUNT_MAX {
             time.fetch_add(1, Ordering::Relaxed);
-            codes.issue(actor.clone());
+            codes.issue(token);
         }
         assert_eq!(codes.redeem(&first), None);
         assert_eq!(codes.codes.lock().unwrap().len(), CODE_COUNT_MAX);

@@ -11,6 +11,7 @@ pub mod config;
 mod cores;
 mod files;
 pub mod fleet;
+mod guessing;
 pub mod http;
 mod identity;
 mod listener;

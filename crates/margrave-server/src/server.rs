@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use margrave_core::access::Role;
 use margrave_device_api::g1::Terms;
 use margrave_device_api::g2::WAIT_MAX;
 use margrave_identity::message::Roots;
@@ -28,7 +29,9 @@ use crate::admission::Admission;
 use crate::auth::SignInCodes;
 use crate::config::{Config, SignedConfig, authority};
 use crate::files;
-use crate::fleet::{self, Actor, Clock, Fleet, FleetOptions, Naming, SignedPolicy};
+use crate::fleet::{self, Clock, Fleet, FleetOptions, Naming, SignedPolicy};
+use crate::guessing::Guessing;
+use crate::http::audit::Audit;
 use crate::http::identity::{Guesses, Identity as IdentityPages, Joined};
 use crate::http::registry::{Mount, RegistryTokens};
 use crate::http::signed::Signed;
@@ -102,6 +105,8 @@ pub struct Server {
     fleet: Arc<Fleet>,
     registry: Arc<Registry>,
     sign_in: Arc<SignInCodes>,
+    /// The id of the token in the context.
+    own_token: String,
     stop: watch::Sender<bool>,
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -208,16 +213,20 @@ impl Server {
             naming: Naming::random(),
         };
         let fleet = Fleet::open(store, Arc::clone(&registry), clock.clone(), options).await?;
-        let context = settle_context(&data, &fleet, loopback_url(web_address), &pin).await?;
+        let (context, own_token) = settle_context(&data, &fleet, loopback_url(web_address), &pin).await?;
 
         let (stop, stopping) = Stopping::new();
         let sign_in = Arc::new(SignInCodes::new(clock.clone()));
         let rotation =
             Rotation { identity: Arc::clone(&identity), fleet: Arc::clone(&fleet), clock: clock.clone() };
+        let guessing = Arc::new(Guessing::default());
+        let audit = Audit::new(Arc::clone(&fleet), clock.clone());
         let app = App {
             fleet: Arc::clone(&fleet),
             sign_in: Arc::clone(&sign_in),
             stopping: stopping.clone(),
+            guessing: Arc::clone(&guessing),
+            audit: audit.clone(),
             rotation,
         };
         let web_authority = identity.web_authority.certificate_pem();
@@ -230,6 +239,7 @@ impl Server {
             fleet: Arc::clone(&fleet),
             tokens: registry_tokens.clone(),
             clock: clock.clone(),
+            guessing,
         };
         let identity_pages = IdentityPages {
             keys: Arc::clone(&identity),
@@ -309,7 +319,8 @@ impl Server {
                 stopping.clone(),
             ));
         }
-        let tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
+        let mut tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
+        tasks.spawn(audit.follow(stopping.clone()));
         let addresses = Addresses {
             web: web_address,
             device: device_address,
@@ -326,6 +337,7 @@ impl Server {
             fleet,
             registry,
             sign_in,
+            own_token,
             stop,
             listeners,
             tasks,
@@ -367,7 +379,7 @@ impl Server {
 
     /// A link that signs its first visitor in to the page, for a quarter of an hour.
     pub fn sign_in_link(&self) -> String {
-        let code = self.sign_in.issue(Actor { name: format!("operator {ADMIN}") });
+        let code = self.sign_in.issue(&self.own_token);
         match self.addresses.local {
             Some(local) => format!("http://{local}/welcome/{code}"),
             None => format!("{}/welcome/{code}", self.url),
@@ -513,20 +525,38 @@ fn is_plain(registry_address: &str, local: Option<SocketAddr>) -> bool {
     host.is_loopback() && host.port().is_some() && host.port() == local.map(|local| local.port())
 }
 
-/// The administrator's context: the one in the data directory as long as its token works, else a new one.
-async fn settle_context(data: &Path, fleet: &Fleet, url: String, pin: &str) -> Result<Context, StartError> {
+/// The administrator's context, and its token's id: the one in the data directory as long as its token works, else a
+/// new one.
+async fn settle_context(
+    data: &Path,
+    fleet: &Fleet,
+    url: String,
+    pin: &str,
+) -> Result<(Context, String), StartError> {
     let path = data.join("context.json");
     let known: Option<Context> = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let token = match known {
-        Some(known) if fleet.operator_by_token(&known.token).await?.is_some() => known.token,
-        // Never there, lost, spoilt or withdrawn: whoever can write here owns the server anyway. Whoever found the
-        // lost one does not, so it is void from now on.
-        _ => fleet.replace_operator_token(ADMIN).await?,
+    let admin = async |token: String| {
+        let holder =
+            fleet.operator_by_token(&token).await.ok().filter(|holder| holder.role == Role::Admin)?;
+        Some((token, holder.token))
+    };
+    let kept = match known {
+        Some(known) => admin(known.token).await,
+        None => None,
+    };
+    let (token, id) = match kept {
+        Some(kept) => kept,
+        // Never there, lost, spoilt, expired or withdrawn: whoever can write here owns the server anyway. Whoever found
+        // the lost one does not, so it is void from now on.
+        None => {
+            let token = fleet.replace_own_token(ADMIN).await?;
+            admin(token).await.ok_or(fleet::Error::TokenUnknown)?
+        }
     };
     let context = Context { url, pin: Some(pin.to_owned()), token };
     let bytes = serde_json::to_vec_pretty(&context).expect("three texts always serialise");
     replace_private(&path, &bytes).map_err(data_error(&path, "written"))?;
-    Ok(context)
+    Ok((context, id))
 }
 
 /// Replaces a file that only we may read, whole or not at all.

@@ -19,6 +19,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_rollback.sql"),
     include_str!("migrations/0007_schedule.sql"),
     include_str!("migrations/0008_intent.sql"),
+    include_str!("migrations/0009_access.sql"),
 ];
 
 /// How long connections wait for each other.
@@ -133,6 +134,31 @@ mod tests {
         let version: u32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
         assert_eq!(version, 1);
         assert!(connection.execute_batch("SELECT * FROM b").is_err());
+    }
+
+    #[test]
+    fn tokens_of_before_there_were_roles_are_admins_and_their_sessions_end() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let step = MIGRATIONS.iter().position(|sql| sql.contains("access_token")).unwrap();
+        migrate(&mut connection, &MIGRATIONS[..step]).unwrap();
+        connection
+            .execute_batch(
+                "INSERT INTO operator_token VALUES (x'00112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEEFF',
+                     'ann', 7);
+                 INSERT INTO session VALUES (x'FF112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEEFF',
+                     'operator ann', 7, 8)",
+            )
+            .unwrap();
+        migrate(&mut connection, MIGRATIONS).unwrap();
+        let token: (String, String, String, i64) = connection
+            .query_row("SELECT id, name, role, created_at FROM operator_token", [], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            })
+            .unwrap();
+        assert_eq!(token, ("001122334455".to_owned(), "ann".to_owned(), "admin".to_owned(), 7));
+        let sessions: u32 =
+            connection.query_row("SELECT count(*) FROM session", [], |row| row.get(0)).unwrap();
+        assert_eq!(sessions, 0);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! stand beside it; `tests/` is the contract that both must keep.
 
 mod assignment;
+mod audit;
 mod capabilities;
 mod client;
 mod column;
@@ -35,6 +36,7 @@ mod writer;
 pub use assignment::{
     AssignmentCount, AssignmentRecord, HeldAssignment, Scope, TransitionRecord, UnspokenRemoval,
 };
+pub use audit::{AuditFilter, AuditRecord};
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
 pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};
@@ -42,6 +44,10 @@ pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};
 pub use margrave_core::observed::{Observed, Outlook, Verdict};
+pub use operator::{
+    NewOperatorToken, NewTokenError, OperatorTokenRecord, RevokeError, SessionRecord, TOKENS_MAX,
+    VOID_KEPT_MS,
+};
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{
     AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Head, Intent, MisfitRecord,

@@ -15,7 +15,7 @@ use crate::error::from_database;
 use crate::event::NewEvent;
 use crate::signed;
 use crate::sql::Sql;
-use crate::{Error, Standing, Store};
+use crate::{Error, Standing, Store, VOID_KEPT_MS};
 
 /// A token as it is stored: only its hash.
 #[derive(Debug, Clone)]
@@ -184,7 +184,12 @@ impl Store {
             let tokens =
                 tx.sql.statement("DELETE FROM join_token WHERE expires_at < ?1")?.execute([now - KEPT_MS])?;
             let sessions = tx.sql.statement("DELETE FROM session WHERE expires_at < ?1")?.execute([now])?;
-            Ok(tokens + sessions)
+            let kept = i64::try_from(VOID_KEPT_MS).unwrap_or(i64::MAX);
+            let void = tx
+                .sql
+                .statement("DELETE FROM operator_token WHERE revoked_at < ?1 OR expires_at < ?1")?
+                .execute([now - kept])?;
+            Ok(tokens + sessions + void)
         })
         .await
     }

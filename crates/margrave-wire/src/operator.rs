@@ -12,6 +12,10 @@ use utoipa::ToSchema;
 use crate::problem::Backoff;
 use crate::schedule::ScheduleBody;
 
+mod access;
+
+pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
+
 /// Where the operator interface lives.
 pub const PREFIX: &str = "/api/operator/v1";
 

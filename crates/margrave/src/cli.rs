@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+mod access;
 mod failing;
 mod schedule;
 mod simulate;
 
+pub(crate) use access::{Audit, AuditVerb, Head, Token};
 pub(crate) use failing::Failing;
 pub(crate) use schedule::{Part, Schedule, SetSchedule};
 pub(crate) use simulate::Simulate;
@@ -76,6 +78,15 @@ Examples:
   margrave authority rotate
   margrave authority retire")]
     Authority(Noun<Authority>),
+    /// Make, list and revoke the tokens of people and programs
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave token create ann --role operator --expires 90d
+  margrave token list")]
+    Token(Noun<Token>),
+    /// Show who changed what and who was refused, newest first
+    Audit(Audit),
     /// Look after the catalog of packages
     #[command(subcommand, arg_required_else_help = true)]
     #[command(after_help = "\

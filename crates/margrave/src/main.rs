@@ -56,6 +56,8 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Device(args) => commands::device::run(screen, args).await,
         Command::Schedule(args) => commands::schedule::run(screen, args).await,
         Command::Authority(args) => commands::authority::run(screen, args).await,
+        Command::Token(args) => commands::token::run(screen, args).await,
+        Command::Audit(args) => commands::audit::run(screen, args).await,
         Command::Package(args) => commands::package::run(screen, args).await,
         Command::Events(args) => commands::events::run(screen, args).await,
         Command::Serve(_) | Command::Demo(_) | Command::Simulate(_) | Command::Sample(_) => {

@@ -2,6 +2,7 @@
 //!
 //! Start with `stage.rs`: a server and its devices in a directory of their own.
 
+mod access;
 mod authority;
 mod browser;
 mod crash;

@@ -6,6 +6,8 @@
 //!
 //! Start with [`Fleet`]; `intent.rs` is the one way in for what operators want.
 
+mod access;
+mod audit;
 mod authority;
 mod catalog;
 mod client;
@@ -43,13 +45,15 @@ use margrave_store::{Silence, Store};
 use margrave_wire::operator;
 use tokio::sync::{RwLock, broadcast};
 
+pub(crate) use access::SESSION_LIFETIME;
+pub use access::{Holder, Refused};
+pub use audit::AuditQuery;
 pub use client::Found;
 pub use error::Error;
 pub(crate) use event::time;
 pub use margrave_store::{Put, Standing, UsedSignature};
 use schedule::is_excused;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
-pub(crate) use token::SESSION_LIFETIME;
 
 /// Who did something: `operator admin`, `device line-1` or `server`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,6 +192,7 @@ pub struct Fleet {
     deciding: RwLock<()>,
     git: git::Git,
     desired: desired::Desired,
+    access: access::Access,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -209,6 +214,7 @@ impl Fleet {
         let git = git::Git::new(options.git_directory.clone(), store.git_clients().await?);
         let desired =
             desired::Desired::open(&options.intent_directory, options.intent_durable, &store).await?;
+        let access = access::Access::load(&store, clock.now()).await?;
         let fleet = Fleet {
             store,
             registry,
@@ -221,6 +227,7 @@ impl Fleet {
             deciding: RwLock::default(),
             git,
             desired,
+            access,
             events,
         };
         fleet.catch_up().await?;
@@ -278,6 +285,7 @@ impl Fleet {
         let ended = self.store.sweep_archived(history_from, HISTORY_MAX).await?;
         self.end_unknown_removals().await?;
         self.sweep_git().await?;
+        self.access.sweep(now);
         tracing::debug!(swept, ended, "expired tokens and sessions, and old history, were forgotten");
         Ok(())
     }

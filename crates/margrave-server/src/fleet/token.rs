@@ -1,4 +1,4 @@
-//! Secrets that open doors: join tokens, operators' tokens, the page's sessions. Each is shown once and
+//! Secrets that open doors: how they are made, and join tokens. Operators' are `access.rs`'s. Each is shown once and
 //! kept only as a hash; 256 random bits need no slow hash and no comparison in constant time, because the
 //! hash is looked up and cannot be approached step by step.
 
@@ -20,9 +20,6 @@ use super::{Actor, Error, Fleet};
 
 const VALID_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 const VALID_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A wall display in a control room is signed in once a week. The browser keeps the cookie for as long.
-pub(crate) const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
-const NAME_LENGTH_MAX: usize = 64;
 /// Far longer than any token of ours; longer ones are not even hashed.
 const TOKEN_LENGTH_MAX: usize = 200;
 const LABELS_MAX: usize = 64;
@@ -165,50 +162,6 @@ impl Fleet {
     pub async fn svid_serials(&self, client: &ClientId) -> Result<Vec<String>, Error> {
         Ok(self.store.svid_serials(client).await?)
     }
-
-    /// The operator whose token this is.
-    pub async fn operator_by_token(&self, token: &str) -> Result<Option<Actor>, Error> {
-        let Some(hash) = hash(token) else { return Ok(None) };
-        let name = self.store.operator_by_token(hash).await?;
-        Ok(name.map(|name| operator_actor(&name)))
-    }
-
-    /// Makes a token for an operator; it is shown this once.
-    pub async fn create_operator_token(&self, name: &str) -> Result<String, Error> {
-        check_operator(name)?;
-        let token = secret("mgo_")?;
-        self.store.create_operator_token(Digest::of(token.as_bytes()), name, self.now()).await?;
-        Ok(token)
-    }
-
-    /// Makes a token for an operator; earlier ones of that name, and the sessions they began, are void with it.
-    pub async fn replace_operator_token(&self, name: &str) -> Result<String, Error> {
-        check_operator(name)?;
-        let token = secret("mgo_")?;
-        let (hash, actor) = (Digest::of(token.as_bytes()), operator_actor(name));
-        self.store.replace_operator_token(hash, name, &actor.name, self.now()).await?;
-        Ok(token)
-    }
-
-    pub async fn create_session(&self, actor: &Actor) -> Result<String, Error> {
-        let id = secret("mgs_")?;
-        let now = self.now();
-        let expires = now.after(SESSION_LIFETIME);
-        self.store.begin_session(Digest::of(id.as_bytes()), &actor.name, now, expires).await?;
-        Ok(id)
-    }
-
-    pub async fn session(&self, id: &str) -> Result<Option<Actor>, Error> {
-        let Some(hash) = hash(id) else { return Ok(None) };
-        Ok(self.store.session(hash, self.now()).await?.map(|name| Actor { name }))
-    }
-
-    pub async fn end_session(&self, id: &str) -> Result<(), Error> {
-        match hash(id) {
-            Some(hash) => Ok(self.store.end_session(hash).await?),
-            None => Ok(()),
-        }
-    }
 }
 
 fn join_error(error: JoinError) -> Error {
@@ -225,16 +178,4 @@ fn join_error(error: JoinError) -> Error {
         )),
         JoinError::Store(error) => error.into(),
     }
-}
-
-fn operator_actor(name: &str) -> Actor {
-    Actor { name: format!("operator {name}") }
-}
-
-fn check_operator(name: &str) -> Result<(), Error> {
-    if (1..=NAME_LENGTH_MAX).contains(&name.len()) && !name.chars().any(char::is_control) {
-        return Ok(());
-    }
-    let message = "an operator's name is 1 to 64 bytes without control characters";
-    Err(Error::invalid("/name", "token", message))
 }

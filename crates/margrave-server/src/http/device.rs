@@ -22,7 +22,7 @@ use margrave_wire::identity::{GIT_TOKEN_PATH, REGISTRY_TOKEN_PATH};
 
 use super::identity::host_part;
 use super::prefix::PathPrefix;
-use super::problem;
+use super::problem::Problem;
 use super::registry::Mount;
 use super::share;
 use crate::admission::{Account, Admission, busy_retry};
@@ -165,11 +165,12 @@ async fn git_token(State(extras): State<Extras>, request: axum::extract::Request
     let host = request.headers().get(HOST).and_then(|value| value.to_str().ok()).and_then(host_part);
     match extras.registry.fleet.git_token(client, host).await {
         Ok(Some(token)) => secret_json(&token),
-        Ok(None) => problem::forbidden(
-            &format!("{client} is not set to Git; ask an operator for `margrave device git {client}`"),
-            path,
-        ),
-        Err(error) => problem::respond(error, path),
+        Ok(None) => {
+            let hint =
+                format!("{client} is not set to Git; ask an operator for `margrave device git {client}`");
+            Problem::not_allowed(hint).at(path).into_response()
+        }
+        Err(error) => Problem::from(error).at(path).into_response(),
     }
 }
 

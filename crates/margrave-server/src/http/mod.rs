@@ -3,6 +3,7 @@
 //! No handler holds a business rule. Three routers are made here, one per listener, because what a
 //! listener offers is a matter of trust: devices meet only `device`, strangers only what `web` shows them.
 
+pub(crate) mod audit;
 pub mod device;
 mod feed;
 mod git;
@@ -25,6 +26,7 @@ use tokio::sync::watch;
 
 use crate::auth::SignInCodes;
 use crate::fleet::Fleet;
+use crate::guessing::Guessing;
 use crate::rotation::Rotation;
 
 /// A body of a few kilobytes arrives in this time over any line that can be worked with; who takes longer only
@@ -42,6 +44,8 @@ pub struct App {
     pub fleet: Arc<Fleet>,
     pub sign_in: Arc<SignInCodes>,
     pub stopping: Stopping,
+    pub(crate) guessing: Arc<Guessing>,
+    pub(crate) audit: audit::Audit,
     pub(crate) rotation: Rotation,
 }
 
@@ -79,14 +83,14 @@ impl Stopping {
 
 /// What the HTTPS listener offers: page, operator REST, identity, registry, devices' Git repositories.
 pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::Mount) -> Router {
-    operator::router(app.clone())
-        .merge(web::router(app.clone()))
-        .merge(identity::router(identity))
-        .merge(registry.router())
-        .merge(git::router(Arc::clone(&app.fleet)))
+    local(app, registry).merge(identity::router(identity)).merge(git::router(Arc::clone(&app.fleet)))
 }
 
 /// What the plain loopback listener offers: the same without identity and Git, which need TLS (ID-062).
 pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
-    operator::router(app.clone()).merge(web::router(app.clone())).merge(registry.router())
+    let audit = &app.audit;
+    audit
+        .around(operator::router(app.clone()), audit::Door::Rest)
+        .merge(audit.around(web::router(app.clone()), audit::Door::Page))
+        .merge(audit.around(registry.router(), audit::Door::Registry))
 }

@@ -15,6 +15,7 @@ use margrave_wire::problem::Backoff;
 
 use crate::admission::{busy_retry, rate_retry};
 use crate::fleet::Error;
+use crate::http::audit::Refusal;
 
 pub use margrave_wire::problem::MEDIA_TYPE;
 
@@ -109,6 +110,15 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
     }
 
+    /// We know who it is, and the role does not suffice; `detail` names the one that does.
+    pub fn role_needed(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::FORBIDDEN, "role-needed", "Another role is needed", detail)
+    }
+
+    pub fn unauthorized(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "Not signed in", detail)
+    }
+
     /// It would be answered after `wait` at the earliest.
     pub fn too_many_requests(detail: impl Into<String>, wait: Duration) -> Self {
         let mut problem =
@@ -130,6 +140,12 @@ impl Problem {
 
     pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.body.status).expect("every problem is made from a status code")
+    }
+
+    /// What the audit log calls it.
+    pub(crate) fn refusal(&self) -> Refusal {
+        let name = self.body.kind.rsplit(':').next().unwrap_or_default().to_owned();
+        Refusal { name, detail: self.body.detail.clone() }
     }
 
     pub fn body(&self) -> &operator::Problem {
@@ -223,6 +239,7 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.body.retry_after_seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(self.refusal());
         response
     }
 }
@@ -230,19 +247,6 @@ impl IntoResponse for Problem {
 /// Whole seconds, rounded up: nobody may come back too early, and zero would mean at once.
 fn seconds(duration: Duration) -> u64 {
     duration.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX).max(1)
-}
-
-/// The answer for an error that came up while `path` was asked.
-pub fn respond(error: Error, path: &str) -> Response {
-    Problem::from(error).at(path).into_response()
-}
-
-pub fn forbidden(detail: &str, path: &str) -> Response {
-    Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).at(path).into_response()
-}
-
-pub fn unauthorized(detail: &str, path: &str) -> Response {
-    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "Not signed in", detail).at(path).into_response()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use axum::Router;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::request::Parts;
+use margrave_core::access::Role;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
 use margrave_device_api::Caller;
@@ -20,6 +21,8 @@ use margrave_wire::identity::RegistryToken;
 
 use crate::auth;
 use crate::fleet::{Clock, Fleet, Standing};
+use crate::guessing::Guessing;
+use crate::http::audit::Note;
 
 /// Half a day: an engine that pulls through the night needs no new one, and a stolen one is worth little.
 /// The client's standing is asked at every use, so it never outlives the client itself.
@@ -96,6 +99,7 @@ pub struct Mount {
     pub fleet: Arc<Fleet>,
     pub tokens: RegistryTokens,
     pub clock: Clock,
+    pub(crate) guessing: Arc<Guessing>,
 }
 
 impl Mount {
@@ -115,35 +119,28 @@ impl Mount {
             let named = auth::basic_user(&request.headers).is_none_or(|user| user == client.as_str());
             return named.then_some(Visitor::Device(client));
         }
-        match self.fleet.operator_by_token(&token).await {
-            Ok(actor) => actor.map(|_| Visitor::Operator),
-            Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "a registry token could not be checked"
-                );
-                None
-            }
-        }
+        let holder = auth::by_token(&self.fleet, &self.guessing, &token, &request.extensions).await.ok()?;
+        Note::of(&request.extensions).by(&holder);
+        Some(Visitor::Operator(holder.role))
     }
 }
 
 enum Visitor {
-    Operator,
+    Operator(Role),
     Device(ClientId),
 }
 
 impl Access for Mount {
     async fn decide(&self, request: &Parts, action: Action, _: Option<&RepositoryName>) -> Decision {
-        match self.visitor(request).await {
-            None => Decision::Authenticate,
-            Some(Visitor::Operator) => Decision::Allow,
+        let reads = matches!(action, Action::Connect | Action::Pull);
+        let allowed = match self.visitor(request).await {
+            None => return Decision::Authenticate,
+            Some(Visitor::Operator(role)) => role.allows(if reads { Role::Viewer } else { Role::Operator }),
             Some(Visitor::Device(client)) => {
-                let reads = matches!(action, Action::Connect | Action::Pull);
-                let accepted = self.fleet.standing(&client) == Some(Standing::Accepted);
-                if reads && accepted { Decision::Allow } else { Decision::Deny }
+                reads && self.fleet.standing(&client) == Some(Standing::Accepted)
             }
-        }
+        };
+        if allowed { Decision::Allow } else { Decision::Deny }
     }
 }
 

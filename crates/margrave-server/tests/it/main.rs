@@ -1,6 +1,8 @@
 //! The server from outside: real sockets, real TLS, a data directory of its own per test. One binary, a
 //! module per subject.
 
+mod access;
+mod audit;
 mod conformance;
 mod device;
 mod forge;

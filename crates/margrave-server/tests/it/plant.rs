@@ -23,7 +23,7 @@ use margrave_server::{Config, Server, SignedConfig, StartError};
 use margrave_wire::identity::{
     JOIN_PATH, JoinRequest, JoinResponse, RENEW_PATH, RenewRequest, RenewResponse,
 };
-use margrave_wire::operator::CreateJoinToken;
+use margrave_wire::operator::{CreateJoinToken, CreateToken, CreatedToken};
 use rustls::ClientConfig;
 use tempfile::TempDir;
 
@@ -123,6 +123,12 @@ impl Plant {
             git: false,
         };
         self.server.fleet().create_join_token(&operator(), want).await.unwrap().token
+    }
+
+    /// A token of an operator with this role.
+    pub(crate) async fn operator_token(&self, name: &str, role: &str) -> CreatedToken {
+        let want = CreateToken { name: name.to_owned(), role: role.to_owned(), valid_seconds: None };
+        self.server.fleet().create_operator_token(&operator(), want).await.unwrap()
     }
 
     pub(crate) async fn ask_to_join(&self, token: &str, key: &PrivateKey) -> Reply {

@@ -42,9 +42,25 @@ async fn operators_push_and_pull_with_their_token_and_strangers_are_challenged()
             assert_eq!(reply.is(200).body, LAYER);
         }
         // A page's cookie is not for here: these addresses write and any site could send it.
-        let session = plant.server.fleet().create_session(&operator()).await.unwrap();
-        let cookie = format!("margrave_session={session}");
+        let fleet = plant.server.fleet();
+        let holder = fleet.operator_by_token(&token).await.unwrap();
+        let session = fleet.create_session(&holder.token).await.unwrap();
+        let cookie = format!("margrave_session={session}; __Host-margrave_session={session}");
         line.send("GET", &blob, &[("cookie", &cookie)], "").await.unwrap().is(401);
+    }
+}
+
+#[tokio::test]
+async fn a_viewer_pulls_and_only_operators_push() {
+    let plant = Plant::new().await;
+    let mut line = plant.local().await;
+    let admin = format!("Bearer {}", plant.server.context().token);
+    assert_eq!(push(&mut line, &[("authorization", &admin)]).await, 201);
+    let blob = format!("/v2/team/app/blobs/{}", Digest::of(LAYER));
+    for (role, pushes) in [("viewer", 403), ("operator", 201)] {
+        let secret = format!("Bearer {}", plant.operator_token("ann", role).await.secret);
+        line.send("GET", &blob, &[("authorization", &secret)], "").await.unwrap().is(200);
+        assert_eq!(push(&mut line, &[("authorization", &secret)]).await, pushes, "{role}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! another database can be put under the same suite. What is special to files (locks, copies, full disks)
 //! is in `sqlite`.
 
+mod access;
 mod fixture;
 mod git;
 mod publishing;
@@ -404,41 +405,6 @@ async fn a_package_in_use_stays() {
     let gone = world.remove_package(&package).await.unwrap_err();
     assert!(matches!(gone, PublishError::Package(PackageError::Unknown)), "{gone}");
     assert!(world.store.packages().await.unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn operators_and_sessions_are_known_by_hash_while_they_last() {
-    let world = World::new();
-    world.store.create_operator_token(Digest::of(b"token"), "ann", NOW).await.unwrap();
-    assert_eq!(world.store.operator_by_token(Digest::of(b"token")).await.unwrap().as_deref(), Some("ann"));
-    assert_eq!(world.store.operator_by_token(Digest::of(b"guess")).await.unwrap(), None);
-
-    let session = Digest::of(b"session");
-    world.store.begin_session(session, "operator ann", NOW, later(10)).await.unwrap();
-    assert_eq!(world.store.session(session, later(9)).await.unwrap().as_deref(), Some("operator ann"));
-    assert_eq!(world.store.session(session, later(10)).await.unwrap(), None);
-    assert_eq!(world.store.sweep_expired(later(11)).await.unwrap(), 1);
-    world.store.begin_session(session, "operator ann", NOW, later(10)).await.unwrap();
-    world.store.end_session(session).await.unwrap();
-    assert_eq!(world.store.session(session, NOW).await.unwrap(), None);
-}
-
-#[tokio::test]
-async fn a_replaced_operator_token_voids_earlier_ones_and_their_sessions() {
-    let world = World::new();
-    for (token, name) in [(&b"first"[..], "admin"), (b"second", "admin"), (b"other", "ann")] {
-        world.store.create_operator_token(Digest::of(token), name, NOW).await.unwrap();
-    }
-    let (session, other) = (Digest::of(b"session"), Digest::of(b"other session"));
-    world.store.begin_session(session, "operator admin", NOW, later(10)).await.unwrap();
-    world.store.begin_session(other, "operator ann", NOW, later(10)).await.unwrap();
-    world.store.replace_operator_token(Digest::of(b"new"), "admin", "operator admin", NOW).await.unwrap();
-    let whose = async |token: &[u8]| world.store.operator_by_token(Digest::of(token)).await.unwrap();
-    assert_eq!((whose(b"first").await, whose(b"second").await), (None, None));
-    assert_eq!(whose(b"new").await.as_deref(), Some("admin"));
-    assert_eq!(whose(b"other").await.as_deref(), Some("ann"));
-    assert_eq!(world.store.session(session, NOW).await.unwrap(), None);
-    assert!(world.store.session(other, NOW).await.unwrap().is_some());
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! server should decide: whatever is possible here is possible over REST.
 
 pub(crate) mod answers;
+pub(crate) mod audit;
 pub(crate) mod authority;
 pub(crate) mod confirm;
 pub(crate) mod demo;
@@ -19,4 +20,5 @@ pub(crate) mod serve;
 pub(crate) mod settle;
 pub(crate) mod simulate;
 pub(crate) mod status;
+pub(crate) mod token;
 pub(crate) mod why;

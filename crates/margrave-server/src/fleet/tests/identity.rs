@@ -192,25 +192,6 @@ async fn a_child_is_not_retired_and_its_gateway_not_by_mistake() {
 }
 
 #[tokio::test]
-async fn operators_and_sessions_are_known_while_they_last() {
-    let world = World::empty().await;
-    let token = world.fleet.create_operator_token("ann").await.unwrap();
-    assert_eq!(world.fleet.operator_by_token(&token).await.unwrap(), Some(ann()));
-    assert_eq!(world.fleet.operator_by_token("mgo_guess").await.unwrap(), None);
-    assert!(world.fleet.create_operator_token("").await.is_err());
-    let session = world.fleet.create_session(&ann()).await.unwrap();
-    assert_eq!(world.fleet.session(&session).await.unwrap(), Some(ann()));
-    let world = world.restarted().await;
-    assert_eq!(world.fleet.session(&session).await.unwrap(), Some(ann()));
-    world.fleet.end_session(&session).await.unwrap();
-    assert_eq!(world.fleet.session(&session).await.unwrap(), None);
-    let session = world.fleet.create_session(&ann()).await.unwrap();
-    world.pass(8 * 24 * 3600);
-    assert_eq!(world.fleet.session(&session).await.unwrap(), None);
-    world.fleet.sweep().await.unwrap();
-}
-
-#[tokio::test]
 async fn certificates_are_remembered() {
     let world = World::empty().await;
     world.join("line-1", &[]).await;

@@ -1,5 +1,6 @@
 //! The fleet on a real store and a real registry, with a clock that tests turn.
 
+mod access;
 mod catalog;
 mod deploying;
 mod desired;

@@ -6,14 +6,14 @@ use margrave_wire::operator;
 
 use super::Api;
 use super::read::Body;
-use crate::auth::Operator;
+use crate::auth::{Admin, Viewer};
 use crate::http::problem::Problem;
 
 /// Which authority issues, and how far a rotation is.
 #[utoipa::path(get, path = "/authority", tag = "authority", operation_id = "showAuthority",
     responses((status = 200, body = operator::AuthorityStatus), (status = 401, body = operator::Problem)))]
 pub(super) async fn show(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
 ) -> Result<Json<operator::AuthorityStatus>, Problem> {
     Ok(Json(api.app.rotation.status().await?))
@@ -25,7 +25,7 @@ pub(super) async fn show(
     responses((status = 200, body = operator::AuthorityStatus), (status = 409, body = operator::Problem),
         (status = 422, body = operator::Problem)))]
 pub(super) async fn rotate(
-    Operator(actor): Operator,
+    Admin(actor): Admin,
     State(api): State<Api>,
     Body(want): Body<operator::RotateAuthority>,
 ) -> Result<Json<operator::AuthorityStatus>, Problem> {
@@ -37,7 +37,7 @@ pub(super) async fn rotate(
     request_body = operator::RetireAuthority,
     responses((status = 200, body = operator::AuthorityStatus), (status = 409, body = operator::Problem)))]
 pub(super) async fn retire(
-    Operator(actor): Operator,
+    Admin(actor): Admin,
     State(api): State<Api>,
     Body(want): Body<operator::RetireAuthority>,
 ) -> Result<Json<operator::AuthorityStatus>, Problem> {

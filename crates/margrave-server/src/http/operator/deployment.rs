@@ -10,7 +10,7 @@ use margrave_wire::operator;
 
 use super::Api;
 use super::read::{Body, Ids};
-use crate::auth::Operator;
+use crate::auth::{Operator, Viewer};
 use crate::fleet::Error;
 use crate::http::problem::Problem;
 
@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 #[utoipa::path(get, path = "/deployments", tag = "deployments", operation_id = "listDeployments",
     responses((status = 200, body = Vec<operator::Deployment>)))]
 pub(super) async fn list(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
 ) -> Result<Json<Vec<operator::Deployment>>, Problem> {
     Ok(Json(api.fleet().deployments().await?))
@@ -28,7 +28,7 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/deployments/{deployment}", tag = "deployments", operation_id = "showDeployment",
     params(("deployment" = String, Path)),
     responses((status = 200, body = operator::Deployment), (status = 404, body = operator::Problem)))]
-pub(super) async fn show(_: Operator, State(api): State<Api>, ids: Ids) -> Result<Response, Problem> {
+pub(super) async fn show(_: Viewer, State(api): State<Api>, ids: Ids) -> Result<Response, Problem> {
     Ok(tagged(StatusCode::OK, api.fleet().deployment(&ids.deployment()?).await?))
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn remove(
     params(("deployment" = String, Path)),
     responses((status = 200, body = Vec<operator::Revision>), (status = 404, body = operator::Problem)))]
 pub(super) async fn revisions(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<Vec<operator::Revision>>, Problem> {
@@ -151,7 +151,7 @@ pub(super) async fn preview(
     params(("deployment" = String, Path), ("device" = String, Path, description = "The device, with '/' written %2F")),
     responses((status = 200, body = Vec<operator::Transition>), (status = 404, body = operator::Problem)))]
 pub(super) async fn transitions(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<Vec<operator::Transition>>, Problem> {

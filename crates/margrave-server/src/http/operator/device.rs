@@ -8,8 +8,9 @@ use utoipa::IntoParams;
 
 use super::Api;
 use super::read::{Body, Ids, Params};
-use crate::auth::Operator;
+use crate::auth::{Operator, Viewer};
 use crate::fleet::DeviceQuery;
+use crate::http::audit::Note;
 use crate::http::problem::Problem;
 
 #[derive(Debug, serde::Deserialize, IntoParams)]
@@ -33,7 +34,7 @@ pub(super) struct ListParams {
     responses((status = 200, body = operator::Page<operator::Device>), (status = 400, body = operator::Problem),
         (status = 422, body = operator::Problem)))]
 pub(super) async fn list(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<operator::Page<operator::Device>>, Problem> {
@@ -51,7 +52,7 @@ pub(super) async fn list(
     params(("device" = String, Path, description = "The device, with '/' written %2F")),
     responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem)))]
 pub(super) async fn show(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<operator::Device>, Problem> {
@@ -107,7 +108,11 @@ pub(super) async fn retire(
 pub(super) async fn token(
     Operator(actor): Operator,
     State(api): State<Api>,
+    note: Note,
     Body(want): Body<operator::CreateJoinToken>,
 ) -> Result<(StatusCode, Json<operator::JoinToken>), Problem> {
-    Ok((StatusCode::CREATED, Json(api.fleet().create_join_token(&actor, want).await?)))
+    note.subject(want.device.clone().unwrap_or_default());
+    let token = api.fleet().create_join_token(&actor, want).await?;
+    note.subject(&token.device);
+    Ok((StatusCode::CREATED, Json(token)))
 }

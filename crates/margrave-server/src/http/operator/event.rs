@@ -1,6 +1,7 @@
 //! Changes as they happen, as a stream or as a list.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +14,7 @@ use margrave_wire::operator;
 
 use super::Api;
 use super::read::Params;
-use crate::auth::Operator;
+use crate::auth::Following;
 use crate::http::feed::KEEP_ALIVE;
 use crate::http::problem::Problem;
 
@@ -39,7 +40,7 @@ pub(super) struct EventParams {
     responses((status = 200, content((Vec<operator::Event> = "application/json"), (String = "text/event-stream"))),
         (status = 503, body = operator::Problem)))]
 pub(super) async fn events(
-    _: Operator,
+    Following(holder): Following,
     State(api): State<Api>,
     headers: HeaderMap,
     Params(params): Params<EventParams>,
@@ -50,7 +51,10 @@ pub(super) async fn events(
     }
     // What the browser saw last counts for more than the address that it first came with.
     let follower = api.feed.follow(last.or(params.after)).ok_or_else(Problem::too_many_streams)?;
-    let frames = follower.into_stream().flat_map(stream::iter).map(|event| {
+    // Whoever loses the token loses the stream.
+    let fleet = Arc::clone(&api.app.fleet);
+    let ended = async move { fleet.token_ended(&holder.token).await };
+    let frames = follower.into_stream().take_until(Box::pin(ended)).flat_map(stream::iter).map(|event| {
         let frame = Frame::default().id(event.sequence.to_string()).event(&event.kind).json_data(&*event);
         Ok::<_, Infallible>(frame.expect("an event is text and numbers, which always serialise"))
     });

@@ -7,7 +7,7 @@ use margrave_wire::operator;
 
 use super::Api;
 use super::read::{Body, Ids};
-use crate::auth::Operator;
+use crate::auth::{Operator, Viewer};
 use crate::http::problem::Problem;
 
 /// A device's Git repository; its tokens are not shown.
@@ -16,7 +16,7 @@ use crate::http::problem::Problem;
     responses((status = 200, body = operator::GitRepository), (status = 404, body = operator::Problem),
         (status = 409, body = operator::Problem)))]
 pub(super) async fn show(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<operator::GitRepository>, Problem> {

@@ -4,6 +4,8 @@
 //! Identifiers stand in one path segment, percent-encoded: a device `gw/child` is `/devices/gw%2Fchild`.
 //! The OpenAPI document is made from the same attributes that make the routes, so neither can lack the other.
 
+mod access;
+mod audit;
 mod authority;
 mod deployment;
 mod device;
@@ -33,7 +35,7 @@ use self::read::Params;
 use super::feed::Feed;
 use super::problem::Problem;
 use super::{App, Stopping};
-use crate::auth::Operator;
+use crate::auth::Viewer;
 use crate::fleet::Fleet;
 
 /// What handlers share.
@@ -99,6 +101,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(authority::show))
         .routes(routes!(authority::rotate))
         .routes(routes!(authority::retire))
+        .routes(routes!(access::list, access::create))
+        .routes(routes!(access::revoke))
+        .routes(routes!(audit::list))
         .fallback(no_such_path)
         .layer(axum::middleware::map_request(whole_address));
     OpenApiRouter::with_openapi(base()).nest(operator::PREFIX, api)
@@ -126,7 +131,7 @@ fn base() -> OpenApi {
 /// The fleet at a glance.
 #[utoipa::path(get, path = "/status", tag = "fleet",
     responses((status = 200, body = operator::FleetStatus), (status = 401, body = operator::Problem)))]
-async fn status(_: Operator, State(api): State<Api>) -> Result<Json<operator::FleetStatus>, Problem> {
+async fn status(_: Viewer, State(api): State<Api>) -> Result<Json<operator::FleetStatus>, Problem> {
     Ok(Json(api.fleet().status().await?))
 }
 
@@ -142,7 +147,7 @@ struct WhyParams {
 #[utoipa::path(get, path = "/why", tag = "fleet", params(WhyParams),
     responses((status = 200, body = operator::Why), (status = 404, body = operator::Problem)))]
 async fn why(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     Params(params): Params<WhyParams>,
 ) -> Result<Json<operator::Why>, Problem> {

@@ -7,16 +7,14 @@ use margrave_wire::operator;
 
 use super::Api;
 use super::read::{Body, Ids};
-use crate::auth::Operator;
+use crate::auth::{Operator, Viewer};
+use crate::http::audit::Note;
 use crate::http::problem::Problem;
 
 /// Every package at every version.
 #[utoipa::path(get, path = "/packages", tag = "packages", operation_id = "listPackages",
     responses((status = 200, body = Vec<operator::Package>)))]
-pub(super) async fn list(
-    _: Operator,
-    State(api): State<Api>,
-) -> Result<Json<Vec<operator::Package>>, Problem> {
+pub(super) async fn list(_: Viewer, State(api): State<Api>) -> Result<Json<Vec<operator::Package>>, Problem> {
     Ok(Json(api.fleet().packages().await?))
 }
 
@@ -28,16 +26,19 @@ pub(super) async fn list(
 pub(super) async fn add(
     Operator(actor): Operator,
     State(api): State<Api>,
+    note: Note,
     Body(want): Body<operator::AddPackage>,
 ) -> Result<(StatusCode, Json<operator::Package>), Problem> {
-    Ok((StatusCode::CREATED, Json(api.fleet().add_package(&actor, want).await?)))
+    let package = api.fleet().add_package(&actor, want).await?;
+    note.subject(format!("{} {}", package.id, package.version));
+    Ok((StatusCode::CREATED, Json(package)))
 }
 
 #[utoipa::path(get, path = "/packages/{package}/{version}", tag = "packages", operation_id = "showPackage",
     params(("package" = String, Path), ("version" = String, Path)),
     responses((status = 200, body = operator::Package), (status = 404, body = operator::Problem)))]
 pub(super) async fn show(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<operator::Package>, Problem> {

@@ -113,6 +113,11 @@ impl Ids {
         Ok((self.parse("package")?, self.parse("version")?))
     }
 
+    /// Which token; the fleet knows whether there is one.
+    pub(super) fn token(&self) -> &str {
+        self.texts.get("token").map(String::as_str).unwrap_or_default()
+    }
+
     /// For whom a schedule is; the fleet reads it.
     pub(super) fn reach(&self) -> &str {
         self.texts.get("reach").map(String::as_str).unwrap_or_default()

@@ -8,14 +8,14 @@ use margrave_wire::schedule::ScheduleBody;
 
 use super::Api;
 use super::read::{Body, Ids};
-use crate::auth::Operator;
+use crate::auth::{Operator, Viewer};
 use crate::http::problem::Problem;
 
 /// Every schedule that was set; of each part, a device follows the closest: its own, its labels', the fleet's.
 #[utoipa::path(get, path = "/schedules", tag = "schedules", operation_id = "listSchedules",
     responses((status = 200, body = Vec<operator::Schedule>), (status = 401, body = operator::Problem)))]
 pub(super) async fn list(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
 ) -> Result<Json<Vec<operator::Schedule>>, Problem> {
     Ok(Json(api.fleet().schedules().await?))
@@ -27,7 +27,7 @@ pub(super) async fn list(
     responses((status = 200, body = operator::Schedule), (status = 404, body = operator::Problem),
         (status = 422, body = operator::Problem)))]
 pub(super) async fn show(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<operator::Schedule>, Problem> {

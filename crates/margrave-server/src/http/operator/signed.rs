@@ -8,8 +8,9 @@ use utoipa::IntoParams;
 
 use super::Api;
 use super::read::{Body, Ids, Params};
-use crate::auth::Operator;
+use crate::auth::{Operator, Viewer};
 use crate::fleet::Error;
+use crate::http::audit::Note;
 use crate::http::problem::Problem;
 
 #[derive(Debug, serde::Deserialize, IntoParams)]
@@ -25,7 +26,7 @@ pub(super) struct ListParams {
     responses((status = 200, body = Vec<operator::SignedClient>), (status = 400, body = operator::Problem),
         (status = 422, body = operator::Problem)))]
 pub(super) async fn list(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<Vec<operator::SignedClient>>, Problem> {
@@ -40,9 +41,12 @@ pub(super) async fn list(
 pub(super) async fn bring(
     Operator(actor): Operator,
     State(api): State<Api>,
+    note: Note,
     Body(want): Body<operator::AcceptCertificate>,
 ) -> Result<Json<operator::SignedClient>, Problem> {
-    Ok(Json(api.fleet().accept_certificate(&actor, want).await?))
+    let client = api.fleet().accept_certificate(&actor, want).await?;
+    note.subject(&client.client);
+    Ok(Json(client))
 }
 
 /// Turns away a device that waits to be accepted.

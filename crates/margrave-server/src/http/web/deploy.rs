@@ -22,7 +22,7 @@ use super::icon::Logo;
 use super::link;
 use super::package;
 use super::question::{Kind, Question, Scalar};
-use super::session::{Fields, Submitted, Visitor};
+use super::session::{Changer, Fields, Submitted, Visitor};
 use crate::fleet::{DeviceQuery, Error};
 
 /// Devices offered for ticking; larger fleets choose by label.
@@ -259,7 +259,7 @@ pub(super) struct Which {
 
 pub(super) async fn new(
     State(web): State<Web>,
-    visitor: Visitor,
+    Changer(visitor): Changer,
     Query(which): Query<Which>,
 ) -> Result<Response, PageError> {
     let Some(id) = which.package else { return Ok(Redirect::to("/packages").into_response()) };
@@ -270,8 +270,9 @@ pub(super) async fn new(
 }
 
 pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
-    let Submitted { visitor, fields } = submitted;
+    let Submitted { visitor, fields, .. } = submitted;
     let package = find(&web, fields.one("package"), Some(fields.one("version"))).await?;
+    visitor.note.subject(fields.one("name"));
     let mut draft = Draft::typed(&package, &fields, fields.one("name"), None);
     if let Ok(name) = DeploymentName::parse(&draft.name)
         && web.fleet().deployment_counted(&name).await.is_ok_and(|found| !found.removing)
@@ -284,7 +285,7 @@ pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Resu
 
 pub(super) async fn edit(
     State(web): State<Web>,
-    visitor: Visitor,
+    Changer(visitor): Changer,
     Path(name): Path<String>,
     Query(which): Query<Which>,
 ) -> Result<Response, PageError> {
@@ -300,7 +301,7 @@ pub(super) async fn change(
     Path(name): Path<String>,
     submitted: Submitted,
 ) -> Result<Response, PageError> {
-    let Submitted { visitor, fields } = submitted;
+    let Submitted { visitor, fields, .. } = submitted;
     let name = deployment::parse(&name)?;
     let deployment = web.fleet().deployment_counted(&name).await?;
     let package = find(&web, &deployment.package, Some(fields.one("version"))).await?;

@@ -17,7 +17,7 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::revision::RevisionLine;
-use super::session::{Submitted, Visitor};
+use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use crate::fleet::Error;
 
@@ -205,7 +205,7 @@ fn urgency(state: &str) -> usize {
 
 pub(super) async fn remove_ask(
     State(web): State<Web>,
-    visitor: Visitor,
+    Changer(visitor): Changer,
     Path(name): Path<String>,
 ) -> Result<Response, PageError> {
     let deployment = web.fleet().deployment_counted(&parse(&name)?).await?;

@@ -19,7 +19,7 @@ use super::error::{PageError, sentence};
 use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
 use super::link;
-use super::session::{Submitted, Visitor};
+use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use super::why::Chain;
 use crate::fleet::{DeviceQuery, Error, Fleet};
@@ -395,7 +395,7 @@ struct NewDevicePage {
     command: Command,
 }
 
-pub(super) async fn new(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
+pub(super) async fn new(State(web): State<Web>, Changer(visitor): Changer) -> Result<Response, PageError> {
     new_page(&web, &visitor, String::new(), String::new(), Ok(None)).await
 }
 
@@ -431,15 +431,19 @@ async fn new_page(
 }
 
 pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
-    let Submitted { visitor, fields } = submitted;
+    let Submitted { visitor, fields, .. } = submitted;
     let (name, labels) = (fields.one("name").to_owned(), fields.one("labels").to_owned());
+    visitor.note.subject(&name);
     let outcome = match pairs(&labels) {
         Err(wrong) => Err(wrong),
         Ok(labels) => {
             let device = Some(name.clone()).filter(|name| !name.is_empty());
             let want = operator::CreateJoinToken { device, labels, valid_seconds: None, git: false };
             match web.fleet().create_join_token(&visitor.actor, want).await {
-                Ok(token) => Ok(Some(token)),
+                Ok(token) => {
+                    visitor.note.subject(&token.device);
+                    Ok(Some(token))
+                }
                 Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
                     Err(sentence(&error.to_string()))
                 }
@@ -470,7 +474,7 @@ pub(super) async fn label(
     submitted: Submitted,
 ) -> Result<Response, PageError> {
     let id = parse(&id)?;
-    let Submitted { visitor, fields } = submitted;
+    let Submitted { visitor, fields, .. } = submitted;
     let change = match fields.one("remove") {
         "" => {
             let key = fields.one("key");
@@ -487,7 +491,7 @@ pub(super) async fn label(
 
 pub(super) async fn retire_ask(
     State(web): State<Web>,
-    visitor: Visitor,
+    Changer(visitor): Changer,
     Path(id): Path<String>,
 ) -> Result<Response, PageError> {
     let id = parse(&id)?;

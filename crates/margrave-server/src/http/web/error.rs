@@ -3,10 +3,13 @@
 use askama::Template;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use http::StatusCode;
+use margrave_core::access::Role;
 
 use super::frame::Bare;
 use super::link;
+use crate::auth::role_needed;
 use crate::fleet;
+use crate::http::audit::Refusal;
 use crate::http::problem::Problem;
 
 #[derive(Debug)]
@@ -16,6 +19,11 @@ pub(super) enum PageError {
     /// Nobody is signed in; `next` is where they wanted to go.
     SignIn {
         next: String,
+    },
+    /// The role of whoever is signed in does not suffice.
+    RoleNeeded {
+        needed: Role,
+        has: Role,
     },
     /// The form does not carry this session's mark, or another site sent it.
     Forged,
@@ -56,8 +64,36 @@ struct ErrorPage {
     sign_in: bool,
 }
 
+impl PageError {
+    /// What the audit log calls it.
+    fn refusal(&self) -> Refusal {
+        let (name, detail) = match self {
+            PageError::NotFound => ("no-such-path", String::new()),
+            PageError::SignIn { .. } => ("unauthorized", "nobody is signed in".to_owned()),
+            PageError::RoleNeeded { needed, has } => ("role-needed", role_needed(*needed, *has)),
+            PageError::Forged => ("forbidden", "the form does not carry the mark of the session".to_owned()),
+            PageError::LinkSpent => ("unauthorized", "the sign-in link cannot be used any more".to_owned()),
+            PageError::Malformed(_) => ("malformed", String::new()),
+            PageError::TooLarge => ("too-large", String::new()),
+            PageError::TooSlow => ("too-slow", String::new()),
+            PageError::Fleet(problem) => return problem.refusal(),
+            PageError::Render(_) => ("internal", String::new()),
+        };
+        Refusal { name: name.to_owned(), detail }
+    }
+}
+
 impl IntoResponse for PageError {
     fn into_response(self) -> Response {
+        let refusal = self.refusal();
+        let mut response = self.page();
+        response.extensions_mut().insert(refusal);
+        response
+    }
+}
+
+impl PageError {
+    fn page(self) -> Response {
         let mut sign_in = false;
         let (status, title, text, next) = match self {
             PageError::SignIn { next } => {
@@ -68,6 +104,12 @@ impl IntoResponse for PageError {
                 "There is no such page",
                 "Nothing of this server answers at this address.".to_owned(),
                 "Check the address, or start from the fleet page.",
+            ),
+            PageError::RoleNeeded { needed, has } => (
+                StatusCode::FORBIDDEN,
+                "Your role does not allow this",
+                sentence(&role_needed(needed, has)),
+                "Go back, or sign out and sign in with another token.",
             ),
             PageError::Forged => (
                 StatusCode::FORBIDDEN,
@@ -114,6 +156,7 @@ impl IntoResponse for PageError {
                     StatusCode::INTERNAL_SERVER_ERROR => {
                         ("Something broke on the server", "Try again. If it stays, the server's log has the cause.")
                     }
+                    StatusCode::TOO_MANY_REQUESTS => ("Not now", "Wait a few seconds, then try again."),
                     StatusCode::SERVICE_UNAVAILABLE => ("The server is busy", "Try again in a few seconds."),
                     StatusCode::BAD_GATEWAY => {
                         ("A registry did not help", "Check the reference and that the server can reach the registry.")

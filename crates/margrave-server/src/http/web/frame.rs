@@ -2,6 +2,7 @@
 
 use askama::Template;
 use axum::response::{Html, IntoResponse, Response};
+use margrave_core::access::Role;
 
 use super::Web;
 use super::assets::{Asset, MARK, SCRIPT, SPRITE, STYLE};
@@ -15,12 +16,15 @@ pub(super) enum Section {
     Devices,
     Packages,
     Deployments,
+    Audit,
+    Access,
 }
 
 pub(super) struct Frame {
     pub(super) title: String,
     pub(super) section: Section,
     pub(super) actor: String,
+    pub(super) role: Role,
     pub(super) csrf: String,
     pub(super) demo: Option<String>,
     /// The newest event when this page was made: the stream goes on from there.
@@ -45,6 +49,7 @@ impl Frame {
             title: title.into(),
             section,
             actor: visitor.name().to_owned(),
+            role: visitor.role,
             csrf: visitor.csrf(),
             demo: web.demo().await?.map(|text| text.strip_prefix("Demo: ").unwrap_or(&text).to_owned()),
             after: newest.first().map_or(0, |event| event.sequence),
@@ -62,6 +67,16 @@ impl Frame {
     pub(super) fn leading_to(mut self, path: String) -> Self {
         self.gone = Some(path);
         self
+    }
+
+    /// Whether the visitor may use the buttons that change something.
+    pub(super) fn may_change(&self) -> bool {
+        self.role.allows(Role::Operator)
+    }
+
+    /// Whether the visitor may look after tokens.
+    pub(super) fn may_administer(&self) -> bool {
+        self.role.allows(Role::Admin)
     }
 
     pub(super) fn current(&self, section: Section) -> bool {

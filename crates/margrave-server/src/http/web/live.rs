@@ -33,17 +33,21 @@ pub(super) async fn stream(
     headers: HeaderMap,
     Query(After { after }): Query<After>,
 ) -> Result<Response, PageError> {
-    match visitor {
-        Ok(_) => {}
+    let visitor = match visitor {
+        Ok(visitor) => visitor,
         Err(PageError::SignIn { .. }) => return Ok(StatusCode::UNAUTHORIZED.into_response()),
         Err(error) => return Err(error),
-    }
+    };
     // What the browser saw last counts for more than the address that it first came with. A page that does not
     // know where it stands begins now: it has just been made.
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let after = last.or(after.as_deref()).and_then(|text| text.parse().ok());
     let follower = web.feed.follow(after).ok_or_else(|| PageError::Fleet(Problem::too_many_streams()))?;
-    let frames = follower.into_stream().map(|events| Ok::<_, Infallible>(frame(&events)));
+    // Whoever loses the token loses the stream.
+    let fleet = Arc::clone(&web.app.fleet);
+    let ended = async move { fleet.token_ended(&visitor.token).await };
+    let frames =
+        follower.into_stream().take_until(Box::pin(ended)).map(|events| Ok::<_, Infallible>(frame(&events)));
     Ok(Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 

@@ -6,8 +6,10 @@
 //!
 //! Start with `fleet.rs`; `frame.rs` is what all pages share, `session.rs` who may see them.
 
+mod access;
 mod assets;
 mod assignment;
+mod audit;
 mod badge;
 mod command;
 mod confirm;
@@ -101,9 +103,13 @@ pub fn router(app: App) -> Router {
         .route("/deployments/{deployment}/remove", get(deployment::remove_ask).post(deployment::remove))
         .route("/deployments/{deployment}/revert", post(revision::revert))
         .route("/why", get(why::page))
+        .route("/audit", get(audit::page))
+        .route("/access", get(access::page).post(access::create))
+        .route("/access/{token}/revoke", get(access::revoke_ask).post(access::revoke))
         .route("/events/stream", get(live::stream))
         .route("/sign-in", get(session::sign_in_page).post(session::sign_in))
         .route("/sign-out", post(session::sign_out))
+        .route("/sign-out/everywhere", post(session::sign_out_everywhere))
         .route("/welcome/{code}", get(session::welcome))
         .route("/assets/{digest}/{name}", get(assets::asset))
         .fallback(async || PageError::NotFound)

@@ -16,7 +16,7 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::icon::{self, Logo};
 use super::link;
-use super::session::{Submitted, Visitor};
+use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use crate::fleet::Error;
 
@@ -85,11 +85,14 @@ async fn list_page(
 }
 
 pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
-    let Submitted { visitor, fields } = submitted;
+    let Submitted { visitor, fields, .. } = submitted;
     let reference = fields.one("reference").to_owned();
     let want = operator::AddPackage { reference: reference.clone() };
     match web.fleet().add_package(&visitor.actor, want).await {
-        Ok(package) => Ok(Redirect::to(&link::package(&package.id, &package.version)).into_response()),
+        Ok(package) => {
+            visitor.note.subject(format!("{} {}", package.id, package.version));
+            Ok(Redirect::to(&link::package(&package.id, &package.version)).into_response())
+        }
         Err(error @ (Error::Storage(_) | Error::Overloaded)) => Err(error.into()),
         Err(error) => {
             let problem = crate::http::problem::Problem::from(error);
@@ -222,7 +225,7 @@ pub(super) async fn icon(
 
 pub(super) async fn remove_ask(
     State(web): State<Web>,
-    visitor: Visitor,
+    Changer(visitor): Changer,
     Path((id, version)): Path<(String, String)>,
 ) -> Result<Response, PageError> {
     let (id, version) = parse(&id, &version)?;

@@ -41,7 +41,7 @@ pub(super) async fn revert(
     submitted: Submitted,
 ) -> Result<Response, PageError> {
     let name = parse(&name)?;
-    let Submitted { visitor, fields } = submitted;
+    let Submitted { visitor, fields, .. } = submitted;
     let number = |field: &str| {
         let text = fields.one(field);
         text.parse::<u64>().map_err(|_| PageError::Malformed("A revision is a number.".to_owned()))

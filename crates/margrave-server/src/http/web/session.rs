@@ -4,6 +4,7 @@
 //! site cannot read; together with the browser's own word about where a request comes from, and the cookie's
 //! SameSite, that is three locks, each enough alone.
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use askama::Template;
@@ -15,19 +16,27 @@ use axum::response::{IntoResponse, Redirect, Response};
 use http::header::SET_COOKIE;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
+use margrave_core::access::Role;
 use margrave_core::digest::Digest;
 
 use super::error::PageError;
 use super::frame::{Bare, render};
 use super::link;
 use super::{FORM_MAX, Web};
-use crate::auth::{self, is_cross_site};
-use crate::fleet::Actor;
+use crate::auth::{self, Unidentified, is_cross_site};
+use crate::fleet::{Actor, Error, Holder};
+use crate::http::audit::Note;
+use crate::http::problem::Problem;
 use crate::http::{Arrival, BODY_TIME_MAX, is_declared_larger};
 
-/// A signed-in operator.
+/// A signed-in operator, of whatever role: for pages that only show.
 pub(super) struct Visitor {
     pub(super) actor: Actor,
+    pub(super) role: Role,
+    /// The id of the token that the session belongs to.
+    pub(super) token: String,
+    /// What the audit log is told of this request.
+    pub(super) note: Note,
     session: String,
 }
 
@@ -42,42 +51,101 @@ impl Visitor {
     pub(super) fn csrf(&self) -> String {
         Digest::of(format!("margrave form of session {}", self.session).as_bytes()).hex()
     }
+
+    fn allowed(self, needed: Role) -> Result<Self, PageError> {
+        match self.role.allows(needed) {
+            true => Ok(self),
+            false => Err(PageError::RoleNeeded { needed, has: self.role }),
+        }
+    }
 }
 
 impl FromRequestParts<Web> for Visitor {
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, PageError> {
-        let found = match auth::session(&parts.headers) {
-            Some(session) => web.fleet().session(&session).await?.map(|actor| Visitor { actor, session }),
+        let session = auth::session(&parts.headers, auth::arrival(&parts.extensions));
+        let found = match session {
+            Some(session) => web.fleet().session(&session).await.map(|holder| (holder, session)),
             None => None,
         };
-        found.ok_or_else(|| {
+        let Some((holder, session)) = found else {
             // A form cannot be sent again from the sign-in page, so only what was looked at is returned to.
             let looked_at = parts.method.is_safe().then(|| parts.uri.path_and_query()).flatten();
-            PageError::SignIn { next: looked_at.map_or("/", |path| path.as_str()).to_owned() }
-        })
+            return Err(PageError::SignIn { next: looked_at.map_or("/", |path| path.as_str()).to_owned() });
+        };
+        let note = Note::of(&parts.extensions);
+        note.by(&holder);
+        let Holder { actor, role, token } = holder;
+        Ok(Visitor { actor, role, token, note, session })
     }
 }
 
-/// A form that a signed-in operator sent from a page of ours.
-pub(super) struct Submitted {
-    pub(super) visitor: Visitor,
-    pub(super) fields: Fields,
+/// Somebody who may change things: for pages that ask what to change.
+pub(super) struct Changer(pub(super) Visitor);
+
+impl FromRequestParts<Web> for Changer {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, PageError> {
+        Visitor::from_request_parts(parts, web).await?.allowed(Role::Operator).map(Changer)
+    }
 }
 
-impl FromRequest<Web> for Submitted {
+/// Somebody who looks after the server itself.
+pub(super) struct Administrator(pub(super) Visitor);
+
+impl FromRequestParts<Web> for Administrator {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, PageError> {
+        Visitor::from_request_parts(parts, web).await?.allowed(Role::Admin).map(Administrator)
+    }
+}
+
+/// The role that a form asks for.
+pub(super) trait Needs {
+    const ROLE: Role;
+}
+
+/// Forms about oneself.
+pub(super) struct Anybody;
+/// Forms that change what should run, or what is known of devices.
+pub(super) struct Changing;
+/// Forms about tokens and the server itself.
+pub(super) struct Administering;
+
+impl Needs for Anybody {
+    const ROLE: Role = Role::Viewer;
+}
+
+impl Needs for Changing {
+    const ROLE: Role = Role::Operator;
+}
+
+impl Needs for Administering {
+    const ROLE: Role = Role::Admin;
+}
+
+/// A form that a signed-in operator sent from a page of ours, and may send.
+pub(super) struct Submitted<N = Changing> {
+    pub(super) visitor: Visitor,
+    pub(super) fields: Fields,
+    pub(super) needs: PhantomData<N>,
+}
+
+impl<N: Needs> FromRequest<Web> for Submitted<N> {
     type Rejection = PageError;
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
-        let visitor = Visitor::from_request_parts(&mut parts, web).await?;
+        let visitor = Visitor::from_request_parts(&mut parts, web).await?.allowed(N::ROLE)?;
         let fields = Fields::read(Request::from_parts(parts, body), BODY_TIME_MAX).await?;
         let mark = visitor.csrf();
         if verify_slices_are_equal(fields.one("csrf").as_bytes(), mark.as_bytes()).is_err() {
             return Err(PageError::Forged);
         }
-        Ok(Submitted { visitor, fields })
+        Ok(Submitted { visitor, fields, needs: PhantomData })
     }
 }
 
@@ -141,25 +209,37 @@ pub(super) async fn sign_in_page(Query(Next { next }): Query<Next>) -> Result<Re
 pub(super) async fn sign_in(
     State(web): State<Web>,
     Extension(arrival): Extension<Arrival>,
+    note: Note,
     request: Request,
 ) -> Result<Response, PageError> {
+    let extensions = request.extensions().clone();
     let fields = Fields::read(request, BODY_TIME_MAX).await?;
     let next = link::local(fields.raw("next"));
-    match web.fleet().operator_by_token(fields.one("token")).await? {
-        Some(actor) => begin(&web, &actor, arrival, &next).await,
-        None => {
-            let wrong =
-                Some("This token is not known. Check that all of it was copied, or ask for a new one.");
-            let page = render(&SignInPage { bare: Bare, next, wrong })?;
-            Ok((StatusCode::FORBIDDEN, page).into_response())
+    let app = &web.app;
+    let wrong = match auth::by_token(&app.fleet, &app.guessing, fields.one("token"), &extensions).await {
+        Ok(holder) => {
+            note.by(&holder);
+            return begin(&web, &holder.token, arrival, &next).await;
         }
-    }
+        Err(Unidentified::TooMany) => {
+            return Err(PageError::Fleet(Problem::too_many_requests(
+                Unidentified::TooMany.to_string(),
+                Duration::ZERO,
+            )));
+        }
+        Err(Unidentified::Expired) => "This token has expired. Ask an admin for a new one.",
+        Err(Unidentified::Revoked) => "This token was revoked. Ask an admin for a new one.",
+        Err(_) => "This token is not known. Check that all of it was copied, or ask for a new one.",
+    };
+    let page = render(&SignInPage { bare: Bare, next, wrong: Some(wrong) })?;
+    Ok((StatusCode::FORBIDDEN, page).into_response())
 }
 
 /// `GET /welcome/{code}`: the one-time link that `serve` and `demo` print.
 pub(super) async fn welcome(
     State(web): State<Web>,
     Extension(arrival): Extension<Arrival>,
+    note: Note,
     headers: HeaderMap,
     method: http::Method,
     Path(code): Path<String>,
@@ -169,22 +249,42 @@ pub(super) async fn welcome(
     if method != http::Method::GET || ahead {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let actor = web.app.sign_in.redeem(&code);
-    begin(&web, &actor.ok_or(PageError::LinkSpent)?, arrival, "/").await
+    note.keep();
+    let token = web.app.sign_in.redeem(&code).ok_or(PageError::LinkSpent)?;
+    note.detail(format!("by a sign-in link for token {token}"));
+    begin(&web, &token, arrival, "/").await
 }
 
-async fn begin(web: &Web, actor: &Actor, arrival: Arrival, next: &str) -> Result<Response, PageError> {
-    let session = web.fleet().create_session(actor).await?;
+async fn begin(web: &Web, token: &str, arrival: Arrival, next: &str) -> Result<Response, PageError> {
+    let session = match web.fleet().create_session(token).await {
+        // It was revoked since the link was made.
+        Err(Error::TokenUnknown) => return Err(PageError::LinkSpent),
+        session => session?,
+    };
     Ok(([(SET_COOKIE, auth::session_cookie(&session, arrival))], Redirect::to(next)).into_response())
 }
 
 pub(super) async fn sign_out(
     State(web): State<Web>,
     Extension(arrival): Extension<Arrival>,
-    submitted: Submitted,
+    submitted: Submitted<Anybody>,
 ) -> Result<Response, PageError> {
     web.fleet().end_session(&submitted.visitor.session).await?;
-    Ok(([(SET_COOKIE, auth::session_cookie_end(arrival))], Redirect::to("/sign-in")).into_response())
+    Ok(signed_out(arrival))
+}
+
+/// Also in every other browser that this operator signed in with.
+pub(super) async fn sign_out_everywhere(
+    State(web): State<Web>,
+    Extension(arrival): Extension<Arrival>,
+    submitted: Submitted<Anybody>,
+) -> Result<Response, PageError> {
+    web.fleet().end_sessions_of(&submitted.visitor.token).await?;
+    Ok(signed_out(arrival))
+}
+
+fn signed_out(arrival: Arrival) -> Response {
+    ([(SET_COOKIE, auth::session_cookie_end(arrival))], Redirect::to("/sign-in")).into_response()
 }
 
 #[cfg(test)]

@@ -1,0 +1,75 @@
+//! The log of what operators did and were refused, as it is written and read.
+
+use margrave_core::audit::Entry;
+use margrave_core::moment::Moment;
+use margrave_store::AuditFilter;
+use margrave_wire::operator::{AuditEntry, Page};
+
+use super::{Error, Fleet};
+
+const LIMIT_DEFAULT: usize = 100;
+const LIMIT_MAX: usize = 1000;
+/// Longer than anything that is in the log.
+const FILTER_LENGTH_MAX: usize = 1000;
+
+/// Which entries to show; all that is given must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditQuery {
+    /// With or without the word `operator` before the name.
+    pub actor: Option<String>,
+    pub subject: Option<String>,
+    /// RFC 3339.
+    pub since: Option<String>,
+    /// The `next` of the page before.
+    pub after: Option<String>,
+    /// 1 to 1000; 100 when left out.
+    pub limit: Option<usize>,
+}
+
+impl Fleet {
+    /// Writes an entry at the end of the log; its number and time are given here.
+    pub(crate) async fn record(&self, entry: Entry) -> Result<(), Error> {
+        self.store.audit(Entry { at: self.now(), ..entry }).await?;
+        Ok(())
+    }
+
+    /// Entries that match, newest first.
+    pub async fn audit(&self, query: AuditQuery) -> Result<Page<AuditEntry>, Error> {
+        let AuditQuery { actor, subject, since, after, limit } = query;
+        for (place, text) in [("/actor", &actor), ("/subject", &subject)] {
+            if text.as_ref().is_some_and(|text| text.len() > FILTER_LENGTH_MAX) {
+                return Err(Error::invalid(place, "audit", "nothing in the log is so long"));
+            }
+        }
+        let since = match since.as_deref().map(|text| Moment::from_rfc3339(text).ok_or(text)) {
+            Some(Err(text)) => {
+                let message = format!("a time is written like 2027-01-31T06:00:00Z, not {text:?}");
+                return Err(Error::invalid("/since", "audit", message));
+            }
+            Some(Ok(since)) => Some(since),
+            None => None,
+        };
+        let before = match after.as_deref().map(str::parse) {
+            Some(Err(_)) => {
+                return Err(Error::invalid("/after", "audit", "is the `next` of the page before"));
+            }
+            Some(Ok(before)) => Some(before),
+            None => None,
+        };
+        let limit = limit.unwrap_or(LIMIT_DEFAULT);
+        if !(1..=LIMIT_MAX).contains(&limit) {
+            let message = format!("a page has 1 to {LIMIT_MAX} entries");
+            return Err(Error::invalid("/limit", "audit", message));
+        }
+        let actor = actor.map(|name| match name.as_str() {
+            "unknown" | "server" => name,
+            _ if name.starts_with("operator ") || name.starts_with("device ") => name,
+            _ => format!("operator {name}"),
+        });
+        let filter = AuditFilter { actor, subject, since, before };
+        let found = self.store.audit_entries(filter, limit).await?;
+        let next = (found.len() == limit).then(|| found.last().map(|last| last.entry.sequence.to_string()));
+        let items = found.into_iter().map(|record| AuditEntry::new(record.entry, record.hash)).collect();
+        Ok(Page { items, next: next.flatten() })
+    }
+}

@@ -1,0 +1,347 @@
+//! Every change and every refusal goes into the audit log, around all handlers, so that none can forget it.
+//!
+//! An entry is written when the answer is known and before it is given. A handler that knows more than its path says
+//! (the name in a body, the Git commit) puts that into the request's [`Note`]. A request that changes something runs to
+//! its end even if whoever sent it goes away: what was done is in the log.
+
+mod action;
+mod refusals;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use http::header::USER_AGENT;
+use http::request::Parts;
+use http::{Extensions, StatusCode};
+use margrave_core::audit::Entry;
+use margrave_core::moment::Moment;
+use margrave_wire::operator;
+
+use self::refusals::{LeftOut, Refusals};
+use super::Stopping;
+use crate::fleet::{Clock, Fleet, Holder};
+use crate::guessing::Source;
+
+/// Longer texts from outside are cut: an entry is a line.
+const TEXT_LENGTH_MAX: usize = 300;
+/// How often it is looked whether refusals were left out.
+const LEFT_OUT_EVERY: Duration = Duration::from_secs(60);
+const DONE: &str = "done";
+/// Problems whose words are ours alone. Others may repeat what was sent, which may be a secret.
+const SPOKEN: [&str; 8] = [
+    "role-needed",
+    "forbidden",
+    "unauthorized",
+    "too-many-requests",
+    "conflict",
+    "in-use",
+    "not-found",
+    "changed",
+];
+
+/// Writes the log; one for all listeners.
+#[derive(Clone)]
+pub(crate) struct Audit {
+    fleet: Arc<Fleet>,
+    clock: Clock,
+    refusals: Arc<Refusals>,
+}
+
+/// Which of our interfaces a request came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    Rest,
+    Page,
+    Registry,
+}
+
+/// What is known of a request beside its address; everybody who handles it can add to it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Note(Arc<Mutex<Noted>>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    by: Option<Holder>,
+    subject: Option<String>,
+    detail: Option<String>,
+    commit: Option<String>,
+    kept: bool,
+}
+
+impl Note {
+    /// The note of this request; one that goes nowhere outside of the log.
+    pub(crate) fn of(extensions: &Extensions) -> Note {
+        extensions.get::<Note>().cloned().unwrap_or_default()
+    }
+
+    fn noted<T>(&self, work: impl FnOnce(&mut Noted) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who asks.
+    pub(crate) fn by(&self, holder: &Holder) {
+        self.noted(|noted| noted.by = Some(holder.clone()));
+    }
+
+    /// What it is about, where the path does not say so.
+    pub(crate) fn subject(&self, subject: impl Into<String>) {
+        self.noted(|noted| noted.subject = Some(subject.into()));
+    }
+
+    /// A few words more; never a secret.
+    pub(crate) fn detail(&self, detail: impl Into<String>) {
+        self.noted(|noted| noted.detail = Some(detail.into()));
+    }
+
+    /// A token that was made or revoked.
+    pub(crate) fn token(&self, token: &operator::Token) {
+        self.subject(&token.id);
+        let until = token.expires.as_ref().map_or(String::new(), |end| format!(", until {end}"));
+        self.detail(format!("{} of {}{until}", token.role, token.name));
+    }
+
+    /// The Git commit that holds the change.
+    #[expect(dead_code, reason = "called where intent is put behind Git")]
+    pub(crate) fn commit(&self, commit: impl Into<String>) {
+        self.noted(|noted| noted.commit = Some(commit.into()));
+    }
+
+    /// Goes into the log although its method promises to change nothing.
+    pub(crate) fn keep(&self) {
+        self.noted(|noted| noted.kept = true);
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Note {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Note::of(&parts.extensions))
+    }
+}
+
+/// Left in an answer that says no: what the problem is called, and its words.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    /// Also `done`, where nothing was left.
+    pub(crate) name: String,
+    pub(crate) detail: String,
+}
+
+impl Audit {
+    pub(crate) fn new(fleet: Arc<Fleet>, clock: Clock) -> Self {
+        Audit { fleet, clock, refusals: Arc::default() }
+    }
+
+    /// Puts the log around everything that this router answers.
+    pub(crate) fn around(&self, router: Router, door: Door) -> Router {
+        router.layer(from_fn_with_state((self.clone(), door), pass))
+    }
+
+    /// Tells of refusals that were only counted, until the server stops and then for the last time.
+    pub(crate) async fn follow(self, stopping: Stopping) {
+        loop {
+            let stopped = tokio::select! {
+                () = tokio::time::sleep(LEFT_OUT_EVERY) => false,
+                () = stopping.wait() => true,
+            };
+            let now = self.clock.now();
+            self.write_left_out(self.refusals.due(now, stopped)).await;
+            if stopped {
+                return;
+            }
+        }
+    }
+
+    async fn write_left_out(&self, left_out: Vec<LeftOut>) {
+        for LeftOut { source, number } in left_out {
+            let source = match source {
+                Source::Of(address) => address.to_string(),
+                Source::Others => "others".to_owned(),
+            };
+            let entry = Entry {
+                actor: "server".to_owned(),
+                way: "server".to_owned(),
+                source,
+                action: "refusal.counted".to_owned(),
+                outcome: DONE.to_owned(),
+                detail: format!("{number} more refusals were not written down one by one"),
+                ..blank()
+            };
+            self.write(entry).await;
+        }
+    }
+
+    async fn write(&self, entry: Entry) {
+        if let Err(error) = self.fleet.record(entry.clone()).await {
+            // What was done cannot be undone here; the server's own log has it then.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                ?entry,
+                "an audit entry could not be written"
+            );
+        }
+    }
+
+    async fn conclude(&self, asked: Asked, note: &Note, answer: Refusal) {
+        let Refusal { name: outcome, detail: words } = answer;
+        let Asked { door, action, subject, address, way, kept } = asked;
+        let refused = outcome != DONE;
+        let (by, subject, detail, commit, wanted) = note.noted(|noted| {
+            (
+                noted.by.take(),
+                noted.subject.take().unwrap_or(subject),
+                noted.detail.take(),
+                noted.commit.take(),
+                noted.kept || kept,
+            )
+        });
+        // Of a push to the registry only what can be seen afterwards is a change, but every refusal is one.
+        if !(wanted || (refused && door == Door::Registry)) {
+            return;
+        }
+        if refused {
+            let source = address.map_or(Source::Others, |address| Source::of(address.ip()));
+            let (taken, left_out) = self.refusals.take(source, self.clock.now());
+            self.write_left_out(left_out).await;
+            if !taken {
+                return;
+            }
+        }
+        let spoken = Some(words).filter(|_| SPOKEN.contains(&outcome.as_str()));
+        let detail = detail.or(spoken).unwrap_or_default();
+        let entry = Entry {
+            actor: by.as_ref().map_or("unknown".to_owned(), |holder| holder.actor.name.clone()),
+            role: by.as_ref().map(|holder| holder.role.to_string()),
+            token: by.map(|holder| holder.token),
+            source: address.map_or(String::new(), |address| address.ip().to_canonical().to_string()),
+            way: way.to_owned(),
+            action,
+            subject: line(&subject),
+            outcome,
+            detail: line(&detail),
+            commit,
+            ..blank()
+        };
+        self.write(entry).await;
+    }
+}
+
+/// What a request asks, read before it is handled.
+struct Asked {
+    door: Door,
+    action: String,
+    subject: String,
+    address: Option<SocketAddr>,
+    way: &'static str,
+    /// Whether it goes into the log whatever comes of it.
+    kept: bool,
+}
+
+impl Asked {
+    fn of(request: &Request, door: Door) -> Asked {
+        let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+        let (method, path) = (request.method(), request.uri().path());
+        let unsafe_method = !method.is_safe();
+        let (action, subject, kept) = match door {
+            Door::Registry => match action::registry(method, path) {
+                Some((action, subject)) => (action.to_owned(), subject, true),
+                None => ("registry.push".to_owned(), String::new(), false),
+            },
+            Door::Rest | Door::Page => {
+                (action::action(method, route), action::subject(route, path), unsafe_method)
+            }
+        };
+        let agent =
+            request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+        let way = match door {
+            Door::Page => "page",
+            Door::Registry => "registry",
+            Door::Rest if agent.starts_with("margrave/") => "cli",
+            Door::Rest => "rest",
+        };
+        let address =
+            request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
+        Asked { door, action, subject, address, way, kept }
+    }
+}
+
+async fn pass(State((audit, door)): State<(Audit, Door)>, mut request: Request, next: Next) -> Response {
+    let note = Note::default();
+    request.extensions_mut().insert(note.clone());
+    if request.method().is_safe() && door != Door::Page {
+        return next.run(request).await;
+    }
+    let asked = Asked::of(&request, door);
+    if request.method().is_safe() {
+        let response = next.run(request).await;
+        // Following a sign-in link is the one thing that a look does.
+        if note.noted(|noted| noted.kept) {
+            audit.conclude(asked, &note, answer(&response)).await;
+        }
+        return response;
+    }
+    let handling = tokio::spawn(async move {
+        let response = next.run(request).await;
+        let answer = answer(&response);
+        audit.conclude(asked, &note, answer).await;
+        response
+    });
+    match handling.await {
+        Ok(response) => response,
+        Err(error) => {
+            tracing::error!(%error, "a request could not be handled to its end");
+            axum::response::IntoResponse::into_response(super::problem::Problem::internal())
+        }
+    }
+}
+
+fn blank() -> Entry {
+    Entry {
+        sequence: 0,
+        at: Moment(0),
+        actor: String::new(),
+        role: None,
+        token: None,
+        source: String::new(),
+        way: String::new(),
+        action: String::new(),
+        subject: String::new(),
+        outcome: String::new(),
+        detail: String::new(),
+        commit: None,
+    }
+}
+
+/// What came of it, as the answer says, or its status.
+fn answer(response: &Response) -> Refusal {
+    let named = response.extensions().get::<Refusal>().cloned();
+    named.unwrap_or_else(|| Refusal { name: outcome(response.status()).to_owned(), detail: String::new() })
+}
+
+/// What came of it, where the answer does not say so itself.
+fn outcome(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "unauthorized",
+        StatusCode::FORBIDDEN => "forbidden",
+        StatusCode::NOT_FOUND => "not-found",
+        StatusCode::METHOD_NOT_ALLOWED => "no-such-method",
+        StatusCode::CONFLICT => "conflict",
+        StatusCode::UNPROCESSABLE_ENTITY => "invalid",
+        StatusCode::TOO_MANY_REQUESTS => "too-many-requests",
+        status if status.is_client_error() => "malformed",
+        status if status.is_server_error() => "internal",
+        _ => DONE,
+    }
+}
+
+/// On one line, and not longer than one.
+fn line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TEXT_LENGTH_MAX).collect()
+}

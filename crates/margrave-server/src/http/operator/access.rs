@@ -1,0 +1,51 @@
+//! Operators' tokens.
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use margrave_wire::operator;
+
+use super::Api;
+use super::read::{Body, Ids};
+use crate::auth::Admin;
+use crate::http::audit::Note;
+use crate::http::problem::Problem;
+
+/// Every token, also those that expired or were revoked within a quarter year, the newest first. Secrets are not shown.
+#[utoipa::path(get, path = "/tokens", tag = "access", operation_id = "listTokens",
+    responses((status = 200, body = Vec<operator::Token>), (status = 401, body = operator::Problem)))]
+pub(super) async fn list(_: Admin, State(api): State<Api>) -> Result<Json<Vec<operator::Token>>, Problem> {
+    Ok(Json(api.fleet().operator_tokens().await?))
+}
+
+/// A token for a person or a program. Its secret is shown this once.
+#[utoipa::path(post, path = "/tokens", tag = "access", operation_id = "createToken",
+    request_body = operator::CreateToken,
+    responses((status = 201, body = operator::CreatedToken), (status = 409, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn create(
+    Admin(actor): Admin,
+    State(api): State<Api>,
+    note: Note,
+    Body(want): Body<operator::CreateToken>,
+) -> Result<(StatusCode, Json<operator::CreatedToken>), Problem> {
+    let created = api.fleet().create_operator_token(&actor, want).await?;
+    note.token(&created.token);
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// Voids a token at once, with every page that was signed in to with it.
+#[utoipa::path(post, path = "/tokens/{token}/revoke", tag = "access", operation_id = "revokeToken",
+    params(("token" = String, Path, description = "The token's id, as the list shows it")),
+    responses((status = 200, body = operator::Token), (status = 404, body = operator::Problem),
+        (status = 409, body = operator::Problem)))]
+pub(super) async fn revoke(
+    Admin(actor): Admin,
+    State(api): State<Api>,
+    note: Note,
+    ids: Ids,
+) -> Result<Json<operator::Token>, Problem> {
+    let revoked = api.fleet().revoke_operator_token(&actor, ids.token()).await?;
+    note.token(&revoked);
+    Ok(Json(revoked))
+}

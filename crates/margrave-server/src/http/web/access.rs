@@ -1,0 +1,163 @@
+//! Who may do what: the tokens, making one, revoking one.
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use http::StatusCode;
+use margrave_wire::operator;
+
+use super::Web;
+use super::command::Command;
+use super::confirm::ConfirmPage;
+use super::error::{PageError, sentence};
+use super::frame::{Frame, Section, render};
+use super::session::{Administering, Administrator, Submitted, Visitor};
+use super::stamp::Stamp;
+use crate::fleet::Error;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(Template)]
+#[template(path = "access.html")]
+struct AccessPage {
+    frame: Frame,
+    rows: Vec<Row>,
+    created: Option<operator::CreatedToken>,
+    secret: Option<Command>,
+    name: String,
+    wrong: Option<String>,
+    command: Command,
+}
+
+struct Row {
+    created: Stamp,
+    by: String,
+    used: Option<Stamp>,
+    expires: Option<Stamp>,
+    revoked: Option<Stamp>,
+    usable: bool,
+    /// The one that the visitor signed in with.
+    own: bool,
+    token: operator::Token,
+}
+
+impl Row {
+    fn of(token: operator::Token, own: &str) -> Self {
+        Row {
+            created: Stamp::at(&token.created),
+            by: token.created_by.strip_prefix("operator ").unwrap_or(&token.created_by).to_owned(),
+            used: token.last_used.as_deref().map(Stamp::ago),
+            expires: token.expires.as_deref().map(Stamp::at),
+            revoked: token.revoked.as_deref().map(Stamp::at),
+            usable: token.state == "usable",
+            own: token.id == own,
+            token,
+        }
+    }
+}
+
+pub(super) async fn page(
+    State(web): State<Web>,
+    Administrator(visitor): Administrator,
+) -> Result<Response, PageError> {
+    show(&web, &visitor, String::new(), Ok(None)).await
+}
+
+async fn show(
+    web: &Web,
+    visitor: &Visitor,
+    name: String,
+    outcome: Result<Option<operator::CreatedToken>, String>,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(web, visitor, Section::Access, "Access").await?;
+    let (created, wrong) = match outcome {
+        Ok(created) => (created, None),
+        Err(wrong) => (None, Some(wrong)),
+    };
+    let tokens = web.fleet().operator_tokens().await?;
+    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let page = AccessPage {
+        frame,
+        rows: tokens.into_iter().map(|token| Row::of(token, &visitor.token)).collect(),
+        secret: created.as_ref().map(|created| Command::ready(&created.secret)),
+        created,
+        name,
+        wrong,
+        command: Command::new([
+            "margrave",
+            "token",
+            "create",
+            "ann",
+            "--role",
+            "operator",
+            "--expires",
+            "90d",
+        ]),
+    };
+    Ok((status, render(&page)?).into_response())
+}
+
+pub(super) async fn create(
+    State(web): State<Web>,
+    submitted: Submitted<Administering>,
+) -> Result<Response, PageError> {
+    let Submitted { visitor, fields, .. } = submitted;
+    let days = match fields.one("days") {
+        "" => None,
+        days => Some(days.parse::<u64>().map_err(|_| PageError::Malformed("Days are a number.".to_owned()))?),
+    };
+    let name = fields.one("name").to_owned();
+    let want = operator::CreateToken {
+        name: name.clone(),
+        role: fields.one("role").to_owned(),
+        valid_seconds: days.map(|days| days.saturating_mul(DAY.as_secs())),
+    };
+    match web.fleet().create_operator_token(&visitor.actor, want).await {
+        Ok(created) => {
+            visitor.note.token(&created.token);
+            show(&web, &visitor, String::new(), Ok(Some(created))).await
+        }
+        Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
+            show(&web, &visitor, name, Err(sentence(&error.to_string()))).await
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) async fn revoke_ask(
+    State(web): State<Web>,
+    Administrator(visitor): Administrator,
+    Path(id): Path<String>,
+) -> Result<Response, PageError> {
+    let tokens = web.fleet().operator_tokens().await?;
+    let token = tokens.into_iter().find(|token| token.id == id).ok_or(PageError::NotFound)?;
+    let frame = Frame::new(&web, &visitor, Section::Access, format!("Revoke {id}")).await?;
+    let mut effects = vec![
+        "Whoever uses it is out at once, and so is every page that was signed in to with it.".to_owned(),
+        "It cannot be made valid again; a new one can be made.".to_owned(),
+    ];
+    if token.id == visitor.token {
+        effects.insert(0, "You are signed in with this very token.".to_owned());
+    }
+    render(&ConfirmPage {
+        frame,
+        question: format!("Revoke the token {id} of {}?", token.name),
+        effects,
+        verb: "Revoke",
+        action: format!("/access/{id}/revoke"),
+        back: "/access".to_owned(),
+        command: Command::new(["margrave", "token", "revoke", &id]),
+    })
+}
+
+pub(super) async fn revoke(
+    State(web): State<Web>,
+    Path(id): Path<String>,
+    submitted: Submitted<Administering>,
+) -> Result<Response, PageError> {
+    let revoked = web.fleet().revoke_operator_token(&submitted.visitor.actor, &id).await?;
+    submitted.visitor.note.token(&revoked);
+    Ok(Redirect::to("/access").into_response())
+}

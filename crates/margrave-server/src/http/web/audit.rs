@@ -1,0 +1,126 @@
+//! What operators did and were refused, as a page.
+
+use askama::Template;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use margrave_wire::operator::{AuditEntry, Page};
+
+use super::Web;
+use super::command::Command;
+use super::error::{PageError, sentence};
+use super::frame::{Frame, Section, render};
+use super::link;
+use super::session::Visitor;
+use super::stamp::Stamp;
+use crate::fleet::{AuditQuery, Error};
+
+const PAGE_SIZE: usize = 50;
+
+#[derive(Template)]
+#[template(path = "audit.html")]
+struct AuditPage {
+    frame: Frame,
+    filter: Filter,
+    wrong: Option<String>,
+    rows: Vec<Row>,
+    next: Option<String>,
+    command: Command,
+    verify: Command,
+}
+
+#[derive(Default, serde::Deserialize)]
+pub(super) struct Filter {
+    #[serde(default)]
+    actor: String,
+    #[serde(default)]
+    subject: String,
+    /// A day, or a moment as RFC 3339 writes it.
+    #[serde(default)]
+    since: String,
+    after: Option<String>,
+}
+
+impl Filter {
+    fn is_empty(&self) -> bool {
+        [&self.actor, &self.subject, &self.since].iter().all(|text| text.trim().is_empty())
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        [("actor", &self.actor), ("subject", &self.subject), ("since", &self.since)]
+            .into_iter()
+            .map(|(name, value)| (name, value.trim()))
+            .filter(|(_, value)| !value.is_empty())
+    }
+
+    fn query(&self) -> AuditQuery {
+        let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        // A day begins at midnight, of which the server knows only its own: UTC.
+        let since = text(&self.since).map(|since| match since.len() {
+            10 => format!("{since}T00:00:00Z"),
+            _ => since,
+        });
+        AuditQuery {
+            actor: text(&self.actor),
+            subject: text(&self.subject),
+            since,
+            after: self.after.clone(),
+            limit: Some(PAGE_SIZE),
+        }
+    }
+
+    fn page(&self, after: &str) -> String {
+        let fields = self.fields().map(|(name, value)| format!("&{name}={}", link::encode(value)));
+        format!("/audit?after={}{}", link::encode(after), fields.collect::<String>())
+    }
+
+    fn command(&self) -> Command {
+        let options = self.fields().flat_map(|(name, value)| [format!("--{name}"), value.to_owned()]);
+        let words: Vec<_> = ["margrave", "audit"].map(str::to_owned).into_iter().chain(options).collect();
+        Command::new(words.iter().map(String::as_str))
+    }
+}
+
+struct Row {
+    at: Stamp,
+    who: String,
+    done: bool,
+    entry: AuditEntry,
+}
+
+impl Row {
+    fn of(entry: AuditEntry) -> Self {
+        Row {
+            at: Stamp::at(&entry.at),
+            who: entry.actor.strip_prefix("operator ").unwrap_or(&entry.actor).to_owned(),
+            done: entry.outcome == "done",
+            entry,
+        }
+    }
+}
+
+pub(super) async fn page(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Query(filter): Query<Filter>,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(&web, &visitor, Section::Audit, "Audit").await?;
+    let (page, wrong) = match web.fleet().audit(filter.query()).await {
+        Ok(page) => (page, None),
+        Err(error @ Error::Invalid(_)) => {
+            (Page { items: Vec::new(), next: None }, Some(sentence(&error.to_string())))
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let page = AuditPage {
+        frame,
+        wrong,
+        rows: page.items.into_iter().map(Row::of).collect(),
+        next: page.next.as_deref().map(|after| filter.page(after)),
+        command: filter.command(),
+        verify: Command::new(["margrave", "audit", "verify"]),
+        filter,
+    };
+    Ok((status, render(&page)?).into_response())
+}

@@ -1,0 +1,185 @@
+//! The log of what operators did and were refused: that nothing is missing from it, and nothing in it that should not be.
+
+use margrave_core::audit::Check;
+use margrave_wire::operator::{self, AuditEntry, Page};
+use serde_json::{Value, json};
+
+use crate::line::Line;
+use crate::plant::Plant;
+use crate::stock;
+
+const PREFIX: &str = operator::PREFIX;
+
+async fn send(line: &mut Line, secret: &str, method: &str, path: &str, body: &Value) -> u16 {
+    let authorization = format!("Bearer {secret}");
+    let headers = [
+        ("authorization", authorization.as_str()),
+        ("content-type", "application/json"),
+        ("user-agent", "curl/8"),
+    ];
+    line.send(method, &format!("{PREFIX}{path}"), &headers, body.to_string()).await.unwrap().status.as_u16()
+}
+
+async fn read(line: &mut Line, secret: &str, query: &str) -> Page<AuditEntry> {
+    let authorization = format!("Bearer {secret}");
+    let headers = [("authorization", authorization.as_str())];
+    line.send("GET", &format!("{PREFIX}/audit?{query}"), &headers, "").await.unwrap().is(200).json()
+}
+
+fn brief(entry: &AuditEntry) -> String {
+    let AuditEntry { actor, role, way, action, subject, outcome, .. } = entry;
+    format!("{actor} ({}) by {way}: {action} {subject:?} {outcome}", role.as_deref().unwrap_or("-"))
+}
+
+#[tokio::test]
+async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_where() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    stock::device(&plant, "press-1", 4).await;
+    let admin = plant.server.context().token;
+    let viewer = plant.operator_token("vera", "viewer").await.secret;
+    let operator = plant.operator_token("otto", "operator").await.secret;
+    let mut line = plant.local().await;
+    let labels = json!({"labels": {"site": "nord"}});
+    let secret = json!({"name": "x", "role": "s3cret-value"});
+    for (who, method, path, body, status) in [
+        (&operator, "PATCH", "/devices/press-1/labels", &labels, 200),
+        (&viewer, "PATCH", "/devices/press-1/labels", &labels, 403),
+        (&operator, "POST", "/tokens", &json!({"name": "x", "role": "admin"}), 403),
+        (&operator, "POST", "/devices/nobody/retire", &Value::Null, 404),
+        (&operator, "POST", "/join-tokens", &json!({"device": "press-1"}), 409),
+        (&operator, "POST", "/join-tokens", &json!({"device": "press-2"}), 201),
+        (&admin, "POST", "/tokens", &secret, 422),
+        (&admin, "POST", "/nonsense", &Value::Null, 404),
+        (&"mgo_wrong".to_owned(), "DELETE", "/deployments/web", &Value::Null, 401),
+    ] {
+        assert_eq!(send(&mut line, who, method, path, body).await, status, "{method} {path}");
+    }
+    // Who only looks leaves nothing.
+    assert_eq!(send(&mut line, &viewer, "GET", "/devices", &Value::Null).await, 200);
+    let page = read(&mut line, &viewer, "").await;
+    let found: Vec<_> = page.items.iter().rev().map(brief).collect();
+    assert_eq!(
+        found,
+        [
+            "operator otto (operator) by rest: device.labels \"press-1\" done",
+            "operator vera (viewer) by rest: device.labels \"press-1\" role-needed",
+            "operator otto (operator) by rest: token.add \"\" role-needed",
+            "operator otto (operator) by rest: device.retire \"nobody\" not-found",
+            "operator otto (operator) by rest: join-token.add \"press-1\" conflict",
+            "operator otto (operator) by rest: join-token.add \"press-2\" done",
+            "operator admin (admin) by rest: token.add \"\" invalid",
+            "operator admin (admin) by rest: unknown \"\" no-such-path",
+            "unknown (-) by rest: deployment.remove \"web\" unauthorized",
+        ]
+    );
+    assert!(page.items.iter().all(|entry| entry.source == "127.0.0.1"));
+    assert!(page.items[7].detail.contains("the role operator"), "{:?}", page.items[7]);
+    let all = serde_json::to_string(&page).unwrap();
+    for hidden in ["mgo_", "mgj_", "s3cret-value", &admin, &viewer, &operator] {
+        assert!(!all.contains(hidden), "{hidden} in {all}");
+    }
+}
+
+#[tokio::test]
+async fn pages_the_command_line_and_the_registry_are_told_apart() {
+    let plant = Plant::new().await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let wrong = line.send("POST", "/sign-in", &form, "token=guess").await.unwrap();
+    wrong.is(403);
+    let reply = line.send("POST", "/sign-in", &form, format!("token={admin}")).await.unwrap();
+    let cookie = reply.is(303).header("set-cookie").split(';').next().unwrap().to_owned();
+    let headers = [("cookie", cookie.as_str()), form[0]];
+    line.send("POST", "/devices/new", &headers, "csrf=guess&name=press-1").await.unwrap().is(403);
+    line.send("POST", "/devices/new", &form, "csrf=guess&name=press-1").await.unwrap().is(303);
+    let authorization = format!("Bearer {admin}");
+    let agent = [("authorization", authorization.as_str()), ("user-agent", "margrave/0.1.0")];
+    line.send("POST", &format!("{PREFIX}/devices/nobody/retire"), &agent, "").await.unwrap().is(404);
+    line.send("PUT", "/v2/team/app/manifests/1", &agent, "{}").await.unwrap().is(400);
+    line.send("DELETE", "/v2/team/app/manifests/1", &[], "").await.unwrap().is(401);
+    let link = plant.server.sign_in_link();
+    line.get(&format!("/welcome/{}", link.rsplit('/').next().unwrap())).await.unwrap().is(303);
+    let page = read(&mut line, &admin, "").await;
+    let found: Vec<_> = page.items.iter().rev().map(brief).collect();
+    assert_eq!(
+        found,
+        [
+            "unknown (-) by page: session.begin \"\" forbidden",
+            "operator admin (admin) by page: session.begin \"\" done",
+            "operator admin (admin) by page: join-token.add \"\" forbidden",
+            "unknown (-) by page: join-token.add \"\" unauthorized",
+            "operator admin (admin) by cli: device.retire \"nobody\" not-found",
+            "operator admin (admin) by registry: registry.push \"team/app:1\" malformed",
+            "unknown (-) by registry: registry.delete \"team/app:1\" unauthorized",
+            "unknown (-) by page: session.begin \"\" done",
+        ]
+    );
+    assert!(page.items[0].detail.contains("by a sign-in link for token"), "{:?}", page.items[0]);
+    // And on the page itself.
+    let shown = line.send("GET", "/audit?actor=admin", &[("cookie", &cookie)], "").await.unwrap();
+    let text = String::from_utf8(shown.is(200).body.to_vec()).unwrap();
+    assert!(text.contains("device.retire") && !text.contains("registry.delete"), "{text}");
+    line.send("GET", "/audit?since=never", &[("cookie", &cookie)], "").await.unwrap().is(422);
+}
+
+#[tokio::test]
+async fn the_log_is_paged_filtered_and_can_be_verified_by_whoever_reads_it() {
+    let plant = Plant::new().await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    for number in 0..15 {
+        let path = format!("/devices/line-{}/retire", number % 2);
+        assert_eq!(send(&mut line, &admin, "POST", &path, &Value::Null).await, 404);
+    }
+    let mut check = Check::default();
+    let mut after = String::new();
+    let mut pages = 0;
+    loop {
+        let page = read(&mut line, &admin, &format!("limit=4{after}")).await;
+        for entry in page.items {
+            let (entry, hash) = entry.parse().unwrap();
+            check.older(entry, hash).unwrap();
+        }
+        pages += 1;
+        match page.next {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(pages, 4);
+    check.end().unwrap();
+    assert_eq!(read(&mut line, &admin, "subject=line-1").await.items.len(), 7);
+    assert_eq!(read(&mut line, &admin, "actor=nobody").await.items.len(), 0);
+    assert_eq!(read(&mut line, &admin, "since=2999-01-01T00:00:00Z").await.items.len(), 0);
+    for wrong in ["limit=0", "limit=5000", "since=monday", "after=x"] {
+        let path = format!("{PREFIX}/audit?{wrong}");
+        let authorization = format!("Bearer {admin}");
+        line.send("GET", &path, &[("authorization", &authorization)], "").await.unwrap().is_problem(422);
+    }
+}
+
+#[tokio::test]
+async fn refusals_beyond_a_bound_are_counted_instead_of_written_down() {
+    let plant = Plant::new().await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    for _ in 0..60 {
+        line.send("DELETE", &format!("{PREFIX}/deployments/web"), &[], "").await.unwrap().is_problem(401);
+    }
+    let written = read(&mut line, &admin, "actor=unknown").await.items.len();
+    assert!((20..60).contains(&written), "{written}");
+    // What was done is written down all the same.
+    let want = json!({"device": "press-1"});
+    assert_eq!(send(&mut line, &admin, "POST", "/join-tokens", &want).await, 201);
+    assert_eq!(read(&mut line, &admin, "subject=press-1").await.items.len(), 1);
+    // The rest is told once the minute is over, or the server stops.
+    let plant = plant.restart().await;
+    let mut line = plant.local().await;
+    let counted = read(&mut line, &admin, "actor=server").await.items;
+    let numbers =
+        counted.iter().map(|entry| entry.detail.split(' ').next().unwrap().parse::<usize>().unwrap());
+    assert_eq!(numbers.sum::<usize>() + written, 60, "{counted:?}");
+    assert!(counted.iter().all(|entry| entry.action == "refusal.counted" && entry.source == "127.0.0.1"));
+}

@@ -26,4 +26,5 @@ pub mod report;
 pub mod rollback;
 pub mod schedule;
 pub mod violation;
+pub mod watch;
 pub mod workload;

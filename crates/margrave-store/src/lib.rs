@@ -20,8 +20,10 @@ mod error;
 mod event;
 mod git;
 mod operator;
+mod origin;
 mod package;
 mod publication;
+mod registry;
 mod report;
 mod revision;
 mod schedule;
@@ -30,6 +32,7 @@ mod signed;
 mod sql;
 mod store;
 mod token;
+mod watch;
 mod writer;
 
 pub use assignment::{AssignmentCount, AssignmentRecord, HeldAssignment, Scope, TransitionRecord};
@@ -40,11 +43,13 @@ pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};
 pub use margrave_core::observed::{Observed, Outlook, Verdict};
+pub use origin::OriginRecord;
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{
     AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Intent, MisfitRecord, NewManifest,
     Part, Publication, PublishError, WantedAssignment,
 };
+pub use registry::{REGISTRIES_MAX, RegistryCredentials, RegistryRecord};
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
 pub use schedule::{Chosen, SCHEDULES_MAX, ScheduleRecord};
@@ -52,6 +57,7 @@ pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store};
 pub use token::{JoinError, NewJoinToken, Redeemed};
+pub use watch::{TagRecord, WATCHES_MAX, WatchRecord, WatchTurn};
 
 /// Whether something is new or was there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -105,6 +105,8 @@ pub enum TagState {
     Added,
     /// It holds no package that can be added; not tried again until it holds something else.
     Broken,
+    /// Something that it needs is not in its registry yet; tried with every turn.
+    Incomplete,
     /// Another name of a version that has a tag of its own, such as `latest` (PK-015).
     Alias,
 }
@@ -114,6 +116,7 @@ impl TagState {
         match self {
             TagState::Added => "added",
             TagState::Broken => "broken",
+            TagState::Incomplete => "incomplete",
             TagState::Alias => "alias",
         }
     }
@@ -127,7 +130,7 @@ impl FromStr for TagState {
     type Err = InvalidTagState;
 
     fn from_str(text: &str) -> Result<Self, InvalidTagState> {
-        [TagState::Added, TagState::Broken, TagState::Alias]
+        [TagState::Added, TagState::Broken, TagState::Incomplete, TagState::Alias]
             .into_iter()
             .find(|state| state.as_str() == text)
             .ok_or_else(|| InvalidTagState(text.to_owned()))
@@ -146,8 +149,8 @@ pub struct KnownTag {
 
 impl KnownTag {
     /// Whether what the tag holds now is worth fetching.
-    pub fn is_other(&self, found: Digest) -> bool {
-        self.digest != found
+    pub fn is_worth_fetching(&self, found: Digest) -> bool {
+        self.digest != found || self.state == TagState::Incomplete
     }
 }
 

@@ -96,6 +96,13 @@ impl Store {
                          plain = ?2, authority = ?3, user = ?4, secret = ?5, changed_at = ?6, changed_by = ?7",
                 )?
                 .execute((host, plain, authority, user, secret, column::moment(*changed_at), changed_by))?;
+            // What could not be looked at may be able to now.
+            tx.sql
+                .statement(
+                    "UPDATE watch SET next_at = ?2
+                     WHERE trouble IS NOT NULL AND substr(repository, 1, length(?1)) = ?1",
+                )?
+                .execute((format!("oci://{host}/"), column::moment(*changed_at)))?;
             let verb = if known { "changed" } else { "added" };
             let text = format!("the registry {host} was {verb}");
             tx.note(NewEvent::new(*changed_at, "registry.changed", changed_by, text))?;

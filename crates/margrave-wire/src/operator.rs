@@ -9,8 +9,12 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+mod catalog;
+
 use crate::problem::Backoff;
 use crate::schedule::ScheduleBody;
+
+pub use catalog::*;
 
 /// Where the operator interface lives.
 pub const PREFIX: &str = "/api/operator/v1";
@@ -156,6 +160,9 @@ pub struct Package {
     pub sections: Vec<PackageSection>,
     /// Names of the deployments that use it.
     pub deployments: Vec<String>,
+    /// What its registry no longer has as it was pinned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<PackageWarning>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -16,7 +16,9 @@ mod fit;
 pub(crate) mod git;
 mod intent;
 mod moving;
+mod origin;
 mod publish;
+mod registries;
 mod report;
 mod revision;
 mod schedule;
@@ -24,17 +26,20 @@ mod signed;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod token;
 mod view;
+mod watches;
 mod why;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use margrave_core::moment::Moment;
-use margrave_oci::client::{Client, Hosts};
+use margrave_oci::client::Client;
 use margrave_registry::Registry;
 use margrave_store::{Silence, Store};
 use margrave_wire::operator;
@@ -166,8 +171,9 @@ const HISTORY_MAX: u32 = 100_000;
 pub struct Fleet {
     store: Store,
     registry: Arc<Registry>,
-    /// For packages and components that lie elsewhere.
-    upstream: Client,
+    /// For packages and components that lie elsewhere; another one when a registry is known better.
+    upstream: ArcSwap<Client>,
+    watching: watches::Watching,
     clock: Clock,
     options: FleetOptions,
     live: Arc<client::Clients>,
@@ -197,10 +203,12 @@ impl Fleet {
         // No subscriber is no error: the log has it.
         store.announce_to(move |event| drop(announce.send(Arc::new(event::shown(&names, event)))));
         let git = git::Git::new(options.git_directory.clone(), store.git_clients().await?);
+        let upstream = ArcSwap::from_pointee(registries::client_of(&store.registries().await?));
         let fleet = Fleet {
             store,
             registry,
-            upstream: Client::new(Hosts::new()),
+            upstream,
+            watching: watches::Watching::default(),
             clock,
             options,
             live,

@@ -8,8 +8,11 @@ mod demo;
 mod exit;
 mod folder;
 mod logging;
+mod opening;
+mod remote;
 mod render;
 mod sample;
+mod source;
 
 use std::process::ExitCode;
 
@@ -57,6 +60,7 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Schedule(args) => commands::schedule::run(screen, args).await,
         Command::Authority(args) => commands::authority::run(screen, args).await,
         Command::Package(args) => commands::package::run(screen, args).await,
+        Command::Registry(args) => commands::registry::run(screen, args).await,
         Command::Events(args) => commands::events::run(screen, args).await,
         Command::Serve(_) | Command::Demo(_) | Command::Simulate(_) | Command::Sample(_) => {
             unreachable!("started with a runtime of their own")

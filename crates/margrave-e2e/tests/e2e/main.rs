@@ -4,6 +4,7 @@
 
 mod authority;
 mod browser;
+mod catalog;
 mod crash;
 mod foreign;
 mod forms;

@@ -41,6 +41,8 @@ pub(super) struct Watching {
     pub(super) news: Notify,
     /// Repositories that somebody is looking at.
     busy: Mutex<BTreeSet<String>>,
+    /// Somebody has finished looking.
+    free: Notify,
 }
 
 /// That a repository is being looked at, by us and by nobody else.
@@ -56,6 +58,7 @@ impl Watching {
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
         self.0.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(self.1);
+        self.0.free.notify_waiters();
     }
 }
 
@@ -126,8 +129,14 @@ impl Fleet {
     /// Looks at a watched repository now, whenever its time is, and tells what is known of it then.
     pub async fn look_at_watch(&self, repository: &str) -> Result<operator::Watch, Error> {
         let record = self.watch_record(&read_repository(repository)?).await?;
-        let Some(_looking) = self.watching.begin(&record.repository) else {
-            return Err(Error::conflict(format!("{repository} is being looked at this moment; wait for it")));
+        let _looking = loop {
+            let freed = self.watching.free.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            match self.watching.begin(&record.repository) {
+                Some(looking) => break looking,
+                None => freed.await,
+            }
         };
         self.take_turn(&record).await?;
         self.watch(&record.repository).await
@@ -197,13 +206,14 @@ impl Fleet {
     async fn look(&self, watch: &WatchRecord, brought: &mut WatchTurn) -> Result<bool, Cut> {
         let repository = read_repository(&watch.repository)?;
         let client = self.upstream();
-        let mut listed: Vec<String> = client
-            .tags(&repository)
-            .await
-            .map_err(Cut::Away)?
-            .iter()
-            .map(|tag| tag.as_str().to_owned())
-            .collect();
+        let listed = match client.tags(&repository).await {
+            Ok(listed) => Some(listed),
+            Err(ClientError::NotFound(_)) => None,
+            Err(error) => return Err(Cut::Away(error)),
+        };
+        let is_there = listed.is_some();
+        let mut listed: Vec<String> =
+            listed.unwrap_or_default().iter().map(|tag| tag.as_str().to_owned()).collect();
         listed.sort_by(|a, b| by_version(b, a));
         let records: BTreeMap<String, TagRecord> = self
             .store
@@ -229,7 +239,12 @@ impl Fleet {
             );
             brought.trouble = Some(trouble);
         }
-        brought.forgotten = turn.forget;
+        if is_there {
+            brought.forgotten = turn.forget;
+        } else {
+            // It may come back, and what was seen of it counts then.
+            brought.trouble = Some("the registry has no such repository, or nothing in it".to_owned());
+        }
         let mut versions: BTreeMap<Digest, String> =
             records.values().filter_map(|record| Some((record.digest, record.package.clone()?))).collect();
         let mut fetched = 0;
@@ -370,4 +385,28 @@ fn read_repository(text: &str) -> Result<Repository, Error> {
 
 fn shortened(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(REASON_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pk_015_another_name_of_a_version_is_not_a_broken_package() {
+        let error = |rule| Error::invalid("/reference", rule, "x");
+        assert_eq!(unfit(&error("PK-014"), true), TagState::Alias);
+        assert_eq!(unfit(&error("PK-014"), false), TagState::Broken);
+        assert_eq!(unfit(&error("PK-040"), true), TagState::Incomplete);
+        assert_eq!(unfit(&error("DM-001"), true), TagState::Broken);
+        assert_eq!(unfit(&Error::conflict("taken"), false), TagState::Broken);
+    }
+
+    #[test]
+    fn one_looks_at_a_time() {
+        let watching = Watching::default();
+        let first = watching.begin("a");
+        assert!(first.is_some() && watching.begin("a").is_none() && watching.begin("b").is_some());
+        drop(first);
+        assert!(watching.begin("a").is_some());
+    }
 }

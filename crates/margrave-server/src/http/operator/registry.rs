@@ -113,7 +113,7 @@ pub(super) async fn remove_watch(
 #[utoipa::path(post, path = "/watches/{repository}/look", tag = "watches", operation_id = "lookAtWatch",
     params(("repository" = String, Path, description = "host/repository, with '/' written %2F")),
     responses((status = 200, body = operator::Watch), (status = 404, body = operator::Problem),
-        (status = 409, body = operator::Problem), (status = 422, body = operator::Problem)))]
+        (status = 422, body = operator::Problem)))]
 pub(super) async fn look(
     _: Operator,
     State(api): State<Api>,

@@ -54,7 +54,7 @@ const REFUSED_MAX: usize = 20;
 
 impl WatchCard {
     fn of(watch: operator::Watch) -> Self {
-        let of_state = |state: &str| watch.tags.iter().filter(move |tag| tag.state == state);
+        let of_state = |state: &'static str| watch.tags.iter().filter(move |tag| tag.state == state);
         WatchCard {
             added: of_state("added").count(),
             looked: watch.looked_at.as_deref().map(Stamp::ago),

@@ -2,6 +2,7 @@
 //! another database can be put under the same suite. What is special to files (locks, copies, full disks)
 //! is in `sqlite`.
 
+mod catalog;
 mod fixture;
 mod git;
 mod publishing;

@@ -29,4 +29,5 @@ pub mod rollback;
 pub mod schedule;
 pub mod selector;
 pub mod violation;
+pub mod watch;
 pub mod workload;

@@ -70,6 +70,7 @@ pub enum Rule {
     ComposeFileKind,
     LinkThroughLink,
     HardLinkTarget,
+    Link,
 }
 
 impl fmt::Display for Rule {
@@ -94,6 +95,7 @@ impl fmt::Display for Rule {
             Rule::ComposeFileKind => "must be a regular file (PK-082)",
             Rule::LinkThroughLink => "is a symbolic link whose target leads through another one",
             Rule::HardLinkTarget => "is a hard link to something that is no file earlier in the archive",
+            Rule::Link => "is a link; a package's archive has files and directories only",
         })
     }
 }
@@ -378,7 +380,7 @@ impl Plan {
 }
 
 /// The parts of an entry's path, none of which can lead anywhere else.
-fn checked_path(path: &[u8]) -> Result<Vec<&str>, Rule> {
+pub(crate) fn checked_path(path: &[u8]) -> Result<Vec<&str>, Rule> {
     if path.len() > PATH_BYTES_MAX {
         return Err(Rule::TooLong);
     }
@@ -453,7 +455,7 @@ fn extract(archive: &mut (impl Read + Seek), wanted: Digest, staging: &Path) -> 
 }
 
 /// Permissions are made anew (PK-094): all may read, and run what its owner could run.
-fn write_file(path: &Path, mode: u32, size: u64, data: &mut dyn Read) -> Result<(), ArchiveError> {
+pub(crate) fn write_file(path: &Path, mode: u32, size: u64, data: &mut dyn Read) -> Result<(), ArchiveError> {
     let mode = if mode & 0o100 != 0 { 0o755 } else { 0o644 };
     let failed = || ArchiveError::io("write a file of the archive");
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed())?;

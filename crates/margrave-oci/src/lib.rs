@@ -13,6 +13,7 @@ pub mod compose;
 mod hashing;
 pub mod manifest;
 pub mod package;
+pub mod package_archive;
 pub mod reference;
 mod tarball;
 

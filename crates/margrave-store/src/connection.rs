@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0007_schedule.sql"),
     include_str!("migrations/0008_intent.sql"),
     include_str!("migrations/0009_access.sql"),
+    include_str!("migrations/0010_catalog.sql"),
 ];
 
 /// How long connections wait for each other.

@@ -21,8 +21,10 @@ mod error;
 mod event;
 mod git;
 mod operator;
+mod origin;
 mod package;
 mod publication;
+mod registry;
 mod report;
 mod revision;
 mod schedule;
@@ -31,6 +33,7 @@ mod signed;
 mod sql;
 mod store;
 mod token;
+mod watch;
 mod writer;
 
 pub use assignment::{
@@ -48,11 +51,13 @@ pub use operator::{
     NewOperatorToken, NewTokenError, OperatorTokenRecord, RevokeError, SessionRecord, TOKENS_MAX,
     VOID_KEPT_MS,
 };
+pub use origin::OriginRecord;
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{
     AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Head, Intent, MisfitRecord,
     NewManifest, Part, Publication, PublishError, WantedAssignment,
 };
+pub use registry::{REGISTRIES_MAX, RegistryCredentials, RegistryRecord};
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
 pub use schedule::{SCHEDULES_MAX, ScheduleRecord};
@@ -60,6 +65,7 @@ pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store};
 pub use token::{JoinError, NewJoinToken, Redeemed};
+pub use watch::{TagRecord, WATCHES_MAX, WatchRecord, WatchTurn};
 
 /// Whether something is new or was there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

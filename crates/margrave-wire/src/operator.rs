@@ -9,12 +9,15 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+mod catalog;
+
 use crate::problem::Backoff;
 use crate::schedule::ScheduleBody;
 
 mod access;
 
 pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
+pub use catalog::*;
 
 /// Where the operator interface lives.
 pub const PREFIX: &str = "/api/operator/v1";
@@ -176,6 +179,9 @@ pub struct Package {
     pub sections: Vec<PackageSection>,
     /// Names of the deployments that use it.
     pub deployments: Vec<String>,
+    /// What its registry no longer has as it was pinned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<PackageWarning>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -9,11 +9,15 @@ use clap::{Args, Parser, Subcommand};
 
 mod access;
 mod failing;
+mod package;
+mod registry;
 mod schedule;
 mod simulate;
 
 pub(crate) use access::{Audit, AuditVerb, Head, Token};
 pub(crate) use failing::Failing;
+pub(crate) use package::{Check, Push, WatchRepository};
+pub(crate) use registry::{AddRegistry, Opening, Registry};
 pub(crate) use schedule::{Part, Schedule, SetSchedule};
 pub(crate) use simulate::Simulate;
 
@@ -94,6 +98,13 @@ Examples:
   margrave package check ./andon-board
   margrave package add ./andon-board")]
     Package(Package),
+    /// Look after the registries that packages come from
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave registry add registry.example --user plant --password-stdin
+  margrave registry check registry.example")]
+    Registry(Noun<Registry>),
     /// Show what happened, oldest first
     Events(Events),
     /// Let many simulated devices talk to a server, to see what it can carry
@@ -595,17 +606,18 @@ pub(crate) struct DeviceGit {
 /// Each verb has its own connection, because one of them has none.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Package {
-    /// Add a package from a directory, or from a registry that the server can reach
+    /// Add a package from a directory or archive, or from a registry that the server can reach
     #[command(after_help = "\
 Examples:
   margrave package add ./andon-board
+  margrave package add andon-board.tgz
   margrave package add oci://registry.example/packages/andon-board:1.0.0
 
 A directory holds margo.yaml and its resources. A folder components/NAME with a compose.yaml is packed and
 pushed to the server's own registry, if the component's repository there begins with oci://margrave/.")]
     Add {
-        /// A package's directory, or an OCI reference
-        #[arg(value_name = "DIR|REFERENCE")]
+        /// A package's directory, an archive of it (.tar, .tgz), or an OCI reference
+        #[arg(value_name = "DIR|ARCHIVE|REFERENCE")]
         source: String,
         #[command(flatten)]
         connection: Connection,
@@ -616,7 +628,7 @@ pushed to the server's own registry, if the component's repository there begins 
         #[command(flatten)]
         connection: Connection,
     },
-    /// Show a package: its profiles, components and questions
+    /// Show a package: its texts, profiles, components and questions
     #[command(after_help = "\
 Examples:
   margrave package show andon-board
@@ -625,18 +637,34 @@ Examples:
         /// The package; its newest version unless one is named
         #[arg(value_name = "ID[@VERSION]", value_parser = package_at)]
         package: PackageAt,
+        /// Show description, release notes and licence to their end
+        #[arg(long)]
+        full: bool,
         #[command(flatten)]
         connection: Connection,
     },
     /// Tell what is wrong with a package, without a server
-    #[command(after_help = "\
-Examples:
-  margrave package check ./andon-board
-  margrave package check margo.yaml")]
-    Check {
-        /// A package's directory, or a description alone
-        #[arg(value_name = "DIR|FILE")]
-        path: PathBuf,
+    Check(Check),
+    /// Check a package and push it to a registry, without a server
+    Push(Push),
+    /// Add the new versions of a repository to the catalog by themselves
+    Watch(WatchRepository),
+    /// List the repositories that are watched, and what could not be added
+    #[command(after_help = "Example:\n  margrave package watches")]
+    Watches {
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Watch a repository no more; its packages stay in the catalog
+    #[command(
+        after_help = "Example:\n  margrave package unwatch oci://registry.example/packages/andon-board"
+    )]
+    Unwatch {
+        /// The repository
+        #[arg(value_name = "oci://HOST/REPOSITORY")]
+        repository: String,
+        #[command(flatten)]
+        connection: Connection,
     },
     /// Remove a version from the catalog; refused while a deployment uses it
     #[command(after_help = "Example:\n  margrave package remove andon-board@1.0.0")]

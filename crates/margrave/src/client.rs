@@ -4,6 +4,7 @@
 //! know it. Nothing here decides; nothing is cached.
 
 mod access;
+mod catalog;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,7 +20,7 @@ use margrave_oci::compose::{BuildError, ComposeArchive};
 use margrave_oci::package::{
     DESCRIPTION_BYTES_MAX, DESCRIPTION_FILE, PackageFiles, RESOURCE_BYTES_MAX, ResourceKind,
 };
-use margrave_oci::reference::{OWN_REGISTRY, Reference, Repository};
+use margrave_oci::reference::{Host, OWN_REGISTRY, Reference, Repository};
 use margrave_wire::description;
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    fn in_file(file: impl Into<String>, rule: &str, message: impl Into<String>) -> Self {
+    pub(crate) fn in_file(file: impl Into<String>, rule: &str, message: impl Into<String>) -> Self {
         Finding {
             file: file.into(),
             line: None,
@@ -55,7 +55,7 @@ impl Finding {
         }
     }
 
-    fn in_description(bytes: &[u8], violation: Violation) -> Self {
+    pub(crate) fn in_description(bytes: &[u8], violation: Violation) -> Self {
         let at = description::locate(bytes, &violation).filter(|(line, _)| *line > 0);
         Finding {
             file: DESCRIPTION_FILE.to_owned(),
@@ -95,12 +95,47 @@ pub(crate) struct Folder {
 pub(crate) struct Component {
     pub(crate) name: ComponentName,
     pub(crate) archive: ComposeArchive,
-    /// Where it belongs: in the server's own registry, by the component's revision.
+    /// Where it belongs: in its repository, by the component's revision.
     pub(crate) reference: Reference,
 }
 
+/// Where the components of a folder are to go; what belongs elsewhere is a finding.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bound<'a> {
+    /// Nothing is pushed.
+    Nowhere,
+    /// To the server that the package is added to.
+    Own,
+    To(&'a Host),
+}
+
+impl Bound<'_> {
+    /// Why a component's folder cannot go where its repository says.
+    fn refuses(self, folder: &str, repository: &Repository) -> Option<String> {
+        match self {
+            Bound::Nowhere => None,
+            Bound::Own if repository.host.is_own_registry() => None,
+            Bound::Own => Some(format!(
+                "the folder {folder} can only be pushed to the server's own registry; write the repository as \
+                 oci://{OWN_REGISTRY}/…, or push the package to {} with `margrave package push` and add it from there",
+                repository.host
+            )),
+            Bound::To(host) if repository.host == *host => None,
+            Bound::To(host) if repository.host.is_own_registry() => Some(format!(
+                "the folder {folder} belongs to the registry of whichever server the package is added to; for a package \
+                 in {host} write the repository as oci://{host}/…"
+            )),
+            Bound::To(host) => Some(format!(
+                "the folder {folder} belongs to {}, and this goes to {host}; push the component there yourself and remove \
+                 the folder, or write the repository as oci://{host}/…",
+                repository.host
+            )),
+        }
+    }
+}
+
 /// Reads a package folder, or a description alone. The inner error is what is wrong with the package, never empty.
-pub(crate) fn read(path: &Path) -> Result<std::result::Result<Folder, Vec<Finding>>> {
+pub(crate) fn read(path: &Path, bound: Bound<'_>) -> Result<std::result::Result<Folder, Vec<Finding>>> {
     let unreadable =
         |error: io::Error| Trouble::because(format!("{} cannot be read", path.display()), &error);
     let meta = fs::metadata(path).map_err(unreadable)?;
@@ -132,7 +167,8 @@ pub(crate) fn read(path: &Path) -> Result<std::result::Result<Folder, Vec<Findin
     let mut findings = Vec::new();
     let named = ResourceKind::named_in(&package.catalog);
     check_resources(root, &named, &description, &mut findings).map_err(unreadable)?;
-    let components = read_components(root, &package, &description, &mut findings).map_err(unreadable)?;
+    let components =
+        read_components(root, bound, &package, &description, &mut findings).map_err(unreadable)?;
     if !findings.is_empty() {
         return Ok(Err(findings));
     }
@@ -168,6 +204,7 @@ fn check_resources(
 
 fn read_components(
     root: &Path,
+    bound: Bound<'_>,
     package: &Package,
     description: &[u8],
     findings: &mut Vec<Finding>,
@@ -225,11 +262,16 @@ fn read_components(
             continue;
         }
         let reference = Repository::parse(&component.repository)
-            .ok()
-            .filter(|repository| repository.host.is_own_registry())
-            .and_then(|repository| repository.at_revision(component.revision.as_str()).ok());
+            .and_then(|repository| repository.at_revision(component.revision.as_str()));
+        let reference = match reference {
+            Ok(reference) => match bound.refuses(&shown, &reference.repository) {
+                None => Ok(reference),
+                Some(why) => Err(("PK-070", why)),
+            },
+            Err(error) => Err(("DM-030", error.to_string())),
+        };
         match reference {
-            Some(reference) => match ComposeArchive::build(&folder, component.name.as_str()) {
+            Ok(reference) => match ComposeArchive::build(&folder, component.name.as_str()) {
                 Ok(archive) => {
                     components.push(Component { name: component.name.clone(), archive, reference })
                 }
@@ -244,13 +286,8 @@ fn read_components(
                 }
                 Err(BuildError::Read { source, .. }) => return Err(source),
             },
-            None => {
-                let message = format!(
-                    "the folder {shown} can only be pushed to the server's own registry; write the repository as \
-                     oci://{OWN_REGISTRY}/…, or remove the folder and push the component to {} yourself",
-                    component.repository
-                );
-                let violation = Violation::new(join(place, "repository"), "PK-070", message);
+            Err((rule, message)) => {
+                let violation = Violation::new(join(place, "repository"), rule, message);
                 findings.push(Finding::in_description(description, violation));
             }
         }
@@ -330,12 +367,12 @@ mod tests {
     }
 
     fn findings(dir: &Path) -> Vec<String> {
-        read(dir).unwrap().unwrap_err().iter().map(Finding::line).collect()
+        read(dir, Bound::Own).unwrap().unwrap_err().iter().map(Finding::line).collect()
     }
 
     #[test]
     fn a_good_folder_is_read_whole() {
-        let folder = read(&sample("line-monitor")).unwrap().unwrap();
+        let folder = read(&sample("line-monitor"), Bound::Own).unwrap().unwrap();
         let names: Vec<&str> = folder.components.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["line-collector", "line-store"]);
         assert_eq!(
@@ -347,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_description_alone_can_be_checked() {
-        let folder = read(&sample("line-monitor").join(DESCRIPTION_FILE)).unwrap().unwrap();
+        let folder = read(&sample("line-monitor").join(DESCRIPTION_FILE), Bound::Own).unwrap().unwrap();
         assert!(folder.components.is_empty() && folder.files.is_none());
     }
 
@@ -413,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn pk_070_a_folder_is_pushed_to_the_servers_own_registry_only() {
+    fn pk_070_a_folder_goes_where_its_repository_says_and_nowhere_else() {
         let dir = copy("andon-board");
         edit(
             dir.path(),
@@ -425,5 +462,15 @@ mod tests {
             found[0].contains("oci://margrave/") && found[0].contains("properties/repository"),
             "{found:#?}"
         );
+        assert!(read(dir.path(), Bound::Nowhere).unwrap().is_ok());
+        let (there, elsewhere) =
+            (Host::parse("registry.example").unwrap(), Host::parse("other.example").unwrap());
+        let folder = read(dir.path(), Bound::To(&there)).unwrap().unwrap();
+        assert_eq!(folder.components[0].reference.to_string(), "oci://registry.example/andon-board:1.0.0");
+        let found = read(dir.path(), Bound::To(&elsewhere)).unwrap().unwrap_err();
+        assert!(found[0].message.contains("oci://other.example/"), "{found:?}");
+        // The server's own registry is another one for every server.
+        let found = read(&sample("andon-board"), Bound::To(&there)).unwrap().unwrap_err();
+        assert!(found[0].message.contains("whichever server"), "{found:?}");
     }
 }

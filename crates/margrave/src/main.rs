@@ -8,8 +8,11 @@ mod demo;
 mod exit;
 mod folder;
 mod logging;
+mod opening;
+mod remote;
 mod render;
 mod sample;
+mod source;
 
 use std::process::ExitCode;
 
@@ -59,6 +62,7 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Token(args) => commands::token::run(screen, args).await,
         Command::Audit(args) => commands::audit::run(screen, args).await,
         Command::Package(args) => commands::package::run(screen, args).await,
+        Command::Registry(args) => commands::registry::run(screen, args).await,
         Command::Events(args) => commands::events::run(screen, args).await,
         Command::Serve(_) | Command::Demo(_) | Command::Simulate(_) | Command::Sample(_) => {
             unreachable!("started with a runtime of their own")

@@ -1,5 +1,6 @@
 //! Packages that lie in somebody else's registry: Debian's, plain HTTP on this machine.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::stage::{Running, Stage, free_port, installed, wait_for};
@@ -8,27 +9,61 @@ use crate::vendor::{COMPOSE, Item, Vendor, archive, description};
 /// Debian's registry on a port of its own.
 pub(crate) struct Registry {
     pub(crate) port: u16,
+    program: PathBuf,
     process: Running,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Registry {
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(|_| String::new())
+    }
+
+    /// With more in its configuration; what belongs under `http:` comes first, indented.
+    pub(crate) fn start_with(more: impl FnOnce(&Path) -> String) -> Option<Self> {
         let program = installed("docker-registry")?;
         let directory = tempfile::tempdir().expect("a temporary directory");
         let port = free_port();
         let configuration = directory.path().join("registry.yaml");
         let storage = directory.path().join("storage");
         let text = format!(
-            "version: 0.1\nlog:\n  level: warn\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: 127.0.0.1:{port}\n",
-            storage.display()
+            "version: 0.1\nlog:\n  level: warn\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: 127.0.0.1:{port}\n{}",
+            storage.display(),
+            more(directory.path())
         );
         std::fs::write(&configuration, text).expect("the directory is writable");
+        let process = Self::run(&program, directory.path(), port);
+        Some(Registry { port, program, process, directory })
+    }
+
+    fn run(program: &Path, directory: &Path, port: u16) -> Running {
         let mut command = Command::new(program);
-        command.arg("serve").arg(&configuration);
-        let process = Running::start("registry", directory.path(), &mut command);
+        command.arg("serve").arg(directory.join("registry.yaml"));
+        let process = Running::start("registry", directory, &mut command);
         wait_for("the registry listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
-        Some(Registry { port, process, _directory: directory })
+        process
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.process.kill();
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        self.process = Self::run(&self.program, self.directory.path(), self.port);
+    }
+
+    /// Takes a version out, as the registry's own garbage collection would.
+    pub(crate) fn lose(&self, repository: &str, tag: &str, digest: &str) {
+        let manifests = self
+            .directory
+            .path()
+            .join("storage/docker/registry/v2/repositories")
+            .join(repository)
+            .join("_manifests");
+        let revision = manifests.join("revisions").join(digest.replace(':', "/"));
+        for path in [manifests.join("tags").join(tag), revision] {
+            std::fs::remove_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
     }
 }
 
@@ -91,7 +126,7 @@ fn a_package_of_another_registry_is_pulled_checked_pinned_and_deployed() {
     let said = refused(&format!("{}:1.0.0", vendor.repository("plant/bad")));
     assert!(said.contains("PK-093"), "{said}");
 
-    registry.process.kill();
+    registry.stop();
     let said = refused(&reference.replace("1.0.0", "3.0.0"));
     assert!(said.contains(&format!("127.0.0.1:{}", registry.port)) && said.contains("reached"), "{said}");
     assert!(!said.contains("internal"), "{said}");

@@ -5,6 +5,7 @@
 mod access;
 mod authority;
 mod browser;
+mod catalog;
 mod crash;
 mod foreign;
 mod forms;

@@ -33,7 +33,8 @@ impl Vendor {
         Self::new(&format!("127.0.0.1:{port}"), Hosts::new())
     }
 
-    fn new(host: &str, hosts: Hosts) -> Self {
+    /// To a registry that is opened as `hosts` say.
+    pub(crate) fn new(host: &str, hosts: Hosts) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         Vendor { host: host.to_owned(), client: Client::new(hosts), runtime }
     }

@@ -40,6 +40,13 @@ pub enum ClientError {
     },
     #[error("the trusted authorities of this system cannot be used: {0}")]
     SystemRoots(String),
+    #[error("the authority that was given is not usable: {0}; give its certificate as PEM")]
+    Authority(String),
+    #[error(
+        "plain HTTP is for registries on this machine only (localhost, 127.0.0.1, [::1]); {0} is reached by HTTPS, \
+         also with an authority of its own"
+    )]
+    PlainElsewhere(String),
     #[error("cannot {doing} {}", path.display())]
     Disk { doing: &'static str, path: std::path::PathBuf, source: io::Error },
 }

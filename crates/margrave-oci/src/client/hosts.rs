@@ -33,6 +33,8 @@ pub enum Credentials {
         user: String,
         password: String,
     },
+    /// A token that the registry itself takes, without a token service in between.
+    Token(String),
 }
 
 /// A secret never reaches a log.
@@ -41,6 +43,7 @@ impl std::fmt::Debug for Credentials {
         match self {
             Credentials::Anonymous => f.write_str("Anonymous"),
             Credentials::Basic { user, .. } => write!(f, "Basic({user})"),
+            Credentials::Token(_) => f.write_str("Token"),
         }
     }
 }
@@ -61,6 +64,25 @@ impl Endpoint {
     pub fn with_credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.credentials = Credentials::Basic { user: user.into(), password: password.into() };
         self
+    }
+
+    /// A registry as somebody tells us to reach it: by HTTPS, also with an authority of its own (PEM), or without
+    /// TLS, which is for this machine only.
+    pub fn of(host: &Host, plain: bool, authority: Option<String>) -> Result<Self, ClientError> {
+        if plain && !host.is_loopback() {
+            return Err(ClientError::PlainElsewhere(host.to_string()));
+        }
+        let (scheme, tls) = match authority {
+            Some(pem) => {
+                authorities(&pem)?;
+                ("https", Tls::SystemRootsAnd(pem))
+            }
+            None if host.is_loopback() => ("http", Tls::PlainLoopback),
+            None => ("https", Tls::SystemRoots),
+        };
+        let origin = Origin::parse(&format!("{scheme}://{host}"))
+            .map_err(|error| ClientError::Protocol { what: host.to_string(), why: error.to_string() })?;
+        Ok(Endpoint::new(origin, tls))
     }
 }
 
@@ -90,25 +112,23 @@ impl Hosts {
         if host.is_own_registry() {
             return Err(ClientError::UnknownHost(host.to_string()));
         }
-        let (scheme, tls) =
-            if host.is_loopback() { ("http", Tls::PlainLoopback) } else { ("https", Tls::SystemRoots) };
-        let origin = Origin::parse(&format!("{scheme}://{host}"))
-            .map_err(|error| ClientError::Protocol { what: host.to_string(), why: error.to_string() })?;
-        Ok(Endpoint::new(origin, tls))
+        Endpoint::of(host, false, None)
     }
 
     /// How an address that a registry sent us to is trusted. It gets no credentials: they are not meant for it.
-    pub(crate) fn elsewhere(&self, origin: &Origin) -> Result<Endpoint, ClientError> {
+    pub(crate) fn elsewhere(&self, origin: &Origin, sender: &Endpoint) -> Endpoint {
         let known = self.known.values().find(|endpoint| endpoint.origin == *origin);
         if let Some(endpoint) = known {
-            return Ok(Endpoint::new(origin.clone(), endpoint.tls.clone()));
+            return Endpoint::new(origin.clone(), endpoint.tls.clone());
         }
-        let tls = match origin.scheme() {
-            margrave_http::Scheme::Https => Tls::SystemRoots,
+        let tls = match (origin.scheme(), &sender.tls) {
+            // Who has an authority of his own has it for his token service and his storage, too.
+            (margrave_http::Scheme::Https, Tls::SystemRootsAnd(pem)) => Tls::SystemRootsAnd(pem.clone()),
+            (margrave_http::Scheme::Https, _) => Tls::SystemRoots,
             // A client for another machine than this one is refused when it is made.
-            margrave_http::Scheme::Http => Tls::PlainLoopback,
+            (margrave_http::Scheme::Http, _) => Tls::PlainLoopback,
         };
-        Ok(Endpoint::new(origin.clone(), tls))
+        Endpoint::new(origin.clone(), tls)
     }
 }
 
@@ -126,15 +146,20 @@ pub async fn system_roots() -> Result<Arc<ClientConfig>, ClientError> {
 
 /// The system's authorities, if it has any, and those in `pem`.
 pub(crate) async fn system_roots_and(pem: &str) -> Result<Arc<ClientConfig>, ClientError> {
-    let unusable = |error: &dyn std::error::Error| {
-        ClientError::SystemRoots(format!("the authority that was given is not usable ({error})"))
-    };
+    loaded(authorities(pem)?).await
+}
+
+/// The certificates of authorities in a text, at least one.
+fn authorities(pem: &str) -> Result<RootCertStore, ClientError> {
     let mut given = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-        let certificate = certificate.map_err(|error| unusable(&error))?;
-        given.add(certificate).map_err(|error| unusable(&error))?;
+        let certificate = certificate.map_err(|error| ClientError::Authority(error.to_string()))?;
+        given.add(certificate).map_err(|error| ClientError::Authority(error.to_string()))?;
     }
-    loaded(given).await
+    if given.is_empty() {
+        return Err(ClientError::Authority("it holds no certificate".to_owned()));
+    }
+    Ok(given)
 }
 
 async fn loaded(given: RootCertStore) -> Result<Arc<ClientConfig>, ClientError> {
@@ -186,6 +211,37 @@ mod tests {
         let endpoint = hosts.endpoint(&Host::parse("margrave").unwrap()).unwrap();
         assert_eq!(endpoint.origin, origin);
         assert_eq!(format!("{:?}", endpoint.credentials), "Basic(device)");
-        assert_eq!(hosts.elsewhere(&origin).unwrap().credentials, Credentials::Anonymous);
+        assert_eq!(hosts.elsewhere(&origin, &endpoint).credentials, Credentials::Anonymous);
+    }
+
+    #[test]
+    fn plain_http_is_for_this_machine_only() {
+        for host in ["localhost:5000", "127.0.0.1:5000", "[::1]:5000"] {
+            let endpoint = Endpoint::of(&Host::parse(host).unwrap(), true, None).unwrap();
+            assert!(matches!(endpoint.tls, Tls::PlainLoopback), "{host}");
+        }
+        for host in ["registry.example", "10.0.0.1:5000", "localhost.example"] {
+            let refused = Endpoint::of(&Host::parse(host).unwrap(), true, None).err().unwrap();
+            assert!(matches!(&refused, ClientError::PlainElsewhere(name) if name == host), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn an_authority_that_is_none_is_refused_when_it_is_given() {
+        let host = Host::parse("registry.example").unwrap();
+        for bad in ["", "hello", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            let refused = Endpoint::of(&host, false, Some(bad.to_owned())).err().unwrap();
+            assert!(matches!(refused, ClientError::Authority(_)), "{bad:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_written() {
+        for credentials in [
+            Credentials::Token("opensesame".to_owned()),
+            Credentials::Basic { user: "me".to_owned(), password: "opensesame".to_owned() },
+        ] {
+            assert!(!format!("{credentials:?}").contains("opensesame"));
+        }
     }
 }

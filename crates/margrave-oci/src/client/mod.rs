@@ -25,7 +25,7 @@ pub use hosts::{Credentials, Endpoint, Hosts, Tls, system_roots};
 use crate::manifest::{
     DOCKER_MANIFEST, DOCKER_MANIFEST_LIST, Descriptor, IMAGE_INDEX, IMAGE_MANIFEST, MANIFEST_BYTES_MAX,
 };
-use crate::reference::{Reference, Repository, Tag, TagOrDigest};
+use crate::reference::{Host, Reference, Repository, Tag, TagOrDigest};
 use session::{Intent, Session, Shared, network, protocol, refused};
 
 const ACCEPTED: [&str; 4] = [IMAGE_MANIFEST, IMAGE_INDEX, DOCKER_MANIFEST, DOCKER_MANIFEST_LIST];
@@ -65,7 +65,7 @@ impl Client {
     }
 
     async fn session(&self, repository: &Repository, intent: Intent) -> Result<Session, ClientError> {
-        Session::open(&self.shared, &repository.host, &repository.name, intent).await
+        Session::open(&self.shared, &repository.host, Some(&repository.name), intent).await
     }
 
     /// Pulls a manifest. By digest it is that one or an error; by tag it is what the tag points to now, so
@@ -98,6 +98,37 @@ impl Client {
         let media_type = response.header(header::CONTENT_TYPE).unwrap_or(IMAGE_MANIFEST);
         let media_type = media_type.split(';').next().unwrap_or(media_type).trim().to_owned();
         Ok(PulledManifest { digest, media_type, bytes: response.body })
+    }
+
+    /// The digest behind a reference now, by the registry's own word where it gives one: enough to see that something
+    /// moved or is gone, and nothing is fetched for it.
+    pub async fn digest(&self, reference: &Reference) -> Result<Digest, ClientError> {
+        let what = reference.to_string();
+        let session = self.session(&reference.repository, Intent::Pull).await?;
+        let path = session.path(&format!("manifests/{}", reference.version));
+        let request = |path: &str| Request::head(path).header(header::ACCEPT, ACCEPTED.join(", "));
+        let answer = session.open_answer(&what, || request(&path)).await?;
+        let answer = session.follow(&what, answer, request).await?;
+        let response = answer.whole().await.map_err(network(&what))?;
+        match response.status {
+            StatusCode::OK => match response.header("docker-content-digest").map(Digest::parse) {
+                Some(Ok(digest)) => Ok(digest),
+                _ => Ok(self.manifest(reference).await?.digest),
+            },
+            _ => Err(refused(&what, &response)),
+        }
+    }
+
+    /// Asks a registry whether it is one, and whether it takes our credentials.
+    pub async fn greet(&self, host: &Host) -> Result<(), ClientError> {
+        let what = format!("the registry {host}");
+        let session = Session::open(&self.shared, host, None, Intent::Pull).await?;
+        let response = session.send(&what, || Request::get("/v2/")).await?;
+        match response.status {
+            StatusCode::OK => Ok(()),
+            StatusCode::NOT_FOUND => Err(protocol(&what, "it has no /v2/, which every OCI registry has")),
+            _ => Err(refused(&what, &response)),
+        }
     }
 
     /// Pulls a blob into memory, if it is not larger than `max`.

@@ -38,8 +38,11 @@ pub(crate) struct Shared {
     pub(crate) hosts: Hosts,
     limits: Limits,
     connections: Mutex<HashMap<Host, Http>>,
-    authorizations: Mutex<HashMap<(Host, RepositoryName, Intent), Authorization>>,
+    authorizations: Mutex<HashMap<Purpose, Authorization>>,
 }
+
+/// What an authorization is for; without a repository, for the registry as such.
+type Purpose = (Host, Option<RepositoryName>, Intent);
 
 #[derive(Clone)]
 struct Authorization {
@@ -80,11 +83,11 @@ pub(crate) fn network(what: &str) -> impl FnOnce(margrave_http::Error) -> Client
     }
 }
 
-/// One purpose in one repository.
+/// One purpose in one repository, or at the registry as such.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     host: Host,
-    name: RepositoryName,
+    name: Option<RepositoryName>,
     intent: Intent,
     endpoint: Endpoint,
     http: Http,
@@ -94,17 +97,27 @@ impl Session {
     pub(crate) async fn open(
         shared: &Arc<Shared>,
         host: &Host,
-        name: &RepositoryName,
+        name: Option<&RepositoryName>,
         intent: Intent,
     ) -> Result<Session, ClientError> {
         let endpoint = shared.hosts.endpoint(host)?;
         let http = shared.connection(host, &endpoint, &format!("the registry {host}")).await?;
-        Ok(Session { shared: shared.clone(), host: host.clone(), name: name.clone(), intent, endpoint, http })
+        Ok(Session {
+            shared: shared.clone(),
+            host: host.clone(),
+            name: name.cloned(),
+            intent,
+            endpoint,
+            http,
+        })
     }
 
     /// The path of something of this repository.
     pub(crate) fn path(&self, rest: &str) -> String {
-        format!("/v2/{}/{rest}", self.name)
+        match &self.name {
+            Some(name) => format!("/v2/{name}/{rest}"),
+            None => format!("/v2/{rest}"),
+        }
     }
 
     /// Sends a request that can be sent again, authenticating when asked to, and reads the answer whole.
@@ -183,7 +196,7 @@ impl Session {
             answer = if target == self.endpoint.origin {
                 self.open_answer(what, || request(&path)).await?
             } else {
-                let endpoint = self.shared.hosts.elsewhere(&target)?;
+                let endpoint = self.shared.hosts.elsewhere(&target, &self.endpoint);
                 let http = self.shared.connect(&endpoint, what).await?;
                 http.open(request(&path)).await.map_err(network(what))?
             };
@@ -244,7 +257,10 @@ impl Session {
                 (Challenge::Basic, Credentials::Basic { user, password }) => {
                     return Ok(Some(Authorization { header: basic(user, password), until: None }));
                 }
-                (Challenge::Basic, Credentials::Anonymous) => {}
+                (Challenge::Basic, Credentials::Anonymous | Credentials::Token(_)) => {}
+                (Challenge::Bearer { .. }, Credentials::Token(token)) => {
+                    return Ok(Some(Authorization { header: format!("Bearer {token}"), until: None }));
+                }
                 (Challenge::Bearer { realm, service }, credentials) => {
                     return self.token(what, realm, service.as_deref(), credentials).await.map(Some);
                 }
@@ -268,21 +284,34 @@ impl Session {
                 "its token service is plain http, and credentials are not sent there",
             ));
         }
+        // Who answers without TLS may be anybody, and must not choose who is told our password.
+        if *credentials != Credentials::Anonymous
+            && self.endpoint.origin.scheme() == Scheme::Http
+            && !origin.is_loopback()
+        {
+            return Err(protocol(
+                what,
+                "it is not spoken to by TLS and wants credentials sent to another machine",
+            ));
+        }
         let actions = match self.intent {
             Intent::Pull => "pull",
             Intent::Push => "pull,push",
         };
-        let scope = format!("repository:{}:{actions}", self.name);
-        let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let mut path =
-            format!("{path}{}scope={}", if path.contains('?') { '&' } else { '?' }, encode(&scope));
-        if let Some(service) = service {
-            path.push_str(&format!("&service={}", encode(service)));
+        let mut query = Vec::new();
+        if let Some(name) = &self.name {
+            query.push(("scope", format!("repository:{name}:{actions}")));
+        }
+        query.extend(service.map(|service| ("service", service.to_owned())));
+        let mut path = path;
+        for (key, value) in query {
+            path.push(if path.contains('?') { '&' } else { '?' });
+            path.push_str(&format!("{key}={}", utf8_percent_encode(&value, NON_ALPHANUMERIC)));
         }
         let http = if origin == self.endpoint.origin {
             self.http.clone()
         } else {
-            self.shared.connect(&self.shared.hosts.elsewhere(&origin)?, what).await?
+            self.shared.connect(&self.shared.hosts.elsewhere(&origin, &self.endpoint), what).await?
         };
         let mut request = Request::get(path).body_max(ANSWER_BYTES_MAX);
         if let Credentials::Basic { user, password } = credentials {

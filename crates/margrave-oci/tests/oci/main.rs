@@ -6,4 +6,5 @@ mod lies;
 mod packages;
 mod rig;
 mod secure;
+mod tokens;
 mod transfers;

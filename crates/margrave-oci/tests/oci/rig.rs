@@ -49,6 +49,18 @@ impl Rig {
 
     /// Debian's `docker-registry`, if it is here.
     pub(crate) async fn debian(password: bool) -> Option<Rig> {
+        Rig::debian_with(|directory| {
+            if !password {
+                return String::new();
+            }
+            std::fs::write(directory.join("htpasswd"), HTPASSWD).unwrap();
+            format!("auth:\n  htpasswd:\n    realm: test\n    path: {}/htpasswd\n", directory.display())
+        })
+        .await
+    }
+
+    /// The same, with more in its configuration; what belongs under `http:` comes first, indented.
+    pub(crate) async fn debian_with(more: impl Fn(&Path) -> String) -> Option<Rig> {
         let program = Path::new("/usr/bin/docker-registry");
         if !present("docker-registry", program.is_file()) {
             return None;
@@ -61,10 +73,7 @@ impl Rig {
             let mut config = format!(
                 "version: 0.1\nlog:\n  level: error\nstorage:\n  delete:\n    enabled: true\n  filesystem:\n    rootdirectory: {root}/data\nhttp:\n  addr: 127.0.0.1:{port}\n"
             );
-            if password {
-                std::fs::write(dir.path().join("htpasswd"), HTPASSWD).unwrap();
-                config.push_str(&format!("auth:\n  htpasswd:\n    realm: test\n    path: {root}/htpasswd\n"));
-            }
+            config.push_str(&more(dir.path()));
             std::fs::write(dir.path().join("config.yaml"), config).unwrap();
             let mut process = Command::new(program)
                 .arg("serve")

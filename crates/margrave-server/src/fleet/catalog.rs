@@ -80,6 +80,13 @@ pub(super) struct Pulled {
     pub(super) resources: Vec<ResourceRecord>,
 }
 
+impl Pulled {
+    /// `id version`.
+    pub(super) fn name(&self) -> String {
+        format!("{} {}", self.record.id, self.record.version)
+    }
+}
+
 impl Fleet {
     /// A package of the catalog, parsed.
     pub(super) async fn entry(
@@ -276,7 +283,7 @@ impl Fleet {
             // On disk and not in memory: an archive may be large, and several may be added at once.
             let scratch = tempfile::tempdir().map_err(|error| Error::Storage(Box::new(error)))?;
             let path = scratch.path().join("archive");
-            let pulled = self.upstream.blob_to_file(repository, layer, &path).await;
+            let pulled = self.upstream().blob_to_file(repository, layer, &path).await;
             pulled.map_err(|error| from_registry(what, error))?;
             (path, Some(scratch))
         };
@@ -304,7 +311,7 @@ impl Fleet {
     async fn manifest_of(&self, reference: &Reference, what: &str) -> Result<(Digest, Bytes), Error> {
         if !reference.repository.host.is_own_registry() {
             let found =
-                self.upstream.manifest(reference).await.map_err(|error| from_registry(what, error))?;
+                self.upstream().manifest(reference).await.map_err(|error| from_registry(what, error))?;
             return Ok((found.digest, found.bytes));
         }
         match self.registry.manifest(&reference.repository.name, &reference.version).await {
@@ -330,7 +337,7 @@ impl Fleet {
             return Err(Error::invalid("/reference", "PK-023", message));
         }
         if !repository.host.is_own_registry() {
-            let pulled = self.upstream.blob(repository, layer, max).await;
+            let pulled = self.upstream().blob(repository, layer, max).await;
             return pulled.map_err(|error| from_registry(what, error));
         }
         let path = self.own_blob(repository, layer, what).await?;

@@ -21,7 +21,9 @@ pub(crate) mod git;
 mod intent;
 mod moving;
 mod prospect;
+mod origin;
 mod publish;
+mod registries;
 mod report;
 mod revision;
 mod schedule;
@@ -29,17 +31,20 @@ mod signed;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod token;
 mod view;
+mod watches;
 mod why;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use margrave_core::moment::Moment;
-use margrave_oci::client::{Client, Hosts};
+use margrave_oci::client::Client;
 use margrave_registry::Registry;
 use margrave_store::{Silence, Store};
 use margrave_wire::operator;
@@ -179,8 +184,9 @@ const HISTORY_MAX: u32 = 100_000;
 pub struct Fleet {
     store: Store,
     registry: Arc<Registry>,
-    /// For packages and components that lie elsewhere.
-    upstream: Client,
+    /// For packages and components that lie elsewhere; another one when a registry is known better.
+    upstream: ArcSwap<Client>,
+    watching: watches::Watching,
     clock: Clock,
     options: FleetOptions,
     live: Arc<client::Clients>,
@@ -215,10 +221,12 @@ impl Fleet {
         let desired =
             desired::Desired::open(&options.intent_directory, options.intent_durable, &store).await?;
         let access = access::Access::load(&store, clock.now()).await?;
+        let upstream = ArcSwap::from_pointee(registries::client_of(&store.registries().await?));
         let fleet = Fleet {
             store,
             registry,
-            upstream: Client::new(Hosts::new()),
+            upstream,
+            watching: watches::Watching::default(),
             clock,
             options,
             live,

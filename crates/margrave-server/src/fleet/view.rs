@@ -21,7 +21,7 @@ use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
 use super::schedule::is_excused;
-use super::{DeviceQuery, Error, Fleet};
+use super::{DeviceQuery, Error, Fleet, origin};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
@@ -232,9 +232,18 @@ impl Fleet {
                 .or_default()
                 .push(deployment.name.to_string());
         }
+        let warnings: BTreeMap<(PackageId, PackageVersion), Vec<operator::PackageWarning>> = self
+            .store
+            .origins()
+            .await?
+            .into_iter()
+            .map(|origin| ((origin.id, origin.version), origin.warnings.iter().map(origin::shown).collect()))
+            .collect();
         let shown = |entry: &Entry| {
             let key = (entry.record.id.clone(), entry.record.version.clone());
-            shown_package(entry, users.get(&key).cloned().unwrap_or_default())
+            let deployments = users.get(&key).cloned().unwrap_or_default();
+            let warnings = warnings.get(&key).cloned().unwrap_or_default();
+            operator::Package { warnings, ..shown_package(entry, deployments) }
         };
         Ok(self.entries().await?.iter().map(|entry| shown(entry)).collect())
     }
@@ -250,7 +259,9 @@ impl Fleet {
         let users = deployments.iter().filter(|record| {
             !record.removed && record.deployment.package == *id && record.deployment.version == *version
         });
-        Ok(shown_package(&entry, users.map(|record| record.deployment.name.to_string()).collect()))
+        let users = users.map(|record| record.deployment.name.to_string()).collect();
+        let warnings = self.shown_warnings(id, version).await?;
+        Ok(operator::Package { warnings, ..shown_package(&entry, users) })
     }
 
     /// All deployments that are wanted, and those that are still going; their assignments are counted only, so
@@ -452,5 +463,6 @@ fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
         profiles: profiles.collect(),
         sections: sections.collect(),
         deployments,
+        warnings: Vec::new(),
     }
 }

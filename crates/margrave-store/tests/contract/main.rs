@@ -3,6 +3,7 @@
 //! is in `sqlite`.
 
 mod access;
+mod catalog;
 mod fixture;
 mod git;
 mod publishing;

@@ -7,14 +7,18 @@ use margrave_core::digest::Digest;
 use margrave_http::{Origin, Trust};
 use margrave_oci::client::{self as oci, ClientError, Endpoint, Hosts, Tls};
 use margrave_oci::manifest::ImageManifest;
+use margrave_oci::package::PackageFiles;
 use margrave_oci::reference::{Host, OWN_REGISTRY, Reference, Repository, Tag, TagOrDigest};
 use margrave_wire::operator::{self, AddPackage, Context};
 
+use super::{push, watch};
 use crate::cli::{self, PackageAt};
 use crate::client::{self, Client};
 use crate::exit::{Answer, Result, Trouble};
-use crate::folder::{self, Component, Finding, Folder};
+use crate::folder::{self, Bound, Component, Finding, Folder};
+use crate::remote;
 use crate::render::{self, Column, Field, Screen, Table, count};
+use crate::source::{self, Source};
 
 /// The user name is not looked at; the token is the password.
 const REGISTRY_USER: &str = "margrave";
@@ -25,10 +29,21 @@ pub(crate) async fn run(screen: &Screen, verb: cli::Package) -> Result {
             add(screen, &Client::connect(&connection)?, &source).await
         }
         cli::Package::List { connection } => list(screen, &Client::connect(&connection)?.packages().await?),
-        cli::Package::Show { package: PackageAt { id, version }, connection } => {
-            show(screen, &Client::connect(&connection)?.package(&id, version.as_deref()).await?)
+        cli::Package::Show { package: PackageAt { id, version }, full, connection } => {
+            let client = Client::connect(&connection)?;
+            let package = client.package(&id, version.as_deref()).await?;
+            let texts = client.package_texts(&package.id, &package.version).await?;
+            show(screen, &package, &texts, full)
         }
-        cli::Package::Check { path } => check(screen, &path),
+        cli::Package::Check(args) => check(screen, &args).await,
+        cli::Package::Push(args) => push::run(screen, &args).await,
+        cli::Package::Watch(args) => watch::put(screen, &args).await,
+        cli::Package::Watches { connection } => {
+            watch::list(screen, &Client::connect(&connection)?.watches().await?)
+        }
+        cli::Package::Unwatch { repository, connection } => {
+            watch::remove(screen, &Client::connect(&connection)?, &repository).await
+        }
         cli::Package::Remove { package: PackageAt { id, version }, connection } => {
             let version = version.ok_or_else(|| {
                 Trouble::broke("only a version can be removed, not all of them at once")
@@ -47,7 +62,7 @@ pub(crate) async fn run(screen: &Screen, verb: cli::Package) -> Result {
 
 async fn add(screen: &Screen, client: &Client, source: &str) -> Result {
     let path = Path::new(source);
-    let package = if source.starts_with("oci://") || (!path.exists() && Reference::parse(source).is_ok()) {
+    let package = if is_reference(source) {
         let reference = Reference::parse(source).map_err(|error| Trouble::broke(error.to_string()))?;
         screen.words(format_args!("The server fetches {reference}…"));
         client.add_package(&AddPackage { reference: reference.to_string() }).await?
@@ -63,29 +78,20 @@ async fn add(screen: &Screen, client: &Client, source: &str) -> Result {
     Ok(Answer::Done)
 }
 
+/// Whether this names something in a registry and not on disk.
+fn is_reference(source: &str) -> bool {
+    source.starts_with("oci://") || (!Path::new(source).exists() && Reference::parse(source).is_ok())
+}
+
 /// Packs what is in a folder, pushes it to the server's registry, and adds it to the catalog.
 pub(crate) async fn publish(
     client: &Client,
     path: &Path,
     step: &mut dyn FnMut(String),
 ) -> Result<operator::Package> {
-    let folder = match folder::read(path)? {
-        Ok(folder) => folder,
-        Err(findings) => {
-            let lines: Vec<String> = findings
-                .iter()
-                .map(|finding| format!("\n  {}", render::printable(&finding.line())))
-                .collect();
-            let rules = count(findings.len() as u64, "rule");
-            return Err(Trouble::refused(format!("{} breaks {rules}:{}", path.display(), lines.concat()))
-                .hint(format!("mend it, and see with `margrave package check {}`", path.display())));
-        }
-    };
+    let (_source, folder) = sound(path, Bound::Own)?;
     let Folder { package, files, components } = folder;
-    let files = files.ok_or_else(|| {
-        Trouble::broke(format!("{} is a file; a package is a directory", path.display()))
-            .hint("name the directory that margo.yaml is in")
-    })?;
+    let files = whole(path, files)?;
     let (id, version) = (package.id.as_str(), package.version.as_str());
     let catalog = client.packages().await?;
     let manifest = digest(&files.manifest());
@@ -133,6 +139,32 @@ pub(crate) async fn publish(
     client.add_package(&AddPackage { reference: reference.to_string() }).await
 }
 
+/// A package on disk that breaks no rule.
+pub(super) fn sound(path: &Path, bound: Bound<'_>) -> Result<(Source, Folder)> {
+    let read = match source::open(path)? {
+        Ok(source) => folder::read(&source.path, bound)?.map(|folder| (source, folder)),
+        Err(findings) => Err(findings),
+    };
+    read.map_err(|findings| {
+        let lines: Vec<String> =
+            findings.iter().map(|finding| format!("\n  {}", render::printable(&finding.line()))).collect();
+        let rules = count(findings.len() as u64, "rule");
+        Trouble::refused(format!("{} breaks {rules}:{}", path.display(), lines.concat()))
+            .hint(format!("mend it, and see with `margrave package check {}`", path.display()))
+    })
+}
+
+/// The files of a package; a description alone is none.
+pub(super) fn whole(path: &Path, files: Option<PackageFiles>) -> Result<PackageFiles> {
+    files.ok_or_else(|| {
+        Trouble::broke(format!(
+            "{} is a file; a package is a directory, or an archive of one",
+            path.display()
+        ))
+        .hint("name the directory that margo.yaml is in")
+    })
+}
+
 /// A package in the catalog that has something else behind the same repository and revision. A revision that
 /// changes its content would change what other packages mean.
 fn other_content<'a>(
@@ -150,7 +182,7 @@ fn other_content<'a>(
     })
 }
 
-fn digest(manifest: &ImageManifest) -> Digest {
+pub(super) fn digest(manifest: &ImageManifest) -> Digest {
     Digest::of(&manifest.to_bytes())
 }
 
@@ -176,8 +208,18 @@ fn not_pushed(reference: &Reference, error: &ClientError) -> Trouble {
     }
 }
 
-fn check(screen: &Screen, path: &Path) -> Result {
-    let findings: Vec<Finding> = match folder::read(path)? {
+async fn check(screen: &Screen, args: &cli::Check) -> Result {
+    let path = Path::new(&args.source);
+    let read = if is_reference(&args.source) {
+        let reference = Reference::parse(&args.source).map_err(|error| Trouble::broke(error.to_string()))?;
+        remote::read(screen, &reference, &args.opening).await?
+    } else {
+        match source::open(path)? {
+            Ok(source) => folder::read(&source.path, Bound::Nowhere)?,
+            Err(findings) => Err(findings),
+        }
+    };
+    let findings: Vec<Finding> = match read {
         Ok(folder) => {
             if screen.json {
                 screen.object(&Vec::<Finding>::new())?;
@@ -238,9 +280,15 @@ fn list(screen: &Screen, packages: &[operator::Package]) -> Result {
     Ok(Answer::Done)
 }
 
-fn show(screen: &Screen, package: &operator::Package) -> Result {
+fn show(screen: &Screen, package: &operator::Package, texts: &operator::PackageTexts, full: bool) -> Result {
     if screen.json {
-        screen.object(package)?;
+        #[derive(serde::Serialize)]
+        struct Whole<'a> {
+            #[serde(flatten)]
+            package: &'a operator::Package,
+            texts: &'a operator::PackageTexts,
+        }
+        screen.object(&Whole { package, texts })?;
         return Ok(Answer::Done);
     }
     let mut facts = vec![
@@ -262,7 +310,19 @@ fn show(screen: &Screen, package: &operator::Package) -> Result {
     if !package.deployments.is_empty() {
         facts.push(("Used by", package.deployments.join(", ")));
     }
+    facts.extend(package.warnings.iter().map(|warning| ("Its registry", warning.text.clone())));
     screen.facts(&facts)?;
+    let several = [
+        ("Description", &texts.description, TEXT_LINES_MAX),
+        ("Release notes", &texts.release_notes, TEXT_LINES_MAX),
+        // Everybody knows how these go on.
+        ("Licence", &texts.license, 5),
+    ];
+    for (title, text, lines_max) in several {
+        if let Some(text) = text {
+            show_text(screen, title, text, if full { usize::MAX } else { lines_max })?;
+        }
+    }
     screen.heading("Profiles and their components, in the order of installation")?;
     let mut table = Table::new(&[
         Column::fixed("PROFILE"),
@@ -302,6 +362,24 @@ fn show(screen: &Screen, package: &operator::Package) -> Result {
         screen.table(&table)?;
     }
     Ok(Answer::Done)
+}
+
+/// Lines of a text that are shown unless all are asked for.
+const TEXT_LINES_MAX: usize = 30;
+
+fn show_text(screen: &Screen, title: &str, text: &operator::PackageText, lines_max: usize) -> Result<()> {
+    screen.heading(&render::printable(&format!("{title} ({})", text.path)))?;
+    let lines: Vec<&str> = text.text.lines().collect();
+    for line in lines.iter().take(lines_max) {
+        screen.data(render::printable(line))?;
+    }
+    if lines.len() > lines_max {
+        let left = count((lines.len() - lines_max) as u64, "more line");
+        screen.words(format_args!("… {left}; --full shows them."));
+    } else if text.truncated {
+        screen.words(format_args!("… {} goes on in the package.", text.path));
+    }
+    Ok(())
 }
 
 fn default(setting: &operator::PackageSetting) -> Field {

@@ -77,7 +77,7 @@ impl Sample {
 mod tests {
     use super::*;
     use crate::demo::image;
-    use crate::folder;
+    use crate::folder::{self, Bound};
     use margrave_core::parameters::ScalarType;
     use std::collections::BTreeSet;
 
@@ -112,7 +112,8 @@ mod tests {
     fn every_sample_passes_our_own_check() {
         let (_dir, folders) = written();
         for (sample, path) in SAMPLES.iter().zip(folders) {
-            let folder = folder::read(&path).unwrap().unwrap_or_else(|findings| panic!("{findings:#?}"));
+            let folder =
+                folder::read(&path, Bound::Own).unwrap().unwrap_or_else(|findings| panic!("{findings:#?}"));
             assert_eq!(folder.package.id.as_str(), sample.id);
             assert_eq!(
                 folder.files.unwrap().resources().len(),
@@ -130,7 +131,7 @@ mod tests {
     fn the_samples_differ_in_character() {
         let (_dir, folders) = written();
         let packages: Vec<_> =
-            folders.iter().map(|path| folder::read(path).unwrap().unwrap().package).collect();
+            folders.iter().map(|path| folder::read(path, Bound::Own).unwrap().unwrap().package).collect();
         assert_eq!(packages[0].profiles[0].components.len(), 1);
         let order: Vec<&str> = packages[1].profiles[0].components.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(order, ["line-store", "line-collector"]);
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn the_drills_are_those_that_the_gate_asks_for() {
         let (_dir, folders) = written();
-        let package = folder::read(&folders[2]).unwrap().unwrap().package;
+        let package = folder::read(&folders[2], Bound::Own).unwrap().unwrap().package;
         let pointers = package.parameters.values().flat_map(|parameter| &parameter.targets);
         let pointers: BTreeSet<&str> = pointers.map(|target| target.pointer.as_str()).collect();
         let schema = package.schemas.values().find(|schema| {

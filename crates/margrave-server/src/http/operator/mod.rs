@@ -14,6 +14,7 @@ mod event;
 mod git;
 mod package;
 mod read;
+mod registry;
 mod schedule;
 mod signed;
 
@@ -89,6 +90,13 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(git::show, git::put, git::remove))
         .routes(routes!(package::list, package::add))
         .routes(routes!(package::show, package::remove))
+        .routes(routes!(registry::texts))
+        .routes(routes!(registry::list))
+        .routes(routes!(registry::put, registry::remove))
+        .routes(routes!(registry::check))
+        .routes(routes!(registry::watches))
+        .routes(routes!(registry::watch, registry::put_watch, registry::remove_watch))
+        .routes(routes!(registry::look))
         .routes(routes!(deployment::list))
         .routes(routes!(deployment::show, deployment::put, deployment::remove))
         .routes(routes!(deployment::preview))

@@ -123,6 +123,11 @@ impl Ids {
         self.texts.get("reach").map(String::as_str).unwrap_or_default()
     }
 
+    /// One that the fleet reads.
+    pub(super) fn text(&self, field: &str) -> &str {
+        self.texts.get(field).map(String::as_str).unwrap_or_default()
+    }
+
     fn parse<T: FromStr<Err = InvalidId>>(&self, field: &str) -> Result<T, Problem> {
         let text = self.texts.get(field).map(String::as_str).unwrap_or_default();
         text.parse().map_err(|error| Problem::bad_identifier(field, &error).at(&self.path))

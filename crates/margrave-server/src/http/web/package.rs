@@ -25,6 +25,7 @@ use crate::fleet::Error;
 struct PackagesPage {
     frame: Frame,
     cards: Vec<Card>,
+    watches: Vec<WatchCard>,
     reference: String,
     wrong: Option<String>,
     command: Command,
@@ -38,6 +39,29 @@ struct Card {
     logo: Logo,
     kinds: Vec<String>,
     questions: usize,
+}
+
+/// A watched repository: when it was looked at, and what could not be added from it.
+struct WatchCard {
+    watch: operator::Watch,
+    added: usize,
+    looked: Option<Stamp>,
+    refused: Vec<operator::WatchedTag>,
+}
+
+/// Broken tags that the page lists; the command line lists all.
+const REFUSED_MAX: usize = 20;
+
+impl WatchCard {
+    fn of(watch: operator::Watch) -> Self {
+        let of_state = |state: &'static str| watch.tags.iter().filter(move |tag| tag.state == state);
+        WatchCard {
+            added: of_state("added").count(),
+            looked: watch.looked_at.as_deref().map(Stamp::ago),
+            refused: of_state("broken").chain(of_state("incomplete")).take(REFUSED_MAX).cloned().collect(),
+            watch,
+        }
+    }
 }
 
 impl Card {
@@ -77,6 +101,7 @@ async fn list_page(
     let page = PackagesPage {
         frame,
         cards: packages.into_iter().map(Card::of).collect(),
+        watches: web.fleet().watches().await?.into_iter().map(WatchCard::of).collect(),
         reference,
         wrong,
         command: Command::new(["margrave", "package", "add", "./my-application"]),
@@ -106,6 +131,7 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
 struct PackagePage {
     frame: Frame,
     package: operator::Package,
+    texts: operator::PackageTexts,
     path: String,
     deploy: String,
     logo: Logo,
@@ -139,6 +165,7 @@ pub(super) async fn show(
     let (id, version) = parse(&id, &version)?;
     let fleet = web.fleet();
     let package = fleet.package(&id, &version).await?;
+    let texts = fleet.package_texts(&id, &version).await?;
     let frame = Frame::new(&web, &visitor, Section::Packages, package.name.clone()).await?;
     let versions = fleet
         .packages()
@@ -159,6 +186,7 @@ pub(super) async fn show(
     });
     render(&PackagePage {
         frame,
+        texts,
         path: link::package(&package.id, &package.version),
         deploy: link::deploy(&package.id, &package.version),
         logo: Logo::of(&package),

@@ -1,0 +1,140 @@
+//! What registries still have of the packages in the catalog. It is asked now and then, told when it changes, and changes
+//! nothing that runs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use margrave_core::digest::Digest;
+use margrave_core::id::{PackageId, PackageVersion};
+use margrave_core::watch::{Found, Warning, warnings};
+use margrave_oci::client::{Client, ClientError};
+use margrave_oci::reference::{Reference, Repository, Tag, TagOrDigest};
+use margrave_store::{NewEvent, OriginRecord, PackageRecord};
+use margrave_wire::operator;
+
+use super::{Error, Fleet};
+
+/// Packages that come from a watched repository are looked at with it; all others at this pace.
+const LOOK_EVERY: Duration = Duration::from_secs(6 * 60 * 60);
+/// In one go; the rest comes with the next.
+const LOOKS_MAX: usize = 50;
+
+impl Fleet {
+    /// Asks the registries of packages that were not asked for long. One that does not answer is asked again with the
+    /// next go: nothing is concluded from silence.
+    pub(crate) async fn look_at_origins(&self) -> Result<(), Error> {
+        let now = self.now();
+        let asked: Vec<OriginRecord> = self.store.origins().await?;
+        let mut away = BTreeSet::new();
+        let due = self.store.packages().await?.into_iter().filter(|package| {
+            let last =
+                asked.iter().find(|origin| (&origin.id, &origin.version) == (&package.id, &package.version));
+            let last = last.map_or(package.added_at, |origin| origin.looked_at);
+            now >= last.after(LOOK_EVERY)
+        });
+        for package in due.take(LOOKS_MAX) {
+            let Ok(reference) = Reference::parse(&package.reference) else { continue };
+            let host = reference.repository.host;
+            if away.contains(&host) {
+                continue;
+            }
+            if let Err(error) = self.look_at_origin(package).await? {
+                tracing::debug!(%host, error = &error as &dyn std::error::Error, "a registry could not be asked");
+                away.insert(host);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks one package's registries and writes down what they have; the inner error is theirs.
+    pub(super) async fn look_at_origin(
+        &self,
+        package: PackageRecord,
+    ) -> Result<Result<(), ClientError>, Error> {
+        let found = match self.found(&package).await? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        let PackageRecord { id, version, digest, .. } = package;
+        let now = self.now();
+        let warnings = warnings(digest, &found);
+        let before = self.origin_warnings(&id, &version).await?;
+        let name = format!("{id} {version}");
+        let told = warnings.iter().filter(|warning| !before.contains(warning));
+        let mut events: Vec<NewEvent> = told
+            .map(|warning| {
+                let kind = match warning {
+                    Warning::Moved { .. } => "package.moved",
+                    Warning::Gone | Warning::ComponentGone { .. } => "package.gone",
+                };
+                NewEvent::new(now, kind, "server", format!("package {name}: {warning}")).package(name.clone())
+            })
+            .collect();
+        if warnings.is_empty() && !before.is_empty() {
+            let text = format!("package {name}: the registry has it as it was pinned again");
+            events.push(NewEvent::new(now, "package.back", "server", text).package(name.clone()));
+        }
+        let origin = OriginRecord { id, version, looked_at: now, warnings };
+        self.store.note_origin(origin, events).await?;
+        Ok(Ok(()))
+    }
+
+    async fn found(&self, package: &PackageRecord) -> Result<Result<Found, ClientError>, Error> {
+        let client = self.upstream();
+        let entry = self.entry(&package.id, &package.version).await?;
+        let ask = async {
+            let mut found = Found { tag: None, pinned: true, components_missing: Vec::new() };
+            if let Ok(pinned) = Reference::parse(&package.reference)
+                && !pinned.repository.host.is_own_registry()
+            {
+                if let Ok(tag) = Tag::parse(package.version.as_str()) {
+                    found.tag = there(&client, &pinned.repository.at(TagOrDigest::Tag(tag))).await?;
+                }
+                found.pinned = found.tag == Some(package.digest) || there(&client, &pinned).await?.is_some();
+            }
+            let mut asked = BTreeSet::new();
+            let components =
+                entry.iter().flat_map(|entry| &entry.package.profiles).flat_map(|p| &p.components);
+            for component in components {
+                let Some(pin) = entry.as_ref().and_then(|entry| entry.pin(component)) else { continue };
+                let Ok(repository) = Repository::parse(&component.repository) else { continue };
+                if repository.host.is_own_registry() || !asked.insert((repository.clone(), pin)) {
+                    continue;
+                }
+                if there(&client, &repository.at(TagOrDigest::Digest(pin))).await?.is_none() {
+                    found.components_missing.push(component.name.to_string());
+                }
+            }
+            Ok(found)
+        };
+        Ok(ask.await)
+    }
+
+    async fn origin_warnings(&self, id: &PackageId, version: &PackageVersion) -> Result<Vec<Warning>, Error> {
+        let origins = self.store.origins().await?;
+        let found = origins.into_iter().find(|origin| (&origin.id, &origin.version) == (id, version));
+        Ok(found.map(|origin| origin.warnings).unwrap_or_default())
+    }
+
+    /// What there is to know about where a package came from.
+    pub(super) async fn shown_warnings(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+    ) -> Result<Vec<operator::PackageWarning>, Error> {
+        Ok(self.origin_warnings(id, version).await?.iter().map(shown).collect())
+    }
+}
+
+pub(super) fn shown(warning: &Warning) -> operator::PackageWarning {
+    operator::PackageWarning { kind: warning.kind().to_owned(), text: warning.to_string() }
+}
+
+/// The digest behind a reference, or that it is not there; whoever does not answer says neither.
+async fn there(client: &Client, reference: &Reference) -> Result<Option<Digest>, ClientError> {
+    match client.digest(reference).await {
+        Ok(digest) => Ok(Some(digest)),
+        Err(ClientError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -24,6 +24,7 @@ pub mod parameters;
 pub mod publish;
 pub mod report;
 pub mod rollback;
+pub mod rollout;
 pub mod schedule;
 pub mod violation;
 pub mod workload;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
 use crate::parameters::Answers;
 use crate::rollback::Rollback;
+use crate::rollout::Strategy;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deployment {
@@ -18,6 +19,8 @@ pub struct Deployment {
     pub targets: Targets,
     /// What devices do about an update that fails.
     pub rollback: Rollback,
+    /// In which steps a change goes through the devices.
+    pub strategy: Strategy,
     /// Grows by one with every change; a writer names the revision it saw, so that changes never lose one another.
     pub revision: u64,
 }

@@ -147,6 +147,12 @@ impl Batch {
         self.done + self.under_way + self.waiting + self.not_yet + self.never + self.failed
     }
 
+    fn of(number: u32, members: &[&Member]) -> Batch {
+        let mut batch = Batch { number, ..Default::default() };
+        members.iter().for_each(|member| batch.count(member.now));
+        batch
+    }
+
     fn count(&mut self, now: Now) {
         *match now {
             Now::Waits { .. } => &mut self.waiting,
@@ -176,18 +182,14 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
     let mut ordered: Vec<&Member> = members.iter().collect();
     ordered.sort_by_key(|member| member.place);
 
-    let mut batches: BTreeMap<u32, Batch> = BTreeMap::new();
+    let mut by_batch: BTreeMap<u32, Vec<&Member>> = BTreeMap::new();
     for member in &ordered {
-        let number = batch_of(member);
-        batches.entry(number).or_insert(Batch { number, ..Default::default() }).count(member.now);
+        by_batch.entry(batch_of(member)).or_default().push(member);
     }
-    let last = batches.keys().next_back().copied().unwrap_or(0);
-    let decided = |release, reached, standing| Decision {
-        release,
-        reached,
-        standing,
-        batches: batches.values().copied().collect(),
-    };
+    let batches: Vec<Batch> = by_batch.iter().map(|(number, members)| Batch::of(*number, members)).collect();
+    let last = batches.last().map_or(0, |last| last.number);
+    let decided =
+        |release, reached, standing| Decision { release, reached, standing, batches: batches.clone() };
     let mut reached = progress.reached;
     match hold {
         Hold::Paused => return decided(Vec::new(), reached, Standing::Paused),
@@ -207,13 +209,13 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
     }
 
     let sites = Sites::of(strategy, &ordered);
+    let proven = ordered.iter().any(|member| member.now == Now::Done);
     let soaking = loop {
-        let of_batch: Vec<&Member> =
-            ordered.iter().copied().filter(|member| batch_of(member) == reached.batch).collect();
-        let proof = match judged(strategy, &of_batch, &sites) {
+        let of_batch = by_batch.get(&reached.batch).map_or(&[][..], Vec::as_slice);
+        let proof = match judged(strategy, of_batch, &sites) {
             Judged::Good => Some(true),
             Judged::Nobody { waited_for: 0 } => Some(false),
-            Judged::Nobody { .. } if ordered.iter().any(|member| member.now == Now::Done) => Some(false),
+            Judged::Nobody { .. } if proven => Some(false),
             Judged::Nobody { .. } | Judged::Open => None,
         };
         let Some(proof) = proof else {

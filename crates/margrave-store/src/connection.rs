@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005_device_origin.sql"),
     include_str!("migrations/0006_rollback.sql"),
     include_str!("migrations/0007_schedule.sql"),
+    include_str!("migrations/0011_rollout.sql"),
 ];
 
 /// How long connections wait for each other.

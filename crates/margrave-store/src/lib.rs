@@ -24,6 +24,7 @@ mod package;
 mod publication;
 mod report;
 mod revision;
+mod rollout;
 mod schedule;
 mod signature;
 mod signed;
@@ -47,6 +48,7 @@ pub use publication::{
 };
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
+pub use rollout::{MemberRecord, RolloutChange, RolloutRecord, RolloutState, RolloutUpdate};
 pub use schedule::{Chosen, SCHEDULES_MAX, ScheduleRecord};
 pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};

@@ -25,6 +25,7 @@ use crate::error::from_database;
 use crate::event::NewEvent;
 use crate::git;
 use crate::revision;
+use crate::rollout::{self, RolloutChange};
 use crate::sql::Sql;
 use crate::writer::Tx;
 use crate::{Error, Standing, Store};
@@ -40,6 +41,8 @@ pub struct Publication {
     /// Devices whose placement is settled by this, with the [`unsettled`](crate::DeviceRecord::unsettled) that was
     /// seen: what changed since then is not.
     pub settled: Vec<(DeviceRef, u64)>,
+    /// What becomes of rollouts. A new revision ends the rollout of the one before by itself.
+    pub rollouts: Vec<RolloutChange>,
     pub events: Vec<NewEvent>,
 }
 
@@ -336,6 +339,7 @@ pub(crate) fn deployment(row: &Row<'_>) -> rusqlite::Result<Deployment> {
         answers: row.json("answers")?,
         targets: Targets { devices: targets.devices.into_iter().collect(), labels: targets.labels },
         rollback: rollback(row)?,
+        strategy: rollout::strategy(row)?,
         revision: row.unsigned("revision")?,
     })
 }
@@ -409,7 +413,7 @@ fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {
 }
 
 fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> Result<(), PublishError> {
-    let Publication { at, intent, clients: _, misfits, settled, events } = publication;
+    let Publication { at, intent, clients: _, misfits, settled, rollouts, events } = publication;
     match intent {
         Some(Intent::Put { deployment, seen, by }) => put(tx.sql, deployment, *seen, by, *at)?,
         Some(Intent::Remove { id, seen, by }) => {
@@ -428,10 +432,17 @@ fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> R
         }
         None => {}
     }
-    match intent {
-        Some(Intent::Put { deployment, .. }) => revision::keep(tx.sql, deployment.id)?,
-        Some(Intent::Remove { id, .. }) => revision::keep(tx.sql, *id)?,
-        None => {}
+    let changed = match intent {
+        Some(Intent::Put { deployment, by, .. }) => Some((deployment.id, by.as_str())),
+        Some(Intent::Remove { id, by, .. }) => Some((*id, by.as_str())),
+        None => None,
+    };
+    if let Some((id, _)) = changed {
+        revision::keep(tx.sql, id)?;
+        rollout::end(tx.sql, id)?;
+    }
+    for change in rollouts {
+        rollout::change(tx.sql, change, *at, changed.map(|(_, by)| by))?;
     }
     let has_git = git::is_used(tx.sql)?;
     for index in 0.. {
@@ -489,7 +500,8 @@ fn put(
     by: &str,
     at: Moment,
 ) -> Result<(), PublishError> {
-    let Deployment { id, name, package, version, profile, answers, targets, rollback, revision } = deployment;
+    let Deployment { id, name, package, version, profile, answers, targets, rollback, strategy, revision } =
+        deployment;
     let known = sql
         .statement("SELECT 1 FROM package WHERE id = ?1 AND version = ?2")?
         .exists((package.as_str(), version.as_str()))?;
@@ -509,11 +521,11 @@ fn put(
         StoredTargets { devices: targets.devices.iter().cloned().collect(), labels: targets.labels.clone() };
     sql.statement(
         "INSERT INTO deployment (id, name, package, version, profile, answers, targets, revision, changed_at,
-             changed_by, rollback_when, rollback_attempts, health_grace)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+             changed_by, rollback_when, rollback_attempts, health_grace, strategy)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
          ON CONFLICT (id) DO UPDATE SET package = ?3, version = ?4, profile = ?5, answers = ?6, targets = ?7,
              revision = ?8, changed_at = ?9, changed_by = ?10, rollback_when = ?11, rollback_attempts = ?12,
-             health_grace = ?13",
+             health_grace = ?13, strategy = ?14",
     )?
     .execute((
         id.uuid().as_bytes(),
@@ -529,6 +541,7 @@ fn put(
         rollback.when.as_str(),
         rollback.attempts,
         rollback.health_grace.map(|grace| column::unsigned("the grace", grace.as_secs())).transpose()?,
+        (!strategy.is_all_at_once()).then(|| column::json(strategy)),
     ))?;
     // The decision that comes with this says anew who was left out.
     sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;

@@ -86,9 +86,10 @@ pub(crate) fn keep(sql: &Sql<'_>, id: DeploymentId) -> Result<(), PublishError> 
     let kept = sql
         .statement(
             "INSERT INTO deployment_revision (name, revision, deployment, removed, package, version, profile,
-                 answers, targets, changed_at, changed_by, rollback_when, rollback_attempts, health_grace)
+                 answers, targets, changed_at, changed_by, rollback_when, rollback_attempts, health_grace,
+                 strategy)
              SELECT name, revision, id, removed, package, version, profile, answers, targets, changed_at, changed_by,
-                 rollback_when, rollback_attempts, health_grace
+                 rollback_when, rollback_attempts, health_grace, strategy
              FROM deployment WHERE id = ?1
              ON CONFLICT (name, revision) DO NOTHING",
         )?

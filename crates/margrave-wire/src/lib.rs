@@ -15,6 +15,7 @@ pub mod identity;
 pub mod operator;
 pub mod problem;
 pub mod refusal;
+pub mod rollout;
 pub mod schedule;
 pub mod signature;
 pub mod tree;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::Backoff;
+use crate::rollout::{Rollout, StrategyBody};
 use crate::schedule::ScheduleBody;
 
 /// Where the operator interface lives.
@@ -228,6 +229,12 @@ pub struct Deployment {
     pub targets: Targets,
     #[serde(default)]
     pub rollback: Rollback,
+    /// In which steps a change goes through the devices.
+    #[serde(default)]
+    pub strategy: StrategyBody,
+    /// How far the newest revision came, where it goes in steps; only with the assignments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
     pub revision: u64,
     pub changed_at: String,
     pub changed_by: String,
@@ -294,6 +301,9 @@ pub struct PutDeployment {
     /// What devices do about an update that fails; stays as it is when left out.
     #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
+    /// In which steps the change goes through the devices; stays as it is when left out, and `{}` is all at once.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<StrategyBody>,
     /// The revision that the writer saw; a change in between is answered 409. Left out, the last writer wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
@@ -357,6 +367,8 @@ pub struct Revision {
     pub targets: Targets,
     #[serde(default)]
     pub rollback: Rollback,
+    #[serde(default)]
+    pub strategy: StrategyBody,
 }
 
 /// Wanted: what a deployment was at an earlier revision. It becomes a new revision.

@@ -8,10 +8,12 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 mod failing;
+mod rollout;
 mod schedule;
 mod simulate;
 
 pub(crate) use failing::Failing;
+pub(crate) use rollout::{Rollout, Steps};
 pub(crate) use schedule::{Part, Schedule, SetSchedule};
 pub(crate) use simulate::Simulate;
 
@@ -54,6 +56,13 @@ Examples:
   margrave deployment update andon-board --set message=\"Shift 2\" --wait
   margrave deployment revert andon-board --wait")]
     Deployment(Noun<Deployment>),
+    /// See how far a new revision came, and stop it or let it go on
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave rollout show andon-board
+  margrave rollout pause andon-board")]
+    Rollout(Noun<Rollout>),
     /// Look at the fleet's devices and change what is known about them
     #[command(arg_required_else_help = true)]
     #[command(after_help = "\
@@ -269,7 +278,8 @@ pub(crate) struct Why {
 #[command(after_help = "\
 Examples:
   margrave deploy andon-board --to press-1 --wait
-  margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01")]
+  margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01
+  margrave deploy andon-board --label site=nord --canary 2 --batch 10% --soak 30m --on-failure revert")]
 pub(crate) struct Deploy {
     /// The package; its newest version unless one is named
     #[arg(value_name = "PACKAGE[@VERSION]", value_parser = package_at)]
@@ -291,6 +301,8 @@ pub(crate) struct Deploy {
     pub(crate) profile: Option<String>,
     #[command(flatten)]
     pub(crate) failing: Failing,
+    #[command(flatten)]
+    pub(crate) steps: Steps,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
     #[command(flatten)]
@@ -393,6 +405,8 @@ pub(crate) struct DeploymentUpdate {
     pub(crate) labels: Vec<Pair>,
     #[command(flatten)]
     pub(crate) failing: Failing,
+    #[command(flatten)]
+    pub(crate) steps: Steps,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
 }

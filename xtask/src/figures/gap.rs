@@ -139,6 +139,7 @@ impl Ours {
             parameters: Default::default(),
             targets: Targets { devices: vec![DEVICE.to_owned()], labels: Default::default() },
             rollback: Some(Rollback { attempts: Some(1), ..Rollback::default() }),
+            strategy: None,
             revision: None,
         };
         self.pace.keep();

@@ -46,6 +46,7 @@ pub(super) fn measure(lab: &Lab, plant: &mut Plant, table: &mut Table) -> Result
             parameters: Default::default(),
             targets: Targets { devices, labels: Default::default() },
             rollback: None,
+            strategy: None,
             revision: None,
         };
         let request = Request::put(format!("{PREFIX}/deployments/reports")).json(&want);

@@ -153,6 +153,7 @@ fn publish(
             labels: [(LABEL.to_owned(), plant.roster.tag().to_owned())].into(),
         },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     let before = fleet.tally().look();

@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use super::catalog::{Entry, Pulled, all_kept, by_version};
 use super::publish::{ATTEMPTS_MAX, Decision, Unpublished, Wish};
+use super::rollout::read_strategy;
 use super::token::label_changes;
 use super::{Actor, Error, Fleet, Preview, PreviewFit};
 
@@ -161,7 +162,7 @@ impl Fleet {
             let event = NewEvent::new(at, kind, &actor.name, text)
                 .deployment(name)
                 .package(format!("{package} {version}"));
-            let Decision { touched, misfits, .. } = decision;
+            let Decision { touched, misfits, rollouts, .. } = decision;
             let publication = Publication {
                 at,
                 intent: Some(Intent::Put {
@@ -170,6 +171,7 @@ impl Fleet {
                     by: actor.name.clone(),
                 }),
                 misfits,
+                rollouts,
                 events: vec![event],
                 ..Default::default()
             };
@@ -222,6 +224,8 @@ impl Fleet {
         let (targets, devices) = self.read_targets(&want.targets, &mut broken).await?;
         let before = held.as_ref().map(|held| held.deployment.rollback);
         let rollback = read_rollback(want.rollback.as_ref(), before, &mut broken);
+        let before = held.as_ref().map(|held| &held.deployment.strategy);
+        let strategy = read_strategy(want.strategy.as_ref(), before, &mut broken);
         all_kept(broken)?;
         let named = targets.devices.clone();
         // A name that is used again goes on counting: who saw an earlier life of it must not overwrite this one.
@@ -241,6 +245,7 @@ impl Fleet {
             answers,
             targets,
             rollback,
+            strategy,
             revision: before.saturating_add(1),
         };
         let previous = match &held {

@@ -19,6 +19,7 @@ mod moving;
 mod publish;
 mod report;
 mod revision;
+mod rollout;
 mod schedule;
 mod signed;
 mod telling;
@@ -44,6 +45,7 @@ pub use client::Found;
 pub use error::Error;
 pub(crate) use event::time;
 pub use margrave_store::{Put, Standing, UsedSignature};
+pub use rollout::RolloutVerb;
 use schedule::is_excused;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
 pub(crate) use token::SESSION_LIFETIME;
@@ -178,6 +180,7 @@ pub struct Fleet {
     /// decide nothing and do so side by side, but not beside a decision.
     deciding: RwLock<()>,
     git: git::Git,
+    rollouts: rollout::Rollouts,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -208,6 +211,7 @@ impl Fleet {
             catalog: catalog::Catalog::default(),
             deciding: RwLock::default(),
             git,
+            rollouts: rollout::Rollouts::default(),
             events,
         };
         fleet.catch_up().await?;

@@ -4,6 +4,8 @@
 //! gives the same documents, bundles and manifests, byte for byte. Only clients for which something changes
 //! get a new manifest, so the cost follows the change and not the fleet.
 
+mod pacing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
 
@@ -20,7 +22,8 @@ use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
     AssignmentChange, Candidate, ClientPicture, ClientPublication, DeviceRecord, HeldAssignment,
-    MisfitRecord, NewManifest, Part, Publication, PublishError, Standing, Store, WantedAssignment,
+    MisfitRecord, NewManifest, Part, Publication, PublishError, RolloutChange, Standing, Store,
+    WantedAssignment,
 };
 use margrave_wire::bundle;
 
@@ -118,6 +121,8 @@ pub(super) struct Decision {
     pub(super) misfits: Vec<MisfitRecord>,
     /// Those among the misfits that are known not to fit.
     pub(super) unfit: BTreeSet<DeviceRef>,
+    /// What becomes of rollouts: who has to wait.
+    pub(super) rollouts: Vec<RolloutChange>,
 }
 
 impl Wish {
@@ -255,8 +260,9 @@ impl Fleet {
             changes.entry(held.device.client.clone()).or_default().dropped.push(held.id);
         }
         tracing::debug!(deployment = %wish.deployment.name, clients = changes.len(), "the devices were placed");
+        let rollouts = self.begin_rollout(wish, &mut changes).await?;
         let touched = self.consider(pictures, changes).await?;
-        Ok(Decision { touched, misfits, unfit })
+        Ok(Decision { touched, misfits, unfit, rollouts })
     }
 
     /// What taking these assignments away means.
@@ -282,6 +288,7 @@ impl Fleet {
         let pictures = self.pictures(clients).await?;
         let choices: Vec<(Reach, Choice)> =
             self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
+        let mut pacing = self.pacing(devices).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         for device in devices {
@@ -308,7 +315,9 @@ impl Fleet {
                         .then(|| wish.place(&candidate, None, &self.options.registry_address))
                         .transpose();
                     let changes = changes.entry(device.device.client.clone()).or_default();
+                    let picture = pictures.0.get(&device.device.client);
                     match placed {
+                        Ok(Some(_)) if pacing.holds(deployment.id, id, &device.device, picture) => {}
                         Ok(Some(placed)) => changes.wanted.push(placed),
                         Ok(None) => changes.dropped.extend(held.map(|held| held.id)),
                         Err(unplaced) => {
@@ -327,7 +336,7 @@ impl Fleet {
             }
         }
         let touched = self.consider(pictures, changes).await?;
-        Ok(Decision { touched, misfits, unfit: BTreeSet::new() })
+        Ok(Decision { touched, misfits, unfit: BTreeSet::new(), rollouts: pacing.changes() })
     }
 
     async fn wishes(&self) -> Result<Vec<Wish>, Error> {
@@ -397,11 +406,15 @@ impl Fleet {
             if devices.is_empty() {
                 return Ok(());
             }
-            let Decision { touched, misfits, .. } = self.decide_devices(&devices).await?;
+            let Decision { touched, misfits, rollouts, .. } = self.decide_devices(&devices).await?;
             let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
-            let publication = Publication { at: self.now(), misfits, settled, ..Default::default() };
+            let publication =
+                Publication { at: self.now(), misfits, settled, rollouts, ..Default::default() };
             match self.publish(publication, touched).await {
-                Ok(()) => attempt = 0,
+                Ok(()) => {
+                    attempt = 0;
+                    self.rollouts_may_move();
+                }
                 Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => attempt += 1,
                 Err(unpublished) => return Err(unpublished.into()),
             }

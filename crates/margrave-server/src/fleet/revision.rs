@@ -10,6 +10,7 @@ use margrave_core::parameters::ParameterValue;
 use margrave_core::rollback::{Rollback, When};
 use margrave_store::RevisionRecord;
 use margrave_wire::operator;
+use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
 
 use super::client::Clients;
@@ -64,7 +65,8 @@ impl Fleet {
                 "with revision {revision} {name} was removed, so there is nothing to go back to; choose an earlier one"
             )));
         }
-        let Deployment { package, version, profile, answers, targets, rollback, .. } = record.deployment;
+        let Deployment { package, version, profile, answers, targets, rollback, strategy, .. } =
+            record.deployment;
         Ok(operator::PutDeployment {
             package: package.to_string(),
             version: Some(version.to_string()),
@@ -72,6 +74,7 @@ impl Fleet {
             parameters: shown_answers(answers),
             targets: shown_targets(&self.live, targets),
             rollback: Some(shown_rollback(rollback)),
+            strategy: Some(StrategyBody::from(&strategy)),
             revision: seen,
         })
     }
@@ -95,6 +98,7 @@ fn shown_revision(
         parameters: shown_answers(deployment.answers),
         targets: shown_targets(names, deployment.targets),
         rollback: shown_rollback(deployment.rollback),
+        strategy: StrategyBody::from(&deployment.strategy),
         changed_at: time(changed_at),
         changed_by,
     }
@@ -144,6 +148,10 @@ fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRec
             going_back(before.rollback),
             going_back(now.rollback)
         ));
+    }
+    if before.strategy != now.strategy {
+        let words = |deployment: &Deployment| StrategyBody::from(&deployment.strategy).words().join(", ");
+        changes.push(format!("rollout: {} → {}", words(before), words(now)));
     }
     let (old, new) = (&before.targets, &now.targets);
     for (verb, devices) in [

@@ -13,6 +13,7 @@ use margrave_store::{
     Verdict,
 };
 use margrave_wire::operator;
+use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
 use serde_json::Value;
 
@@ -279,7 +280,9 @@ impl Fleet {
         for outlook in assignments.iter().map(AssignmentRecord::outlook) {
             add(&mut counts, outlook.state, outlook.verdict, 1);
         }
-        Ok(shown_deployment(&self.live, record, assignments.iter().filter_map(shown).collect(), counts))
+        let rollout = self.rollout_of(&record).await?;
+        let shown = assignments.iter().filter_map(shown).collect();
+        Ok(operator::Deployment { rollout, ..shown_deployment(&self.live, record, shown, counts) })
     }
 }
 
@@ -316,6 +319,8 @@ fn shown_deployment(
         parameters: shown_answers(deployment.answers),
         targets: shown_targets(names, targets),
         rollback: shown_rollback(deployment.rollback),
+        strategy: StrategyBody::from(&deployment.strategy),
+        rollout: None,
         revision: deployment.revision,
         removing: removed,
         changed_at: time(changed_at),

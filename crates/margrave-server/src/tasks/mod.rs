@@ -4,6 +4,7 @@
 //! between two runs when the server does.
 
 mod git;
+mod rollout;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub(crate) fn start(
     }));
 
     tasks.spawn(git::follow(Arc::clone(fleet), stopping.clone()));
+    tasks.spawn(rollout::follow(Arc::clone(fleet), stopping.clone()));
     tasks
 }
 

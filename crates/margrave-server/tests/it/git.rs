@@ -104,6 +104,7 @@ async fn deploy(plant: &Plant, owner: &str, devices: &[&str]) {
             labels: Default::default(),
         },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     plant.server.fleet().put_deployment(&operator(), &"gate".parse().unwrap(), want).await.unwrap();

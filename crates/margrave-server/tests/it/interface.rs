@@ -79,6 +79,7 @@ async fn deploy(plant: &Plant, devices: &[&str], rate: u32) {
             labels: Default::default(),
         },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();

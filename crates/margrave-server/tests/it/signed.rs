@@ -41,6 +41,7 @@ async fn deploy(plant: &Plant, name: &str, devices: &[&str]) {
             labels: Default::default(),
         },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     plant.server.fleet().put_deployment(&operator(), &name.parse().unwrap(), want).await.unwrap();
@@ -341,6 +342,7 @@ async fn a_report_counts_for_the_manifest_that_was_given_before_it_also_after_a_
         parameters: [("owner".to_owned(), json!("you"))].into(),
         targets: Targets { devices: vec!["press".to_owned()], labels: Default::default() },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();

@@ -40,6 +40,7 @@ async fn deploy(plant: &Plant, name: &str, owner: &str, devices: &[&str]) {
             labels: Default::default(),
         },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     plant.server.fleet().put_deployment(&operator(), &name.parse().unwrap(), want).await.unwrap();
@@ -199,6 +200,7 @@ async fn mi_g1_181_cores_of_different_processors_are_never_added_up() {
             labels: Default::default(),
         },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     let fleet = plant.server.fleet();

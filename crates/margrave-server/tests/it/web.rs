@@ -105,6 +105,7 @@ async fn deployed(plant: &Plant) {
         parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(7))].into(),
         targets: Targets { devices: vec!["press-1".to_owned()], labels: Default::default() },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     fleet.put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
@@ -393,6 +394,7 @@ async fn a_deployments_page_leads_back_to_what_it_was() {
         parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(9))].into(),
         targets: Targets { devices: vec!["press-1".to_owned()], labels: Default::default() },
         rollback: None,
+        strategy: None,
         revision: None,
     };
     fleet.put_deployment(&operator(), &north, want.clone()).await.unwrap();

@@ -139,6 +139,7 @@ impl Plant {
             parameters: [("greeting".to_owned(), greeting.into())].into(),
             targets: Targets { devices: vec![], labels: [(label.0.to_owned(), label.1.to_owned())].into() },
             rollback: None,
+            strategy: None,
             revision: None,
         };
         let request = Request::put(format!("{PREFIX}/deployments/probe")).json(&want);

@@ -12,6 +12,7 @@ use margrave_core::moment::Moment;
 use margrave_core::publish::next_manifest;
 use margrave_core::report::{Detail, Report};
 use margrave_core::rollback::{Rollback, When};
+use margrave_core::rollout::Strategy;
 use margrave_core::schedule::Schedule;
 use margrave_store::*;
 
@@ -63,6 +64,7 @@ pub(crate) fn deployment(name: &str, revision: u64) -> Deployment {
         answers: BTreeMap::new(),
         targets: Targets { devices: [device("line-1")].into(), labels: labels(&[("site", "nord")]) },
         rollback: Rollback::new(Some(When::Never), Some(7), Some(Duration::from_secs(45))).unwrap(),
+        strategy: Strategy { batches: vec!["25%".parse().unwrap()], ..Default::default() },
         revision,
     }
 }

@@ -209,6 +209,7 @@ impl World {
                 labels: Default::default(),
             },
             rollback: None,
+            strategy: None,
             revision: None,
         };
         let name = DeploymentName::parse(name).map_err(super::broken)?;

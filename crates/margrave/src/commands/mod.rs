@@ -14,6 +14,7 @@ pub(crate) mod events;
 pub(crate) mod git;
 pub(crate) mod login;
 pub(crate) mod package;
+pub(crate) mod rollout;
 pub(crate) mod schedule;
 pub(crate) mod serve;
 pub(crate) mod settle;

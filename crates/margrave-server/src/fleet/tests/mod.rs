@@ -7,6 +7,7 @@ mod identity;
 mod moving;
 mod reverting;
 mod rollback;
+mod rollout;
 mod schedule;
 mod seeing;
 mod signed;
@@ -354,6 +355,7 @@ pub(super) fn on(devices: &[&str]) -> operator::PutDeployment {
             labels: Default::default(),
         },
         rollback: None,
+        strategy: None,
         revision: None,
     }
 }

@@ -12,6 +12,7 @@ mod event;
 mod git;
 mod package;
 mod read;
+mod rollout;
 mod schedule;
 mod signed;
 
@@ -93,6 +94,10 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(deployment::revisions))
         .routes(routes!(deployment::revert))
         .routes(routes!(deployment::transitions))
+        .routes(routes!(rollout::show))
+        .routes(routes!(rollout::pause))
+        .routes(routes!(rollout::resume))
+        .routes(routes!(rollout::abort))
         .routes(routes!(schedule::list))
         .routes(routes!(schedule::show, schedule::put, schedule::remove))
         .routes(routes!(event::events))

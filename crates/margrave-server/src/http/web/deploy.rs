@@ -187,6 +187,7 @@ impl Draft {
                 labels: labels.unwrap_or_default(),
             },
             rollback: None,
+            strategy: None,
             // A new one must not change another of the same name; what is not there is at revision 0.
             revision: Some(self.revision.unwrap_or(0)),
         };

@@ -17,6 +17,7 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::revision::RevisionLine;
+use super::rollout::RolloutCard;
 use super::session::{Submitted, Visitor};
 use super::stamp::Stamp;
 use crate::fleet::Error;
@@ -129,6 +130,8 @@ struct DeploymentPage {
     path: String,
     package_path: String,
     tally: Tally,
+    /// How far the newest revision came, where it goes in steps.
+    rollout: Option<RolloutCard>,
     changed: Stamp,
     by: String,
     rows: Vec<AssignmentRow>,
@@ -175,9 +178,11 @@ pub(super) async fn show(
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     // What needs eyes comes first; within a state, by name.
     assignments.sort_by_key(|assignment| (urgency(&assignment.state), assignment.device.clone()));
+    let path = link::deployment(&deployment.name);
     render(&DeploymentPage {
+        rollout: deployment.rollout.as_ref().map(|rollout| RolloutCard::of(rollout, &path, &frame.csrf)),
         frame,
-        path: link::deployment(&deployment.name),
+        path,
         package_path: link::package(&deployment.package, &deployment.version),
         tally: Tally::of(&deployment.counts),
         changed: Stamp::ago(&deployment.changed_at),

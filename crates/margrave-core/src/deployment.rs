@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
 use crate::parameters::Answers;
 use crate::rollback::Rollback;
+use crate::rollout::Strategy;
 use crate::selector::Selector;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +25,8 @@ pub struct Deployment {
     pub forced: Option<String>,
     /// What devices do about an update that fails.
     pub rollback: Rollback,
+    /// In which steps a change goes through the devices.
+    pub strategy: Strategy,
     /// Grows by one with every change; a writer names the revision it saw, so that changes never lose one another.
     pub revision: u64,
 }
@@ -119,6 +122,7 @@ mod tests {
             targets: Targets::default(),
             forced: None,
             rollback: Rollback::default(),
+            strategy: Strategy::default(),
             revision: 1,
         };
         assert_eq!(*deployment.answers_for(&device, &given), answer("line"), "the last counts");

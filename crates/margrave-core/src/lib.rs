@@ -26,6 +26,7 @@ pub mod parameters;
 pub mod publish;
 pub mod report;
 pub mod rollback;
+pub mod rollout;
 pub mod schedule;
 pub mod selector;
 pub mod violation;

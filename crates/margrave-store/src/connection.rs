@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0008_intent.sql"),
     include_str!("migrations/0009_access.sql"),
     include_str!("migrations/0010_catalog.sql"),
+    include_str!("migrations/0011_rollout.sql"),
 ];
 
 /// How long connections wait for each other.

@@ -27,6 +27,7 @@ mod publication;
 mod registry;
 mod report;
 mod revision;
+mod rollout;
 mod schedule;
 mod signature;
 mod signed;
@@ -60,6 +61,7 @@ pub use publication::{
 pub use registry::{REGISTRIES_MAX, RegistryCredentials, RegistryRecord};
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
+pub use rollout::{MemberRecord, RolloutChange, RolloutRecord, RolloutState, RolloutUpdate};
 pub use schedule::{SCHEDULES_MAX, ScheduleRecord};
 pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};

@@ -27,6 +27,7 @@ use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
 use crate::package::{self, PackageError, PackageRecord, ResourceRecord};
+use crate::rollout::{self, RolloutChange};
 use crate::schedule::{self, Chosen, SCHEDULES_MAX};
 use crate::sql::Sql;
 use crate::writer::Tx;
@@ -47,6 +48,8 @@ pub struct Publication {
     /// Devices whose placement is settled by this, with the [`unsettled`](crate::DeviceRecord::unsettled) that was
     /// seen: what changed since then is not.
     pub settled: Vec<(DeviceRef, u64)>,
+    /// What becomes of rollouts. A new revision ends the rollout of the one before by itself.
+    pub rollouts: Vec<RolloutChange>,
     pub events: Vec<NewEvent>,
 }
 
@@ -91,6 +94,16 @@ pub enum Intent {
         version: PackageVersion,
         by: String,
     },
+}
+
+impl Intent {
+    /// Who changes a deployment.
+    fn by(&self) -> Option<&str> {
+        match self {
+            Intent::Put { by, .. } | Intent::Remove { by, .. } => Some(by),
+            _ => None,
+        }
+    }
 }
 
 /// What changes for one client.
@@ -383,6 +396,7 @@ pub(crate) fn deployment(row: &Row<'_>) -> rusqlite::Result<Deployment> {
         targets: targets.into(),
         forced: row.get("forced")?,
         rollback: rollback(row)?,
+        strategy: rollout::strategy(row)?,
         revision: row.unsigned("revision")?,
     })
 }
@@ -479,13 +493,17 @@ fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {
 }
 
 fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> Result<(), PublishError> {
-    let Publication { at, intents, head, clients: _, misfits, settled, events } = publication;
+    let Publication { at, intents, head, clients: _, misfits, settled, rollouts, events } = publication;
     if let Some(head) = head {
         advance(tx.sql, head)?;
     }
     let commit = head.as_ref().map(|head| head.next.as_str());
     for intent in intents {
         take(tx, intent, commit, *at)?;
+    }
+    let by = intents.iter().find_map(Intent::by);
+    for change in rollouts {
+        rollout::change(tx.sql, change, *at, by)?;
     }
     let has_git = git::is_used(tx.sql)?;
     for index in 0.. {
@@ -558,6 +576,7 @@ fn take(tx: &Tx<'_, '_>, intent: &Intent, commit: Option<&str>, at: Moment) -> R
             put(tx.sql, deployment, *seen, by, at)?;
             mark(tx.sql, deployment.id, commit)?;
             revision::keep(tx.sql, deployment.id)?;
+            rollout::end(tx.sql, deployment.id)?;
         }
         Intent::Remove { id, seen, by } => {
             let seen = column::unsigned("the revision", *seen)?;
@@ -574,6 +593,7 @@ fn take(tx: &Tx<'_, '_>, intent: &Intent, commit: Option<&str>, at: Moment) -> R
             tx.sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;
             mark(tx.sql, *id, commit)?;
             revision::keep(tx.sql, *id)?;
+            rollout::end(tx.sql, *id)?;
         }
     }
     Ok(())
@@ -614,6 +634,7 @@ fn put(
         targets,
         forced,
         rollback,
+        strategy,
         revision,
     } = deployment;
     let known = sql
@@ -637,11 +658,11 @@ fn put(
         .collect();
     sql.statement(
         "INSERT INTO deployment (id, name, package, version, profile, answers, targets, revision, changed_at,
-             changed_by, rollback_when, rollback_attempts, health_grace, overrides, forced)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+             changed_by, rollback_when, rollback_attempts, health_grace, overrides, forced, strategy)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
          ON CONFLICT (id) DO UPDATE SET package = ?3, version = ?4, profile = ?5, answers = ?6, targets = ?7,
              revision = ?8, changed_at = ?9, changed_by = ?10, rollback_when = ?11, rollback_attempts = ?12,
-             health_grace = ?13, overrides = ?14, forced = ?15",
+             health_grace = ?13, overrides = ?14, forced = ?15, strategy = ?16",
     )?
     .execute((
         id.uuid().as_bytes(),
@@ -659,6 +680,7 @@ fn put(
         rollback.health_grace.map(|grace| column::unsigned("the grace", grace.as_secs())).transpose()?,
         column::json(&overrides),
         forced,
+        (!strategy.is_all_at_once()).then(|| column::json(strategy)),
     ))?;
     // The decision that comes with this says anew who was left out.
     sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;

@@ -17,6 +17,7 @@ pub mod operator;
 pub mod problem;
 pub mod refusal;
 pub mod resource;
+pub mod rollout;
 pub mod schedule;
 pub mod signature;
 pub mod tree;

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 mod catalog;
 
 use crate::problem::Backoff;
+use crate::rollout::{Rollout, StrategyBody};
 use crate::schedule::ScheduleBody;
 
 mod access;
@@ -259,6 +260,12 @@ pub struct Deployment {
     pub force: Option<String>,
     #[serde(default)]
     pub rollback: Rollback,
+    /// In which steps a change goes through the devices.
+    #[serde(default)]
+    pub strategy: StrategyBody,
+    /// How far the newest revision came, where it goes in steps; only with the assignments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
     pub revision: u64,
     /// The commit that made it so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -375,6 +382,9 @@ pub struct PutDeployment {
     /// What devices do about an update that fails; stays as it is when left out.
     #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
+    /// In which steps the change goes through the devices; stays as it is when left out, and `{}` is all at once.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<StrategyBody>,
     /// The revision that the writer saw; a change in between is answered 409. Left out, the last writer wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
@@ -445,6 +455,8 @@ pub struct Revision {
     /// The commit that made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    #[serde(default)]
+    pub strategy: StrategyBody,
 }
 
 /// Wanted: what a deployment was at an earlier revision. It becomes a new revision.

@@ -17,6 +17,7 @@ pub use place::{Kind, Path, Place};
 pub use schema::schema;
 
 use crate::operator::{Override, Rollback, Targets};
+use crate::rollout::StrategyBody;
 use crate::schedule::ScheduleBody;
 use crate::tree::Node;
 use crate::{located, yaml};
@@ -172,6 +173,9 @@ pub struct DeploymentSpec {
     pub targets: Targets,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
+    /// In which steps a change goes through the devices; all at once where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<StrategyBody>,
     /// Why it is to be given also to devices that it does not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<String>,

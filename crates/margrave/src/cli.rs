@@ -11,6 +11,7 @@ mod access;
 mod failing;
 mod package;
 mod registry;
+mod rollout;
 mod schedule;
 mod simulate;
 
@@ -18,6 +19,7 @@ pub(crate) use access::{Audit, AuditVerb, Head, Token};
 pub(crate) use failing::Failing;
 pub(crate) use package::{Check, Push, WatchRepository};
 pub(crate) use registry::{AddRegistry, Opening, Registry};
+pub(crate) use rollout::{Rollout, Steps};
 pub(crate) use schedule::{Part, Schedule, SetSchedule};
 pub(crate) use simulate::Simulate;
 
@@ -60,6 +62,13 @@ Examples:
   margrave deployment update andon-board --set message=\"Shift 2\" --wait
   margrave deployment revert andon-board --wait")]
     Deployment(Noun<Deployment>),
+    /// See how far a new revision came, and stop it or let it go on
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave rollout show andon-board
+  margrave rollout pause andon-board")]
+    Rollout(Noun<Rollout>),
     /// Look at the fleet's devices and change what is known about them
     #[command(arg_required_else_help = true)]
     #[command(after_help = "\
@@ -291,7 +300,8 @@ pub(crate) struct Why {
 #[command(after_help = "\
 Examples:
   margrave deploy andon-board --to press-1 --wait
-  margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01")]
+  margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01
+  margrave deploy andon-board --label site=nord --canary 2 --batch 10% --soak 30m --on-failure revert")]
 pub(crate) struct Deploy {
     /// The package; its newest version unless one is named
     #[arg(value_name = "PACKAGE[@VERSION]", value_parser = package_at)]
@@ -313,6 +323,8 @@ pub(crate) struct Deploy {
     pub(crate) profile: Option<String>,
     #[command(flatten)]
     pub(crate) failing: Failing,
+    #[command(flatten)]
+    pub(crate) steps: Steps,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
     #[command(flatten)]
@@ -415,6 +427,8 @@ pub(crate) struct DeploymentUpdate {
     pub(crate) labels: Vec<Pair>,
     #[command(flatten)]
     pub(crate) failing: Failing,
+    #[command(flatten)]
+    pub(crate) steps: Steps,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
 }

@@ -18,6 +18,7 @@ use margrave_wire::operator::{
     RetireAuthority, RevertDeployment, Revision, RotateAuthority, Schedule, SetLabels, SignedClient,
     Transition, Why,
 };
+use margrave_wire::rollout::Rollout;
 use margrave_wire::schedule::ScheduleBody;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
@@ -280,6 +281,15 @@ impl Client {
             return Err(lost(name));
         }
         self.read(response)
+    }
+
+    pub(crate) async fn rollout(&self, name: &str) -> Result<Rollout> {
+        self.get(&format!("/deployments/{}/rollout", segment(name))).await
+    }
+
+    /// Pauses, resumes or aborts.
+    pub(crate) async fn hold_rollout(&self, name: &str, verb: &str) -> Result<Rollout> {
+        self.ask(Request::post(at(&format!("/deployments/{}/rollout/{verb}", segment(name))))).await
     }
 
     pub(crate) async fn transitions(&self, deployment: &str, device: &str) -> Result<Vec<Transition>> {

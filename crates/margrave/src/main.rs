@@ -57,6 +57,7 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Deploy(args) => commands::deploy::run(screen, args).await,
         Command::Deployment(args) => commands::deployment::run(screen, args).await,
         Command::Device(args) => commands::device::run(screen, args).await,
+        Command::Rollout(args) => commands::rollout::run(screen, args).await,
         Command::Schedule(args) => commands::schedule::run(screen, args).await,
         Command::Authority(args) => commands::authority::run(screen, args).await,
         Command::Token(args) => commands::token::run(screen, args).await,

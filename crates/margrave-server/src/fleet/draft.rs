@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::catalog::{Entry, all_kept, by_version};
 use super::publish::Wish;
+use super::rollout::read_strategy;
 use super::{Error, Fleet};
 
 /// More named devices than a person lists; beyond that, labels are the tool.
@@ -65,6 +66,8 @@ impl Fleet {
         }
         let before = held.as_ref().map(|held| held.deployment.rollback);
         let rollback = read_rollback(want.rollback.as_ref(), before, &mut broken);
+        let before = held.as_ref().map(|held| &held.deployment.strategy);
+        let strategy = read_strategy(want.strategy.as_ref(), before, &mut broken);
         all_kept(broken)?;
         let named = targets.devices.clone();
         // A name that is used again goes on counting: who saw an earlier life of it must not overwrite this one.
@@ -86,6 +89,7 @@ impl Fleet {
             targets,
             forced,
             rollback,
+            strategy,
             revision: before.saturating_add(1),
         };
         let previous = match &held {

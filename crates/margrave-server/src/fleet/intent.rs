@@ -124,7 +124,8 @@ impl Fleet {
             })
             .collect();
         let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
-        let Decision { touched, misfits, unfit } = self.decide(wishes, &removed).await.map_err(failed)?;
+        let Decision { touched, misfits, unfit, rollouts } =
+            self.decide(wishes, &removed).await.map_err(failed)?;
         // A device that was named on purpose and does not fit is a mistake; one that only matches is left out.
         let mistaken = |misfit: &&MisfitRecord| {
             let key = (misfit.deployment, misfit.device.clone());
@@ -157,6 +158,7 @@ impl Fleet {
             intents,
             head: Some(Head { expected: head.map(|head| head.to_string()), next: next.to_string() }),
             misfits,
+            rollouts,
             events: events.collect(),
             ..Default::default()
         };

@@ -20,12 +20,13 @@ mod fit;
 pub(crate) mod git;
 mod intent;
 mod moving;
-mod prospect;
 mod origin;
+mod prospect;
 mod publish;
 mod registries;
 mod report;
 mod revision;
+mod rollout;
 mod schedule;
 mod signed;
 mod telling;
@@ -57,6 +58,7 @@ pub use client::Found;
 pub use error::Error;
 pub(crate) use event::time;
 pub use margrave_store::{Put, Standing, UsedSignature};
+pub use rollout::RolloutVerb;
 use schedule::is_excused;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
 
@@ -199,6 +201,7 @@ pub struct Fleet {
     git: git::Git,
     desired: desired::Desired,
     access: access::Access,
+    rollouts: rollout::Rollouts,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -236,6 +239,7 @@ impl Fleet {
             git,
             desired,
             access,
+            rollouts: rollout::Rollouts::default(),
             events,
         };
         fleet.catch_up().await?;

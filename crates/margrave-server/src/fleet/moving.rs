@@ -194,7 +194,8 @@ impl Fleet {
         for attempt in 1.. {
             let Some(wish) = self.renamed(&record, places).await? else { return Ok(()) };
             let devices = self.store.devices_targeted(&wish.deployment.targets).await?;
-            let Decision { touched, misfits, .. } = self.decide(vec![(wish.clone(), devices)], &[]).await?;
+            let Decision { touched, misfits, rollouts, .. } =
+                self.decide(vec![(wish.clone(), devices)], &[]).await?;
             let name = wish.deployment.name.clone();
             let at = self.now();
             let text = format!("{name} names the devices that were moved by their new names");
@@ -206,6 +207,7 @@ impl Fleet {
                     by: by.to_owned(),
                 }],
                 misfits,
+                rollouts,
                 events: vec![NewEvent::new(at, "deployment.changed", by, text).deployment(&name)],
                 ..Default::default()
             };

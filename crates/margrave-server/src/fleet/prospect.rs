@@ -71,7 +71,7 @@ impl Fleet {
         let mut order: Vec<(usize, &Change)> = changes.iter().enumerate().collect();
         order.sort_by_key(|(_, change)| turn(change));
         for (index, change) in order {
-            if let Err(error) = self.look(actor, change, &mut prospect).await {
+            if let Err(error) = self.look_at(actor, change, &mut prospect).await {
                 refusals.push((index, error));
             }
         }
@@ -83,7 +83,7 @@ impl Fleet {
         Ok(prospect)
     }
 
-    async fn look(&self, actor: &Actor, change: &Change, prospect: &mut Prospect) -> Result<(), Error> {
+    async fn look_at(&self, actor: &Actor, change: &Change, prospect: &mut Prospect) -> Result<(), Error> {
         match change {
             Change::AddPackage(pulled) => self.look_at_package(actor, pulled, prospect).await,
             Change::RemovePackage { id, version } => {

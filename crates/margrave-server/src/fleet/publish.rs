@@ -4,6 +4,8 @@
 //! gives the same documents, bundles and manifests, byte for byte. Only clients for which something changes
 //! get a new manifest, so the cost follows the change and not the fleet.
 
+mod pacing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
 
@@ -20,8 +22,8 @@ use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
     AssignmentChange, Candidate, ClientPicture, ClientPublication, DeviceRecord, HeldAssignment,
-    MisfitRecord, NewManifest, PackageError, Part, Publication, PublishError, SCHEDULES_MAX, Standing, Store,
-    WantedAssignment,
+    MisfitRecord, NewManifest, PackageError, Part, Publication, PublishError, RolloutChange, SCHEDULES_MAX,
+    Standing, Store, WantedAssignment,
 };
 use margrave_wire::bundle;
 
@@ -126,6 +128,8 @@ pub(super) struct Decision {
     pub(super) misfits: Vec<MisfitRecord>,
     /// Those among the misfits that are known not to fit.
     pub(super) unfit: BTreeSet<(DeploymentId, DeviceRef)>,
+    /// What becomes of rollouts: who has to wait.
+    pub(super) rollouts: Vec<RolloutChange>,
 }
 
 impl Wish {
@@ -233,17 +237,19 @@ impl Fleet {
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         let mut unfit = BTreeSet::new();
+        let mut rollouts = Vec::new();
         for (wish, devices) in wanted {
             let deployment = wish.deployment.id;
+            let mut own: BTreeMap<ClientId, Changes> = BTreeMap::new();
             let mut reached = BTreeSet::new();
             let placing = devices.into_iter().map(|device| {
                 let id = device.assignment_id(deployment);
                 let profile = pictures.held(&device.device, id).map(|held| held.profile.clone());
                 (id, device, profile)
             });
-            let address = self.options.registry_address.clone();
+            let (of, address) = (wish.clone(), self.options.registry_address.clone());
             let placed = cores::spread(placing.collect(), WORTH_A_THREAD, move |(id, device, profile)| {
-                let placed = wish.place(&device, profile.as_ref(), &address);
+                let placed = of.place(&device, profile.as_ref(), &address);
                 (id, device, placed)
             });
             for (id, device, placed) in placed.await {
@@ -252,7 +258,7 @@ impl Fleet {
                     Ok(placed) => {
                         reached.insert(id);
                         if needs(held, &placed) {
-                            changes.entry(device.device.client.clone()).or_default().wanted.push(placed);
+                            own.entry(device.device.client.clone()).or_default().wanted.push(placed);
                         }
                     }
                     Err(unplaced) => {
@@ -270,7 +276,13 @@ impl Fleet {
             }
             let held = held_by.remove(&deployment).unwrap_or_default();
             for held in held.into_iter().filter(|held| !reached.contains(&held.id)) {
-                changes.entry(held.device.client).or_default().dropped.push(held.id);
+                own.entry(held.device.client).or_default().dropped.push(held.id);
+            }
+            rollouts.extend(self.begin_rollout(&wish, &mut own).await?);
+            for (client, own) in own {
+                let all = changes.entry(client).or_default();
+                all.wanted.extend(own.wanted);
+                all.dropped.extend(own.dropped);
             }
         }
         for held in held_by.into_values().flatten() {
@@ -278,7 +290,7 @@ impl Fleet {
         }
         tracing::debug!(clients = changes.len(), "the devices were placed");
         let touched = self.consider(pictures, changes).await?;
-        Ok(Decision { touched, misfits, unfit })
+        Ok(Decision { touched, misfits, unfit, rollouts })
     }
 
     /// What all deployments mean for devices about which something changed.
@@ -291,6 +303,7 @@ impl Fleet {
         let pictures = self.pictures(clients).await?;
         let choices: Vec<(Reach, Choice)> =
             self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
+        let mut pacing = self.pacing(devices).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         for device in devices {
@@ -317,7 +330,9 @@ impl Fleet {
                         .then(|| wish.place(&candidate, None, &self.options.registry_address))
                         .transpose();
                     let changes = changes.entry(device.device.client.clone()).or_default();
+                    let picture = pictures.0.get(&device.device.client);
                     match placed {
+                        Ok(Some(_)) if pacing.holds(deployment.id, id, &device.device, picture) => {}
                         Ok(Some(placed)) => changes.wanted.push(placed),
                         Ok(None) => changes.dropped.extend(held.map(|held| held.id)),
                         Err(unplaced) => {
@@ -336,7 +351,7 @@ impl Fleet {
             }
         }
         let touched = self.consider(pictures, changes).await?;
-        Ok(Decision { touched, misfits, unfit: BTreeSet::new() })
+        Ok(Decision { touched, misfits, unfit: BTreeSet::new(), rollouts: pacing.changes() })
     }
 
     async fn wishes(&self) -> Result<Vec<Wish>, Error> {
@@ -406,11 +421,15 @@ impl Fleet {
             if devices.is_empty() {
                 return Ok(());
             }
-            let Decision { touched, misfits, .. } = self.decide_devices(&devices).await?;
+            let Decision { touched, misfits, rollouts, .. } = self.decide_devices(&devices).await?;
             let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
-            let publication = Publication { at: self.now(), misfits, settled, ..Default::default() };
+            let publication =
+                Publication { at: self.now(), misfits, settled, rollouts, ..Default::default() };
             match self.publish(publication, touched).await {
-                Ok(()) => attempt = 0,
+                Ok(()) => {
+                    attempt = 0;
+                    self.rollouts_may_move();
+                }
                 Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => attempt += 1,
                 Err(unpublished) => return Err(unpublished.into()),
             }

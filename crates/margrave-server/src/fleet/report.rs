@@ -15,6 +15,7 @@ impl Fleet {
                 if recorded.ahead.is_some() {
                     self.leap_or_log(client).await;
                 }
+                self.rollouts_may_move();
                 Ok(recorded.put)
             }
             Err(ReportError::AssignmentUnknown { ahead }) => {

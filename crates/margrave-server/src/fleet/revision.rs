@@ -10,6 +10,7 @@ use margrave_core::parameters::ParameterValue;
 use margrave_core::rollback::{Rollback, When};
 use margrave_store::RevisionRecord;
 use margrave_wire::operator;
+use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
 
 use super::client::Clients;
@@ -64,8 +65,18 @@ impl Fleet {
                 "with revision {revision} {name} was removed, so there is nothing to go back to; choose an earlier one"
             )));
         }
-        let Deployment { package, version, profile, answers, overrides, targets, forced, rollback, .. } =
-            record.deployment;
+        let Deployment {
+            package,
+            version,
+            profile,
+            answers,
+            overrides,
+            targets,
+            forced,
+            rollback,
+            strategy,
+            ..
+        } = record.deployment;
         Ok(operator::PutDeployment {
             package: package.to_string(),
             version: Some(version.to_string()),
@@ -75,6 +86,7 @@ impl Fleet {
             targets: shown_targets(&self.live, targets),
             force: forced,
             rollback: Some(shown_rollback(rollback)),
+            strategy: Some(StrategyBody::from(&strategy)),
             revision: seen,
         })
     }
@@ -101,6 +113,7 @@ fn shown_revision(
         force: deployment.forced,
         commit,
         rollback: shown_rollback(deployment.rollback),
+        strategy: StrategyBody::from(&deployment.strategy),
         changed_at: time(changed_at),
         changed_by,
     }
@@ -150,6 +163,10 @@ fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRec
             going_back(before.rollback),
             going_back(now.rollback)
         ));
+    }
+    if before.strategy != now.strategy {
+        let words = |deployment: &Deployment| StrategyBody::from(&deployment.strategy).words().join(", ");
+        changes.push(format!("rollout: {} → {}", words(before), words(now)));
     }
     let (old, new) = (&before.targets, &now.targets);
     for (verb, devices) in [

@@ -94,7 +94,8 @@ impl Fleet {
         all: &BTreeMap<Reach, Choice>,
         choice: &Choice,
     ) -> Result<(), Error> {
-        let all: Vec<(Reach, Choice)> = all.iter().map(|(reach, choice)| (reach.clone(), choice.clone())).collect();
+        let all: Vec<(Reach, Choice)> =
+            all.iter().map(|(reach, choice)| (reach.clone(), choice.clone())).collect();
         let is_about = choice.hours.is_some() || choice.downtime.is_some();
         if is_about && conflict(&all, device, labels).is_some() {
             let message = format!("{CONFLICT}; `margrave schedule list` shows what is chosen elsewhere");

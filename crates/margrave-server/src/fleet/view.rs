@@ -13,6 +13,7 @@ use margrave_store::{
     AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope,
     Verdict,
 };
+use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
 use margrave_wire::{g2, operator};
 use serde_json::Value;
@@ -309,7 +310,9 @@ impl Fleet {
         for outlook in assignments.iter().map(AssignmentRecord::outlook) {
             add(&mut counts, outlook.state, outlook.verdict, 1);
         }
-        Ok(shown_deployment(&self.live, record, assignments.iter().filter_map(shown).collect(), counts))
+        let rollout = self.rollout_of(&record).await?;
+        let shown = assignments.iter().filter_map(shown).collect();
+        Ok(operator::Deployment { rollout, ..shown_deployment(&self.live, record, shown, counts) })
     }
 }
 
@@ -351,6 +354,8 @@ fn shown_deployment(
         targets: shown_targets(names, targets),
         force: deployment.forced,
         rollback: shown_rollback(deployment.rollback),
+        strategy: StrategyBody::from(&deployment.strategy),
+        rollout: None,
         revision: deployment.revision,
         commit,
         removing: removed,

@@ -26,6 +26,7 @@ impl Fleet {
             if let Some(record) = self.store.device(&device).await? {
                 let record = self.fresh(record);
                 let left_out = self.store.left_out_of(&device).await?;
+                let waiting = self.rollout_causes(&device).await?;
                 let assignments = self.store.assignments(Scope::Devices(vec![device])).await?;
                 let converged = record.condition(self.silent_before()) == Condition::Converged;
                 let mut chain = self.device_causes(&record, &assignments);
@@ -35,6 +36,7 @@ impl Fleet {
                 if converged {
                     let misfits = left_out.iter().map(|(name, reasons)| self.misfit(&record, name, reasons));
                     chain.extend(misfits);
+                    chain.extend(waiting);
                 }
                 return Ok(operator::Why { subject: subject.to_owned(), converged, chain });
             }
@@ -50,13 +52,14 @@ impl Fleet {
         let (device, deployment) = parts.ok_or_else(unknown)?;
         let record = self.fresh(self.store.device(&device).await?.ok_or_else(unknown)?);
         let assignments = self.store.assignments(Scope::Devices(vec![device.clone()])).await?;
+        let waiting = self.rollout_cause(&device, &deployment).await?;
         match assignments.iter().find(|assignment| assignment.name == deployment) {
             Some(assignment) => {
                 let mut chain = Vec::new();
                 chain.extend(self.unreachable_cause(&record));
                 let about = self.assignment_cause(&record, assignment);
-                let converged = about.is_none();
-                chain.splice(0..0, about);
+                let converged = about.is_none() && waiting.is_none();
+                chain.splice(0..0, about.into_iter().chain(waiting));
                 if converged {
                     chain.push(cause(
                         "converged",
@@ -66,7 +69,13 @@ impl Fleet {
                 }
                 Ok(operator::Why { subject: subject.to_owned(), converged, chain })
             }
-            None => self.not_assigned(subject, &record, &deployment).await,
+            None => match waiting {
+                Some(waiting) => {
+                    let chain = [waiting].into_iter().chain(self.unreachable_cause(&record)).collect();
+                    Ok(operator::Why { subject: subject.to_owned(), converged: false, chain })
+                }
+                None => self.not_assigned(subject, &record, &deployment).await,
+            },
         }
     }
 

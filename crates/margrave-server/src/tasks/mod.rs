@@ -4,6 +4,7 @@
 //! between two runs when the server does.
 
 mod git;
+mod rollout;
 mod watches;
 
 use std::error::Error;
@@ -57,6 +58,7 @@ pub(crate) fn start(
 
     tasks.spawn(git::follow(Arc::clone(fleet), stopping.clone()));
     tasks.spawn(watches::follow(Arc::clone(fleet), stopping.clone()));
+    tasks.spawn(rollout::follow(Arc::clone(fleet), stopping.clone()));
     tasks
 }
 

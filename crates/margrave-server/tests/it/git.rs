@@ -105,6 +105,7 @@ async fn deploy(plant: &Plant, owner: &str, devices: &[&str]) {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     };

@@ -80,6 +80,7 @@ async fn deploy(plant: &Plant, devices: &[&str], rate: u32) {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     };

@@ -16,6 +16,7 @@ mod overload;
 mod plant;
 mod recognition;
 mod registry;
+mod rollout;
 mod rotation;
 mod signed;
 mod signed_rules;

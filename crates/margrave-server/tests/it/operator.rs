@@ -15,33 +15,44 @@ use crate::stock;
 const PREFIX: &str = operator::PREFIX;
 
 /// An operator's program: a connection and a token.
-struct Program {
+pub(crate) struct Program {
     line: Line,
     bearer: String,
 }
 
 impl Program {
-    async fn new(plant: &Plant) -> Program {
+    pub(crate) async fn new(plant: &Plant) -> Program {
         Program { line: plant.local().await, bearer: format!("Bearer {}", plant.server.context().token) }
     }
 
-    async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: String) -> Reply {
+    pub(crate) async fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Reply {
         let mut all = vec![("authorization", self.bearer.as_str()), ("content-type", "application/json")];
         all.retain(|(name, _)| !headers.iter().any(|(other, _)| other == name));
         all.extend(headers);
         self.line.send(method, &format!("{PREFIX}{path}"), &all, body).await.unwrap()
     }
 
-    async fn get(&mut self, path: &str) -> Reply {
+    pub(crate) async fn get(&mut self, path: &str) -> Reply {
         self.send("GET", path, &[], String::new()).await
     }
 
-    async fn put(&mut self, path: &str, headers: &[(&str, &str)], body: &impl serde::Serialize) -> Reply {
+    pub(crate) async fn put(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &impl serde::Serialize,
+    ) -> Reply {
         self.send("PUT", path, headers, serde_json::to_string(body).unwrap()).await
     }
 }
 
-fn to(devices: &[&str]) -> PutDeployment {
+pub(crate) fn to(devices: &[&str]) -> PutDeployment {
     PutDeployment {
         package: "gate".to_owned(),
         version: Some("1.0.0".to_owned()),
@@ -53,6 +64,7 @@ fn to(devices: &[&str]) -> PutDeployment {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     }
@@ -84,6 +96,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /deployments/{deployment}",
             "GET /deployments/{deployment}/devices/{device}/transitions",
             "GET /deployments/{deployment}/revisions",
+            "GET /deployments/{deployment}/rollout",
             "GET /devices",
             "GET /devices/{device}",
             "GET /devices/{device}/git",
@@ -101,6 +114,9 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "POST /authority/rotate",
             "POST /deployments/{deployment}/preview",
             "POST /deployments/{deployment}/revert",
+            "POST /deployments/{deployment}/rollout/abort",
+            "POST /deployments/{deployment}/rollout/pause",
+            "POST /deployments/{deployment}/rollout/resume",
             "POST /devices/{device}/accept",
             "POST /devices/{device}/move",
             "POST /devices/{device}/reject",

@@ -42,6 +42,7 @@ async fn deploy(plant: &Plant, name: &str, devices: &[&str]) {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     };
@@ -347,6 +348,7 @@ async fn a_report_counts_for_the_manifest_that_was_given_before_it_also_after_a_
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     };

@@ -41,6 +41,7 @@ async fn deploy(plant: &Plant, name: &str, owner: &str, devices: &[&str]) {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     };
@@ -202,6 +203,7 @@ async fn mi_g1_181_cores_of_different_processors_are_never_added_up() {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     };

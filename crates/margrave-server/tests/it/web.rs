@@ -109,6 +109,7 @@ async fn deployed(plant: &Plant) {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     };
@@ -402,6 +403,7 @@ async fn a_deployments_page_leads_back_to_what_it_was() {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     };

@@ -143,6 +143,7 @@ impl Plant {
                 ..Default::default()
             },
             rollback: None,
+            strategy: None,
             revision: None,
             ..Default::default()
         };

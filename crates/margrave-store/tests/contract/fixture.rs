@@ -13,6 +13,7 @@ use margrave_core::parameters::ParameterValue;
 use margrave_core::publish::next_manifest;
 use margrave_core::report::{Detail, Report};
 use margrave_core::rollback::{Rollback, When};
+use margrave_core::rollout::Strategy;
 use margrave_core::schedule::Schedule;
 use margrave_store::*;
 
@@ -76,6 +77,7 @@ pub(crate) fn deployment(name: &str, revision: u64) -> Deployment {
             ..Default::default()
         },
         rollback: Rollback::new(Some(When::Never), Some(7), Some(Duration::from_secs(45))).unwrap(),
+        strategy: Strategy { batches: vec!["25%".parse().unwrap()], ..Default::default() },
         revision,
     }
 }

@@ -9,6 +9,7 @@ mod git;
 mod publishing;
 mod reporting;
 mod revisions;
+mod rollouts;
 mod signed;
 mod sqlite;
 

@@ -104,6 +104,7 @@ impl World {
                 parameters: Default::default(),
                 targets: self.targets(),
                 rollback: None,
+                strategy: None,
                 revision: None,
                 ..Default::default()
             },
@@ -143,6 +144,7 @@ fn same(held: &operator::Deployment) -> PutDeployment {
         parameters: held.parameters.clone(),
         targets: held.targets.clone(),
         rollback: Some(held.rollback.clone()),
+        strategy: None,
         revision: None,
         ..Default::default()
     }

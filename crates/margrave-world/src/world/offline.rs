@@ -211,6 +211,7 @@ impl World {
                 ..Default::default()
             },
             rollback: None,
+            strategy: None,
             revision: None,
             ..Default::default()
         };

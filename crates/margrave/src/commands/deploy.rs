@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use margrave_core::id::DeploymentName;
 use margrave_wire::operator::{Deployment, PutDeployment, Rollback, Targets};
+use margrave_wire::rollout::StrategyBody;
 
 use super::{answers, device, settle};
 use crate::cli::{self, Deploy};
@@ -27,6 +28,7 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
             ..Default::default()
         },
         rollback: args.failing.over(&Rollback::default()),
+        strategy: args.steps.over(&StrategyBody::default())?,
         revision: None,
         ..Default::default()
     };
@@ -60,7 +62,7 @@ pub(crate) async fn finish(
         screen.words(format_args!("{} {out}: {reasons}", misfit.device));
     }
     if waiting.wait {
-        return settle::installed(screen, client, &deployment.name, waiting.timeout).await;
+        return settle::installed(screen, client, deployment, waiting.timeout).await;
     }
     let total = deployment.counts.total;
     if screen.json {
@@ -81,11 +83,19 @@ pub(crate) async fn finish(
                 let now = Timestamp::now();
                 screen.table(&device::assignments(&shown.assignments, device::By::Device, now))?;
             }
-            screen.words("Watch it with `margrave status --watch`.");
+            if deployment.strategy == StrategyBody::default() {
+                screen.words("Watch it with `margrave status --watch`.");
+            } else {
+                screen.words(format_args!(
+                    "It goes to its devices in steps; see them with `margrave rollout show {}`.",
+                    deployment.name
+                ));
+            }
         }
     }
     // Wanted by somebody, and not to be had anywhere: that is a no.
-    let nowhere = total == 0 && !deployment.misfits.iter().any(|misfit| misfit.temporary);
+    let in_steps = deployment.strategy != StrategyBody::default();
+    let nowhere = total == 0 && !in_steps && !deployment.misfits.iter().any(|misfit| misfit.temporary);
     Ok(if nowhere { Answer::No } else { Answer::Done })
 }
 

@@ -100,6 +100,13 @@ fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
         facts.push(("Profile", profile.clone()));
     }
     facts.push(("Failed update", going_back(&deployment.rollback)));
+    if deployment.strategy != Default::default() {
+        facts.push(("Strategy", render::printable(&deployment.strategy.words().join("; "))));
+    }
+    if let Some(rollout) = &deployment.rollout {
+        let reason = rollout.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        facts.push(("Rollout", render::printable(&format!("{}{reason}", rollout.state))));
+    }
     screen.facts(&facts)?;
     if !deployment.parameters.is_empty() {
         screen.heading("Answers")?;
@@ -134,7 +141,7 @@ fn going_back(rollback: &Rollback) -> String {
 }
 
 async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> Result {
-    let DeploymentUpdate { name, set, unset, version, devices, labels, failing, waiting } = update;
+    let DeploymentUpdate { name, set, unset, version, devices, labels, failing, steps, waiting } = update;
     let now = client.deployment(&name).await?;
     let version = version.unwrap_or_else(|| now.version.clone());
     let package = client.package(&now.package, Some(&version)).await?;
@@ -158,7 +165,9 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         Targets { devices, labels, ..Default::default() }
     };
     let rollback = failing.over(&now.rollback);
+    let strategy = steps.over(&now.strategy)?;
     let same = version == now.version && parameters == now.parameters && targets == now.targets;
+    let same = same && strategy.as_ref().is_none_or(|strategy| *strategy == now.strategy);
     if same && rollback.as_ref().is_none_or(|rollback| *rollback == now.rollback) {
         screen.words("That changes nothing; it is wanted like this already.");
         return deploy::finish(screen, client, &now, &waiting).await;
@@ -172,6 +181,7 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         overrides: now.overrides,
         force: now.force,
         rollback,
+        strategy,
         revision: Some(now.revision),
     };
     let deployment = client.put_deployment(&name, &want, Expected::Revision(now.revision)).await?;
@@ -336,6 +346,7 @@ mod tests {
             parameters: Default::default(),
             targets: Targets::default(),
             rollback: Rollback::default(),
+            strategy: Default::default(),
         };
         words.iter().enumerate().map(revision).collect()
     }

@@ -17,6 +17,7 @@ pub(crate) mod login;
 pub(crate) mod package;
 pub(crate) mod push;
 pub(crate) mod registry;
+pub(crate) mod rollout;
 pub(crate) mod schedule;
 pub(crate) mod serve;
 pub(crate) mod settle;

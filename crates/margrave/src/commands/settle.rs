@@ -20,9 +20,21 @@ enum Verdict {
     Installed,
     Failed,
     Nowhere,
+    /// Its rollout was stopped before its end.
+    Stopped,
+    /// The server went back to the revision before.
+    Reverted,
 }
 
-fn verdict(deployment: &Deployment) -> Verdict {
+fn verdict(deployment: &Deployment, revision: u64) -> Verdict {
+    if deployment.revision != revision && deployment.changed_by == "server" {
+        return Verdict::Reverted;
+    }
+    match deployment.rollout.as_ref().map(|rollout| rollout.state.as_str()) {
+        None | Some("done") => {}
+        Some("halted" | "aborted") => return Verdict::Stopped,
+        Some(_) => return Verdict::Moving,
+    }
     if deployment.misfits.iter().any(|misfit| misfit.temporary) {
         return Verdict::Moving;
     }
@@ -49,14 +61,19 @@ fn went_back(assignment: &Assignment) -> bool {
 }
 
 /// Follows a deployment until every device has it, or none is still trying, or the time is up.
-pub(crate) async fn installed(screen: &Screen, client: &Client, name: &str, timeout: Duration) -> Result {
+pub(crate) async fn installed(
+    screen: &Screen,
+    client: &Client,
+    written: &Deployment,
+    timeout: Duration,
+) -> Result {
     let begun = Instant::now();
     let mut steps = Steps::new(screen, begun);
     let mut news = News::new(client);
     loop {
-        let deployment = client.deployment(name).await?;
+        let deployment = client.deployment(&written.name).await?;
         steps.show(&deployment.assignments);
-        let verdict = verdict(&deployment);
+        let verdict = verdict(&deployment, written.revision);
         if verdict != Verdict::Moving || begun.elapsed() >= timeout {
             return conclude(screen, client, &deployment, verdict, begun).await;
         }
@@ -100,6 +117,24 @@ async fn conclude(
                     devices.len()
                 )),
             }
+        }
+        Verdict::Reverted => {
+            screen.words(format_args!(
+                "{} failed, and the server went back to the revision before; `margrave events` says why.",
+                deployment.name
+            ));
+            return Ok(Answer::No);
+        }
+        Verdict::Stopped => {
+            let rollout = deployment.rollout.as_ref();
+            let state = rollout.map_or("stopped", |rollout| rollout.state.as_str());
+            let reason =
+                rollout.and_then(|rollout| rollout.reason.as_deref()).unwrap_or("nobody further gets it");
+            screen.words(format_args!(
+                "The rollout of {} is {state}: {}",
+                deployment.name,
+                printable(reason)
+            ));
         }
         Verdict::Moving => {
             screen
@@ -233,6 +268,7 @@ impl<'a> News<'a> {
 mod tests {
     use super::*;
     use margrave_wire::operator::{ErrorDetail, Targets};
+    use margrave_wire::rollout::Rollout;
 
     /// States, whether they are of what is wanted now, and whether they have an error; `FAILED…` is tried again.
     fn deployment(states: &[(&str, bool, bool)]) -> Deployment {
@@ -260,6 +296,8 @@ mod tests {
             parameters: BTreeMap::new(),
             targets: Targets::default(),
             rollback: Default::default(),
+            strategy: Default::default(),
+            rollout: None,
             revision: 1,
             changed_at: String::new(),
             changed_by: String::new(),
@@ -267,6 +305,25 @@ mod tests {
             assignments: states.iter().map(assignment).collect(),
             counts: Default::default(),
             misfits: Vec::new(),
+        }
+    }
+
+    fn rollout(state: &str) -> Rollout {
+        Rollout {
+            deployment: "d".into(),
+            revision: 1,
+            state: state.to_owned(),
+            reason: None,
+            until: None,
+            batch: 1,
+            batches_total: 1,
+            counts: Default::default(),
+            batches: Vec::new(),
+            strategy: Default::default(),
+            before: None,
+            begun_at: String::new(),
+            changed_at: String::new(),
+            changed_by: String::new(),
         }
     }
 
@@ -289,7 +346,21 @@ mod tests {
             (&[("FAILED", false, true)], Verdict::Moving),
             (&[("INSTALLED", false, true)], Verdict::Failed),
         ] {
-            assert_eq!(verdict(&deployment(states)), wanted, "{states:?}");
+            assert_eq!(verdict(&deployment(states), 1), wanted, "{states:?}");
         }
+        // All that was released is there; the rollout is not.
+        for (state, wanted) in [
+            ("waiting", Verdict::Moving),
+            ("paused", Verdict::Moving),
+            ("halted", Verdict::Stopped),
+            ("done", Verdict::Installed),
+        ] {
+            let mut first = deployment(&[("INSTALLED", true, false)]);
+            first.rollout = Some(rollout(state));
+            assert_eq!(verdict(&first, 1), wanted, "{state}");
+        }
+        let mut back = deployment(&[("INSTALLED", true, false)]);
+        (back.revision, back.changed_by) = (2, "server".into());
+        assert_eq!(verdict(&back, 1), Verdict::Reverted);
     }
 }

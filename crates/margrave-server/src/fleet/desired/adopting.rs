@@ -373,8 +373,17 @@ fn read_deployment(file: &DeploymentFile, path: &str, read: &Read, reading: &mut
 
 /// A deployment's file as the wish that it is. What it does not say is as usual, and not as it was before.
 pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
-    let DeploymentSpec { package, version, profile, parameters, overrides, targets, rollback, force } =
-        spec.clone();
+    let DeploymentSpec {
+        package,
+        version,
+        profile,
+        parameters,
+        overrides,
+        targets,
+        rollback,
+        strategy,
+        force,
+    } = spec.clone();
     operator::PutDeployment {
         package,
         version: Some(version),
@@ -384,6 +393,7 @@ pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
         targets,
         force,
         rollback: Some(rollback.unwrap_or_default()),
+        strategy: Some(strategy.unwrap_or_default()),
         revision: None,
     }
 }

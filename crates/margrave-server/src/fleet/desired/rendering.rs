@@ -12,6 +12,7 @@ use margrave_wire::resource::{
     DeploymentFile, DeploymentSpec, DeviceFile, DeviceSpec, FleetFile, FleetSpec, LabelSchedule, PackageFile,
     Resource,
 };
+use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
 
 use super::super::view::{shown_answers, shown_rollback};
@@ -40,6 +41,7 @@ pub(in crate::fleet) fn deployment(deployment: &Deployment) -> Resource {
         overrides: overrides.collect(),
         targets: targets(&deployment.targets),
         rollback: (deployment.rollback != Rollback::default()).then(|| shown_rollback(deployment.rollback)),
+        strategy: (!deployment.strategy.is_all_at_once()).then(|| StrategyBody::from(&deployment.strategy)),
         force: deployment.forced.clone(),
     };
     let id = deployment.id.to_string();

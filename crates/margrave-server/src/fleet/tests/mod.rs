@@ -9,6 +9,7 @@ mod identity;
 mod moving;
 mod reverting;
 mod rollback;
+mod rollout;
 mod schedule;
 mod seeing;
 mod signed;
@@ -360,6 +361,7 @@ pub(super) fn on(devices: &[&str]) -> operator::PutDeployment {
             ..Default::default()
         },
         rollback: None,
+        strategy: None,
         revision: None,
         ..Default::default()
     }

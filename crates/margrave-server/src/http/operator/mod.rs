@@ -15,6 +15,7 @@ mod git;
 mod package;
 mod read;
 mod registry;
+mod rollout;
 mod schedule;
 mod signed;
 
@@ -103,6 +104,10 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(deployment::revisions))
         .routes(routes!(deployment::revert))
         .routes(routes!(deployment::transitions))
+        .routes(routes!(rollout::show))
+        .routes(routes!(rollout::pause))
+        .routes(routes!(rollout::resume))
+        .routes(routes!(rollout::abort))
         .routes(routes!(schedule::list))
         .routes(routes!(schedule::show, schedule::put, schedule::remove))
         .routes(routes!(event::events))

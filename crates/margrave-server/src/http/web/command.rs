@@ -3,6 +3,7 @@
 use askama::Template;
 use askama::filters::HtmlSafe;
 use margrave_wire::operator;
+use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
 
 #[derive(Template)]
@@ -49,8 +50,40 @@ impl Command {
                 value => option("--set", format!("{name}={}", plain(value))),
             }
         }
+        steps(&deployment.strategy).into_iter().for_each(|(flag, value)| option(flag, value));
         Command { text }
     }
+}
+
+/// The options that say in which steps it goes.
+fn steps(strategy: &StrategyBody) -> Vec<(&'static str, String)> {
+    let StrategyBody {
+        canary,
+        batches,
+        order,
+        soak_seconds,
+        max_unavailable_per_site,
+        threshold,
+        on_failure,
+        failures,
+    } = strategy;
+    let seconds = |seconds: &u64| format!("{seconds}s");
+    let mut options = Vec::new();
+    if let Some(canary) = canary {
+        options.push(("--canary", canary.size.clone()));
+        let labels = canary.labels.iter().map(|(key, value)| ("--canary-label", format!("{key}={value}")));
+        options.extend(labels);
+        options.extend(canary.soak_seconds.as_ref().map(|soak| ("--canary-soak", seconds(soak))));
+    }
+    options.extend(batches.iter().map(|size| ("--batch", size.clone())));
+    options.extend(order.iter().map(|label| ("--order", label.clone())));
+    options.extend(soak_seconds.as_ref().map(|soak| ("--soak", seconds(soak))));
+    let most = max_unavailable_per_site.as_ref();
+    options.extend(most.map(|most| ("--max-unavailable-per-site", most.clone())));
+    options.extend(threshold.as_ref().map(|part| ("--threshold", part.clone())));
+    options.extend(on_failure.as_ref().map(|what| ("--on-failure", what.clone())));
+    options.extend(failures.map(|count| ("--failures", count.to_string())));
+    options
 }
 
 /// A value as a person would type it.
@@ -81,6 +114,21 @@ mod tests {
         let command =
             Command::new(["margrave", "deploy", "x", "--set", "greeting=it's; rm -rf /", "--set", "empty="]);
         assert_eq!(command.text, r"margrave deploy x --set 'greeting=it'\''s; rm -rf /' --set empty=");
+    }
+
+    #[test]
+    fn a_command_says_in_which_steps() {
+        let strategy = serde_json::json!({
+            "canary": { "size": "2", "labels": { "ring": "a b" }, "soakSeconds": 5 }, "batches": ["10%", "1"], "soakSeconds": 60,
+            "onFailure": "revert",
+        });
+        let options = steps(&serde_json::from_value(strategy).unwrap());
+        let words: Vec<String> = options.into_iter().map(|(flag, value)| format!("{flag} {value}")).collect();
+        assert_eq!(
+            words.join(" "),
+            "--canary 2 --canary-label ring=a b --canary-soak 5s --batch 10% --batch 1 --soak 60s --on-failure revert"
+        );
+        assert!(steps(&StrategyBody::default()).is_empty());
     }
 
     #[test]

@@ -188,6 +188,7 @@ impl Draft {
                 ..Default::default()
             },
             rollback: None,
+            strategy: None,
             // A new one must not change another of the same name; what is not there is at revision 0.
             revision: Some(self.revision.unwrap_or(0)),
             ..Default::default()

@@ -17,6 +17,7 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::revision::RevisionLine;
+use super::rollout::RolloutCard;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use crate::fleet::Error;
@@ -128,6 +129,8 @@ struct DeploymentPage {
     path: String,
     package_path: String,
     tally: Tally,
+    /// How far the newest revision came, where it goes in steps.
+    rollout: Option<RolloutCard>,
     changed: Stamp,
     by: String,
     rows: Vec<AssignmentRow>,
@@ -178,9 +181,11 @@ pub(super) async fn show(
         false => urgency(&assignment.state),
     };
     assignments.sort_by_key(|assignment| (urgent(assignment), assignment.device.clone()));
+    let path = link::deployment(&deployment.name);
     render(&DeploymentPage {
+        rollout: deployment.rollout.as_ref().map(|rollout| RolloutCard::of(rollout, &path, &frame.csrf)),
         frame,
-        path: link::deployment(&deployment.name),
+        path,
         package_path: link::package(&deployment.package, &deployment.version),
         tally: Tally::of(&deployment.counts),
         changed: Stamp::ago(&deployment.changed_at),

@@ -25,6 +25,7 @@ mod live;
 mod package;
 mod question;
 mod revision;
+mod rollout;
 mod session;
 mod stamp;
 mod why;
@@ -102,6 +103,7 @@ pub fn router(app: App) -> Router {
         .route("/deployments/{deployment}/edit", get(deploy::edit).post(deploy::change))
         .route("/deployments/{deployment}/remove", get(deployment::remove_ask).post(deployment::remove))
         .route("/deployments/{deployment}/revert", post(revision::revert))
+        .route("/deployments/{deployment}/rollout/{verb}", post(rollout::hold))
         .route("/why", get(why::page))
         .route("/audit", get(audit::page))
         .route("/access", get(access::page).post(access::create))

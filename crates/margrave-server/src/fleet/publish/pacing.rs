@@ -1,0 +1,189 @@
+//! Holding back: which devices of a decision get it now, and which when their turn has come.
+//!
+//! A part of publishing: what is held back here is released later through the same path (`fleet/rollout`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
+use margrave_core::rollout::{Hold, Member, Progress, Reached, decide};
+use margrave_store::{
+    Candidate, ClientPicture, DeviceRecord, MemberRecord, MisfitRecord, RolloutChange, RolloutState,
+};
+
+use super::{Changes, Pictures, Touched, Unplaced, Wish, needs};
+use crate::fleet::{Error, Fleet};
+
+/// What releasing some devices means.
+pub(in crate::fleet) struct Released {
+    pub(in crate::fleet) touched: Vec<Touched>,
+    /// Those who get it.
+    pub(in crate::fleet) devices: Vec<DeviceRef>,
+    /// Those for whom it turned out not to be; what they have they keep.
+    pub(in crate::fleet) misfits: Vec<MisfitRecord>,
+}
+
+/// The rollouts that are not done, as far as some devices are concerned.
+#[derive(Default)]
+pub(super) struct Pacing {
+    /// With their revisions.
+    open: BTreeMap<DeploymentId, u64>,
+    /// Whether each device was released.
+    members: BTreeMap<(DeploymentId, DeviceRef), bool>,
+    joining: BTreeMap<DeploymentId, Vec<DeviceRef>>,
+}
+
+impl Pacing {
+    /// Whether a device that a deployment has come to reach waits for its turn; it is put at the end if it is new. What
+    /// its manifest lists already is not taken away to wait.
+    pub(super) fn holds(
+        &mut self,
+        deployment: DeploymentId,
+        id: AssignmentId,
+        device: &DeviceRef,
+        picture: Option<&ClientPicture>,
+    ) -> bool {
+        let is_listed =
+            |picture: &ClientPicture| picture.manifest.entries().iter().any(|entry| entry.id == id);
+        if !self.open.contains_key(&deployment) || picture.is_some_and(is_listed) {
+            return false;
+        }
+        if let Some(released) = self.members.get(&(deployment, device.clone())) {
+            return !released;
+        }
+        self.joining.entry(deployment).or_default().push(device.clone());
+        true
+    }
+
+    pub(super) fn changes(self) -> Vec<RolloutChange> {
+        let revision = |deployment| self.open.get(deployment).copied().unwrap_or_default();
+        let joined = self.joining.iter().map(|(deployment, devices)| RolloutChange::Join {
+            deployment: *deployment,
+            revision: revision(deployment),
+            devices: devices.clone(),
+        });
+        joined.collect()
+    }
+}
+
+impl Fleet {
+    pub(super) async fn pacing(&self, devices: &[DeviceRecord]) -> Result<Pacing, Error> {
+        let mut pacing = Pacing::default();
+        let open = self.store.rollouts_open().await?;
+        pacing.open.extend(open.into_iter().map(|rollout| (rollout.deployment, rollout.revision)));
+        if pacing.open.is_empty() {
+            return Ok(pacing);
+        }
+        for record in devices {
+            for (deployment, released) in self.store.rollouts_of(&record.device).await? {
+                pacing.members.insert((deployment, record.device.clone()), released);
+            }
+        }
+        Ok(pacing)
+    }
+
+    /// Begins the rollout of a revision: leaves in `changes` those who get it first, and takes out the others. Those
+    /// that are to lose the deployment do so at once.
+    pub(super) async fn begin_rollout(
+        &self,
+        wish: &Wish,
+        changes: &mut BTreeMap<ClientId, Changes>,
+    ) -> Result<Vec<RolloutChange>, Error> {
+        let deployment = &wish.deployment;
+        let strategy = &deployment.strategy;
+        if strategy.is_all_at_once() {
+            return Ok(Vec::new());
+        }
+        let superseded = self.store.rollout(deployment.id).await?;
+        let unfinished = superseded.filter(|rollout| rollout.state != RolloutState::Done);
+        // What never came to its end is nothing to go back to.
+        let before = match &unfinished {
+            Some(rollout) => rollout.before,
+            None => deployment.revision.checked_sub(1),
+        };
+        let before = match before {
+            Some(before) => {
+                self.store.revision(&deployment.name, before).await?.filter(|found| !found.removed)
+            }
+            None => None,
+        };
+        // The way back from what did not go well is not made in steps.
+        if let (Some(_), Some(before)) = (&unfinished, &before) {
+            let mut same = before.deployment.clone();
+            same.revision = deployment.revision;
+            if same == *deployment {
+                return Ok(Vec::new());
+            }
+        }
+        let devices: Vec<DeviceRef> = changes
+            .values()
+            .flat_map(|changes| changes.wanted.iter().map(|placed| placed.wanted.device.clone()))
+            .collect();
+        let mut ordered = self.store.devices_named(devices).await?;
+        ordered.sort_by_cached_key(|device| (strategy.rank(&device.labels), device.device.clone()));
+        let places = (0..).zip(&ordered);
+        let records = places.map(|(place, device)| MemberRecord {
+            device: device.device.clone(),
+            place,
+            released_at: None,
+            forgiven: false,
+        });
+        let records: Vec<MemberRecord> = records.collect();
+        let members: Vec<Member> =
+            self.members_now(deployment, &BTreeSet::new(), records, ordered.clone()).await?;
+        let progress = Progress {
+            size: u32::try_from(members.len()).unwrap_or(u32::MAX),
+            members,
+            reached: Reached::default(),
+            hold: Hold::None,
+            revertible: before.is_some(),
+        };
+        if progress.members.is_empty() {
+            return Ok(Vec::new());
+        }
+        let decision = decide(strategy, &progress, self.now());
+        let released: BTreeSet<&DeviceRef> = decision.release.iter().collect();
+        for changes in changes.values_mut() {
+            changes.wanted.retain(|placed| released.contains(&placed.wanted.device));
+        }
+        let members = ordered.iter().map(|device| (device.device.clone(), released.contains(&device.device)));
+        Ok(vec![RolloutChange::Begin {
+            deployment: deployment.id,
+            revision: deployment.revision,
+            before: before.map(|before| before.deployment.revision),
+            reached: decision.reached,
+            members: members.collect(),
+        }])
+    }
+
+    /// What it means that these devices get what a deployment wants now.
+    pub(in crate::fleet) async fn decide_release(
+        &self,
+        wish: &Wish,
+        devices: Vec<Candidate>,
+    ) -> Result<Released, Error> {
+        let clients = devices.iter().map(|device| device.device.client.clone()).collect();
+        let pictures: Pictures = self.pictures(clients).await?;
+        let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
+        let (mut released, mut misfits) = (Vec::new(), Vec::new());
+        for device in devices {
+            let held = pictures.held(&device.device, device.assignment_id(wish.deployment.id));
+            let profile = held.map(|held| held.profile.clone());
+            match wish.place(&device, profile.as_ref(), &self.options.registry_address) {
+                Ok(placed) => {
+                    if needs(held, &placed) {
+                        changes.entry(device.device.client.clone()).or_default().wanted.push(placed);
+                    }
+                    released.push(device.device);
+                }
+                Err(unplaced) => misfits.push(MisfitRecord {
+                    deployment: wish.deployment.id,
+                    device: device.device,
+                    temporary: Unplaced::is_temporary(&unplaced),
+                    reasons: unplaced.reasons(),
+                }),
+            }
+        }
+        let touched = self.consider(pictures, changes).await?;
+        Ok(Released { touched, devices: released, misfits })
+    }
+}

@@ -1,0 +1,248 @@
+//! Rollouts: a new revision goes to its devices in steps.
+//!
+//! What moves next is decided in `margrave_core::rollout`; this looks at the devices for it and does what it says, through
+//! the same path as everything else that is published. Begun in the transaction of the change itself, moved in those that
+//! publish: a server that is killed at any moment looks again and goes on. `step.rs` is what happens by itself,
+//! `shown.rs` what operators see; here is what both look at, and what a person can do.
+
+mod shown;
+mod step;
+
+use std::collections::{BTreeSet, HashMap};
+
+use margrave_core::deployment::Deployment;
+use margrave_core::id::{DeploymentName, DeviceRef};
+use margrave_core::lifecycle::State;
+use margrave_core::rollout::{Hold, Member, Now, Progress, Strategy};
+use margrave_core::violation::Violation;
+use margrave_store::{
+    AssignmentRecord, Condition, DeploymentRecord, DeviceRecord, MemberRecord, NewEvent, RolloutRecord,
+    RolloutState, RolloutUpdate, Scope, Standing, Verdict,
+};
+use margrave_wire::rollout::{Rollout, StrategyBody};
+use tokio::sync::Notify;
+
+use super::{Actor, Error, Fleet};
+
+/// Wakes whoever takes rollouts forward.
+#[derive(Default)]
+pub(super) struct Rollouts {
+    news: Notify,
+}
+
+/// What a person does to a rollout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RolloutVerb {
+    /// Nobody further until it is resumed.
+    Pause,
+    /// Goes on, also after it was halted: those that failed until now are not counted any more.
+    Resume,
+    /// Nobody further; what is released stays.
+    Abort,
+}
+
+impl RolloutVerb {
+    fn as_str(self) -> &'static str {
+        match self {
+            RolloutVerb::Pause => "pause",
+            RolloutVerb::Resume => "resume",
+            RolloutVerb::Abort => "abort",
+        }
+    }
+
+    fn from(self) -> &'static [RolloutState] {
+        match self {
+            RolloutVerb::Pause => &[RolloutState::Running],
+            RolloutVerb::Resume => &[RolloutState::Paused, RolloutState::Halted],
+            RolloutVerb::Abort => &[RolloutState::Running, RolloutState::Paused, RolloutState::Halted],
+        }
+    }
+
+    fn to(self) -> RolloutState {
+        match self {
+            RolloutVerb::Pause => RolloutState::Paused,
+            RolloutVerb::Resume => RolloutState::Running,
+            RolloutVerb::Abort => RolloutState::Aborted,
+        }
+    }
+
+    /// The kind of the event, and what it tells.
+    fn done(self) -> (&'static str, &'static str) {
+        match self {
+            RolloutVerb::Pause => ("rollout.paused", "paused"),
+            RolloutVerb::Resume => ("rollout.resumed", "resumed"),
+            RolloutVerb::Abort => ("rollout.aborted", "aborted"),
+        }
+    }
+}
+
+/// The strategy that is wished for; the one before where nothing is said.
+pub(super) fn read_strategy(
+    want: Option<&StrategyBody>,
+    before: Option<&Strategy>,
+    broken: &mut Vec<Violation>,
+) -> Strategy {
+    let Some(want) = want else { return before.cloned().unwrap_or_default() };
+    want.read().unwrap_or_else(|violations| {
+        broken.extend(violations);
+        Strategy::default()
+    })
+}
+
+impl Fleet {
+    /// Something happened that a rollout may wait for.
+    pub(super) fn rollouts_may_move(&self) {
+        self.rollouts.news.notify_one();
+    }
+
+    /// Ends when something happened that a rollout may wait for.
+    pub async fn rollouts_nudged(&self) {
+        self.rollouts.news.notified().await;
+    }
+
+    /// Pauses, resumes or aborts; doing it twice is as good as once.
+    pub async fn hold_rollout(
+        &self,
+        actor: &Actor,
+        name: &DeploymentName,
+        verb: RolloutVerb,
+    ) -> Result<Rollout, Error> {
+        let deciding = self.deciding.write().await;
+        let (deployment, record) = self.paced(name).await?;
+        let record = record.ok_or_else(|| {
+            Error::conflict(format!(
+                "{name} went to all its devices at once; there is nothing to {}",
+                verb.as_str()
+            ))
+        })?;
+        if record.state != verb.to() {
+            if !verb.from().contains(&record.state) {
+                return Err(Error::conflict(format!(
+                    "the rollout of {name} is {}; there is nothing to {}",
+                    record.state.as_str(),
+                    verb.as_str()
+                )));
+            }
+            let forgiven = match verb {
+                RolloutVerb::Resume => self.failed_now(&record, &deployment).await?,
+                RolloutVerb::Pause | RolloutVerb::Abort => Vec::new(),
+            };
+            let at = self.now();
+            let (kind, done) = verb.done();
+            let text = format!("the rollout of {name}, revision {}, was {done}", record.revision);
+            let update = RolloutUpdate {
+                deployment: record.deployment,
+                revision: record.revision,
+                from: verb.from().to_vec(),
+                to: verb.to(),
+                why: None,
+                reached: record.reached,
+                forgiven,
+                at,
+                by: Some(actor.name.clone()),
+                event: Some(NewEvent::new(at, kind, &actor.name, text).deployment(name)),
+            };
+            if !self.store.update_rollout(update).await? {
+                return Err(Error::conflict("others change the same rollout at this moment; try again"));
+            }
+        }
+        drop(deciding);
+        self.rollouts_may_move();
+        self.rollout(name).await
+    }
+
+    /// The deployment that is wanted under a name, and its rollout if it goes in steps.
+    async fn paced(&self, name: &DeploymentName) -> Result<(DeploymentRecord, Option<RolloutRecord>), Error> {
+        let deployment = self.store.deployment(name).await?.filter(|found| !found.removed);
+        let deployment = deployment.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+        let record = self.store.rollout(deployment.deployment.id).await?;
+        Ok((deployment, record))
+    }
+
+    async fn failed_now(
+        &self,
+        record: &RolloutRecord,
+        deployment: &DeploymentRecord,
+    ) -> Result<Vec<DeviceRef>, Error> {
+        let members = self.progress(record, deployment).await?.members.into_iter();
+        let failed = members.filter(|member| matches!(member.now, Now::Failed | Now::GoneBack));
+        Ok(failed.map(|member| member.device).collect())
+    }
+
+    /// A rollout as it stands.
+    async fn progress(
+        &self,
+        record: &RolloutRecord,
+        deployment: &DeploymentRecord,
+    ) -> Result<Progress, Error> {
+        let members = self.store.rollout_members(record.deployment).await?;
+        let devices = members.iter().map(|member| member.device.clone()).collect();
+        let devices = self.store.devices_named(devices).await?;
+        let never = deployment.misfits.iter().filter(|misfit| !misfit.temporary);
+        let never = never.map(|misfit| misfit.device.clone()).collect();
+        Ok(Progress {
+            size: record.size,
+            members: self.members_now(&deployment.deployment, &never, members, devices).await?,
+            reached: record.reached,
+            hold: match record.state {
+                RolloutState::Running | RolloutState::Reverting | RolloutState::Done => Hold::None,
+                RolloutState::Paused => Hold::Paused,
+                RolloutState::Halted => Hold::Halted(record.why.clone().unwrap_or_default()),
+                RolloutState::Aborted => Hold::Aborted,
+            },
+            revertible: record.before.is_some(),
+        })
+    }
+
+    /// What the devices of a rollout are at the moment; those that it is not meant for any more are left out.
+    pub(super) async fn members_now(
+        &self,
+        deployment: &Deployment,
+        never: &BTreeSet<DeviceRef>,
+        members: Vec<MemberRecord>,
+        devices: Vec<DeviceRecord>,
+    ) -> Result<Vec<Member>, Error> {
+        let assignments = self.store.assignments(Scope::Deployment(deployment.id)).await?;
+        let assignments: HashMap<DeviceRef, AssignmentRecord> = assignments
+            .into_iter()
+            .filter(|assignment| assignment.wanted)
+            .map(|assignment| (assignment.device.clone(), assignment))
+            .collect();
+        let mut devices: HashMap<DeviceRef, DeviceRecord> =
+            devices.into_iter().map(|device| (device.device.clone(), self.fresh(device))).collect();
+        let member = |record: MemberRecord| {
+            let MemberRecord { device, place, released_at, forgiven } = record;
+            let known = devices.remove(&device)?;
+            if known.standing == Standing::Retired || !deployment.targets.matches(&device, &known.labels) {
+                return None;
+            }
+            let released = released_at.is_some();
+            let now = match never.contains(&device) {
+                true => Now::Never,
+                false => self.now_of(&known, assignments.get(&device), released),
+            };
+            let site = known.labels.get("site").cloned().unwrap_or_default();
+            Some(Member { device, place, site, released, forgiven, now })
+        };
+        Ok(members.into_iter().filter_map(member).collect())
+    }
+
+    fn now_of(&self, device: &DeviceRecord, assignment: Option<&AssignmentRecord>, released: bool) -> Now {
+        let silent =
+            device.condition(self.silent_before()) == Condition::Silent || device.capabilities.is_none();
+        let outlook = assignment.map(AssignmentRecord::outlook);
+        let down = outlook
+            .is_some_and(|outlook| outlook.verdict == Verdict::Failed && outlook.state == State::Failed);
+        if !released {
+            return if silent { Now::Silent } else { Now::Waits { down } };
+        }
+        match outlook.map(|outlook| outlook.verdict) {
+            // What it said it said, whether it is heard of or not.
+            Some(Verdict::Converged) => Now::Done,
+            Some(Verdict::Failed) if down => Now::Failed,
+            Some(Verdict::Failed) => Now::GoneBack,
+            Some(Verdict::Pending) | None if silent => Now::Silent,
+            Some(Verdict::Pending) | None => Now::UnderWay,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What happens to rollouts by themselves: the next devices, a halt, the way back, the end.
+
+use margrave_core::id::{DeploymentId, DeviceRef};
+use margrave_core::rollout::{Decision, Standing, decide};
+use margrave_store::{
+    Candidate, DeploymentRecord, NewEvent, Publication, RolloutChange, RolloutRecord, RolloutState,
+    RolloutUpdate,
+};
+
+use crate::fleet::intent::Change;
+use crate::fleet::publish::{ATTEMPTS_MAX, Unpublished, Wish};
+use crate::fleet::{Actor, Error, Fleet};
+
+/// What is to follow once nobody else decides anything.
+enum Then {
+    Nothing,
+    GoBack(RolloutRecord),
+}
+
+impl Fleet {
+    /// Takes every rollout as far as it may go. Safe to call at any time, twice, or not at all for a while.
+    pub async fn advance_rollouts(&self) -> Result<(), Error> {
+        let mut failed = None;
+        for rollout in self.store.rollouts_open().await? {
+            if !matches!(rollout.state, RolloutState::Running | RolloutState::Reverting) {
+                continue;
+            }
+            // One that cannot be moved must not stop the others.
+            if let Err(error) = self.advance(rollout.deployment).await {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn advance(&self, deployment: DeploymentId) -> Result<(), Error> {
+        match self.advance_alone(deployment).await? {
+            Then::Nothing => Ok(()),
+            Then::GoBack(rollout) => self.go_back(&rollout).await,
+        }
+    }
+
+    async fn advance_alone(&self, deployment: DeploymentId) -> Result<Then, Error> {
+        let _deciding = self.deciding.write().await;
+        for attempt in 1.. {
+            let Some(rollout) = self.store.rollout(deployment).await? else { return Ok(Then::Nothing) };
+            match rollout.state {
+                RolloutState::Running => {}
+                RolloutState::Reverting => return Ok(Then::GoBack(rollout)),
+                _ => return Ok(Then::Nothing),
+            }
+            let held = self.store.deployment(&rollout.name).await?.filter(|held| !held.removed);
+            let Some(held) = held.filter(|held| held.deployment.revision == rollout.revision) else {
+                return Ok(Then::Nothing);
+            };
+            let progress = self.progress(&rollout, &held).await?;
+            let decision = decide(&held.deployment.strategy, &progress, self.now());
+            let name = &rollout.name;
+            let about = format!("the rollout of {name}, revision {}", rollout.revision);
+            let (to, why, kind, text) = match &decision.standing {
+                Standing::Done => (RolloutState::Done, None, "rollout.done", format!("{about}, is done")),
+                Standing::Halted(why) => {
+                    (RolloutState::Halted, Some(why), "rollout.halted", format!("{about}, was halted: {why}"))
+                }
+                Standing::Reverting(why) => (
+                    RolloutState::Reverting,
+                    Some(why),
+                    "rollout.reverting",
+                    format!("{about}, goes back: {why}"),
+                ),
+                _ if decision.release.is_empty() => {
+                    if decision.reached != rollout.reached {
+                        self.store.update_rollout(update(&rollout, &decision, RolloutState::Running)).await?;
+                    }
+                    return Ok(Then::Nothing);
+                }
+                _ => match self.release(&rollout, &held, &decision).await {
+                    Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => continue,
+                    Err(unpublished) => return Err(unpublished.into()),
+                    Ok(()) => return Ok(Then::Nothing),
+                },
+            };
+            let at = self.now();
+            let changed = RolloutUpdate {
+                why: why.cloned(),
+                at,
+                by: Some("server".to_owned()),
+                event: Some(NewEvent::new(at, kind, "server", text).deployment(name)),
+                ..update(&rollout, &decision, to)
+            };
+            self.store.update_rollout(changed).await?;
+            if to != RolloutState::Reverting {
+                return Ok(Then::Nothing);
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Gives the devices of a decision what the deployment wants now.
+    async fn release(
+        &self,
+        rollout: &RolloutRecord,
+        held: &DeploymentRecord,
+        decision: &Decision,
+    ) -> Result<(), Unpublished> {
+        let deployment = &held.deployment;
+        let entry =
+            self.entry(&deployment.package, &deployment.version).await.map_err(Unpublished::Failed)?;
+        let entry = entry.ok_or_else(|| {
+            let what = format!("package {} {}", deployment.package, deployment.version);
+            Unpublished::Failed(Error::not_found(what))
+        })?;
+        let wish = Wish { deployment: deployment.clone(), entry, previous: None };
+        let devices = self.candidates(decision.release.clone()).await.map_err(Unpublished::Failed)?;
+        let released = self.decide_release(&wish, devices).await.map_err(Unpublished::Failed)?;
+        let at = self.now();
+        let text = format!(
+            "{}, revision {}, batch {}: released for {}",
+            rollout.name,
+            rollout.revision,
+            decision.reached.batch + 1,
+            match released.devices.as_slice() {
+                [one] => self.live.spoken(one),
+                several => format!("{} devices", several.len()),
+            }
+        );
+        let event = NewEvent::new(at, "rollout.released", "server", text).deployment(&rollout.name);
+        let publication = Publication {
+            at,
+            misfits: released.misfits,
+            events: if released.devices.is_empty() { Vec::new() } else { vec![event] },
+            rollouts: vec![RolloutChange::Release {
+                deployment: rollout.deployment,
+                revision: rollout.revision,
+                reached: decision.reached,
+                devices: released.devices,
+            }],
+            ..Default::default()
+        };
+        self.publish(publication, released.touched).await
+    }
+
+    async fn candidates(&self, devices: Vec<DeviceRef>) -> Result<Vec<Candidate>, Error> {
+        Ok(self.store.devices_named(devices).await?.iter().map(Candidate::from).collect())
+    }
+
+    /// Wants again what was wanted before. Whoever got the new revision goes back at once.
+    async fn go_back(&self, rollout: &RolloutRecord) -> Result<(), Error> {
+        let server = Actor { name: "server".into() };
+        let Some(to) = rollout.before else { return Ok(()) };
+        let change =
+            Change::RevertDeployment { name: rollout.name.clone(), to, seen: Some(rollout.revision) };
+        let error = match self.change(&server, change).await {
+            Ok(()) => return Ok(()),
+            // Tried again with the next look.
+            Err(error @ (Error::Storage(_) | Error::Overloaded)) => return Err(error),
+            Err(error) => error,
+        };
+        let why = format!(
+            "{}; it could not go back to revision {to}: {error}",
+            rollout.why.as_deref().unwrap_or("it failed")
+        );
+        let at = self.now();
+        let text =
+            format!("the rollout of {}, revision {}, was halted: {why}", rollout.name, rollout.revision);
+        let update = RolloutUpdate {
+            deployment: rollout.deployment,
+            revision: rollout.revision,
+            from: vec![RolloutState::Reverting],
+            to: RolloutState::Halted,
+            why: Some(why),
+            reached: rollout.reached,
+            forgiven: Vec::new(),
+            at,
+            by: Some(server.name.clone()),
+            event: Some(NewEvent::new(at, "rollout.halted", "server", text).deployment(&rollout.name)),
+        };
+        // Somebody changed the deployment meanwhile: then there is nothing left to halt.
+        self.store.update_rollout(update).await.map(drop)?;
+        Ok(())
+    }
+}
+
+/// A running rollout, moved without anybody's doing.
+fn update(rollout: &RolloutRecord, decision: &Decision, to: RolloutState) -> RolloutUpdate {
+    RolloutUpdate {
+        deployment: rollout.deployment,
+        revision: rollout.revision,
+        from: vec![RolloutState::Running],
+        to,
+        why: None,
+        reached: decision.reached,
+        forgiven: Vec::new(),
+        at: rollout.changed_at,
+        by: None,
+        event: None,
+    }
+}

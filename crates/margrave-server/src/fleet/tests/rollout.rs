@@ -1,0 +1,407 @@
+//! Rollouts: a revision in steps, on a real store, with a clock that tests turn.
+
+use margrave_store::{RolloutState, RolloutUpdate};
+use margrave_wire::rollout::{Rollout, RolloutCounts};
+
+use super::*;
+
+/// Hello with this greeting on all devices of the plant, in the steps of `strategy`.
+fn greeting(text: &str, strategy: Option<serde_json::Value>) -> operator::PutDeployment {
+    let mut want = labelled("plant", "a");
+    want.parameters.insert("greeting".into(), json!(text));
+    want.strategy = strategy.map(|strategy| serde_json::from_value(strategy).unwrap());
+    want
+}
+
+impl World {
+    /// So many devices that run `hi`; those with even numbers are in the north.
+    async fn plant(devices: usize) -> World {
+        let world = World::new().await;
+        for number in 0..devices {
+            let site = if number % 2 == 0 { "nord" } else { "sued" };
+            world.device(&format!("d{number}"), &[("plant", "a"), ("site", site)]).await;
+        }
+        world.put("web", greeting("hi", None)).await.unwrap();
+        for number in 0..devices {
+            world.report("web", &format!("d{number}"), State::Installed).await;
+        }
+        world
+    }
+
+    async fn greets(&self, on: &str) -> Option<String> {
+        let workloads = self.workloads(on).await;
+        let workload = workloads.first()?;
+        let values = workload.values_for(&workload.components[0].name);
+        values.filter(|(pointer, _)| *pointer == "GREETING").map(|(_, value)| value.to_string()).next()
+    }
+
+    /// What each of the plant's devices is given: `d0=hi d1=yo d2=-`.
+    async fn given(&self, devices: usize) -> String {
+        let mut given = Vec::new();
+        for number in 0..devices {
+            let greets = self.greets(&format!("d{number}")).await;
+            given.push(greets.unwrap_or_else(|| "-".into()));
+        }
+        given.join(" ")
+    }
+
+    async fn rollout(&self) -> Rollout {
+        self.fleet.rollout(&name("web")).await.unwrap()
+    }
+
+    async fn hold(&self, verb: RolloutVerb) -> Result<Rollout, Error> {
+        self.fleet.hold_rollout(&ann(), &name("web"), verb).await
+    }
+
+    async fn advance(&self) {
+        self.fleet.advance_rollouts().await.unwrap();
+    }
+
+    /// All devices are in contact.
+    fn all_touched(&self, devices: usize) {
+        (0..devices).for_each(|number| self.fleet.touched(&client(&format!("d{number}"))));
+    }
+
+    async fn rollout_kinds(&self) -> Vec<String> {
+        let events = self.fleet.store.events_after(0, 1000).await.unwrap();
+        events.into_iter().map(|event| event.kind).filter(|kind| kind.starts_with("rollout")).collect()
+    }
+}
+
+fn counts(counts: &RolloutCounts) -> String {
+    let RolloutCounts { total, done, under_way, waiting, not_yet, never, failed } = counts;
+    format!(
+        "{total}: {done} done {under_way} under way {waiting} waiting {not_yet} not yet {never} never {failed} failed"
+    )
+}
+
+#[tokio::test]
+async fn a_revision_goes_from_batch_to_batch_as_devices_report() {
+    let world = World::plant(5).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["2"] })))).await.unwrap();
+    assert_eq!(world.given(5).await, "yo yo hi hi hi");
+    let rollout = world.rollout().await;
+    assert_eq!((rollout.state.as_str(), rollout.revision, rollout.before), ("running", 2, Some(1)));
+    assert_eq!(counts(&rollout.counts), "5: 0 done 2 under way 3 waiting 0 not yet 0 never 0 failed");
+    assert_eq!((rollout.batch, rollout.batches_total), (1, 3));
+
+    world.advance().await;
+    world.report("web", "d0", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.given(5).await, "yo yo hi hi hi", "one of the batch is not there yet");
+    world.report("web", "d1", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.given(5).await, "yo yo yo yo hi");
+    let versions = [0, 4].map(|number| world.version(&format!("d{number}")));
+    world.advance().await;
+    assert_eq!(
+        [0, 4].map(|number| world.version(&format!("d{number}"))),
+        versions,
+        "looking changes nothing"
+    );
+    for device in ["d2", "d3"] {
+        world.report("web", device, State::Installed).await;
+    }
+    world.advance().await;
+    assert_eq!(world.given(5).await, "yo yo yo yo yo");
+    assert_eq!(world.rollout().await.state, "running");
+    world.report("web", "d4", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.rollout().await.state, "done");
+    assert_eq!(world.rollout_kinds().await, ["rollout.released", "rollout.released", "rollout.done"]);
+    // What comes after the end gets it at once.
+    world.device("late", &[("plant", "a")]).await;
+    assert_eq!(world.greets("late").await.as_deref(), Some("yo"));
+}
+
+#[tokio::test]
+async fn canaries_are_watched_for_as_long_as_was_said() {
+    let world = World::plant(4).await;
+    let strategy = json!({ "canary": { "size": "1", "labels": { "site": "sued" }, "soakSeconds": 60 } });
+    world.put("web", greeting("yo", Some(strategy))).await.unwrap();
+    assert_eq!(world.given(4).await, "hi yo hi hi", "the first in the south");
+    world.report("web", "d1", State::Installed).await;
+    world.advance().await;
+    let rollout = world.rollout().await;
+    assert_eq!((rollout.state.as_str(), rollout.until.is_some()), ("waiting", true));
+    assert!(rollout.reason.unwrap().starts_with("batch 1 is good, and is watched until 20"));
+    let why = world.fleet.why("d0/web").await.unwrap();
+    assert!(!why.converged);
+    assert!(
+        why.chain[0].text.starts_with(
+            "web, revision 2: d0 waits for its turn in batch 2 of 2; batch 1 is good, and is watched until"
+        ),
+        "{:?}",
+        why.chain
+    );
+    let of_device = world.fleet.why("d0").await.unwrap();
+    assert_eq!(of_device.chain.last().unwrap().code, "rollout-waiting");
+    world.pass(59);
+    world.advance().await;
+    assert_eq!(world.given(4).await, "hi yo hi hi");
+    world.pass(2);
+    world.advance().await;
+    assert_eq!(world.given(4).await, "yo yo yo yo");
+}
+
+#[tokio::test]
+async fn silent_devices_are_not_yet_and_unfit_ones_never() {
+    let world = World::plant(3).await;
+    world.join("unread", &[("plant", "a")]).await;
+    world.device("odd", &[("plant", "a")]).await;
+    world.says("odd", "4Gi", &["none"]).await;
+    world.pass(300);
+    for device in ["d1", "unread", "odd"] {
+        world.fleet.touched(&client(device));
+    }
+    world.put("web", greeting("yo", Some(json!({ "batches": ["2", "1"] })))).await.unwrap();
+    assert_eq!(world.given(3).await, "hi yo hi", "who is silent is not released");
+    let rollout = world.rollout().await;
+    assert_eq!(
+        counts(&rollout.batches[0].counts),
+        "2: 0 done 1 under way 0 waiting 1 not yet 0 never 0 failed"
+    );
+    assert_eq!(counts(&rollout.counts), "5: 0 done 1 under way 0 waiting 3 not yet 1 never 0 failed");
+    world.report("web", "d1", State::Installed).await;
+    world.fleet.touched(&client("d2"));
+    world.advance().await;
+    assert_eq!(world.given(3).await, "hi yo yo", "one that is silent stops nobody");
+    world.report("web", "d2", State::Installed).await;
+    world.advance().await;
+    let rollout = world.rollout().await;
+    assert_eq!(rollout.state, "waiting");
+    assert_eq!(rollout.reason.unwrap(), "1 device not in contact; each gets its turn when it is back");
+    world.fleet.touched(&client("d0"));
+    world.advance().await;
+    assert_eq!(world.given(3).await, "yo yo yo");
+    world.report("web", "d0", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.rollout().await.state, "done");
+}
+
+#[tokio::test]
+async fn a_site_keeps_most_of_its_devices() {
+    let world = World::plant(4).await;
+    world.put("web", greeting("yo", Some(json!({ "maxUnavailablePerSite": "1" })))).await.unwrap();
+    assert_eq!(world.given(4).await, "yo yo hi hi", "one of each site");
+    world.report("web", "d1", State::Updating).await;
+    world.report("web", "d0", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.given(4).await, "yo yo yo hi");
+    assert!(world.fleet.why("d3/web").await.unwrap().chain[0].text.contains("its site has as many"));
+}
+
+#[tokio::test]
+async fn failures_halt_and_a_person_lets_it_go_on() {
+    let world = World::plant(4).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["2"] })))).await.unwrap();
+    world.report("web", "d0", State::Installed).await;
+    world.report("web", "d1", State::Failed).await;
+    world.advance().await;
+    let rollout = world.rollout().await;
+    assert_eq!(rollout.state, "halted");
+    let why = "1 device of batch 1 failed, and 2 of 2 must have it installed";
+    assert_eq!(rollout.reason.as_deref(), Some(why));
+    // It stays halted, also when the device gets well: a person has to look.
+    world.report("web", "d1", State::Installed).await;
+    world.report("web", "d1", State::Failed).await;
+    world.advance().await;
+    assert_eq!(world.given(4).await, "yo yo hi hi");
+    assert!(world.hold(RolloutVerb::Pause).await.is_err(), "it is not running");
+    assert_eq!(world.hold(RolloutVerb::Resume).await.unwrap().state, "running");
+    world.advance().await;
+    assert_eq!(world.given(4).await, "yo yo yo yo", "that one is forgiven");
+    world.report("web", "d2", State::Failed).await;
+    world.advance().await;
+    assert_eq!(world.rollout().await.state, "halted", "and another one is not");
+}
+
+#[tokio::test]
+async fn failures_revert_at_once_by_the_server_and_a_crash_in_between_changes_nothing() {
+    let world = World::plant(4).await;
+    let strategy = json!({ "batches": ["2"], "onFailure": "revert" });
+    world.put("web", greeting("yo", Some(strategy.clone()))).await.unwrap();
+    world.report("web", "d0", State::Installed).await;
+    world.report("web", "d1", State::Failed).await;
+    // The power goes when it is written down that it goes back, and nothing else.
+    let id = world.fleet.store.deployment(&name("web")).await.unwrap().unwrap().deployment.id;
+    let rollout = world.fleet.store.rollout(id).await.unwrap().unwrap();
+    let update = RolloutUpdate {
+        deployment: id,
+        revision: 2,
+        from: vec![RolloutState::Running],
+        to: RolloutState::Reverting,
+        why: Some("so".into()),
+        reached: rollout.reached,
+        forgiven: vec![],
+        at: Moment(START),
+        by: Some("server".into()),
+        event: None,
+    };
+    assert!(world.fleet.store.update_rollout(update).await.unwrap());
+    let world = world.restarted().await;
+    assert_eq!(world.rollout().await.state, "reverting");
+    world.advance().await;
+    assert_eq!(world.given(4).await, "hi hi hi hi");
+    let deployment = world.fleet.deployment(&name("web")).await.unwrap();
+    assert_eq!((deployment.revision, deployment.changed_by.as_str()), (3, "server"));
+    assert!(deployment.rollout.is_none(), "the way back is not made in steps");
+    // Once is enough.
+    world.advance().await;
+    assert_eq!(world.fleet.revisions(&name("web")).await.unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn the_whole_way_back_happens_by_itself() {
+    let world = World::plant(3).await;
+    let paced = json!({ "batches": ["1"] });
+    world.put("web", greeting("hi", Some(paced.clone()))).await.unwrap();
+    assert!(world.fleet.deployment(&name("web")).await.unwrap().rollout.is_none(), "nobody needs anything");
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"], "onFailure": "revert" })))).await.unwrap();
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    assert_eq!(world.given(3).await, "hi hi hi");
+    assert_eq!(world.rollout_kinds().await, ["rollout.reverting"]);
+    let deployment = world.fleet.deployment(&name("web")).await.unwrap();
+    assert_eq!(serde_json::to_value(&deployment.strategy).unwrap(), paced, "that of the revision before");
+    // The next change goes in steps again.
+    world.report("web", "d0", State::Installed).await;
+    world.put("web", greeting("hej", None)).await.unwrap();
+    assert_eq!(world.given(3).await, "hej hi hi");
+    // It fails as well, and there is a revision before it; by hand this time, and at once.
+    world.put("web", greeting("hola", None)).await.unwrap();
+    assert_eq!(world.given(3).await, "hola hi hi", "who was not reached goes directly to the newest");
+    world.fleet.revert(&ann(), &name("web"), 4, None).await.unwrap();
+    assert_eq!(world.given(3).await, "hi hi hi");
+    assert_eq!(world.rollout().await.state, "running", "d0 has not said so yet");
+}
+
+#[tokio::test]
+async fn a_first_revision_has_nothing_to_go_back_to() {
+    let world = World::new().await;
+    for device in ["d0", "d1"] {
+        world.device(device, &[("plant", "a")]).await;
+    }
+    let strategy = json!({ "batches": ["1"], "onFailure": "revert" });
+    world.put("web", greeting("yo", Some(strategy))).await.unwrap();
+    assert_eq!(world.given(2).await, "yo -");
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    let rollout = world.rollout().await;
+    assert_eq!(rollout.state, "halted");
+    assert!(rollout.reason.unwrap().ends_with("there is no revision before to go back to"));
+}
+
+#[tokio::test]
+async fn while_it_is_held_nobody_new_is_released_and_who_comes_stands_at_the_end() {
+    let world = World::plant(3).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    assert_eq!(world.hold(RolloutVerb::Pause).await.unwrap().state, "paused");
+    assert_eq!(world.hold(RolloutVerb::Pause).await.unwrap().state, "paused", "twice is as good as once");
+    world.report("web", "d0", State::Installed).await;
+    // It sorts before all others, and comes last all the same.
+    world.device("a-new", &[("plant", "a")]).await;
+    world.advance().await;
+    assert_eq!(world.given(3).await, "yo hi hi");
+    assert_eq!(world.greets("a-new").await, None);
+    let why = world.fleet.why("a-new/web").await.unwrap();
+    assert!(
+        why.chain[0].text.ends_with("in batch 4 of 4; the rollout was paused by operator ann"),
+        "{why:?}"
+    );
+    // What a device has it keeps, whatever else changes about it.
+    world.says("d2", "8Gi", &["compose"]).await;
+    assert_eq!(world.given(3).await, "yo hi hi");
+    world.hold(RolloutVerb::Resume).await.unwrap();
+    for device in ["d1", "d2"] {
+        world.advance().await;
+        assert_eq!(world.greets(device).await.as_deref(), Some("yo"));
+        world.report("web", device, State::Installed).await;
+    }
+    assert_eq!(world.greets("a-new").await, None);
+    world.advance().await;
+    assert_eq!(world.greets("a-new").await.as_deref(), Some("yo"));
+    world.report("web", "a-new", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.rollout().await.state, "done");
+    assert!(world.hold(RolloutVerb::Abort).await.is_err());
+}
+
+#[tokio::test]
+async fn aborted_means_nobody_further_and_a_new_revision_begins_anew() {
+    let world = World::plant(3).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    let aborted = world.hold(RolloutVerb::Abort).await.unwrap();
+    assert_eq!(
+        (aborted.state.as_str(), aborted.reason.as_deref()),
+        ("aborted", Some("2 devices keep what they had"))
+    );
+    world.report("web", "d0", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.given(3).await, "yo hi hi");
+    assert!(world.hold(RolloutVerb::Resume).await.is_err());
+    world.put("web", greeting("hej", Some(json!({})))).await.unwrap();
+    assert_eq!(world.given(3).await, "hej hej hej", "all at once, as was said");
+    assert!(world.hold(RolloutVerb::Pause).await.is_err(), "there is nothing to pause");
+    world.fleet.remove_deployment(&ann(), &name("web"), None).await.unwrap();
+    assert!(matches!(world.fleet.rollout(&name("web")).await, Err(Error::NotFound { .. })));
+    assert!(world.fleet.store.rollouts_open().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_device_that_leaves_is_waited_for_no_more() {
+    let world = World::plant(3).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["2"] })))).await.unwrap();
+    world.report("web", "d0", State::Installed).await;
+    let unlabel = operator::SetLabels { labels: [("plant".to_owned(), None)].into() };
+    world.fleet.label(&ann(), &device("d1"), unlabel).await.unwrap();
+    world.advance().await;
+    assert_eq!(world.given(3).await, "yo - yo");
+    world.fleet.retire(&ann(), &device("d2")).await.unwrap();
+    world.advance().await;
+    assert_eq!(world.rollout().await.state, "done");
+}
+
+/// The same story, with the server killed after every step of it, ends the same.
+#[tokio::test]
+async fn killed_at_any_moment_it_goes_on() {
+    let mut world = World::plant(5).await;
+    let strategy = json!({
+        "canary": { "size": "1", "soakSeconds": 30 }, "batches": ["2"], "maxUnavailablePerSite": "1",
+        "threshold": "50%",
+    });
+    world.put("web", greeting("yo", Some(strategy))).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..60 {
+        world = world.restarted().await;
+        world.all_touched(5);
+        let given = world.given(5).await;
+        if seen.last() != Some(&given) {
+            seen.push(given);
+        }
+        if world.rollout().await.state == "done" {
+            break;
+        }
+        // One device a step gets on with what it has.
+        let deployment = world.fleet.deployment(&name("web")).await.unwrap();
+        let behind = deployment.assignments.iter().find(|held| !(held.state == "INSTALLED" && held.current));
+        if let Some(behind) = behind {
+            let on = behind.device.clone();
+            world.report("web", &on, State::Installed).await;
+        }
+        world.pass(7);
+        world = world.restarted().await;
+        world.all_touched(5);
+        world.advance().await;
+    }
+    assert_eq!(world.rollout().await.state, "done");
+    assert_eq!(
+        seen,
+        ["yo hi hi hi hi", "yo yo yo hi hi", "yo yo yo yo hi", "yo yo yo yo yo"],
+        "in order, and never more than one of a site at a time"
+    );
+    assert_eq!(
+        counts(&world.rollout().await.counts),
+        "5: 5 done 0 under way 0 waiting 0 not yet 0 never 0 failed"
+    );
+}

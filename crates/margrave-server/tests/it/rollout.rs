@@ -1,0 +1,99 @@
+//! Rollouts from outside: REST, the page, and that they move by themselves.
+
+use margrave_core::id::AssignmentId;
+use margrave_core::lifecycle::Reported;
+use margrave_core::report::Report;
+use margrave_wire::operator;
+use margrave_wire::rollout::Rollout;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::line::DEADLINE;
+use crate::operator::{Program, to};
+use crate::plant::Plant;
+use crate::stock;
+
+async fn two(plant: &Plant) -> Program {
+    stock::gate(plant).await;
+    for device in ["press-1", "press-2"] {
+        stock::device(plant, device, 4).await;
+    }
+    Program::new(plant).await
+}
+
+fn in_steps() -> operator::PutDeployment {
+    let strategy = serde_json::from_value(json!({ "batches": ["1"] })).unwrap();
+    operator::PutDeployment { strategy: Some(strategy), ..to(&["press-1", "press-2"]) }
+}
+
+#[tokio::test]
+async fn a_rollout_is_paused_resumed_and_aborted_over_rest() {
+    let plant = Plant::new().await;
+    let mut program = two(&plant).await;
+    program.get("/deployments/north/rollout").await.is_problem(404);
+    let wrong = json!({
+        "package": "gate", "targets": { "devices": ["press-1"] }, "parameters": { "owner": "me" },
+        "strategy": { "batches": ["none"], "threshold": "0%" },
+    });
+    let problem = program.put("/deployments/north", &[], &wrong).await;
+    problem.is_problem(422);
+    let problem: serde_json::Value = problem.json();
+    assert_eq!(problem["violations"][0]["place"], "/strategy/batches/0", "{problem}");
+    assert_eq!(problem["violations"][1]["place"], "/strategy/threshold", "{problem}");
+
+    let made: operator::Deployment = program.put("/deployments/north", &[], &in_steps()).await.is(201).json();
+    assert_eq!((made.counts.total, made.strategy.batches.len()), (1, 1));
+    let mut verb = async |verb: &str| {
+        program.send("POST", &format!("/deployments/north/rollout/{verb}"), &[], String::new()).await
+    };
+    verb("resume").await.is(200);
+    let paused: Rollout = verb("pause").await.is(200).json();
+    assert_eq!((paused.state.as_str(), paused.counts.waiting), ("paused", 1));
+    let resumed: Rollout = verb("resume").await.is(200).json();
+    assert_eq!(resumed.state, "running");
+    let aborted: Rollout = verb("abort").await.is(200).json();
+    assert_eq!(aborted.state, "aborted");
+    assert!(verb("resume").await.is_problem(409).contains("there is nothing to resume"));
+    let shown: operator::Deployment = program.get("/deployments/north").await.is(200).json();
+    assert_eq!(shown.rollout.unwrap().state, "aborted");
+}
+
+#[tokio::test]
+async fn a_rollout_moves_by_itself_as_devices_report() {
+    let plant = Plant::new().await;
+    let mut program = two(&plant).await;
+    program.put("/deployments/north", &[], &in_steps()).await.is(201);
+    let until = Instant::now() + DEADLINE;
+    let mut told = 0;
+    while told < 2 {
+        assert!(Instant::now() < until, "the second device was never released");
+        let shown: operator::Deployment = program.get("/deployments/north").await.is(200).json();
+        let pending = shown.assignments.iter().find(|assignment| assignment.state == "PENDING");
+        let Some(pending) = pending else {
+            sleep(std::time::Duration::from_millis(50)).await;
+            continue;
+        };
+        let device = plant.server.fleet().device(&pending.device.parse().unwrap()).await.unwrap();
+        let report = Report {
+            assignment: AssignmentId::parse(&pending.id).unwrap(),
+            device: None,
+            adopted_version: device.manifest_version,
+            state: Reported::Installed,
+            fault: None,
+            components: vec![],
+            detail: None,
+            signed_at: None,
+        };
+        plant.server.fleet().report(&device.client.parse().unwrap(), report).await.unwrap();
+        told += 1;
+    }
+    loop {
+        let rollout: Rollout = program.get("/deployments/north/rollout").await.is(200).json();
+        if rollout.state == "done" {
+            assert_eq!((rollout.counts.done, rollout.batches.len()), (2, 2));
+            break;
+        }
+        assert!(Instant::now() < until, "{rollout:?}");
+        sleep(std::time::Duration::from_millis(50)).await;
+    }
+}

@@ -14,7 +14,7 @@ mod hashing;
 pub mod manifest;
 pub mod package;
 pub mod reference;
-mod tarball;
+pub mod tarball;
 
 pub use hashing::digest_of;
 pub use tarball::InvalidTar;

@@ -11,6 +11,7 @@
 //! stand beside it; `tests/` is the contract that both must keep.
 
 mod assignment;
+mod backup;
 mod capabilities;
 mod client;
 mod column;
@@ -33,6 +34,7 @@ mod token;
 mod writer;
 
 pub use assignment::{AssignmentCount, AssignmentRecord, HeldAssignment, Scope, TransitionRecord};
+pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
 pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};

@@ -124,6 +124,10 @@ impl Store {
         reading.await.map_err(|_| Error::Closed)?
     }
 
+    pub(crate) fn directory(&self) -> &Path {
+        &self.inner.directory
+    }
+
     /// Keeps a small value of the server's own under a name.
     pub async fn remember(&self, key: &str, value: Vec<u8>) -> Result<(), Error> {
         let key = key.to_owned();

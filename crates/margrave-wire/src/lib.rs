@@ -4,6 +4,7 @@
 //! socket. Start with [`g2`] for the device protocol ([`g1`] for the older one) and
 //! [`description`] for packages.
 
+pub mod backup;
 mod body;
 pub mod bundle;
 pub mod description;

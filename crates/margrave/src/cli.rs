@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+mod backup;
 mod failing;
 mod schedule;
 mod simulate;
 
+pub(crate) use backup::{Backup, Completions, Restore, Shell};
 pub(crate) use failing::Failing;
 pub(crate) use schedule::{Part, Schedule, SetSchedule};
 pub(crate) use simulate::Simulate;
@@ -85,6 +87,12 @@ Examples:
     Package(Package),
     /// Show what happened, oldest first
     Events(Events),
+    /// Write everything that the server keeps into one file, while it runs
+    Backup(Backup),
+    /// Put a server back from a backup, into an empty directory
+    Restore(Restore),
+    /// Print what a shell needs to complete these commands
+    Completions(Completions),
     /// Let many simulated devices talk to a server, to see what it can carry
     Simulate(Simulate),
     /// What the containers of the sample packages run

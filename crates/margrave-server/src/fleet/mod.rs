@@ -7,6 +7,7 @@
 //! Start with [`Fleet`]; `intent.rs` is the one way in for what operators want.
 
 mod authority;
+mod backup;
 mod catalog;
 mod client;
 mod device;
@@ -210,6 +211,7 @@ impl Fleet {
             git,
             events,
         };
+        fleet.tell_restored().await?;
         fleet.catch_up().await?;
         Ok(Arc::new(fleet))
     }

@@ -24,6 +24,7 @@ use axum::Router;
 use tokio::sync::watch;
 
 use crate::auth::SignInCodes;
+use crate::backup::Backups;
 use crate::fleet::Fleet;
 use crate::rotation::Rotation;
 
@@ -43,6 +44,7 @@ pub struct App {
     pub sign_in: Arc<SignInCodes>,
     pub stopping: Stopping,
     pub(crate) rotation: Rotation,
+    pub(crate) backups: Arc<Backups>,
 }
 
 /// How a request reached us; every listener puts one into each request.

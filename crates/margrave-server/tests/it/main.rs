@@ -1,6 +1,7 @@
 //! The server from outside: real sockets, real TLS, a data directory of its own per test. One binary, a
 //! module per subject.
 
+mod backup;
 mod conformance;
 mod device;
 mod forge;

@@ -30,7 +30,7 @@ fn the_commands_are_those_of_the_design() {
     let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
     let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
         deployment revert|deployment remove|deployment history|device list|device show|device token|device git|device accept|device reject|\
-        device move|device retire|device label|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|package add|package list|package show|package check|package remove|events|simulate";
+        device move|device retire|device label|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|package add|package list|package show|package check|package remove|events|backup|restore|completions|simulate";
     let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
     assert_eq!(names, wanted);
 }

@@ -5,6 +5,8 @@
 
 pub(crate) mod answers;
 pub(crate) mod authority;
+pub(crate) mod backup;
+pub(crate) mod completions;
 pub(crate) mod confirm;
 pub(crate) mod demo;
 pub(crate) mod deploy;

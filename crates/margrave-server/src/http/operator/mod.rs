@@ -5,6 +5,7 @@
 //! The OpenAPI document is made from the same attributes that make the routes, so neither can lack the other.
 
 mod authority;
+mod backup;
 mod deployment;
 mod device;
 mod document;
@@ -99,6 +100,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(authority::show))
         .routes(routes!(authority::rotate))
         .routes(routes!(authority::retire))
+        .routes(routes!(backup::make))
         .fallback(no_such_path)
         .layer(axum::middleware::map_request(whole_address));
     OpenApiRouter::with_openapi(base()).nest(operator::PREFIX, api)

@@ -20,6 +20,7 @@ mod device;
 mod error;
 mod event;
 mod git;
+mod histogram;
 mod operator;
 mod package;
 mod publication;
@@ -41,6 +42,7 @@ pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, 
 pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};
+pub use histogram::{Distribution, Histogram};
 pub use margrave_core::observed::{Observed, Outlook, Verdict};
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{
@@ -52,7 +54,7 @@ pub use revision::RevisionRecord;
 pub use schedule::{Chosen, SCHEDULES_MAX, ScheduleRecord};
 pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
-pub use store::{Options, Store};
+pub use store::{Options, Store, StoreLoad};
 pub use token::{JoinError, NewJoinToken, Redeemed};
 
 /// Whether something is new or was there before.

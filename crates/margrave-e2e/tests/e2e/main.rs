@@ -3,6 +3,7 @@
 //! Start with `stage.rs`: a server and its devices in a directory of their own.
 
 mod authority;
+mod backup;
 mod browser;
 mod crash;
 mod foreign;

@@ -41,8 +41,9 @@ impl Backups {
         let copies =
             write::directory_for_copies(&self.data).map_err(|error| Error::Storage(Box::new(error)))?;
         let database = copies.path().join("margrave.db");
-        let schema = fleet.copy_database(database.clone()).await?;
+        // Before the copy, so that it is known in the copy too who has it.
         fleet.note_backup(actor).await?;
+        let schema = fleet.copy_database(database.clone()).await?;
         let (sender, mut receiver) = mpsc::channel(PIECES_AHEAD);
         let data = self.data.clone();
         tokio::task::spawn_blocking(move || {

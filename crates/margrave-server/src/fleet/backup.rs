@@ -23,7 +23,7 @@ impl Fleet {
     }
 
     pub(crate) async fn note_backup(&self, actor: &Actor) -> Result<(), Error> {
-        let text = format!("{} took a backup, which holds every key of this server", actor.name);
+        let text = format!("{} takes a backup, which holds every key of this server", actor.name);
         Ok(self.store.note(NewEvent::new(self.now(), "server.backup", &actor.name, text)).await?)
     }
 

@@ -16,6 +16,7 @@ mod event;
 mod fit;
 pub(crate) mod git;
 mod intent;
+mod meters;
 mod moving;
 mod publish;
 mod report;
@@ -179,6 +180,7 @@ pub struct Fleet {
     /// decide nothing and do so side by side, but not beside a decision.
     deciding: RwLock<()>,
     git: git::Git,
+    meters: meters::Meters,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -209,6 +211,7 @@ impl Fleet {
             catalog: catalog::Catalog::default(),
             deciding: RwLock::default(),
             git,
+            meters: meters::Meters::default(),
             events,
         };
         fleet.tell_restored().await?;

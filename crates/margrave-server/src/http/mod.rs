@@ -7,6 +7,7 @@ pub mod device;
 mod feed;
 mod git;
 pub mod identity;
+mod metrics;
 pub mod operator;
 mod prefix;
 pub mod problem;
@@ -86,9 +87,13 @@ pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::M
         .merge(identity::router(identity))
         .merge(registry.router())
         .merge(git::router(Arc::clone(&app.fleet)))
+        .merge(metrics::router(app.clone()))
 }
 
 /// What the plain loopback listener offers: the same without identity and Git, which need TLS (ID-062).
 pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
-    operator::router(app.clone()).merge(web::router(app.clone())).merge(registry.router())
+    operator::router(app.clone())
+        .merge(web::router(app.clone()))
+        .merge(registry.router())
+        .merge(metrics::router(app.clone()))
 }

@@ -10,6 +10,7 @@ mod identity;
 mod interface;
 mod leaf;
 mod line;
+mod metrics;
 mod operator;
 mod overload;
 mod plant;

@@ -4,6 +4,7 @@
 
 mod fixture;
 mod git;
+mod migrations;
 mod publishing;
 mod reporting;
 mod revisions;

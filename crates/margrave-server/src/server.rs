@@ -223,6 +223,7 @@ impl Server {
             stopping: stopping.clone(),
             rotation,
             backups,
+            changing: Arc::default(),
         };
         let web_authority = identity.web_authority.certificate_pem();
         let registry_authority =

@@ -26,12 +26,14 @@ fn a_server_restored_from_an_old_backup_converges_with_a_device_that_went_on() {
         stage.json(&["deployment", "update", "hello", "--set", &format!("greeting={greeting}")]);
         stage.wait_state("line-1", "hello", "INSTALLED");
     }
-    let version = |stage: &Stage| stage.json(&["device", "show", "line-1"])["manifestVersion"].as_u64().unwrap();
+    let version =
+        |stage: &Stage| stage.json(&["device", "show", "line-1"])["manifestVersion"].as_u64().unwrap();
     let newest = version(&stage);
 
     let data = stage.path("server");
     let data = data.to_str().expect("a plain path");
-    let online = stage.margrave(&["backup", "--to", stage.path("other.tar").to_str().unwrap(), "--data", data]);
+    let online =
+        stage.margrave(&["backup", "--to", stage.path("other.tar").to_str().unwrap(), "--data", data]);
     let said = String::from_utf8_lossy(&online.stderr);
     assert!(!online.status.success() && said.contains("a server runs on"), "{said}");
     stage.server().kill();

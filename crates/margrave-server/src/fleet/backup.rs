@@ -12,6 +12,8 @@ use super::{Actor, Error, Fleet};
 
 /// Which restore was told of in the events.
 const TOLD: &str = "restored-told";
+/// Certificates say whole seconds, and begin a little before they are made.
+const ROUNDED: Duration = Duration::from_secs(60);
 
 impl Fleet {
     /// Copies the database as it is now; with its schema.
@@ -54,6 +56,7 @@ impl Fleet {
     ) -> Result<bool, Error> {
         let Some(restored) = self.store.restored().await? else { return Ok(false) };
         let known = self.store.svid_expires(client).await?;
-        Ok(known.is_none_or(|known| expires > known) && expires <= restored.restored_at.after(lifetime))
+        let latest = restored.restored_at.after(lifetime.saturating_add(ROUNDED));
+        Ok(known.is_none_or(|known| expires > known) && expires <= latest)
     }
 }

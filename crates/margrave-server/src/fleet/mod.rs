@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_oci::client::{Client, Hosts};
 use margrave_registry::Registry;
@@ -126,6 +127,8 @@ pub struct DeviceQuery {
     pub label: Option<(String, String)>,
     /// `converged`, `pending`, `failed`, `silent` or `retired`.
     pub condition: Option<String>,
+    /// With something in this state.
+    pub state: Option<State>,
     /// The `next` of the page before.
     pub after: Option<String>,
     /// 1 to 1000; 100 when left out.

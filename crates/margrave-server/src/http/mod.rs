@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::auth::SignInCodes;
 use crate::backup::Backups;
@@ -46,6 +46,8 @@ pub struct App {
     pub stopping: Stopping,
     pub(crate) rotation: Rotation,
     pub(crate) backups: Arc<Backups>,
+    /// Held by whoever changes something on condition over the operator interface.
+    pub(crate) changing: Arc<Mutex<()>>,
 }
 
 /// How a request reached us; every listener puts one into each request.

@@ -3,6 +3,7 @@
 
 mod backup;
 mod conformance;
+mod described;
 mod device;
 mod forge;
 mod git;

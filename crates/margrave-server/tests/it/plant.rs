@@ -104,7 +104,8 @@ impl Plant {
         let Plant { server, clock, config, .. } = self;
         server.stop().await;
         let data = tempfile::tempdir().unwrap();
-        margrave_server::backup::restore(archive, data.path(), now()).unwrap();
+        let at = Moment(now().0.checked_add_signed(clock.load(Ordering::Relaxed) * 1000).unwrap());
+        margrave_server::backup::restore(archive, data.path(), at).unwrap();
         let config = Config { data: data.path().to_owned(), ..config };
         let server = start(config.clone(), &clock).await.unwrap();
         Plant { data, server, clock, config }

@@ -6,11 +6,13 @@
 
 mod authority;
 mod backup;
+mod condition;
 mod deployment;
 mod device;
 mod document;
 mod event;
 mod git;
+mod list;
 mod package;
 mod read;
 mod schedule;
@@ -102,6 +104,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(authority::retire))
         .routes(routes!(backup::make))
         .fallback(no_such_path)
+        .layer(axum::middleware::from_fn(condition::tag))
         .layer(axum::middleware::map_request(whole_address));
     OpenApiRouter::with_openapi(base()).nest(operator::PREFIX, api)
 }

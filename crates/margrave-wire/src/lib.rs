@@ -13,6 +13,7 @@ pub mod document;
 pub mod g1;
 pub mod g2;
 pub mod identity;
+pub mod northbound;
 pub mod operator;
 pub mod problem;
 pub mod refusal;

@@ -8,6 +8,7 @@ mod feed;
 mod git;
 pub mod identity;
 mod metrics;
+mod northbound;
 pub mod operator;
 mod prefix;
 pub mod problem;
@@ -90,6 +91,7 @@ pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::M
         .merge(registry.router())
         .merge(git::router(Arc::clone(&app.fleet)))
         .merge(metrics::router(app.clone()))
+        .merge(northbound::router(app.clone()))
 }
 
 /// What the plain loopback listener offers: the same without identity and Git, which need TLS (ID-062).
@@ -98,4 +100,5 @@ pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
         .merge(web::router(app.clone()))
         .merge(registry.router())
         .merge(metrics::router(app.clone()))
+        .merge(northbound::router(app.clone()))
 }

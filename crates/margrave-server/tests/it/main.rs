@@ -12,6 +12,7 @@ mod interface;
 mod leaf;
 mod line;
 mod metrics;
+mod northbound;
 mod operator;
 mod overload;
 mod plant;

@@ -32,6 +32,7 @@ use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub(super) use self::read::Body;
 use self::read::Params;
 use super::feed::Feed;
 use super::problem::Problem;

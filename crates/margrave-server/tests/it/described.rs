@@ -271,7 +271,7 @@ async fn who_has_it_is_not_sent_it_again_and_who_saw_another_does_not_overwrite(
         .await
         .is(200);
     reader.ask("PUT", "/schedules/fleet", &[("if-none-match", "*")], json!({})).await.is_problem(412);
-    reader.ask("PUT", "/devices/press-1/git", &[("if-match", "*")], json!({})).await.is_problem(404);
+    reader.ask("PUT", "/devices/press-1/git", &[("if-match", "*")], json!({})).await.is_problem(412);
     reader.ask("PUT", "/devices/press-1/git", &[], json!({})).await.is(200);
 
     for path in [

@@ -219,7 +219,7 @@ fn read<A: Read + Seek>(
     };
     let mut tarball = Tarball::new(&mut gzip, EXPANDED_BYTES_MAX);
     let mut count = 0;
-    while let Some(entry) = tarball.next().map_err(sorted)? {
+    while let Some(entry) = tarball.next_entry().map_err(sorted)? {
         count += 1;
         if count > ENTRIES_MAX {
             return Err(ArchiveError::TooManyEntries);

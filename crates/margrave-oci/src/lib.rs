@@ -15,7 +15,7 @@ pub mod manifest;
 pub mod package;
 pub mod package_archive;
 pub mod reference;
-mod tarball;
+pub mod tarball;
 
 pub use hashing::digest_of;
 pub use tarball::InvalidTar;

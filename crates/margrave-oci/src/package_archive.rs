@@ -45,7 +45,7 @@ fn extract(reader: impl Read, into: &Path) -> Result<(), ArchiveError> {
     let mut tarball = Tarball::new(reader, EXPANDED_BYTES_MAX);
     let mut files = BTreeSet::new();
     let mut count = 0;
-    while let Some(entry) = tarball.next().map_err(damaged)? {
+    while let Some(entry) = tarball.next_entry().map_err(damaged)? {
         let shown = || String::from_utf8_lossy(&entry.path).chars().take(200).collect::<String>();
         let broken = |rule| ArchiveError::Entry { entry: shown(), rule };
         let parts = checked_path(&entry.path).map_err(broken)?;

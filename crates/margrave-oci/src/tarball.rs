@@ -42,7 +42,7 @@ pub enum InvalidTar {
 
 /// What kind of thing an entry says it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     File,
     Directory,
     Symlink,
@@ -53,12 +53,12 @@ pub(crate) enum Kind {
 
 /// An entry as it was written; nothing about it is checked.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) path: Vec<u8>,
-    pub(crate) link: Vec<u8>,
-    pub(crate) kind: Kind,
-    pub(crate) mode: u32,
-    pub(crate) size: u64,
+pub struct Entry {
+    pub path: Vec<u8>,
+    pub link: Vec<u8>,
+    pub kind: Kind,
+    pub mode: u32,
+    pub size: u64,
 }
 
 /// What extended headers said about the next entry.
@@ -69,7 +69,7 @@ struct Extended {
     size: Option<u64>,
 }
 
-pub(crate) struct Tarball<R> {
+pub struct Tarball<R> {
     inner: Bounded<R>,
     /// Of the current entry: bytes not read, and padding behind them.
     left: u64,
@@ -78,12 +78,12 @@ pub(crate) struct Tarball<R> {
 
 impl<R: Read> Tarball<R> {
     /// Reads at most so many bytes in all, headers included.
-    pub(crate) fn new(inner: R, bytes_max: u64) -> Self {
+    pub fn new(inner: R, bytes_max: u64) -> Self {
         Tarball { inner: Bounded { inner, left: bytes_max, max: bytes_max }, left: 0, padding: 0 }
     }
 
     /// The next entry, or `None` at a proper end; then everything has been read.
-    pub(crate) fn next(&mut self) -> Result<Option<Entry>, InvalidTar> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, InvalidTar> {
         let mut extended = Extended::default();
         let mut was_extended = false;
         loop {

@@ -7,6 +7,7 @@
 mod admission;
 pub mod auth;
 mod authority;
+pub mod backup;
 pub mod config;
 mod cores;
 mod files;

@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 
 use crate::admission::Admission;
 use crate::auth::SignInCodes;
+use crate::backup::{self, Backups};
 use crate::config::{Config, SignedConfig, authority};
 use crate::files;
 use crate::fleet::{self, Clock, Fleet, FleetOptions, Naming, SignedPolicy};
@@ -50,6 +51,8 @@ const ADMIN: &str = "admin";
 pub enum StartError {
     #[error("the data directory {path} cannot be {doing}; check the path and that this user may write there")]
     Data { path: PathBuf, doing: &'static str, source: io::Error },
+    #[error("a restore into {0} was not finished; empty the directory and restore the backup again")]
+    Unrestored(PathBuf),
     #[error("another server runs on {0}; stop that one, or give this one another data directory")]
     InUse(PathBuf),
     #[error("the server has no usable identity")]
@@ -217,6 +220,8 @@ impl Server {
 
         let (stop, stopping) = Stopping::new();
         let sign_in = Arc::new(SignInCodes::new(clock.clone()));
+        let backups = Backups::new(&data, clock.clone()).map_err(data_error(&data, "tidied"))?;
+        let backups = Arc::new(backups);
         let rotation =
             Rotation { identity: Arc::clone(&identity), fleet: Arc::clone(&fleet), clock: clock.clone() };
         let guessing = Arc::new(Guessing::default());
@@ -228,6 +233,8 @@ impl Server {
             guessing: Arc::clone(&guessing),
             audit: audit.clone(),
             rotation,
+            backups,
+            changing: Arc::default(),
         };
         let web_authority = identity.web_authority.certificate_pem();
         let registry_authority =
@@ -451,6 +458,9 @@ fn signed_terms(wanted: &SignedConfig, names: &[String], port: u16) -> Result<Te
 /// Makes the directory if need be and keeps other servers out of it.
 fn take(data: &Path) -> Result<File, StartError> {
     make_directory(data)?;
+    if backup::is_unfinished(data) {
+        return Err(StartError::Unrestored(data.to_owned()));
+    }
     let path = data.join("lock");
     if path.exists() || is_empty(data)? {
         tighten(data)?;

@@ -24,6 +24,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0011_rollout.sql"),
 ];
 
+/// How many steps there are: the schema that this program writes.
+pub(crate) fn schema_known() -> u32 {
+    u32::try_from(MIGRATIONS.len()).expect("there are few migrations")
+}
+
 /// How long connections wait for each other.
 pub(crate) const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use margrave_core::deployment::{SITE, Targets};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
+use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::selector::{Part, Selector};
 use margrave_wire::Dialect;
@@ -152,6 +153,8 @@ pub struct DeviceFilter {
     /// A label that must be there; with a value, it must be that.
     pub label: Option<(String, Option<String>)>,
     pub condition: Option<Condition>,
+    /// With an assignment in this state.
+    pub state: Option<State>,
     pub silence: Silence,
     pub after: Option<DeviceRef>,
     pub limit: u32,
@@ -434,7 +437,7 @@ impl Store {
     /// One page of devices, in the order of client and name.
     pub async fn devices(&self, filter: DeviceFilter) -> Result<Vec<DeviceRecord>, Error> {
         self.read(move |sql| {
-            let DeviceFilter { search, label, condition, silence, after, limit } = &filter;
+            let DeviceFilter { search, label, condition, state, silence, after, limit } = &filter;
             let (key, value) = match label {
                 Some((key, value)) => (Some(key.as_str()), value.as_deref()),
                 None => (None, None),
@@ -446,6 +449,8 @@ impl Store {
                  AND (:key IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
                      AND label.device = found.device AND key = :key AND (:value IS NULL OR value = :value)))
                  AND (:condition IS NULL OR condition = :condition)
+                 AND (:state IS NULL OR EXISTS (SELECT 1 FROM assignment WHERE assignment.client = found.client
+                     AND assignment.device = found.device AND archived = 0 AND state = :state))
                  ORDER BY client, device LIMIT :limit"
             ))?;
             let rows = statement.query_map(
@@ -456,6 +461,7 @@ impl Store {
                     ":key": key,
                     ":value": value,
                     ":condition": condition.map(Condition::as_str),
+                    ":state": state.map(|state| state.as_str()),
                     ":silent_before": column::moment(silence.before),
                     ":heard": column::json(&silence.heard),
                     ":limit": limit,

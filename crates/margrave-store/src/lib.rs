@@ -12,6 +12,7 @@
 
 mod assignment;
 mod audit;
+mod backup;
 mod capabilities;
 mod client;
 mod column;
@@ -20,6 +21,7 @@ mod device;
 mod error;
 mod event;
 mod git;
+mod histogram;
 mod operator;
 mod origin;
 mod package;
@@ -41,12 +43,14 @@ pub use assignment::{
     AssignmentCount, AssignmentRecord, HeldAssignment, Scope, TransitionRecord, UnspokenRemoval,
 };
 pub use audit::{AuditFilter, AuditRecord};
+pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
 pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};
 pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};
+pub use histogram::{Distribution, Histogram};
 pub use margrave_core::observed::{Observed, Outlook, Verdict};
 pub use operator::{
     NewOperatorToken, NewTokenError, OperatorTokenRecord, RevokeError, SessionRecord, TOKENS_MAX,
@@ -65,7 +69,7 @@ pub use rollout::{MemberRecord, RolloutChange, RolloutRecord, RolloutState, Roll
 pub use schedule::{SCHEDULES_MAX, ScheduleRecord};
 pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
-pub use store::{Options, Store};
+pub use store::{Options, Store, StoreLoad};
 pub use token::{JoinError, NewJoinToken, Redeemed};
 pub use watch::{TagRecord, WATCHES_MAX, WatchRecord, WatchTurn};
 

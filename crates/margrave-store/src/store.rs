@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use crate::connection;
 use crate::error::{Error, OpenError};
 use crate::event::Event;
+use crate::histogram::Distribution;
 use crate::sql::Sql;
 use crate::writer::{Tx, Writer};
 
@@ -31,6 +32,15 @@ impl Default for Options {
         // A burst of a whole fleet's reports: some 10 MB of memory, drained in less than a second.
         Options { queue_length: 8192, page_count_max: None }
     }
+}
+
+/// How much the database has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreLoad {
+    /// Writes that wait for their commit.
+    pub waiting: usize,
+    /// How long commits took since it was opened.
+    pub commits: Distribution,
 }
 
 /// The server's memory; cheap to clone. The last handle to go waits for queued writes.
@@ -122,6 +132,14 @@ impl Store {
             result
         });
         reading.await.map_err(|_| Error::Closed)?
+    }
+
+    pub fn load(&self) -> StoreLoad {
+        self.inner.writer.load()
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.inner.directory
     }
 
     /// Keeps a small value of the server's own under a name.

@@ -18,7 +18,9 @@ use tokio::sync::{mpsc as queue, oneshot};
 
 use crate::error::{Error, OpenError};
 use crate::event::Event;
+use crate::histogram::Histogram;
 use crate::sql::Sql;
+use crate::store::StoreLoad;
 use crate::{connection, event};
 
 /// At 20 µs of work each this keeps a commit below some ten milliseconds, and the wait for the disk is long paid off.
@@ -59,6 +61,7 @@ type Listener = Box<dyn Fn(&Event) + Send>;
 pub(crate) struct Writer {
     queue: Option<queue::Sender<Box<dyn Job>>>,
     listener: Arc<Mutex<Option<Listener>>>,
+    commits: Arc<Histogram>,
     thread: Option<JoinHandle<()>>,
     checkpoints: Option<JoinHandle<()>>,
 }
@@ -73,24 +76,36 @@ impl Writer {
         let checkpointing = connection::checkpointing(&directory).map_err(OpenError::Sqlite)?;
         let (sender, receiver) = queue::channel(queue_length);
         let listener = Arc::new(Mutex::new(None));
+        let commits = Arc::new(Histogram::default());
         let log_full = Arc::new(AtomicBool::new(false));
         let (nudge, nudged) = mpsc::sync_channel(1);
         let thread = {
-            let (listener, log_full) = (listener.clone(), log_full.clone());
+            let (listener, log_full, commits) = (listener.clone(), log_full.clone(), commits.clone());
             thread::Builder::new()
                 .name("store-writer".into())
-                .spawn(move || write(connection, receiver, &listener, &nudge, &log_full))
+                .spawn(move || write(connection, receiver, &listener, &nudge, &log_full, &commits))
                 .map_err(OpenError::Thread)?
         };
         let checkpoints = thread::Builder::new()
             .name("store-checkpoint".into())
             .spawn(move || checkpoint(&checkpointing, &nudged, &log_full))
             .map_err(OpenError::Thread)?;
-        Ok(Writer { queue: Some(sender), listener, thread: Some(thread), checkpoints: Some(checkpoints) })
+        Ok(Writer {
+            queue: Some(sender),
+            listener,
+            commits,
+            thread: Some(thread),
+            checkpoints: Some(checkpoints),
+        })
     }
 
     pub(crate) fn announce_to(&self, listener: Listener) {
         *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+    }
+
+    pub(crate) fn load(&self) -> StoreLoad {
+        let waiting = self.queue.as_ref().map_or(0, |queue| queue.max_capacity() - queue.capacity());
+        StoreLoad { waiting, commits: self.commits.distribution() }
     }
 
     /// Does `work` in a transaction and answers once it is durable. Work may be attempted twice (never
@@ -173,6 +188,7 @@ fn write(
     listener: &Mutex<Option<Listener>>,
     nudge: &mpsc::SyncSender<()>,
     log_full: &AtomicBool,
+    durations: &Histogram,
 ) {
     let connection = Sql::new(&connection);
     let mut commits = 0;
@@ -187,6 +203,7 @@ fn write(
         let began = Instant::now();
         let events = commit(&connection, &mut batch);
         let took = began.elapsed();
+        durations.observe(took);
         if took >= SLOW {
             tracing::debug!(pieces = batch.len(), ?took, "a commit took long");
         }

@@ -4,6 +4,7 @@
 //! socket. Start with [`g2`] for the device protocol ([`g1`] for the older one) and
 //! [`description`] for packages.
 
+pub mod backup;
 mod body;
 pub mod bundle;
 pub mod description;
@@ -13,6 +14,7 @@ pub mod g1;
 pub mod g2;
 pub mod identity;
 pub mod located;
+pub mod northbound;
 pub mod operator;
 pub mod problem;
 pub mod refusal;

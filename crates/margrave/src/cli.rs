@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 mod access;
+mod backup;
 mod failing;
 mod package;
 mod registry;
@@ -16,6 +17,7 @@ mod schedule;
 mod simulate;
 
 pub(crate) use access::{Audit, AuditVerb, Head, Token};
+pub(crate) use backup::{Backup, Completions, Restore, Shell};
 pub(crate) use failing::Failing;
 pub(crate) use package::{Check, Push, WatchRepository};
 pub(crate) use registry::{AddRegistry, Opening, Registry};
@@ -116,6 +118,12 @@ Examples:
     Registry(Noun<Registry>),
     /// Show what happened, oldest first
     Events(Events),
+    /// Write everything that the server keeps into one file, while it runs
+    Backup(Backup),
+    /// Put a server back from a backup, into an empty directory
+    Restore(Restore),
+    /// Print what a shell needs to complete these commands
+    Completions(Completions),
     /// Let many simulated devices talk to a server, to see what it can carry
     Simulate(Simulate),
     /// What the containers of the sample packages run

@@ -4,6 +4,7 @@
 //! know it. Nothing here decides; nothing is cached.
 
 mod access;
+mod backup;
 mod catalog;
 
 use std::sync::Arc;
@@ -36,7 +37,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 const STREAM_SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Adding a package makes the server fetch it from a registry that may be far away.
 const ADD_TIME_MAX: Duration = Duration::from_secs(300);
-/// Devices per request while all are read.
+/// Of a list, per request while all are read.
 const PAGE: usize = 500;
 /// All lists together must stay below what a terminal program should hold.
 const PAGES_MAX: usize = 1000;
@@ -110,18 +111,22 @@ impl Client {
                 query.push_str(&format!("&{name}={}", segment(value)));
             }
         }
-        let mut devices = Vec::new();
+        self.all(&query).await
+    }
+
+    /// Everything of a list, however many pages it has.
+    async fn all<T: DeserializeOwned>(&self, query: &str) -> Result<Vec<T>> {
+        let mut all = Vec::new();
         let mut after = String::new();
         for _ in 0..PAGES_MAX {
-            let page: Page<Device> = self.get(&format!("{query}{after}")).await?;
-            devices.extend(page.items);
+            let page: Page<T> = self.get(&format!("{query}{after}")).await?;
+            all.extend(page.items);
             match page.next {
                 Some(next) => after = format!("&after={}", segment(&next)),
-                None => return Ok(devices),
+                None => return Ok(all),
             }
         }
-        Err(Trouble::broke("there are more devices than can be listed")
-            .hint("narrow it with --search or --label"))
+        Err(Trouble::broke("there is more than can be listed").hint("narrow it with --search or --label"))
     }
 
     pub(crate) async fn device(&self, device: &str) -> Result<Device> {
@@ -207,7 +212,7 @@ impl Client {
     }
 
     pub(crate) async fn packages(&self) -> Result<Vec<Package>> {
-        self.get("/packages").await
+        self.all(&format!("/packages?limit={PAGE}")).await
     }
 
     /// A package at one version, or at its newest.
@@ -231,7 +236,7 @@ impl Client {
     }
 
     pub(crate) async fn deployments(&self) -> Result<Vec<Deployment>> {
-        self.get("/deployments").await
+        self.all(&format!("/deployments?limit={PAGE}")).await
     }
 
     pub(crate) async fn deployment(&self, name: &str) -> Result<Deployment> {

@@ -40,6 +40,8 @@ fn start(command: Command, screen: &Screen) -> Result {
         Command::Sample(sample) => sample::run(sample.verb, screen),
         Command::Serve(args) => threads()?.block_on(commands::serve::run(screen, args)),
         Command::Demo(args) => threads()?.block_on(commands::demo::run(screen, args)),
+        Command::Restore(args) => commands::backup::restore(screen, args),
+        Command::Completions(args) => commands::completions::run(screen, &args),
         Command::Simulate(args) => {
             logging::for_a_command();
             threads()?.block_on(commands::simulate::run(screen, args))
@@ -64,9 +66,15 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Audit(args) => commands::audit::run(screen, args).await,
         Command::Package(args) => commands::package::run(screen, args).await,
         Command::Registry(args) => commands::registry::run(screen, args).await,
+        Command::Backup(args) => commands::backup::run(screen, args).await,
         Command::Events(args) => commands::events::run(screen, args).await,
-        Command::Serve(_) | Command::Demo(_) | Command::Simulate(_) | Command::Sample(_) => {
-            unreachable!("started with a runtime of their own")
+        Command::Serve(_)
+        | Command::Demo(_)
+        | Command::Simulate(_)
+        | Command::Sample(_)
+        | Command::Restore(_)
+        | Command::Completions(_) => {
+            unreachable!("started with a runtime of their own, or with none")
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod access;
 mod authority;
+mod backup;
 mod browser;
 mod catalog;
 mod crash;

@@ -336,6 +336,7 @@ impl Fleet {
     pub fn manifest_at(&self, Found(live): &Found, dialect: Dialect) -> Result<Arc<LiveManifest>, Outside> {
         let manifest = live.within(dialect, |state| Arc::clone(&state.manifest))?;
         live.fetched.fetch_max(manifest.version, Ordering::Relaxed);
+        self.meters.poll();
         Ok(manifest)
     }
 
@@ -345,6 +346,7 @@ impl Fleet {
         let Some(live) = self.live.of(client) else { return false };
         let releases = live.releases.load(Ordering::Relaxed);
         let Some(_held) = Held::one_of(&live.held) else { return false };
+        let _waiting = self.meters.wait();
         let mut state = live.state.subscribe();
         let changed = state.wait_for(|state| {
             state.standing != Standing::Accepted

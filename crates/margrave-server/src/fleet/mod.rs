@@ -9,6 +9,7 @@
 mod access;
 mod audit;
 mod authority;
+mod backup;
 mod catalog;
 mod client;
 pub(crate) mod desired;
@@ -19,6 +20,7 @@ mod event;
 mod fit;
 pub(crate) mod git;
 mod intent;
+mod meters;
 mod moving;
 mod origin;
 mod prospect;
@@ -44,6 +46,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_oci::client::Client;
 use margrave_registry::Registry;
@@ -142,6 +145,8 @@ pub struct DeviceQuery {
     pub label: Option<(String, String)>,
     /// `converged`, `pending`, `failed`, `silent` or `retired`.
     pub condition: Option<String>,
+    /// With something in this state.
+    pub state: Option<State>,
     /// The `next` of the page before.
     pub after: Option<String>,
     /// 1 to 1000; 100 when left out.
@@ -202,6 +207,7 @@ pub struct Fleet {
     desired: desired::Desired,
     access: access::Access,
     rollouts: rollout::Rollouts,
+    meters: meters::Meters,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -240,8 +246,10 @@ impl Fleet {
             desired,
             access,
             rollouts: rollout::Rollouts::default(),
+            meters: meters::Meters::default(),
             events,
         };
+        fleet.tell_restored().await?;
         fleet.catch_up().await?;
         Ok(Arc::new(fleet))
     }

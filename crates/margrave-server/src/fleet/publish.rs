@@ -8,6 +8,7 @@ mod pacing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use bytes::Bytes;
 use margrave_core::deployment::Deployment;
@@ -404,7 +405,9 @@ impl Fleet {
         touched: Vec<Touched>,
     ) -> Result<(), Unpublished> {
         let (store, live) = (self.store.clone(), Arc::clone(&self.live));
+        let began = Instant::now();
         let clients = cores::finished(tokio::spawn(publish(store, live, publication, touched))).await?;
+        self.meters.published(clients.len(), began.elapsed());
         self.git.published(clients.iter());
         Ok(())
     }

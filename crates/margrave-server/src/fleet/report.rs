@@ -10,7 +10,9 @@ impl Fleet {
     /// Keeps a report; it is on disk when this answers.
     pub async fn report(&self, client: &ClientId, report: Report) -> Result<Put, Error> {
         let assignment = report.assignment;
-        match self.store.record_report(client, report, self.now()).await {
+        let recorded = self.store.record_report(client, report, self.now()).await;
+        self.meters.report(recorded.is_ok());
+        match recorded {
             Ok(recorded) => {
                 if recorded.ahead.is_some() {
                     self.leap_or_log(client).await;

@@ -52,7 +52,7 @@ impl Fleet {
 
     /// One page of devices, by name.
     pub async fn devices(&self, query: DeviceQuery) -> Result<operator::Page<operator::Device>, Error> {
-        let DeviceQuery { search, label, condition, after, limit } = query;
+        let DeviceQuery { search, label, condition, state, after, limit } = query;
         let condition = match condition.as_deref().filter(|text| !text.is_empty()) {
             None => None,
             Some(text) => Some(Condition::parse(text).ok_or_else(|| {
@@ -72,6 +72,7 @@ impl Fleet {
             search: search.filter(|text| !text.is_empty()),
             label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
             condition,
+            state,
             silence: self.silence(),
             after,
             // One more than asked for tells whether there is another page.

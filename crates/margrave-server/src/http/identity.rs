@@ -153,7 +153,8 @@ async fn renew(
     identity.check_accepted(&client)?;
     let serial = peer.serial.to_string();
     let known = identity.fleet.svid_serials(&client).await?;
-    if !known.contains(&serial) {
+    let lost = || identity.fleet.is_of_lost_time(&client, peer.not_after, keys.svid_lifetime);
+    if !known.contains(&serial) && !lost().await? {
         tracing::warn!(%client, %address, %serial, "a renewal came with an SVID that was replaced before");
         return Err(Problem::not_allowed(format!(
             "this certificate of {client} was replaced by newer ones; renew with the latest, or join again with a new token"

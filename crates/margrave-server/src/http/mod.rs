@@ -8,6 +8,8 @@ pub mod device;
 mod feed;
 mod git;
 pub mod identity;
+mod metrics;
+mod northbound;
 pub mod operator;
 mod prefix;
 pub mod problem;
@@ -22,9 +24,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::auth::SignInCodes;
+use crate::backup::Backups;
 use crate::fleet::Fleet;
 use crate::guessing::Guessing;
 use crate::rotation::Rotation;
@@ -47,6 +50,9 @@ pub struct App {
     pub(crate) guessing: Arc<Guessing>,
     pub(crate) audit: audit::Audit,
     pub(crate) rotation: Rotation,
+    pub(crate) backups: Arc<Backups>,
+    /// Held by whoever changes something on condition over the operator interface.
+    pub(crate) changing: Arc<Mutex<()>>,
 }
 
 /// How a request reached us; every listener puts one into each request.
@@ -93,4 +99,6 @@ pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
         .around(operator::router(app.clone()), audit::Door::Rest)
         .merge(audit.around(web::router(app.clone()), audit::Door::Page))
         .merge(audit.around(registry.router(), audit::Door::Registry))
+        .merge(metrics::router(app.clone()))
+        .merge(audit.around(northbound::router(app.clone()), audit::Door::Rest))
 }

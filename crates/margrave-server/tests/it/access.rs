@@ -13,13 +13,15 @@ use crate::plant::{Plant, operator};
 const PREFIX: &str = operator::PREFIX;
 const ROLES: [&str; 3] = ["viewer", "operator", "admin"];
 /// Routes that only an admin may use, whatever the method.
-const ADMINS: [&str; 4] = ["/tokens", "/tokens/{token}/revoke", "/authority/rotate", "/authority/retire"];
+const ADMINS: [&str; 5] =
+    ["/tokens", "/tokens/{token}/revoke", "/authority/rotate", "/authority/retire", "/backup"];
 
 /// The least role that a route of the document asks for.
 fn needed(method: &str, path: &str) -> usize {
     match method {
         _ if ADMINS.contains(&path) => 2,
         "GET" => 0,
+        _ if path.starts_with("/registries/") => 2,
         _ => 1,
     }
 }

@@ -3,7 +3,9 @@
 
 mod access;
 mod audit;
+mod backup;
 mod conformance;
+mod described;
 mod device;
 mod forge;
 mod git;
@@ -11,6 +13,8 @@ mod identity;
 mod interface;
 mod leaf;
 mod line;
+mod metrics;
+mod northbound;
 mod operator;
 mod overload;
 mod plant;

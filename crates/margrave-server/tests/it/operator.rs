@@ -112,6 +112,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "PATCH /devices/{device}/labels",
             "POST /authority/retire",
             "POST /authority/rotate",
+            "POST /backup",
             "POST /deployments/{deployment}/preview",
             "POST /deployments/{deployment}/revert",
             "POST /deployments/{deployment}/rollout/abort",

@@ -99,6 +99,18 @@ impl Plant {
         Plant { data, server, clock, config }
     }
 
+    /// Stops the server for good and starts another one from a backup, in a directory of its own.
+    pub(crate) async fn restored(self, archive: &[u8]) -> Plant {
+        let Plant { server, clock, config, .. } = self;
+        server.stop().await;
+        let data = tempfile::tempdir().unwrap();
+        let at = Moment(now().0.checked_add_signed(clock.load(Ordering::Relaxed) * 1000).unwrap());
+        margrave_server::backup::restore(archive, data.path(), at).unwrap();
+        let config = Config { data: data.path().to_owned(), ..config };
+        let server = start(config.clone(), &clock).await.unwrap();
+        Plant { data, server, clock, config }
+    }
+
     pub(crate) fn pinned(&self) -> Arc<ClientConfig> {
         pinned_client_config(vec![Pin::parse(&self.server.pin()).unwrap()])
     }

@@ -6,6 +6,7 @@ mod access;
 mod catalog;
 mod fixture;
 mod git;
+mod migrations;
 mod publishing;
 mod reporting;
 mod revisions;

@@ -345,6 +345,9 @@ mod tests {
             profile: None,
             parameters: Default::default(),
             targets: Targets::default(),
+            overrides: vec![],
+            force: None,
+            commit: None,
             rollback: Rollback::default(),
             strategy: Default::default(),
         };

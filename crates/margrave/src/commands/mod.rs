@@ -6,6 +6,8 @@
 pub(crate) mod answers;
 pub(crate) mod audit;
 pub(crate) mod authority;
+pub(crate) mod backup;
+pub(crate) mod completions;
 pub(crate) mod confirm;
 pub(crate) mod demo;
 pub(crate) mod deploy;

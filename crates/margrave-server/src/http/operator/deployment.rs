@@ -1,34 +1,83 @@
 //! Deployments: what operators want.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::State as Shared;
 use axum::response::{IntoResponse, Response};
 use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use margrave_core::id::DeploymentName;
+use margrave_core::lifecycle::{STATES, State};
 use margrave_wire::operator;
 
 use super::Api;
-use super::read::{Body, Ids};
+use super::list;
+use super::read::{Body, Ids, Params};
 use crate::auth::{Operator, Viewer};
 use crate::fleet::Error;
 use crate::http::problem::Problem;
 
-/// Every deployment, with its devices counted; ask for one to see each.
-#[utoipa::path(get, path = "/deployments", tag = "deployments", operation_id = "listDeployments",
-    responses((status = 200, body = Vec<operator::Deployment>)))]
-pub(super) async fn list(
-    _: Viewer,
-    State(api): State<Api>,
-) -> Result<Json<Vec<operator::Deployment>>, Problem> {
-    Ok(Json(api.fleet().deployments().await?))
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Part of the name.
+    search: Option<String>,
+    /// Only those that are meant for devices with this label: `key=value`, or `key` alone for any value.
+    label: Option<String>,
+    /// Only those that are in this state on some device, such as `FAILED`.
+    state: Option<String>,
+    /// Only those of this package.
+    package: Option<String>,
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// 1 to 1000; 100 when left out.
+    limit: Option<usize>,
 }
 
-/// One deployment, its assignments, and its revision as `ETag`.
+impl ListParams {
+    fn lets(&self, deployment: &operator::Deployment) -> bool {
+        let labelled = |label: &str| match label.split_once('=') {
+            Some((key, value)) => deployment.targets.labels.get(key).is_some_and(|is| is == value),
+            None => deployment.targets.labels.contains_key(label),
+        };
+        self.search.as_deref().is_none_or(|part| deployment.name.contains(part))
+            && self.label.as_deref().is_none_or(labelled)
+            && self.state.as_deref().is_none_or(|state| deployment.counts.states.contains_key(state))
+            && self.package.as_deref().is_none_or(|package| deployment.package == package)
+    }
+}
+
+/// Deployments by name, a page at a time, with their devices counted; ask for one to see each.
+#[utoipa::path(get, path = "/deployments", tag = "deployments", params(ListParams), operation_id = "listDeployments",
+    responses((status = 200, body = operator::Page<operator::Deployment>), (status = 422, body = operator::Problem)))]
+pub(super) async fn list(
+    _: Viewer,
+    Shared(api): Shared<Api>,
+    Params(params): Params<ListParams>,
+) -> Result<Json<operator::Page<operator::Deployment>>, Problem> {
+    if let Some(state) = &params.state {
+        known_state(state)?;
+    }
+    let mut all = api.fleet().deployments().await?;
+    all.retain(|deployment| params.lets(deployment));
+    let key = |deployment: &operator::Deployment| format!("{} {}", deployment.name, deployment.id);
+    let page = list::page(all, key, params.after.as_deref(), params.limit)?;
+    Ok(Json(page))
+}
+
+/// One of the eight states.
+pub(super) fn known_state(text: &str) -> Result<State, Error> {
+    State::parse(text).ok_or_else(|| {
+        let known: Vec<&str> = STATES.iter().map(|state| state.as_str()).collect();
+        Error::invalid("/state", "query", format!("a state is one of {}", known.join(", ")))
+    })
+}
+
+/// One deployment and its assignments. Its `ETag` begins with its revision.
 #[utoipa::path(get, path = "/deployments/{deployment}", tag = "deployments", operation_id = "showDeployment",
     params(("deployment" = String, Path)),
     responses((status = 200, body = operator::Deployment), (status = 404, body = operator::Problem)))]
-pub(super) async fn show(_: Viewer, State(api): State<Api>, ids: Ids) -> Result<Response, Problem> {
+pub(super) async fn show(_: Viewer, Shared(api): Shared<Api>, ids: Ids) -> Result<Response, Problem> {
     Ok(tagged(StatusCode::OK, api.fleet().deployment(&ids.deployment()?).await?))
 }
 
@@ -42,7 +91,7 @@ pub(super) async fn show(_: Viewer, State(api): State<Api>, ids: Ids) -> Result<
         (status = 422, body = operator::Problem)))]
 pub(super) async fn put(
     Operator(actor): Operator,
-    State(api): State<Api>,
+    Shared(api): Shared<Api>,
     ids: Ids,
     headers: HeaderMap,
     Body(mut want): Body<operator::PutDeployment>,
@@ -69,7 +118,7 @@ pub(super) async fn put(
     responses((status = 204), (status = 404, body = operator::Problem), (status = 412, body = operator::Problem)))]
 pub(super) async fn remove(
     Operator(actor): Operator,
-    State(api): State<Api>,
+    Shared(api): Shared<Api>,
     ids: Ids,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
@@ -93,7 +142,7 @@ pub(super) async fn remove(
     responses((status = 200, body = Vec<operator::Revision>), (status = 404, body = operator::Problem)))]
 pub(super) async fn revisions(
     _: Viewer,
-    State(api): State<Api>,
+    Shared(api): Shared<Api>,
     ids: Ids,
 ) -> Result<Json<Vec<operator::Revision>>, Problem> {
     Ok(Json(api.fleet().revisions(&ids.deployment()?).await?))
@@ -109,7 +158,7 @@ pub(super) async fn revisions(
         (status = 422, body = operator::Problem)))]
 pub(super) async fn revert(
     Operator(actor): Operator,
-    State(api): State<Api>,
+    Shared(api): Shared<Api>,
     ids: Ids,
     headers: HeaderMap,
     Body(want): Body<operator::RevertDeployment>,
@@ -132,7 +181,7 @@ pub(super) async fn revert(
         (status = 422, body = operator::Problem)))]
 pub(super) async fn preview(
     _: Operator,
-    State(api): State<Api>,
+    Shared(api): Shared<Api>,
     ids: Ids,
     Body(want): Body<operator::PutDeployment>,
 ) -> Result<Json<operator::Preview>, Problem> {
@@ -152,7 +201,7 @@ pub(super) async fn preview(
     responses((status = 200, body = Vec<operator::Transition>), (status = 404, body = operator::Problem)))]
 pub(super) async fn transitions(
     _: Viewer,
-    State(api): State<Api>,
+    Shared(api): Shared<Api>,
     ids: Ids,
 ) -> Result<Json<Vec<operator::Transition>>, Problem> {
     Ok(Json(api.fleet().transitions(&ids.deployment()?, &ids.device()?).await?))
@@ -194,7 +243,8 @@ impl Condition {
             (Some(tag), None) => tag
                 .strip_prefix('"')
                 .and_then(|tag| tag.strip_suffix('"'))
-                .and_then(|tag| tag.parse().ok())
+                // What stands behind a dot says how its devices do.
+                .and_then(|tag| tag.split('.').next()?.parse().ok())
                 .map(Condition::Revision)
                 .ok_or_else(|| Problem::malformed("If-Match: is a revision in quotes, such as \"7\", or *")),
             _ => Err(Problem::malformed("send either If-Match, or If-None-Match: *")),
@@ -242,6 +292,7 @@ mod tests {
         };
         assert_eq!(check(&[]), Some(Condition::None));
         assert_eq!(check(&[(IF_MATCH, "\"7\"")]), Some(Condition::Revision(7)));
+        assert_eq!(check(&[(IF_MATCH, "\"7.0a1b\"")]), Some(Condition::Revision(7)));
         assert_eq!(check(&[(IF_MATCH, "*")]), Some(Condition::Exists));
         assert_eq!(check(&[(IF_NONE_MATCH, "*")]), Some(Condition::Absent));
         for bad in ["7", "\"x\"", "W/\"7\"", "\"1\", \"2\"", ""] {

@@ -7,6 +7,7 @@ use margrave_wire::operator;
 use utoipa::IntoParams;
 
 use super::Api;
+use super::deployment::known_state;
 use super::read::{Body, Ids, Params};
 use crate::auth::{Operator, Viewer};
 use crate::fleet::DeviceQuery;
@@ -23,6 +24,8 @@ pub(super) struct ListParams {
     label: Option<String>,
     /// `converged`, `pending`, `failed`, `silent` or `retired`.
     condition: Option<String>,
+    /// Only those with something in this state, such as `FAILED`.
+    state: Option<String>,
     /// The `next` of the page before.
     after: Option<String>,
     /// 1 to 1000; 100 when left out.
@@ -38,12 +41,13 @@ pub(super) async fn list(
     State(api): State<Api>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<operator::Page<operator::Device>>, Problem> {
-    let ListParams { search, label, condition, after, limit } = params;
+    let ListParams { search, label, condition, state, after, limit } = params;
+    let state = state.as_deref().map(known_state).transpose()?;
     let label = label.map(|label| match label.split_once('=') {
         Some((key, value)) => (key.to_owned(), value.to_owned()),
         None => (label, String::new()),
     });
-    let query = DeviceQuery { search, label, condition, after, limit };
+    let query = DeviceQuery { search, label, condition, state, after, limit };
     Ok(Json(api.fleet().devices(query).await?))
 }
 

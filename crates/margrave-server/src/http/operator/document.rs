@@ -14,8 +14,11 @@ pub(super) fn complete(document: &OpenApi) -> Value {
         serde_json::to_value(document).expect("the document is plain data, which always serialises");
     let paths = document["paths"].as_object_mut().expect("a document has paths");
     for (path, operations) in paths {
-        for operation in operations.as_object_mut().expect("a path has operations").values_mut() {
+        for (method, operation) in operations.as_object_mut().expect("a path has operations") {
             name_identifiers(operation);
+            if method == "get" {
+                tagged(operation);
+            }
             let common = common(path, operation);
             let responses = operation["responses"].as_object_mut().expect("an operation has answers");
             for (status, description) in common {
@@ -52,6 +55,21 @@ fn name_identifiers(operation: &mut Value) {
     }
 }
 
+/// Everything that is read has a tag, and is not sent to who has it.
+fn tagged(operation: &mut Value) {
+    let tag = json!({ "description": "A tag of exactly this answer", "schema": { "type": "string" } });
+    let known =
+        json!({ "description": "It is as the tag in `If-None-Match` says", "headers": { "ETag": tag } });
+    operation["responses"]["200"]["headers"]["ETag"] = tag;
+    operation["responses"]["304"] = known;
+    let parameter =
+        json!({ "name": "If-None-Match", "in": "header", "required": false, "schema": { "type": "string" } });
+    match operation.get_mut("parameters").and_then(Value::as_array_mut) {
+        Some(parameters) => parameters.push(parameter),
+        None => operation["parameters"] = json!([parameter]),
+    }
+}
+
 /// Whole numbers that are never negative have all 64 bits here; the generator knows only the signed format.
 fn widen_integers(value: &mut Value) {
     match value {
@@ -70,7 +88,8 @@ fn widen_integers(value: &mut Value) {
 /// What every operation of this kind can answer, whatever its handler does.
 fn common(path: &str, operation: &Value) -> Vec<(&'static str, &'static str)> {
     let takes_body = operation.get("requestBody").is_some();
-    let takes_input = takes_body || operation.get("parameters").is_some();
+    let parameters = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
+    let takes_input = takes_body || parameters.into_iter().any(|parameter| parameter["in"] != "header");
     let mut common = vec![
         ("401", "No token, or one that is not valid"),
         ("403", "The token is valid, and does not allow this"),
@@ -173,7 +192,7 @@ mod tests {
             let answers: Vec<_> = operation["responses"].as_object().unwrap().keys().cloned().collect();
             answers.join(" ")
         };
-        assert_eq!(answers("/status", "get"), "200 401 403 429 431 500 503");
+        assert_eq!(answers("/status", "get"), "200 304 401 403 429 431 500 503");
         let put = answers("/deployments/{deployment}", "put");
         for status in ["200", "201", "400", "404", "408", "409", "412", "413", "414", "415", "422"] {
             assert!(put.contains(status), "{status} is not in {put}");

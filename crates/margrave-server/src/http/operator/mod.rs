@@ -7,11 +7,14 @@
 mod access;
 mod audit;
 mod authority;
+mod backup;
+mod condition;
 mod deployment;
 mod device;
 mod document;
 mod event;
 mod git;
+mod list;
 mod package;
 mod read;
 mod registry;
@@ -33,6 +36,7 @@ use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub(super) use self::read::Body;
 use self::read::Params;
 use super::feed::Feed;
 use super::problem::Problem;
@@ -117,7 +121,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(access::list, access::create))
         .routes(routes!(access::revoke))
         .routes(routes!(audit::list))
+        .routes(routes!(backup::make))
         .fallback(no_such_path)
+        .layer(axum::middleware::from_fn(condition::tag))
         .layer(axum::middleware::map_request(whole_address));
     OpenApiRouter::with_openapi(base()).nest(operator::PREFIX, api)
 }

@@ -19,7 +19,7 @@ use crate::http::{BODY_TIME_MAX, is_declared_larger};
 pub(super) const BODY_MAX: usize = 256 * 1024;
 
 /// A JSON body. Unknown fields are refused by the types themselves, and serde names the field.
-pub(super) struct Body<T>(pub(super) T);
+pub(in crate::http) struct Body<T>(pub(in crate::http) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Problem;

@@ -7,14 +7,14 @@ use margrave_wire::operator;
 
 use super::Api;
 use super::read::{Body, Ids};
-use crate::auth::Operator;
+use crate::auth::{Admin, Operator, Viewer};
 use crate::http::problem::Problem;
 
 /// Every registry that the server knows how to open. Secrets are never told.
 #[utoipa::path(get, path = "/registries", tag = "registries", operation_id = "listRegistries",
     responses((status = 200, body = Vec<operator::Registry>)))]
 pub(super) async fn list(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
 ) -> Result<Json<Vec<operator::Registry>>, Problem> {
     Ok(Json(api.fleet().registries().await?))
@@ -26,7 +26,7 @@ pub(super) async fn list(
     responses((status = 200, body = operator::Registry), (status = 409, body = operator::Problem),
         (status = 422, body = operator::Problem)))]
 pub(super) async fn put(
-    Operator(actor): Operator,
+    Admin(actor): Admin,
     State(api): State<Api>,
     ids: Ids,
     Body(want): Body<operator::PutRegistry>,
@@ -39,7 +39,7 @@ pub(super) async fn put(
     params(("host" = String, Path, description = "host or host:port")),
     responses((status = 204), (status = 404, body = operator::Problem), (status = 422, body = operator::Problem)))]
 pub(super) async fn remove(
-    Operator(actor): Operator,
+    Admin(actor): Admin,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<StatusCode, Problem> {
@@ -52,7 +52,7 @@ pub(super) async fn remove(
     params(("host" = String, Path, description = "host or host:port")),
     responses((status = 200, body = operator::RegistryCheck), (status = 422, body = operator::Problem)))]
 pub(super) async fn check(
-    _: Operator,
+    _: Admin,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<operator::RegistryCheck>, Problem> {
@@ -63,7 +63,7 @@ pub(super) async fn check(
 #[utoipa::path(get, path = "/watches", tag = "watches", operation_id = "listWatches",
     responses((status = 200, body = Vec<operator::Watch>)))]
 pub(super) async fn watches(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
 ) -> Result<Json<Vec<operator::Watch>>, Problem> {
     Ok(Json(api.fleet().watches().await?))
@@ -74,7 +74,7 @@ pub(super) async fn watches(
     responses((status = 200, body = operator::Watch), (status = 404, body = operator::Problem),
         (status = 422, body = operator::Problem)))]
 pub(super) async fn watch(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<operator::Watch>, Problem> {
@@ -127,7 +127,7 @@ pub(super) async fn look(
     params(("package" = String, Path), ("version" = String, Path)),
     responses((status = 200, body = operator::PackageTexts), (status = 404, body = operator::Problem)))]
 pub(super) async fn texts(
-    _: Operator,
+    _: Viewer,
     State(api): State<Api>,
     ids: Ids,
 ) -> Result<Json<operator::PackageTexts>, Problem> {

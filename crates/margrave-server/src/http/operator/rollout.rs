@@ -7,7 +7,7 @@ use margrave_wire::rollout::Rollout;
 
 use super::Api;
 use super::read::Ids;
-use crate::auth::Operator;
+use crate::auth::{Operator, Viewer};
 use crate::fleet::RolloutVerb;
 use crate::http::problem::Problem;
 
@@ -15,7 +15,7 @@ use crate::http::problem::Problem;
 #[utoipa::path(get, path = "/deployments/{deployment}/rollout", tag = "rollouts", operation_id = "showRollout",
     params(("deployment" = String, Path)),
     responses((status = 200, body = Rollout), (status = 404, body = operator::Problem)))]
-pub(super) async fn show(_: Operator, State(api): State<Api>, ids: Ids) -> Result<Json<Rollout>, Problem> {
+pub(super) async fn show(_: Viewer, State(api): State<Api>, ids: Ids) -> Result<Json<Rollout>, Problem> {
     Ok(Json(api.fleet().rollout(&ids.deployment()?).await?))
 }
 

@@ -2,11 +2,12 @@
 
 use axum::Json;
 use axum::extract::State;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use margrave_wire::operator;
 use margrave_wire::schedule::ScheduleBody;
 
 use super::Api;
+use super::condition;
 use super::read::{Body, Ids};
 use crate::auth::{Operator, Viewer};
 use crate::http::problem::Problem;
@@ -36,28 +37,36 @@ pub(super) async fn show(
 
 /// Sets it, in place of what was set there before. The devices hear of it with their next manifest.
 #[utoipa::path(put, path = "/schedules/{reach}", tag = "schedules", operation_id = "putSchedule",
-    params(("reach" = String, Path, description = "fleet, label:KEY=VALUE or device:NAME, with '/' written %2F")),
+    params(("reach" = String, Path, description = "fleet, label:KEY=VALUE or device:NAME, with '/' written %2F"),
+        ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)),
     request_body = ScheduleBody,
     responses((status = 200, body = operator::Schedule), (status = 404, body = operator::Problem),
-        (status = 409, body = operator::Problem), (status = 422, body = operator::Problem)))]
+        (status = 409, body = operator::Problem), (status = 412, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
 pub(super) async fn put(
     Operator(actor): Operator,
     State(api): State<Api>,
     ids: Ids,
+    headers: HeaderMap,
     Body(want): Body<ScheduleBody>,
 ) -> Result<Json<operator::Schedule>, Problem> {
+    let _turn = condition::hold(&api, &headers, api.fleet().schedule(ids.reach())).await?;
     Ok(Json(api.fleet().put_schedule(&actor, ids.reach(), &want).await?))
 }
 
 /// Takes it back; what is set elsewhere counts, or the usual.
 #[utoipa::path(delete, path = "/schedules/{reach}", tag = "schedules", operation_id = "removeSchedule",
-    params(("reach" = String, Path, description = "fleet, label:KEY=VALUE or device:NAME, with '/' written %2F")),
-    responses((status = 204), (status = 404, body = operator::Problem), (status = 422, body = operator::Problem)))]
+    params(("reach" = String, Path, description = "fleet, label:KEY=VALUE or device:NAME, with '/' written %2F"),
+        ("If-Match" = Option<String>, Header)),
+    responses((status = 204), (status = 404, body = operator::Problem), (status = 412, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
 pub(super) async fn remove(
     Operator(actor): Operator,
     State(api): State<Api>,
     ids: Ids,
+    headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
+    let _turn = condition::hold(&api, &headers, api.fleet().schedule(ids.reach())).await?;
     api.fleet().remove_schedule(&actor, ids.reach()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -67,6 +67,7 @@ impl Filter {
             search: text(&self.search),
             label,
             condition: text(&self.condition),
+            state: None,
             after: self.after.clone(),
             limit: Some(PAGE_SIZE),
         }

@@ -68,6 +68,7 @@ impl Read {
 }
 
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one is read at a time, and most are deployments")]
 pub enum Resource {
     Fleet(FleetFile),
     Package(PackageFile),

@@ -350,6 +350,7 @@ pub(crate) struct Waiting {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is made once")]
 pub(crate) enum Deployment {
     /// List all deployments
     #[command(after_help = "Example:\n  margrave deployment list")]

@@ -42,9 +42,10 @@ async fn deploy(plant: &Plant, rate: u32) {
         version: None,
         profile: None,
         parameters: [("owner".to_owned(), json!("Ann")), ("rate".to_owned(), json!(rate))].into(),
-        targets: Targets { devices: vec!["press.42".to_owned()], labels: Default::default() },
+        targets: Targets { devices: vec!["press.42".to_owned()], ..Default::default() },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
 }

@@ -143,9 +143,10 @@ async fn numbers_follow_what_happens() {
         version: None,
         profile: None,
         parameters: [("owner".to_owned(), json!("Ann"))].into(),
-        targets: Targets { devices: vec!["press.42".to_owned()], labels: Default::default() },
+        targets: Targets { devices: vec!["press.42".to_owned()], ..Default::default() },
         rollback: None,
         revision: None,
+        ..Default::default()
     };
     plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
     line.get("/api/v1/deployments").await.unwrap().is(200);

@@ -102,9 +102,9 @@ async fn what_a_registry_has_is_kept_with_the_package_and_goes_with_it() {
     let origin = OriginRecord { id: id.clone(), version: version.clone(), looked_at: NOW, warnings };
     world.store.note_origin(origin.clone(), vec![]).await.unwrap();
     assert_eq!(world.store.origins().await.unwrap(), [], "there is no such package");
-    world.store.add_package(record, vec![]).await.unwrap();
+    world.add_package(record.clone(), vec![]).await.unwrap();
     world.store.note_origin(origin.clone(), vec![]).await.unwrap();
     assert_eq!(world.store.origins().await.unwrap(), [origin]);
-    world.store.remove_package(&id, &version, NOW, "operator ann").await.unwrap();
+    world.remove_package(&record).await.unwrap();
     assert_eq!(world.store.origins().await.unwrap(), []);
 }

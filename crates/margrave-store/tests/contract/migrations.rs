@@ -91,10 +91,25 @@ fn rows(schema: usize) -> Vec<String> {
              VALUES ({id}, 2, 3, 'INSTALLED', {at}, {at}, 0, '{report}')"),
         format!("INSERT INTO event (at, kind, actor, client, device, text)
              VALUES ({at}, 'device.joined', 'device line-1', 'line-1', 'line-1', 'line-1 joined')"),
-        format!("INSERT INTO operator_token (hash, name, created_at) VALUES ({}, 'admin', {at})", digest("token")),
-        format!("INSERT INTO session (hash, actor, created_at, expires_at)
-             VALUES ({}, 'operator admin', {at}, {})", digest("session"), at + 60_000),
     ];
+    match schema {
+        ..9 => {
+            rows.push(format!(
+                "INSERT INTO operator_token (hash, name, created_at) VALUES ({}, 'admin', {at})",
+                digest("token")
+            ));
+            rows.push(format!(
+                "INSERT INTO session (hash, actor, created_at, expires_at) VALUES ({}, 'operator admin', {at}, {})",
+                digest("session"),
+                at + 60_000
+            ));
+        }
+        _ => rows.push(format!(
+            "INSERT INTO operator_token (id, hash, name, role, created_at, created_by)
+             VALUES ('0123456789ab', {}, 'admin', 'admin', {at}, 'server')",
+            digest("token")
+        )),
+    }
     if schema >= 2 {
         rows.push(format!(
             "INSERT INTO client (id, standing, joined_at, dialect) VALUES ('s-1', 'accepted', {at}, 'g1')"
@@ -221,8 +236,12 @@ async fn check(store: &Store, schema: usize) {
 
     assert_eq!(store.packages().await.unwrap().len(), 1);
     assert_eq!(store.events_after(0, 10).await.unwrap()[0].text, "line-1 joined");
-    assert!(store.operator_by_token(Digest::of(b"token")).await.unwrap().is_some());
-    assert!(store.session(Digest::of(b"session"), NOW).await.unwrap().is_some());
+    let tokens = store.operator_tokens().await.unwrap();
+    assert_eq!((tokens.len(), tokens[0].hash), (1, Digest::of(b"token")), "who had a token has it still");
+    assert!(
+        store.sessions(NOW).await.unwrap().is_empty(),
+        "whose they were was not known, so they signed in again"
+    );
     assert!(store.knows_join_token(Digest::of(b"join")).await.unwrap());
 
     assert_eq!(store.signed_clients().await.unwrap().len(), usize::from(schema >= 2));

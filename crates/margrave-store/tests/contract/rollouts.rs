@@ -31,7 +31,7 @@ async fn put(world: &World, revision: u64, rollouts: Vec<RolloutChange>) {
         by: "operator ann".into(),
     };
     let publication =
-        Publication { at: later(revision), intent: Some(intent), rollouts, ..Default::default() };
+        Publication { at: later(revision), intents: vec![intent], rollouts, ..Default::default() };
     world.store.publish(publication).await.unwrap();
 }
 
@@ -69,7 +69,7 @@ async fn begun() -> World {
     for name in ["line-1", "line-2", "line-3"] {
         world.join(name).await;
     }
-    world.store.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
+    world.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
     put(&world, 1, vec![begin(1, &[("line-2", true), ("line-1", false)])]).await;
     world
 }

@@ -322,7 +322,7 @@ impl World {
                         let since = *settled_since[at].get_or_insert(self.now);
                         rested[at] |= self.now.since(since) >= REST_LASTS;
                     }
-                    Err(violation) if self.now >= deadline && !(rested[at] && !is_timeless) => {
+                    Err(violation) if self.now >= deadline && (!rested[at] || is_timeless) => {
                         return Err(violation);
                     }
                     Err(_) => all_settled = false,

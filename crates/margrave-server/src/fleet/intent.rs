@@ -30,7 +30,7 @@ use super::{Actor, Error, Fleet, Preview, PreviewFit};
 pub(super) enum Change {
     AddPackage(Box<Pulled>),
     RemovePackage { id: PackageId, version: PackageVersion },
-    PutDeployment { name: DeploymentName, want: operator::PutDeployment },
+    PutDeployment { name: DeploymentName, want: Box<operator::PutDeployment> },
     RemoveDeployment { name: DeploymentName, seen: Option<u64> },
     RevertDeployment { name: DeploymentName, to: u64, seen: Option<u64> },
     Label { device: DeviceRef, labels: BTreeMap<String, Option<String>> },
@@ -73,7 +73,7 @@ impl Fleet {
         name: &DeploymentName,
         want: operator::PutDeployment,
     ) -> Result<operator::Deployment, Error> {
-        self.change(actor, Change::PutDeployment { name: name.clone(), want }).await?;
+        self.change(actor, Change::PutDeployment { name: name.clone(), want: Box::new(want) }).await?;
         self.deployment_counted(name).await
     }
 

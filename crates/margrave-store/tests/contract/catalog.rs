@@ -75,7 +75,8 @@ async fn a_watch_remembers_its_tags_until_it_ends() {
     assert_eq!((watch.next_at, watch.failures, watch.looked_at), (later(900), 2, Some(NOW)));
 
     // A registry that is known better is worth another look; others are not.
-    let other = RegistryRecord { host: "registry.example:5000".into(), ..registry(RegistryCredentials::Anonymous) };
+    let other =
+        RegistryRecord { host: "registry.example:5000".into(), ..registry(RegistryCredentials::Anonymous) };
     world.store.put_registry(other).await.unwrap();
     assert_eq!(world.store.watches().await.unwrap()[0].next_at, later(900));
     world.store.put_registry(registry(RegistryCredentials::Anonymous)).await.unwrap();

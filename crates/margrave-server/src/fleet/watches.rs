@@ -51,7 +51,7 @@ struct Looking<'a>(&'a Watching, &'a str);
 impl Watching {
     fn begin<'a>(&'a self, repository: &'a str) -> Option<Looking<'a>> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        busy.insert(repository.to_owned()).then_some(Looking(self, repository))
+        busy.insert(repository.to_owned()).then(|| Looking(self, repository))
     }
 }
 

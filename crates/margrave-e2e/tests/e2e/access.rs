@@ -16,7 +16,12 @@ fn a_viewer_looks_an_operator_changes_and_the_log_tells_it_all() {
     let operator = stage.json(&["token", "create", "otto", "--role", "operator"]);
     let by = |token: &serde_json::Value, arguments: &[&str]| {
         let secret = token["secret"].as_str().expect("a new token has its secret");
-        stage.command().args(arguments).args(["--operator-token", secret]).output().expect("our own program starts")
+        stage
+            .command()
+            .args(arguments)
+            .args(["--operator-token", secret])
+            .output()
+            .expect("our own program starts")
     };
     assert!(by(&viewer, &["device", "list"]).status.success());
     let refused = by(&viewer, &["device", "label", "line-1", "site=nord"]);
@@ -33,7 +38,8 @@ fn a_viewer_looks_an_operator_changes_and_the_log_tells_it_all() {
     assert!(said(&out).contains("revoked"), "{}", said(&out));
     let listed = stage.json(&["token", "list"]);
     assert_eq!(listed.as_array().expect("a list").len(), 3);
-    let own = listed.as_array().unwrap().iter().find(|token| token["role"] == "admin").expect("the first token");
+    let own =
+        listed.as_array().unwrap().iter().find(|token| token["role"] == "admin").expect("the first token");
     let kept = stage.margrave(&["token", "revoke", own["id"].as_str().unwrap(), "--yes"]);
     assert!(said(&kept).contains("make one for an admin first"), "{}", said(&kept));
 

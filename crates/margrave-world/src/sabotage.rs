@@ -32,7 +32,7 @@ pub enum Sabotage {
     RefusalDeletes,
     /// The shell stops what runs when its certificate expires.
     StopsOnExpiry,
-    /// The shell loses the outcome of what failed.
+    /// The shell loses what became of some of what it asked the engine for.
     LosesOutcomes,
     /// The server goes back to an older database, and nobody says so.
     ServerForgets,

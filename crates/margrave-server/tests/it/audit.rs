@@ -47,6 +47,7 @@ async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_w
         (&viewer, "PATCH", "/devices/press-1/labels", &labels, 403),
         (&operator, "POST", "/tokens", &json!({"name": "x", "role": "admin"}), 403),
         (&operator, "POST", "/devices/nobody/retire", &Value::Null, 404),
+        (&operator, "POST", "/devices/press-1/retire", &Value::Null, 200),
         (&operator, "POST", "/join-tokens", &json!({"device": "press-1"}), 409),
         (&operator, "POST", "/join-tokens", &json!({"device": "press-2"}), 201),
         (&admin, "POST", "/tokens", &secret, 422),
@@ -66,6 +67,7 @@ async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_w
             "operator vera (viewer) by rest: device.labels \"press-1\" role-needed",
             "operator otto (operator) by rest: token.add \"\" role-needed",
             "operator otto (operator) by rest: device.retire \"nobody\" not-found",
+            "operator otto (operator) by rest: device.retire \"press-1\" done",
             "operator otto (operator) by rest: join-token.add \"press-1\" conflict",
             "operator otto (operator) by rest: join-token.add \"press-2\" done",
             "operator admin (admin) by rest: token.add \"\" invalid",
@@ -74,7 +76,7 @@ async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_w
         ]
     );
     assert!(page.items.iter().all(|entry| entry.source == "127.0.0.1"));
-    assert!(page.items[7].detail.contains("the role operator"), "{:?}", page.items[7]);
+    assert!(page.items[8].detail.contains("the role operator"), "{:?}", page.items[8]);
     let all = serde_json::to_string(&page).unwrap();
     for hidden in ["mgo_", "mgj_", "s3cret-value", &admin, &viewer, &operator] {
         assert!(!all.contains(hidden), "{hidden} in {all}");

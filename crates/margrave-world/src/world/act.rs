@@ -146,9 +146,8 @@ impl World {
                 (Fate::SaysDone, action) => done(action),
             }
         };
-        let failed =
-            matches!(&event, Event::Applied { result: Err(_), .. } | Event::Removed { result: Err(_), .. });
-        if failed && self.sabotage == Some(Sabotage::LosesOutcomes) {
+        let changed = matches!(&event, Event::Applied { .. } | Event::Removed { .. });
+        if changed && self.sabotage == Some(Sabotage::LosesOutcomes) && self.dice.hit(0.3) {
             return Ok(());
         }
         self.note_words(at, &event);

@@ -54,7 +54,7 @@ caught! {
     hiding_what_was_to_be_removed_is_caught HidesRemoved,
     a_refusal_that_deletes_is_caught RefusalDeletes,
     stopping_on_expiry_is_caught StopsOnExpiry,
-    losing_the_outcome_of_a_failure_is_caught LosesOutcomes,
+    losing_what_became_of_something_is_caught LosesOutcomes,
     a_server_that_forgets_is_caught ServerForgets,
     dropping_the_last_report_of_something_is_caught DropsDeaths,
     never_going_back_is_caught NeverGoesBack,

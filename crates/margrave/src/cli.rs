@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// Tell the one true reason that something is not as wanted
     Why(Why),
     /// Deploy a package to devices
-    Deploy(Deploy),
+    Deploy(Box<Deploy>),
     /// Look at deployments and change them
     #[command(arg_required_else_help = true)]
     #[command(after_help = "\
@@ -362,7 +362,7 @@ pub(crate) enum Deployment {
         name: String,
     },
     /// Change a deployment; what is not named stays as it is
-    Update(DeploymentUpdate),
+    Update(Box<DeploymentUpdate>),
     /// Go back to what a deployment was before; also brings back one that was removed
     #[command(after_help = "\
 Examples:

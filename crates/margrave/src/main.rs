@@ -56,7 +56,7 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Login(args) => commands::login::run(screen, args).await,
         Command::Status(args) => commands::status::run(screen, args).await,
         Command::Why(args) => commands::why::run(screen, args).await,
-        Command::Deploy(args) => commands::deploy::run(screen, args).await,
+        Command::Deploy(args) => commands::deploy::run(screen, *args).await,
         Command::Deployment(args) => commands::deployment::run(screen, args).await,
         Command::Device(args) => commands::device::run(screen, args).await,
         Command::Rollout(args) => commands::rollout::run(screen, args).await,

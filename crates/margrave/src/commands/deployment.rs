@@ -15,7 +15,7 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Deployment>) -> Result 
     match args.verb {
         cli::Deployment::List => list(screen, &client.deployments().await?),
         cli::Deployment::Show { name } => show(screen, &client.deployment(&name).await?),
-        cli::Deployment::Update(update) => self::update(screen, &client, update).await,
+        cli::Deployment::Update(update) => self::update(screen, &client, *update).await,
         cli::Deployment::Revert { name, to, waiting } => revert(screen, &client, &name, to, &waiting).await,
         cli::Deployment::Remove { name, yes, wait, timeout } => {
             let deployment = client.deployment(&name).await?;

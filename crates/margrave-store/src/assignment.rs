@@ -169,7 +169,7 @@ fn read_count(row: &Row<'_>) -> rusqlite::Result<AssignmentCount> {
         deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
         state: column::word(row, "state", State::parse)?,
         verdict: verdict_from_column(row.get("verdict")?),
-        count: row.unsigned("count(*)")?,
+        count: row.unsigned("count")?,
     })
 }
 
@@ -463,8 +463,7 @@ impl Store {
     pub async fn assignment_counts(&self) -> Result<Vec<AssignmentCount>, Error> {
         self.read(|sql| {
             let mut statement = sql.statement(
-                "SELECT deployment, state, verdict, count(*) FROM assignment WHERE archived = 0
-                 GROUP BY deployment, state, verdict",
+                "SELECT deployment, state, verdict, count FROM assignment_tally WHERE count > 0",
             )?;
             let rows = statement.query_map([], read_count)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -476,8 +475,8 @@ impl Store {
     pub async fn assignment_counts_of(&self, id: DeploymentId) -> Result<Vec<AssignmentCount>, Error> {
         self.read(move |sql| {
             let mut statement = sql.statement(
-                "SELECT deployment, state, verdict, count(*) FROM assignment
-                 WHERE deployment = ?1 AND archived = 0 GROUP BY state, verdict",
+                "SELECT deployment, state, verdict, count FROM assignment_tally
+                 WHERE deployment = ?1 AND count > 0",
             )?;
             let rows = statement.query_map([id.uuid().as_bytes()], read_count)?;
             Ok(rows.collect::<Result<_, _>>()?)

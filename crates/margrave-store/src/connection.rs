@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0009_access.sql"),
     include_str!("migrations/0010_catalog.sql"),
     include_str!("migrations/0011_rollout.sql"),
+    include_str!("migrations/0012_standing.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

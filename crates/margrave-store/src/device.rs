@@ -128,14 +128,37 @@ const CONDITION: &str = "CASE WHEN standing = 'retired' THEN 'retired'
     WHEN verdict = 1 OR capabilities IS NULL THEN 'pending'
     ELSE 'converged' END";
 
-const DEVICES: &str =
-    "SELECT device.client, device.device, standing, dialect, joined_at, contact.at AS last_contact,
-        svid_not_after, manifest.version AS manifest_version, capabilities, simulated, unsettled, origin,
+/// What is told of a device besides its name.
+macro_rules! told {
+    () => {
+        "standing, dialect, joined_at, contact.at AS last_contact, svid_not_after,
+        manifest.version AS manifest_version, capabilities, simulated, unsettled, origin,
         (SELECT coalesce(max(assignment.verdict), 0) FROM assignment
          WHERE assignment.client = device.client AND assignment.device = device.device
-         AND archived = 0) AS verdict
-    FROM device JOIN client ON client.id = device.client JOIN manifest ON manifest.client = device.client
-    LEFT JOIN contact ON contact.client = device.client";
+         AND archived = 0) AS verdict"
+    };
+}
+/// Where that comes from. In this order: the device first, or what leads to it.
+macro_rules! beside {
+    () => {
+        "CROSS JOIN client ON client.id = device.client
+        CROSS JOIN manifest ON manifest.client = device.client
+        LEFT JOIN contact ON contact.client = device.client"
+    };
+}
+const DEVICES: &str = concat!("SELECT device.client, device.device, ", told!(), " FROM device ", beside!());
+/// The same for those that another table `among` has, in its order.
+const DEVICES_AMONG: [&str; 2] = [
+    concat!("SELECT among.client, among.device, ", told!(), " FROM "),
+    concat!(
+        " AS among CROSS JOIN device ON device.client = among.client AND device.device = among.device ",
+        beside!()
+    ),
+];
+
+/// Clients that may be silent; `:heard` tells which of them are not. Who was never heard of has told nothing either.
+const QUIET: &str = "SELECT contact.client FROM contact WHERE contact.at < :silent_before
+    UNION SELECT device.client FROM device INDEXED BY device_unheard WHERE capabilities IS NULL";
 
 /// Who counts as silent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -158,6 +181,22 @@ pub struct DeviceFilter {
     pub silence: Silence,
     pub after: Option<DeviceRef>,
     pub limit: u32,
+}
+
+impl DeviceFilter {
+    /// Where to look at all: by an index and in its order, so that the cost follows what is shown and not the fleet. Whoever is
+    /// found is asked everything once more.
+    fn found(&self) -> String {
+        let [told, beside] = DEVICES_AMONG;
+        match (&self.label, self.condition) {
+            (Some((_, Some(_))), _) => {
+                format!("{told}label{beside} WHERE among.key = :key AND among.value = :value")
+            }
+            (_, Some(Condition::Silent)) => format!("{DEVICES} WHERE device.client IN ({QUIET})"),
+            (_, Some(_)) => format!("{told}device_standing{beside} WHERE among.condition = :condition"),
+            (_, None) => DEVICES.to_owned(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -443,15 +482,16 @@ impl Store {
                 None => (None, None),
             };
             let mut statement = sql.statement(&format!(
-                "SELECT *, {CONDITION} AS condition FROM ({DEVICES}) AS found
-                 WHERE (:client IS NULL OR (client, device) > (:client, :device))
+                "SELECT *, {CONDITION} AS condition FROM ({}) AS found
+                 WHERE (client, device) > (coalesce(:client, ''), coalesce(:device, ''))
                  AND (:search IS NULL OR instr(lower(client || ':' || device), lower(:search)) > 0)
                  AND (:key IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
                      AND label.device = found.device AND key = :key AND (:value IS NULL OR value = :value)))
                  AND (:condition IS NULL OR condition = :condition)
                  AND (:state IS NULL OR EXISTS (SELECT 1 FROM assignment WHERE assignment.client = found.client
                      AND assignment.device = found.device AND archived = 0 AND state = :state))
-                 ORDER BY client, device LIMIT :limit"
+                 ORDER BY client, device LIMIT :limit",
+                filter.found()
             ))?;
             let rows = statement.query_map(
                 named_params! {
@@ -558,21 +598,35 @@ impl Store {
     pub async fn fleet_counts(&self, silence: Silence) -> Result<FleetCounts, Error> {
         self.read(move |sql| {
             let mut counts = FleetCounts::default();
+            let mut statement = sql.statement("SELECT condition, count FROM device_tally WHERE count > 0")?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                counts.devices.insert(row.get(0)?, row.unsigned("count")?);
+            }
+            // Silent ones are counted as what they would be otherwise.
             let mut statement = sql.statement(&format!(
-                "SELECT {CONDITION} AS condition, count(*) FROM ({DEVICES}) GROUP BY 1"
+                "SELECT device_standing.condition AS otherwise, count(*)
+                 FROM ({DEVICES} WHERE device.client IN ({QUIET})) AS found
+                 CROSS JOIN device_standing USING (client, device)
+                 WHERE {CONDITION} = 'silent' GROUP BY 1"
             ))?;
             let mut rows = statement.query(named_params! {
                 ":silent_before": column::moment(silence.before),
                 ":heard": column::json(&silence.heard),
             })?;
             while let Some(row) = rows.next()? {
-                counts.devices.insert(row.get(0)?, row.unsigned("count(*)")?);
+                let (otherwise, silent) = (row.get::<_, String>(0)?, row.unsigned("count(*)")?);
+                if let Some(count) = counts.devices.get_mut(&otherwise) {
+                    *count = count.saturating_sub(silent);
+                }
+                *counts.devices.entry(Condition::Silent.as_str().to_owned()).or_default() += silent;
             }
+            counts.devices.retain(|_, count| *count > 0);
             let mut statement =
-                sql.statement("SELECT state, count(*) FROM assignment WHERE archived = 0 GROUP BY state")?;
+                sql.statement("SELECT state, sum(count) AS count FROM assignment_tally GROUP BY state")?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
-                counts.assignments.insert(row.get(0)?, row.unsigned("count(*)")?);
+                counts.assignments.insert(row.get(0)?, row.unsigned("count")?);
             }
             let count = |rows: &str| {
                 sql.query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| row.unsigned("count(*)"))

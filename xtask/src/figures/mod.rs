@@ -7,6 +7,7 @@
 mod agent;
 mod answers;
 mod asker;
+mod fleet;
 mod gap;
 mod plant;
 mod programs;
@@ -34,18 +35,20 @@ enum Name {
     Connections,
     Reports,
     Waiting,
+    Fleet,
     Agent,
     Gap,
 }
 
 impl Name {
-    const ALL: [(&'static str, Name); 8] = [
+    const ALL: [(&'static str, Name); 9] = [
         ("programs", Name::Programs),
         ("agent", Name::Agent),
         ("304", Name::Answers),
         ("connections", Name::Connections),
         ("reports", Name::Reports),
         ("waiting", Name::Waiting),
+        ("fleet", Name::Fleet),
         ("deploy", Name::Deploy),
         ("gap", Name::Gap),
     ];
@@ -178,6 +181,7 @@ fn one(lab: &Lab, name: Name, plant: &mut Option<Plant>, table: &mut Table) -> R
         Name::Deploy => return programs::deploy(lab, table),
         Name::Agent => return agent::measure(lab, table),
         Name::Gap => return gap::measure(lab, table),
+        Name::Fleet => return fleet::measure(lab, table),
         Name::Answers => answers::polls,
         Name::Connections => answers::connections,
         Name::Reports => reports::measure,

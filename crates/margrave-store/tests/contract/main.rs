@@ -13,6 +13,7 @@ mod revisions;
 mod rollouts;
 mod signed;
 mod sqlite;
+mod standing;
 
 use fixture::*;
 use margrave_core::deployment::Targets;

@@ -7,6 +7,7 @@ pub mod device;
 mod feed;
 mod git;
 pub mod identity;
+mod intent;
 pub mod operator;
 mod prefix;
 pub mod problem;
@@ -77,16 +78,20 @@ impl Stopping {
     }
 }
 
-/// What the HTTPS listener offers: page, operator REST, identity, registry, devices' Git repositories.
+/// What the HTTPS listener offers: page, operator REST, identity, registry, devices' Git repositories and the one of what is wanted.
 pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::Mount) -> Router {
     operator::router(app.clone())
         .merge(web::router(app.clone()))
         .merge(identity::router(identity))
         .merge(registry.router())
         .merge(git::router(Arc::clone(&app.fleet)))
+        .merge(intent::router(Arc::clone(&app.fleet)))
 }
 
-/// What the plain loopback listener offers: the same without identity and Git, which need TLS (ID-062).
+/// What the plain loopback listener offers: the same without identity and devices' Git, which need TLS (ID-062).
 pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
-    operator::router(app.clone()).merge(web::router(app.clone())).merge(registry.router())
+    operator::router(app.clone())
+        .merge(web::router(app.clone()))
+        .merge(registry.router())
+        .merge(intent::router(Arc::clone(&app.fleet)))
 }

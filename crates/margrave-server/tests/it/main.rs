@@ -6,6 +6,7 @@ mod device;
 mod forge;
 mod git;
 mod identity;
+mod intent;
 mod interface;
 mod leaf;
 mod line;

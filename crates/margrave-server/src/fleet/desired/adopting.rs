@@ -17,9 +17,10 @@ use margrave_wire::resource::{
 };
 use margrave_wire::schedule::ScheduleBody;
 
-use super::super::intent::{Change, Refusals, Source};
+use super::super::git::Quarantine;
+use super::super::intent::{Change, Incoming, Refusals, Source};
 use super::super::{Actor, Error, Fleet};
-use super::{CommitId, FileChange, RepositoryError};
+use super::{CommitId, FileChange, Repository, RepositoryError};
 
 /// More than a person mends in one go; the rest shows once these are mended.
 const FLAWS_MAX: usize = 200;
@@ -87,10 +88,31 @@ impl Reading {
 impl Fleet {
     /// Makes a commit that is in the repository what is wanted, and moves `main` there.
     pub(in crate::fleet) async fn adopt(&self, actor: &Actor, commit: CommitId) -> Result<(), Unadopted> {
-        let files = self.differing(commit).await?;
+        self.adopt_seen(actor, commit, self.desired.repository(), None).await
+    }
+
+    /// The same for a commit that waits outside; its objects come in when everything else is decided.
+    pub(in crate::fleet) async fn adopt_pushed(
+        &self,
+        actor: &Actor,
+        commit: CommitId,
+        quarantine: &Quarantine,
+    ) -> Result<(), Unadopted> {
+        self.adopt_seen(actor, commit, quarantine.view(), Some(quarantine)).await
+    }
+
+    async fn adopt_seen(
+        &self,
+        actor: &Actor,
+        commit: CommitId,
+        view: &Repository,
+        quarantine: Option<&Quarantine>,
+    ) -> Result<(), Unadopted> {
+        let on = self.desired.head();
+        let files = self.differing(on, commit, view).await?;
         let Reading { changes, sources, mut flaws } = self.read_files(actor, files).await?;
         if flaws.is_empty() {
-            match self.apply(actor, &changes, Source::Commit(commit)).await {
+            match self.apply(actor, &changes, Source::Commit(Incoming { commit, on, quarantine })).await {
                 Ok(()) => return Ok(()),
                 Err(refusals) => flaws = located(refusals, &sources)?,
             }
@@ -101,9 +123,14 @@ impl Fleet {
 
     /// What a commit says otherwise than what is applied. Where the repository does not know what is applied any more, that is
     /// written down first, for nobody to see.
-    async fn differing(&self, commit: CommitId) -> Result<Vec<FileChange>, Unadopted> {
+    async fn differing(
+        &self,
+        on: Option<CommitId>,
+        commit: CommitId,
+        view: &Repository,
+    ) -> Result<Vec<FileChange>, Unadopted> {
         let repository = self.desired.repository();
-        let head = match self.desired.head() {
+        let head = match on {
             Some(head) if repository.has(head).await? => Some(head),
             Some(_) => {
                 let files = self.everything().await?.into_iter();
@@ -117,7 +144,7 @@ impl Fleet {
             }
             None => None,
         };
-        Ok(repository.changes(head, commit).await?)
+        Ok(view.changes(head, commit).await?)
     }
 
     async fn read_files(&self, actor: &Actor, files: Vec<FileChange>) -> Result<Reading, Error> {

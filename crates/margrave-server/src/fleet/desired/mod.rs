@@ -97,6 +97,11 @@ impl Desired {
         self.state().conflict = Some(conflict);
     }
 
+    /// There is nothing to decide any more.
+    pub(super) fn settled(&self) {
+        self.state().conflict = None;
+    }
+
     /// Nobody changes anything while a person has to decide what counts.
     pub(super) fn may_change(&self) -> Result<(), Error> {
         match &self.state().conflict {
@@ -224,7 +229,7 @@ impl Fleet {
                 self.commit_everything(&actor.name, words, main).await?;
             }
         }
-        self.desired.state().conflict = None;
+        self.desired.settled();
         Ok(())
     }
 

@@ -78,6 +78,8 @@ pub enum StartError {
     Store(#[from] margrave_store::OpenError),
     #[error("the registry cannot be opened")]
     Registry(#[from] margrave_registry::OpenError),
+    #[error("the remote to follow cannot be used: {0}")]
+    Follow(String),
     #[error("the fleet cannot be loaded")]
     Fleet(#[from] fleet::Error),
 }
@@ -128,8 +130,12 @@ impl Server {
             wfm,
             svid_lifetime,
             registry_address,
+            follow,
             demo,
         } = config;
+        if let Some(follow) = &follow {
+            follow.check().map_err(StartError::Follow)?;
+        }
         let host = names.first().ok_or(StartError::Nameless)?.clone();
         if let Some(address) = local_listen
             && !address.ip().is_loopback()
@@ -208,6 +214,10 @@ impl Server {
             naming: Naming::random(),
         };
         let fleet = Fleet::open(store, Arc::clone(&registry), clock.clone(), options).await?;
+        let follow_every = follow.as_ref().map(|follow| follow.every);
+        if let Some(follow) = follow {
+            fleet.follow(follow).map_err(|error| StartError::Follow(error.to_string()))?;
+        }
         let context = settle_context(&data, &fleet, loopback_url(web_address), &pin).await?;
 
         let (stop, stopping) = Stopping::new();
@@ -309,7 +319,10 @@ impl Server {
                 stopping.clone(),
             ));
         }
-        let tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
+        let mut tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
+        if let Some(every) = follow_every {
+            tasks::follow(&mut tasks, &fleet, every, &stopping);
+        }
         let addresses = Addresses {
             web: web_address,
             device: device_address,

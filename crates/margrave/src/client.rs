@@ -3,6 +3,8 @@
 //! Answers that say no become [`Trouble`] with the server's own words, and with what to type next where we
 //! know it. Nothing here decides; nothing is cached.
 
+mod intent;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -6,6 +6,7 @@
 pub mod device;
 mod feed;
 mod git;
+mod hook;
 pub mod identity;
 mod intent;
 pub mod operator;
@@ -86,6 +87,7 @@ pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::M
         .merge(registry.router())
         .merge(git::router(Arc::clone(&app.fleet)))
         .merge(intent::router(Arc::clone(&app.fleet)))
+        .merge(hook::router(Arc::clone(&app.fleet)))
 }
 
 /// What the plain loopback listener offers: the same without identity and devices' Git, which need TLS (ID-062).

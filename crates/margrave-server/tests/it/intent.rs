@@ -240,3 +240,83 @@ async fn a_push_of_too_many_files_is_told_so() {
     assert!(said.contains("remote: a commit changes at most 10000 files; make several of it"), "{said}");
     assert!(plant.server.fleet().intent().await.unwrap().conflict.is_none());
 }
+
+#[tokio::test]
+async fn files_are_applied_rehearsed_and_looked_back_at_over_rest() {
+    let plant = Plant::new().await;
+    let device = plant.join("press.42").await;
+    stock::gate(&plant).await;
+    stock::capabilities(&plant, &device.client, "press.42", 4).await;
+    stock::device(&plant, "small", 1).await;
+    let mut line = plant.web().await;
+    let token = format!("Bearer {}", plant.server.context().token);
+    let headers = [("authorization", token.as_str()), ("content-type", "application/json")];
+    let api = |path: &str| format!("/api/operator/v1{path}");
+    let get = async |line: &mut crate::line::Line, path: &str| {
+        line.send("GET", &api(path), &headers, "").await.unwrap()
+    };
+    let before = main(&plant).await;
+
+    // A rehearsal tells what would come, and writes nothing.
+    let both = deployment("ann").replace("devices: [press.42]", "select: 'line in (7)'");
+    let label = |name: &str| {
+        format!(
+            "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: {name}\nspec:\n  site: nord\n  labels: {{line: '7'}}\n"
+        )
+    };
+    let documents = vec![both, label("press.42"), label("small")];
+    let body = serde_json::json!({"documents": documents, "dryRun": true});
+    let reply = line.send("POST", &api("/intent/apply"), &headers, body.to_string()).await.unwrap();
+    let plan: margrave_wire::intent::Applied = reply.is(200).json();
+    assert_eq!(plan.files.len(), 3);
+    let plan = plan.plan.unwrap();
+    let [change] = &plan.changes[..] else { panic!("{plan:?}") };
+    assert_eq!(
+        (change.device.as_str(), change.from.as_ref(), change.site.as_deref()),
+        ("press.42", None, Some("nord"))
+    );
+    assert_eq!(change.to.as_ref().unwrap().version, "1.0.0");
+    assert_eq!((plan.misfits[0].device.as_str(), plan.misfits[0].refused), ("small", false));
+    assert!(plan.fetches[0].bytes > 0 && plan.fetches[0].unknown.is_empty(), "{:?}", plan.fetches);
+    assert_eq!(main(&plant).await, before);
+
+    // Then it is done in one commit.
+    let body = serde_json::json!({"documents": documents, "base": before, "message": "Line 7"});
+    let reply = line.send("POST", &api("/intent/apply"), &headers, body.to_string()).await.unwrap();
+    let applied: margrave_wire::intent::Applied = reply.is(200).json();
+    assert_eq!(applied.commit, Some(main(&plant).await));
+    assert_eq!(entries(&plant, &device).await, 1);
+    line.send("POST", &api("/intent/apply"), &headers, body.to_string()).await.unwrap().is(409);
+    let log: margrave_wire::operator::Page<margrave_wire::intent::Commit> =
+        get(&mut line, "/intent/log?limit=1").await.is(200).json();
+    assert_eq!((log.items[0].message.as_str(), log.items[0].by.as_str()), ("Line 7", "operator admin"));
+    let next = log.next.unwrap();
+    let log: margrave_wire::operator::Page<margrave_wire::intent::Commit> =
+        get(&mut line, &format!("/intent/log?after={next}&limit=1")).await.is(200).json();
+    assert_eq!(log.items[0].commit, before);
+    get(&mut line, "/intent/log?after=0000000000000000000000000000000000000001").await.is(404);
+    let file = get(&mut line, "/intent/files/deployments%2Fgate.yaml").await;
+    assert!(String::from_utf8_lossy(&file.is(200).body).starts_with("# The crew of line 7.\n"));
+    get(&mut line, "/intent/files/deployments%2Fgate.yaml?at=2001-01-01T00:00:00Z").await.is(404);
+    get(&mut line, "/intent/files/deployments%2Fgate.yaml?at=soon").await.is(400);
+    for path in ["/intent/files/README.md", "/intent/files/..%2Fconfig", "/schemas/Nonsense"] {
+        get(&mut line, path).await.is(404);
+    }
+    get(&mut line, "/schemas/Deployment").await.is(200);
+    let files: Vec<margrave_wire::intent::File> = get(&mut line, "/intent/files").await.is(200).json();
+    assert!(files.iter().any(|file| file.path == "deployments/gate.yaml" && file.kind == "Deployment"));
+
+    // A change of labels alone is seen for what it does.
+    let body = serde_json::json!({"documents": [label("press.42").replace("'7'", "'8'")], "dryRun": true});
+    let reply = line.send("POST", &api("/intent/apply"), &headers, body.to_string()).await.unwrap();
+    let plan = reply.is(200).json::<margrave_wire::intent::Applied>().plan.unwrap();
+    assert_eq!((plan.changes.len(), plan.changes[0].to.as_ref()), (1, None), "{plan:?}");
+
+    // What is wrong says where.
+    let body = serde_json::json!({"documents": [deployment("ann").replace("1.0.0", "9.9.9")]});
+    let reply = line.send("POST", &api("/intent/apply"), &headers, body.to_string()).await.unwrap();
+    let said = String::from_utf8_lossy(&reply.is(422).body).into_owned();
+    assert!(said.contains("deployments/gate.yaml:7: gate 9.9.9 is not in the catalog"), "{said}");
+    let resolve = line.send("POST", &api("/intent/resolve"), &headers, "{\"take\": true}").await.unwrap();
+    resolve.is(409);
+}

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod device;
+mod follow;
 mod forge;
 mod git;
 mod identity;

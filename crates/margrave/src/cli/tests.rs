@@ -30,7 +30,7 @@ fn the_commands_are_those_of_the_design() {
     let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
     let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
         deployment revert|deployment remove|deployment history|device list|device show|device token|device git|device accept|device reject|\
-        device move|device retire|device label|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|package add|package list|package show|package check|package remove|events|simulate";
+        device move|device retire|device label|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|package add|package list|package show|package check|package remove|intent show|intent log|intent resolve|get|apply|diff|plan|schema|events|simulate";
     let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
     assert_eq!(names, wanted);
 }
@@ -66,7 +66,8 @@ fn every_command_has_json_and_an_example_that_parses() {
 fn every_command_that_talks_to_a_server_takes_a_context() {
     for (path, command) in all_leaves() {
         let has = command.get_arguments().any(|arg| arg.get_id() == "context");
-        let alone = ["margrave demo", "margrave serve", "margrave package check"].contains(&path.as_str());
+        let alone = ["margrave demo", "margrave serve", "margrave package check", "margrave schema"]
+            .contains(&path.as_str());
         assert_eq!(has, !alone, "{path}");
     }
 }

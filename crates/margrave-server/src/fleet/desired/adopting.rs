@@ -66,11 +66,14 @@ fn flaw(file: &str, message: impl Into<String>) -> Flaw {
     Flaw { file: file.to_owned(), line: 0, rule: "resource".to_owned(), message: message.into() }
 }
 
+/// For each change the file that says so.
+pub(super) type Sources = Vec<(String, Option<Read>)>;
+
 /// The changes that a commit comes to, and for each the file that says so.
 #[derive(Default)]
 struct Reading {
     changes: Vec<Change>,
-    sources: Vec<(String, Option<Read>)>,
+    sources: Sources,
     flaws: Vec<Flaw>,
 }
 
@@ -119,6 +122,17 @@ impl Fleet {
         }
         flaws.truncate(FLAWS_MAX);
         Err(Unadopted::Flaws(flaws))
+    }
+
+    /// What files come to, and where each of it is said; nothing is done.
+    pub(super) async fn read_changes(
+        &self,
+        actor: &Actor,
+        files: Vec<FileChange>,
+    ) -> Result<(Vec<Change>, Sources), Unadopted> {
+        let Reading { changes, sources, mut flaws } = self.read_files(actor, files).await?;
+        flaws.truncate(FLAWS_MAX);
+        if flaws.is_empty() { Ok((changes, sources)) } else { Err(Unadopted::Flaws(flaws)) }
     }
 
     /// What a commit says otherwise than what is applied. Where the repository does not know what is applied any more, that is
@@ -416,7 +430,10 @@ pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
 }
 
 /// Refusals where they are written; what is nobody's fault is no flaw.
-fn located(refusals: Refusals, sources: &[(String, Option<Read>)]) -> Result<Vec<Flaw>, Unadopted> {
+pub(super) fn located(
+    refusals: Refusals,
+    sources: &[(String, Option<Read>)],
+) -> Result<Vec<Flaw>, Unadopted> {
     let mut flaws = Vec::new();
     for (index, error) in refusals {
         let source = sources.get(index);

@@ -123,6 +123,8 @@ impl Repository {
         config.set_bool("receive.fsckObjects", true)?;
         config.set_bool("receive.denyDeletes", true)?;
         config.set_bool("gc.auto", false)?;
+        // What was fetched from a remote and may never count.
+        config.set_str("uploadpack.hideRefs", "refs/followed")?;
         Quarantine::sweep(path).map_err(|error| {
             git2::Error::from_str(&format!("what is left of earlier pushes stays: {error}"))
         })?;
@@ -169,7 +171,7 @@ impl Repository {
         .await
     }
 
-    pub(super) async fn has(&self, commit: CommitId) -> Result<bool, RepositoryError> {
+    pub(crate) async fn has(&self, commit: CommitId) -> Result<bool, RepositoryError> {
         self.on(move |repository| Ok(repository.find_commit(commit.0).is_ok())).await
     }
 

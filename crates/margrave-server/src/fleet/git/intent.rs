@@ -180,6 +180,9 @@ impl Fleet {
     /// While a person has to decide what counts, only a commit that mends what is there may come.
     async fn may_push(&self) -> Result<(), Refused> {
         let Err(why) = self.desired.may_change() else { return Ok(()) };
+        if self.desired.following().is_some() {
+            return Err(Refused::new("it follows a remote", why.to_string()));
+        }
         let held = || Refused::new("held back", why.to_string());
         let repository = self.desired.repository();
         let main = repository.main().await.map_err(|error| Refused::broken(&error))?;

@@ -6,6 +6,7 @@
 //! Nothing here speaks HTTP.
 
 mod commit;
+mod following;
 mod intent;
 mod program;
 mod push;
@@ -27,6 +28,8 @@ use margrave_store::{GitError, GitHolder, GitRecord, NewGitToken, Standing};
 use margrave_wire::{Dialect, identity, operator};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, watch};
 
+pub use self::following::Follow;
+pub(super) use self::following::Following;
 pub(crate) use self::intent::PUSH_TIME_MAX;
 use self::program::{NoGit, Program, Running};
 pub(crate) use self::push::Push;

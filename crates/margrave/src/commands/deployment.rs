@@ -336,6 +336,9 @@ mod tests {
             parameters: Default::default(),
             targets: Targets::default(),
             rollback: Rollback::default(),
+            overrides: Vec::new(),
+            force: None,
+            commit: None,
         };
         words.iter().enumerate().map(revision).collect()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use margrave_core::id::{TrustDomain, WfmId};
 
-use crate::fleet::Accept;
+use crate::fleet::{Accept, Follow};
 use crate::http::PathPrefix;
 
 /// A week: devices renew at half of it, and one that was switched off for longer renews with its old key.
@@ -72,6 +72,8 @@ pub struct Config {
     pub svid_lifetime: Duration,
     /// `host:port` under which devices reach this server's registry; this server's HTTPS address if nothing is said.
     pub registry_address: Option<String>,
+    /// A remote that says what is wanted; then nothing else does.
+    pub follow: Option<Follow>,
     /// Set by `margrave demo`: what is real and what is simulated, in a sentence.
     pub demo: Option<String>,
 }
@@ -91,6 +93,7 @@ impl Config {
             wfm: None,
             svid_lifetime: SVID_LIFETIME_DEFAULT,
             registry_address: None,
+            follow: None,
             demo: None,
         }
     }

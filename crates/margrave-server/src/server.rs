@@ -84,6 +84,8 @@ pub enum StartError {
     Store(#[from] margrave_store::OpenError),
     #[error("the registry cannot be opened")]
     Registry(#[from] margrave_registry::OpenError),
+    #[error("the remote to follow cannot be used: {0}")]
+    Follow(String),
     #[error("the fleet cannot be loaded")]
     Fleet(#[from] fleet::Error),
 }
@@ -136,8 +138,12 @@ impl Server {
             wfm,
             svid_lifetime,
             registry_address,
+            follow,
             demo,
         } = config;
+        if let Some(follow) = &follow {
+            follow.check().map_err(StartError::Follow)?;
+        }
         let host = names.first().ok_or(StartError::Nameless)?.clone();
         if let Some(address) = local_listen
             && !address.ip().is_loopback()
@@ -216,6 +222,10 @@ impl Server {
             naming: Naming::random(),
         };
         let fleet = Fleet::open(store, Arc::clone(&registry), clock.clone(), options).await?;
+        let follow_every = follow.as_ref().map(|follow| follow.every);
+        if let Some(follow) = follow {
+            fleet.follow(follow).map_err(|error| StartError::Follow(error.to_string()))?;
+        }
         let (context, own_token) = settle_context(&data, &fleet, loopback_url(web_address), &pin).await?;
 
         let (stop, stopping) = Stopping::new();
@@ -328,6 +338,9 @@ impl Server {
         }
         let mut tasks = tasks::start(&fleet, &registry, &identity, &clock, &stopping);
         tasks.spawn(audit.follow(stopping.clone()));
+        if let Some(every) = follow_every {
+            tasks::follow(&mut tasks, &fleet, every, &stopping);
+        }
         let addresses = Addresses {
             web: web_address,
             device: device_address,

@@ -298,6 +298,12 @@ pub struct Intent {
     pub changed_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// The remote that is followed; changes are made there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<String>,
+    /// Since when that remote gives no answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub away_since: Option<String>,
     /// Why the repository is not followed until somebody decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conflict: Option<String>,

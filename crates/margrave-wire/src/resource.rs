@@ -41,6 +41,8 @@ pub struct Flaw {
 impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
+            // About a commit as a whole.
+            0 if self.file.is_empty() => write!(f, "{} ({})", self.message, self.rule),
             0 => write!(f, "{}: {} ({})", self.file, self.message, self.rule),
             line => write!(f, "{}:{line}: {} ({})", self.file, self.message, self.rule),
         }

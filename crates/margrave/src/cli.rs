@@ -10,19 +10,25 @@ use clap::{Args, Parser, Subcommand};
 mod access;
 mod backup;
 mod failing;
+mod follow;
+mod intent;
 mod package;
 mod registry;
 mod rollout;
 mod schedule;
+mod signed;
 mod simulate;
 
 pub(crate) use access::{Audit, AuditVerb, Head, Token};
 pub(crate) use backup::{Backup, Completions, Restore, Shell};
 pub(crate) use failing::Failing;
+pub(crate) use follow::Follow;
+pub(crate) use intent::{Apply, Diff, Format, Get, Intent, Plan, ResourceKind, Schema};
 pub(crate) use package::{Check, Push, WatchRepository};
 pub(crate) use registry::{AddRegistry, Opening, Registry};
 pub(crate) use rollout::{Rollout, Steps};
 pub(crate) use schedule::{Part, Schedule, SetSchedule};
+pub(crate) use signed::Signed;
 pub(crate) use simulate::Simulate;
 
 /// Runs workloads on fleets of industrial edge devices, by the Margo standard.
@@ -43,6 +49,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is made once")]
 pub(crate) enum Command {
     /// Start everything on this machine: server, devices and sample packages
     Demo(Demo),
@@ -116,6 +123,23 @@ Examples:
   margrave registry add registry.example --user plant --password-stdin
   margrave registry check registry.example")]
     Registry(Noun<Registry>),
+    /// Look at the repository behind what is wanted, and decide conflicts
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  margrave intent show
+  margrave intent log")]
+    Intent(Noun<Intent>),
+    /// Show what is wanted, as files
+    Get(Get),
+    /// Make files what is wanted, in one commit
+    Apply(Apply),
+    /// Show how files differ from what is wanted
+    Diff(Diff),
+    /// Show what files would do to the fleet, without doing it
+    Plan(Plan),
+    /// Print the JSON Schema of a kind of file, for editors
+    Schema(Schema),
     /// Show what happened, oldest first
     Events(Events),
     /// Write everything that the server keeps into one file, while it runs
@@ -227,34 +251,9 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) registry_address: Option<String>,
     #[command(flatten)]
+    pub(crate) follow: Follow,
+    #[command(flatten)]
     pub(crate) signed: Signed,
-}
-
-/// The older device interface. Everything but the address only says how, and needs it.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Signed requests (g1), for devices older than Margo 1.0.0-rc.3")]
-pub(crate) struct Signed {
-    /// Address of the signed device interface; off unless given, and not conformant with 1.0.0-rc.3
-    #[arg(long, value_name = "ADDRESS", value_parser = listen_anywhere)]
-    pub(crate) signed_listen: Option<SocketAddr>,
-    /// Address that devices use and sign, if not https://NAME:PORT; repeat for several
-    #[arg(long = "signed-url", value_name = "URL", requires = "signed_listen")]
-    pub(crate) signed_urls: Vec<String>,
-    /// Plain HTTP, for a proxy that ends TLS; on loopback only, unless --signed-url is given
-    #[arg(long, requires = "signed_listen")]
-    pub(crate) signed_plain: bool,
-    /// How old a signature may be
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = signed_window)]
-    pub(crate) signed_window: Duration,
-    /// Who is let in: `ask` waits for `margrave device accept`, `any` takes everybody
-    #[arg(long, value_name = "WHO", default_value = "ask", value_parser = ["ask", "any"])]
-    pub(crate) signed_accept: String,
-    /// Let in at once who has a certificate of an authority in this file (PEM)
-    #[arg(long, value_name = "FILE", requires = "signed_listen")]
-    pub(crate) signed_trust: Option<PathBuf>,
-    /// Take the first request of old devices that do not sign it
-    #[arg(long, requires = "signed_listen")]
-    pub(crate) signed_unsigned_onboarding: bool,
 }
 
 #[derive(Debug, Args)]
@@ -350,7 +349,6 @@ pub(crate) struct Waiting {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, and it is made once")]
 pub(crate) enum Deployment {
     /// List all deployments
     #[command(after_help = "Example:\n  margrave deployment list")]

@@ -6,6 +6,7 @@
 mod access;
 mod backup;
 mod catalog;
+mod intent;
 
 use std::sync::Arc;
 use std::time::Duration;

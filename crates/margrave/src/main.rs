@@ -67,6 +67,12 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Package(args) => commands::package::run(screen, args).await,
         Command::Registry(args) => commands::registry::run(screen, args).await,
         Command::Backup(args) => commands::backup::run(screen, args).await,
+        Command::Intent(args) => commands::intent::run(screen, args).await,
+        Command::Get(args) => commands::files::get(screen, args).await,
+        Command::Apply(args) => commands::files::apply(screen, args).await,
+        Command::Diff(args) => commands::files::diff(screen, args).await,
+        Command::Plan(args) => commands::files::plan(screen, args).await,
+        Command::Schema(args) => commands::files::schema(screen, &args),
         Command::Events(args) => commands::events::run(screen, args).await,
         Command::Serve(_)
         | Command::Demo(_)

@@ -17,6 +17,7 @@ use margrave_wire::resource::Place;
 use super::catalog::Pulled;
 use super::desired::{CommitId, Signed};
 use super::draft::Overlay;
+use super::git::Quarantine;
 use super::prospect::Prospect;
 use super::publish::{ATTEMPTS_MAX, Decision, Unpublished};
 use super::{Actor, Error, Fleet, Preview, PreviewFit};
@@ -63,12 +64,27 @@ pub(super) enum Change {
 }
 
 /// Where a change comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
     /// An operator asks; a commit is made of it.
     Asked,
-    /// It is the difference to this commit, which is in the repository already.
-    Commit(CommitId),
+    /// It is the difference to a commit that somebody made already.
+    Commit(Incoming<'a>),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Incoming<'a> {
+    pub(super) commit: CommitId,
+    /// What was applied when the difference was looked at.
+    pub(super) on: Option<CommitId>,
+    /// Where its objects are, if they are not in the repository.
+    pub(super) quarantine: Option<&'a Quarantine>,
+}
+
+impl Source<'_> {
+    fn is_asked(&self) -> bool {
+        matches!(self, Source::Asked)
+    }
 }
 
 /// Why a change was refused: which of several, and why.
@@ -89,16 +105,22 @@ impl Fleet {
         &self,
         actor: &Actor,
         changes: &[Change],
-        source: Source,
+        source: Source<'_>,
     ) -> Result<(), Refusals> {
         let whole = |error: Error| vec![(usize::MAX, error)];
         let deciding = self.deciding.write().await;
-        if source == Source::Asked {
+        if source.is_asked() {
             self.desired.may_change().map_err(whole)?;
         }
         for attempt in 1.. {
+            // The difference would take back what came in between.
+            if let Source::Commit(incoming) = source
+                && incoming.on != self.desired.head()
+            {
+                return Err(whole(Error::conflict("something was changed at the same moment; try again")));
+            }
             let prospect = self.prospect(actor, changes).await?;
-            if prospect.is_nothing() && source == Source::Asked {
+            if prospect.is_nothing() && source.is_asked() {
                 return Ok(());
             }
             match self.carry_out(actor, prospect, source).await {
@@ -112,7 +134,12 @@ impl Fleet {
         self.settle().await.map_err(whole)
     }
 
-    async fn carry_out(&self, actor: &Actor, prospect: Prospect, source: Source) -> Result<(), Unpublished> {
+    async fn carry_out(
+        &self,
+        actor: &Actor,
+        prospect: Prospect,
+        source: Source<'_>,
+    ) -> Result<(), Unpublished> {
         let failed = |error: Error| Unpublished::Failed(error);
         let at = self.now();
         let Prospect { wanted, removed, intents, files, events, words, going, .. } = prospect;
@@ -141,7 +168,13 @@ impl Fleet {
         }
         let head = self.desired.head();
         let next = match source {
-            Source::Commit(commit) => commit,
+            Source::Commit(Incoming { commit, quarantine, .. }) => {
+                if let Some(quarantine) = quarantine {
+                    let admitted = quarantine.admit().await;
+                    admitted.map_err(|error| failed(Error::Storage(Box::new(error))))?;
+                }
+                commit
+            }
             Source::Asked => {
                 let message = message(&words);
                 let signed = Signed { by: actor.name.clone(), at, message };
@@ -186,9 +219,9 @@ impl Fleet {
         &self,
         refused: &[&MisfitRecord],
         names: &BTreeMap<DeploymentId, DeploymentName>,
-        source: Source,
+        source: Source<'_>,
     ) -> Error {
-        if source == Source::Asked {
+        if source.is_asked() {
             let shown = |misfit: &&MisfitRecord| operator::Misfit {
                 device: self.live.spoken(&misfit.device),
                 reasons: misfit.reasons.clone(),

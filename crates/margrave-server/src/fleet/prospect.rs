@@ -29,7 +29,7 @@ pub(super) struct Prospect {
     pub(super) events: Vec<NewEvent>,
     /// A line each, for the commit.
     pub(super) words: Vec<String>,
-    overlay: Overlay,
+    pub(super) overlay: Overlay,
     /// Packages that go; nothing that stays may use them.
     pub(super) going: BTreeSet<(PackageId, PackageVersion)>,
     /// What Git is to say of devices' labels.

@@ -13,7 +13,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::{Digest, Document};
-use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef, ProfileId};
+use margrave_core::id::{
+    AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
+};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
 use margrave_core::parameters::resolve;
@@ -85,6 +87,40 @@ pub(super) struct Touched {
     changes: Changes,
     /// Those that the present manifest lists, where any of them stays.
     documents: BTreeMap<AssignmentId, Vec<u8>>,
+}
+
+type State = (PackageVersion, ProfileId, Digest);
+
+/// What would change on one device.
+pub(super) struct Difference {
+    pub(super) device: DeviceRef,
+    pub(super) name: DeploymentName,
+    pub(super) from: Option<State>,
+    pub(super) to: Option<(PackageId, State)>,
+}
+
+impl Difference {
+    pub(super) fn new(held: Option<&HeldAssignment>, wanted: &WantedAssignment) -> Difference {
+        let WantedAssignment { device, name, package, version, profile, document, .. } = wanted.clone();
+        let from = held.map(|held| (held.version.clone(), held.profile.clone(), held.document));
+        Difference { device, name, from, to: Some((package, (version, profile, document))) }
+    }
+
+    pub(super) fn gone(held: &HeldAssignment) -> Difference {
+        let HeldAssignment { device, name, version, profile, document, .. } = held.clone();
+        Difference { device, name, from: Some((version, profile, document)), to: None }
+    }
+}
+
+impl Touched {
+    pub(super) fn differences(&self) -> Vec<Difference> {
+        let held =
+            |id: AssignmentId| self.picture.assignments.iter().find(|held| held.wanted && held.id == id);
+        let wanted = self.changes.wanted.iter().map(|placed| &placed.wanted);
+        let wanted = wanted.map(|wanted| Difference::new(held(wanted.id), wanted));
+        let gone = self.changes.dropped.iter().filter_map(|id| held(*id)).map(Difference::gone);
+        wanted.chain(gone).collect()
+    }
 }
 
 /// Why a decision was not published.
@@ -355,7 +391,7 @@ impl Fleet {
         Ok(Decision { touched, misfits, unfit: BTreeSet::new(), rollouts: pacing.changes() })
     }
 
-    async fn wishes(&self) -> Result<Vec<Wish>, Error> {
+    pub(super) async fn wishes(&self) -> Result<Vec<Wish>, Error> {
         let mut wishes = Vec::new();
         for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
             let deployment = record.deployment;

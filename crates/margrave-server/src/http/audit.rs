@@ -59,6 +59,8 @@ pub(crate) enum Door {
     Rest,
     Page,
     Registry,
+    /// Pushes to the repository of what is wanted.
+    Git,
 }
 
 /// What is known of a request beside its address; everybody who handles it can add to it.
@@ -254,6 +256,7 @@ impl Asked {
                 Some((action, subject)) => (action.to_owned(), subject, true),
                 None => ("registry.push".to_owned(), String::new(), false),
             },
+            Door::Git => ("intent.push".to_owned(), "main".to_owned(), unsafe_method),
             Door::Rest | Door::Page => {
                 (action::action(method, route), action::subject(route, path), unsafe_method)
             }
@@ -263,6 +266,7 @@ impl Asked {
         let way = match door {
             Door::Page => "page",
             Door::Registry => "registry",
+            Door::Git => "git",
             Door::Rest if agent.starts_with("margrave/") => "cli",
             Door::Rest => "rest",
         };

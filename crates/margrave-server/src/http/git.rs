@@ -76,16 +76,20 @@ impl Target {
 
 /// An answer that says no, in words that `git` shows.
 #[derive(Debug)]
-enum Refusal {
+pub(super) enum Refusal {
     /// The path is not one of a repository, or not one that the token opens.
     NoRepository,
     NoToken,
+    /// Where operators' tokens are for.
+    NoOperator,
+    /// The token is right, and its role does not suffice.
+    Role(String),
     ReadOnly,
     Dumb,
     Method(&'static str),
     Malformed(&'static str),
     NotUnderstood(&'static str),
-    TooLarge,
+    TooLarge(usize),
     TooSlow,
     Fetch(FetchError),
 }
@@ -103,6 +107,16 @@ impl IntoResponse for Refusal {
                 let words = "give the repository's token as the password; `margrave device git DEVICE --rotate` makes a new one";
                 (StatusCode::UNAUTHORIZED, words.to_owned())
             }
+            Refusal::Role(words) => (StatusCode::FORBIDDEN, words),
+            Refusal::NoOperator => {
+                let challenge =
+                    HeaderValue::from_static("Basic realm=\"Margrave intent\", charset=\"UTF-8\"");
+                headers.insert(WWW_AUTHENTICATE, challenge);
+                (
+                    StatusCode::UNAUTHORIZED,
+                    "give an operator's token as the password, with any user name".to_owned(),
+                )
+            }
             Refusal::ReadOnly => (
                 StatusCode::FORBIDDEN,
                 "this repository is read-only: it shows what the server published".to_owned(),
@@ -117,9 +131,10 @@ impl IntoResponse for Refusal {
             }
             Refusal::Malformed(words) => (StatusCode::BAD_REQUEST, words.to_owned()),
             Refusal::NotUnderstood(words) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, words.to_owned()),
-            Refusal::TooLarge => {
-                (StatusCode::PAYLOAD_TOO_LARGE, format!("a request is at most {REQUEST_BYTES_MAX} bytes"))
-            }
+            Refusal::TooLarge(max) => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("a request is at most {max} bytes; make several of it"),
+            ),
             Refusal::TooSlow => {
                 (StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time".to_owned())
             }
@@ -142,6 +157,15 @@ impl IntoResponse for Refusal {
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         (status, headers, format!("{words}\n")).into_response()
     }
+}
+
+/// What is never kept by a cache, and never taken for anything else.
+pub(super) fn always(kind: &'static str) -> [(http::HeaderName, HeaderValue); 3] {
+    [
+        (CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (CACHE_CONTROL, HeaderValue::from_static("no-cache, max-age=0, must-revalidate")),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ]
 }
 
 async fn respond(State(fleet): State<Arc<Fleet>>, request: Request) -> Result<Response, Refusal> {
@@ -181,12 +205,7 @@ async fn respond(State(fleet): State<Arc<Fleet>>, request: Request) -> Result<Re
         Part::Other => return Err(Refusal::Dumb),
     };
     let upload = fleet.git_fetch(pass, protocol, ask).await.map_err(Refusal::Fetch)?;
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static(kind)),
-        (CACHE_CONTROL, HeaderValue::from_static("no-cache, max-age=0, must-revalidate")),
-        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    ];
-    Ok((headers, Body::from_stream(pieces(Bytes::from_static(before), upload))).into_response())
+    Ok((always(kind), Body::from_stream(pieces(Bytes::from_static(before), upload))).into_response())
 }
 
 /// The answer as a body; an error in the middle breaks the connection, so that nobody takes a part for the whole.
@@ -207,7 +226,7 @@ fn pieces(
 }
 
 /// The highest version in `Git-Protocol: version=2`; what is not well-formed asks for nothing.
-fn protocol(headers: &HeaderMap) -> Protocol {
+pub(super) fn protocol(headers: &HeaderMap) -> Protocol {
     let asked = headers.get("git-protocol").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let versions = asked.split(':').filter_map(|part| match part {
         "version=1" => Some(Protocol::V1),
@@ -218,27 +237,8 @@ fn protocol(headers: &HeaderMap) -> Protocol {
 }
 
 /// The request, whole and unpacked.
-async fn body(request: Request) -> Result<Bytes, Refusal> {
-    let (parts, body) = request.into_parts();
-    let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if header(CONTENT_TYPE) != REQUEST_TYPE {
-        return Err(Refusal::NotUnderstood("a request is of type application/x-git-upload-pack-request"));
-    }
-    let packed = match header(CONTENT_ENCODING) {
-        "" | "identity" => false,
-        "gzip" | "x-gzip" => true,
-        _ => return Err(Refusal::NotUnderstood("a request is plain, or packed with gzip")),
-    };
-    if is_declared_larger(&body, REQUEST_BYTES_MAX) {
-        return Err(Refusal::TooLarge);
-    }
-    let read = Limited::new(body, REQUEST_BYTES_MAX).collect();
-    let bytes = match tokio::time::timeout(REQUEST_TIME_MAX, read).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Refusal::TooLarge),
-        Ok(Err(_)) => return Err(Refusal::Malformed("the request did not arrive whole")),
-        Err(_) => return Err(Refusal::TooSlow),
-    };
+pub(super) async fn body(request: Request) -> Result<Bytes, Refusal> {
+    let (bytes, packed) = read(request, REQUEST_TYPE, REQUEST_BYTES_MAX, REQUEST_TIME_MAX).await?;
     if !packed {
         return Ok(bytes);
     }
@@ -246,12 +246,41 @@ async fn body(request: Request) -> Result<Bytes, Refusal> {
     unpacked.unwrap_or(Err(Refusal::Malformed("the request could not be unpacked")))
 }
 
+/// A request of a type, and whether it is packed.
+pub(super) async fn read(
+    request: Request,
+    kind: &str,
+    max: usize,
+    within: Duration,
+) -> Result<(Bytes, bool), Refusal> {
+    let (parts, body) = request.into_parts();
+    let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if header(CONTENT_TYPE) != kind {
+        return Err(Refusal::NotUnderstood("this is not the type that git sends its requests with"));
+    }
+    let packed = match header(CONTENT_ENCODING) {
+        "" | "identity" => false,
+        "gzip" | "x-gzip" => true,
+        _ => return Err(Refusal::NotUnderstood("a request is plain, or packed with gzip")),
+    };
+    if is_declared_larger(&body, max) {
+        return Err(Refusal::TooLarge(max));
+    }
+    let read = Limited::new(body, max).collect();
+    match tokio::time::timeout(within, read).await {
+        Ok(Ok(body)) => Ok((body.to_bytes(), packed)),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge(max)),
+        Ok(Err(_)) => Err(Refusal::Malformed("the request did not arrive whole")),
+        Err(_) => Err(Refusal::TooSlow),
+    }
+}
+
 fn unpack(bytes: &[u8]) -> Result<Bytes, Refusal> {
     let mut whole = Vec::new();
     let mut bounded = flate2::read::GzDecoder::new(bytes).take(REQUEST_BYTES_MAX as u64 + 1);
     bounded.read_to_end(&mut whole).map_err(|_| Refusal::Malformed("the request is not whole gzip"))?;
     if whole.len() > REQUEST_BYTES_MAX {
-        return Err(Refusal::TooLarge);
+        return Err(Refusal::TooLarge(REQUEST_BYTES_MAX));
     }
     Ok(whole.into())
 }
@@ -328,7 +357,7 @@ mod tests {
         assert_eq!(unpack(&pack(&vec![0; REQUEST_BYTES_MAX])).unwrap().len(), REQUEST_BYTES_MAX);
         let bomb = pack(&vec![0; 64 * 1024 * 1024]);
         assert!(bomb.len() < 100_000);
-        assert!(matches!(unpack(&bomb), Err(Refusal::TooLarge)));
+        assert!(matches!(unpack(&bomb), Err(Refusal::TooLarge(_))));
         let whole = pack(b"0000");
         assert!(matches!(unpack(&whole[..whole.len() - 3]), Err(Refusal::Malformed(_))));
         assert!(matches!(unpack(b"plain"), Err(Refusal::Malformed(_))));

@@ -7,7 +7,9 @@ pub(crate) mod audit;
 pub mod device;
 mod feed;
 mod git;
+mod hook;
 pub mod identity;
+mod intent;
 mod metrics;
 mod northbound;
 pub mod operator;
@@ -87,12 +89,15 @@ impl Stopping {
     }
 }
 
-/// What the HTTPS listener offers: page, operator REST, identity, registry, devices' Git repositories.
+/// What the HTTPS listener offers: page, operator REST, identity, registry, devices' Git repositories and the one of what is wanted.
 pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::Mount) -> Router {
-    local(app, registry).merge(identity::router(identity)).merge(git::router(Arc::clone(&app.fleet)))
+    local(app, registry)
+        .merge(identity::router(identity))
+        .merge(git::router(Arc::clone(&app.fleet)))
+        .merge(hook::router(Arc::clone(&app.fleet)))
 }
 
-/// What the plain loopback listener offers: the same without identity and Git, which need TLS (ID-062).
+/// What the plain loopback listener offers: the same without identity and devices' Git, which need TLS (ID-062).
 pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
     let audit = &app.audit;
     audit
@@ -101,4 +106,5 @@ pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
         .merge(audit.around(registry.router(), audit::Door::Registry))
         .merge(metrics::router(app.clone()))
         .merge(audit.around(northbound::router(app.clone()), audit::Door::Rest))
+        .merge(intent::router(app))
 }

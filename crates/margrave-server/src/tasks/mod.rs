@@ -3,6 +3,7 @@
 //! Each may run at any time, twice, or not at all for a while; none is needed for a correct answer. They stop
 //! between two runs when the server does.
 
+mod follow;
 mod git;
 mod rollout;
 mod watches;
@@ -60,6 +61,11 @@ pub(crate) fn start(
     tasks.spawn(watches::follow(Arc::clone(fleet), stopping.clone()));
     tasks.spawn(rollout::follow(Arc::clone(fleet), stopping.clone()));
     tasks
+}
+
+/// Looks at a remote about so often.
+pub(crate) fn follow(tasks: &mut JoinSet<()>, fleet: &Arc<Fleet>, every: Duration, stopping: &Stopping) {
+    tasks.spawn(follow::follow(Arc::clone(fleet), every, stopping.clone()));
 }
 
 /// Does `work` about every `period` until the server stops. A failure is logged and tried again at the next turn.

@@ -19,13 +19,13 @@ use crate::plant::{Device, Plant, operator};
 use crate::stock;
 
 /// The ordinary client, in a home of its own.
-struct Client {
-    home: TempDir,
+pub(crate) struct Client {
+    pub(crate) home: TempDir,
 }
 
 impl Client {
     /// `None` after saying aloud that the test is skipped.
-    fn new(plant_authority: &str) -> Option<Client> {
+    pub(crate) fn new(plant_authority: &str) -> Option<Client> {
         let here = std::process::Command::new("git").arg("--version").output();
         if !here.is_ok_and(|output| output.status.success()) {
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "in CI nothing may be missing: git");
@@ -40,11 +40,11 @@ impl Client {
         Some(Client { home })
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 
-    async fn run(&self, directory: &Path, arguments: &[&str]) -> Output {
+    pub(crate) async fn run(&self, directory: &Path, arguments: &[&str]) -> Output {
         let mut command = Command::new("git");
         command
             .env_clear()
@@ -60,7 +60,7 @@ impl Client {
         timeout(DEADLINE, command.output()).await.expect("git ends in time").unwrap()
     }
 
-    async fn git(&self, directory: &Path, arguments: &[&str]) -> String {
+    pub(crate) async fn git(&self, directory: &Path, arguments: &[&str]) -> String {
         let output = self.run(directory, arguments).await;
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "git {arguments:?}: {errors}");
@@ -74,7 +74,7 @@ impl Client {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    async fn clone(&self, url: &str, name: &str, options: &[&str]) -> PathBuf {
+    pub(crate) async fn clone(&self, url: &str, name: &str, options: &[&str]) -> PathBuf {
         let mut arguments = vec!["clone", "-q"];
         arguments.extend(options);
         arguments.extend([url, name]);
@@ -88,7 +88,12 @@ fn with_token(repository: &GitRepository, token: &str) -> String {
     repository.url.replace("https://", &format!("https://anybody:{token}@"))
 }
 
-async fn put_git(plant: &Plant, device: &str, rotate: bool, grace_seconds: Option<u64>) -> GitRepository {
+pub(crate) async fn put_git(
+    plant: &Plant,
+    device: &str,
+    rotate: bool,
+    grace_seconds: Option<u64>,
+) -> GitRepository {
     let want = PutGit { rotate, grace_seconds };
     plant.server.fleet().put_git(&operator(), &device.parse().unwrap(), want).await.unwrap()
 }

@@ -31,7 +31,7 @@ fn the_commands_are_those_of_the_design() {
     let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
         deployment revert|deployment remove|deployment history|rollout show|rollout pause|rollout resume|rollout abort|device list|device show|device token|device git|device accept|device reject|\
         device move|device retire|device label|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|token create|token list|token revoke|audit verify|package add|package list|package show|package check|package push|package watch|package watches|package unwatch|package remove|\
-        registry add|registry list|registry check|registry remove|events|backup|restore|completions|simulate";
+        registry add|registry list|registry check|registry remove|intent show|intent log|intent resolve|get|apply|diff|plan|schema|events|backup|restore|completions|simulate";
     let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
     assert_eq!(names, wanted);
 }
@@ -73,6 +73,8 @@ fn every_command_that_talks_to_a_server_takes_a_context() {
             "margrave package check",
             "margrave restore",
             "margrave completions",
+            "margrave package push",
+            "margrave schema",
         ];
         let alone = alone.contains(&path.as_str());
         assert_eq!(has, !alone, "{path}");

@@ -5,7 +5,7 @@ use margrave_server::{Config, Server, SignedConfig};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{Serve, Signed};
+use crate::cli::{Follow, Serve, Signed};
 use crate::exit::{Answer, Result, Trouble};
 use crate::logging;
 use crate::render::Screen;
@@ -22,6 +22,36 @@ fn raise_file_limit() {
     }
 }
 
+/// Paths are made absolute: `git` runs elsewhere.
+fn follow_config(follow: Follow) -> Result<Option<margrave_server::fleet::Follow>> {
+    let Follow {
+        follow: url,
+        follow_branch: branch,
+        follow_every: every,
+        follow_token_file,
+        follow_ssh_key,
+        follow_known_hosts,
+        follow_hook_token_file,
+    } = follow;
+    let Some(url) = url else { return Ok(None) };
+    let absolute = |path: Option<std::path::PathBuf>| match path {
+        None => Ok(None),
+        Some(path) => path
+            .canonicalize()
+            .map(Some)
+            .map_err(|error| Trouble::because(format!("{} cannot be found", path.display()), &error)),
+    };
+    Ok(Some(margrave_server::fleet::Follow {
+        url,
+        branch,
+        every: every.max(std::time::Duration::from_secs(1)),
+        token_file: absolute(follow_token_file)?,
+        ssh_key: absolute(follow_ssh_key)?,
+        known_hosts: absolute(follow_known_hosts)?,
+        hook_token_file: absolute(follow_hook_token_file)?,
+    }))
+}
+
 pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
     logging::for_a_server()?;
     let Serve {
@@ -35,6 +65,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
         wfm_id,
         svid_lifetime,
         registry_address,
+        follow,
         signed,
     } = args;
     raise_file_limit();
@@ -51,6 +82,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
     config.wfm = wfm_id;
     config.svid_lifetime = svid_lifetime;
     config.registry_address = registry_address;
+    config.follow = follow_config(follow)?;
     config.signed = signed_config(signed);
 
     // Before anything is started, so that no signal in between ends us abruptly.

@@ -17,9 +17,10 @@ use margrave_wire::resource::{
 };
 use margrave_wire::schedule::ScheduleBody;
 
-use super::super::intent::{Change, Refusals, Source};
+use super::super::git::Quarantine;
+use super::super::intent::{Change, Incoming, Refusals, Source};
 use super::super::{Actor, Error, Fleet};
-use super::{CommitId, FileChange, RepositoryError};
+use super::{CommitId, FileChange, Repository, RepositoryError};
 
 /// More than a person mends in one go; the rest shows once these are mended.
 const FLAWS_MAX: usize = 200;
@@ -65,11 +66,14 @@ fn flaw(file: &str, message: impl Into<String>) -> Flaw {
     Flaw { file: file.to_owned(), line: 0, rule: "resource".to_owned(), message: message.into() }
 }
 
+/// For each change the file that says so.
+pub(super) type Sources = Vec<(String, Option<Read>)>;
+
 /// The changes that a commit comes to, and for each the file that says so.
 #[derive(Default)]
 struct Reading {
     changes: Vec<Change>,
-    sources: Vec<(String, Option<Read>)>,
+    sources: Sources,
     flaws: Vec<Flaw>,
 }
 
@@ -87,10 +91,31 @@ impl Reading {
 impl Fleet {
     /// Makes a commit that is in the repository what is wanted, and moves `main` there.
     pub(in crate::fleet) async fn adopt(&self, actor: &Actor, commit: CommitId) -> Result<(), Unadopted> {
-        let files = self.differing(commit).await?;
+        self.adopt_seen(actor, commit, self.desired.repository(), None).await
+    }
+
+    /// The same for a commit that waits outside; its objects come in when everything else is decided.
+    pub(in crate::fleet) async fn adopt_pushed(
+        &self,
+        actor: &Actor,
+        commit: CommitId,
+        quarantine: &Quarantine,
+    ) -> Result<(), Unadopted> {
+        self.adopt_seen(actor, commit, quarantine.view(), Some(quarantine)).await
+    }
+
+    async fn adopt_seen(
+        &self,
+        actor: &Actor,
+        commit: CommitId,
+        view: &Repository,
+        quarantine: Option<&Quarantine>,
+    ) -> Result<(), Unadopted> {
+        let on = self.desired.head();
+        let files = self.differing(on, commit, view).await?;
         let Reading { changes, sources, mut flaws } = self.read_files(actor, files).await?;
         if flaws.is_empty() {
-            match self.apply(actor, &changes, Source::Commit(commit)).await {
+            match self.apply(actor, &changes, Source::Commit(Incoming { commit, on, quarantine })).await {
                 Ok(()) => return Ok(()),
                 Err(refusals) => flaws = located(refusals, &sources)?,
             }
@@ -99,11 +124,27 @@ impl Fleet {
         Err(Unadopted::Flaws(flaws))
     }
 
+    /// What files come to, and where each of it is said; nothing is done.
+    pub(super) async fn read_changes(
+        &self,
+        actor: &Actor,
+        files: Vec<FileChange>,
+    ) -> Result<(Vec<Change>, Sources), Unadopted> {
+        let Reading { changes, sources, mut flaws } = self.read_files(actor, files).await?;
+        flaws.truncate(FLAWS_MAX);
+        if flaws.is_empty() { Ok((changes, sources)) } else { Err(Unadopted::Flaws(flaws)) }
+    }
+
     /// What a commit says otherwise than what is applied. Where the repository does not know what is applied any more, that is
     /// written down first, for nobody to see.
-    async fn differing(&self, commit: CommitId) -> Result<Vec<FileChange>, Unadopted> {
+    async fn differing(
+        &self,
+        on: Option<CommitId>,
+        commit: CommitId,
+        view: &Repository,
+    ) -> Result<Vec<FileChange>, Unadopted> {
         let repository = self.desired.repository();
-        let head = match self.desired.head() {
+        let head = match on {
             Some(head) if repository.has(head).await? => Some(head),
             Some(_) => {
                 let files = self.everything().await?.into_iter();
@@ -117,7 +158,7 @@ impl Fleet {
             }
             None => None,
         };
-        Ok(repository.changes(head, commit).await?)
+        Ok(view.changes(head, commit).await?)
     }
 
     async fn read_files(&self, actor: &Actor, files: Vec<FileChange>) -> Result<Reading, Error> {
@@ -399,7 +440,10 @@ pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
 }
 
 /// Refusals where they are written; what is nobody's fault is no flaw.
-fn located(refusals: Refusals, sources: &[(String, Option<Read>)]) -> Result<Vec<Flaw>, Unadopted> {
+pub(super) fn located(
+    refusals: Refusals,
+    sources: &[(String, Option<Read>)],
+) -> Result<Vec<Flaw>, Unadopted> {
     let mut flaws = Vec::new();
     for (index, error) in refusals {
         let source = sources.get(index);

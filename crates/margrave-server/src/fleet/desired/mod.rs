@@ -9,12 +9,13 @@
 //! `repository.rs` is Git, `rendering.rs` writes resources as files, `adopting.rs` reads commits that others made.
 
 mod adopting;
+mod files;
 pub(in crate::fleet) mod rendering;
 mod repository;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use margrave_core::schedule::{Choice, Reach};
 use margrave_store::{Head, NewEvent, Publication, Store};
@@ -24,6 +25,7 @@ use margrave_wire::resource::{self, Place};
 pub(in crate::fleet) use adopting::Unadopted;
 pub(crate) use repository::{CommitId, FileChange, Repository, RepositoryError, Signed};
 
+use super::git::Following;
 use super::publish::Unpublished;
 use super::{Actor, Error, Fleet, event};
 
@@ -54,6 +56,8 @@ pub(crate) struct Conflict {
 pub(super) struct Desired {
     repository: Repository,
     state: Mutex<State>,
+    /// The remote that says what is wanted, if one does.
+    following: OnceLock<Following>,
 }
 
 #[derive(Default)]
@@ -66,7 +70,7 @@ struct State {
 impl Desired {
     pub(super) async fn open(directory: &Path, durable: bool, store: &Store) -> Result<Desired, Error> {
         let repository = Repository::open(directory, durable).map_err(Error::from)?;
-        let desired = Desired { repository, state: Mutex::default() };
+        let desired = Desired { repository, state: Mutex::default(), following: OnceLock::new() };
         desired.look_again(store).await?;
         Ok(desired)
     }
@@ -88,7 +92,16 @@ impl Desired {
         self.state().conflict.clone()
     }
 
-    fn hold(&self, conflict: Conflict) {
+    /// Once for a run of the server.
+    pub(super) fn follow(&self, following: Following) {
+        self.following.get_or_init(|| following);
+    }
+
+    pub(super) fn following(&self) -> Option<&Following> {
+        self.following.get()
+    }
+
+    pub(super) fn hold(&self, conflict: Conflict) {
         tracing::warn!(
             reason = conflict.message,
             flaws = conflict.flaws.len(),
@@ -97,8 +110,17 @@ impl Desired {
         self.state().conflict = Some(conflict);
     }
 
+    /// There is nothing to decide any more.
+    pub(super) fn settled(&self) {
+        self.state().conflict = None;
+    }
+
     /// Nobody changes anything while a person has to decide what counts.
     pub(super) fn may_change(&self) -> Result<(), Error> {
+        if let Some(following) = self.following() {
+            let url = &following.follow.url;
+            return Err(Error::conflict(format!("what is wanted follows a remote; change it in {url}")));
+        }
         match &self.state().conflict {
             Some(conflict) => Err(Error::conflict(format!("nothing can be changed: {}", conflict.message))),
             None => Ok(()),
@@ -213,6 +235,16 @@ impl Fleet {
         }
         let repository = self.desired.repository().clone();
         let main = repository.main().await.map_err(Error::from)?;
+        if let Some(following) = self.desired.following()
+            && let Some(held) = following.held()
+        {
+            if take {
+                self.adopt(actor, held).await.map_err(Error::from)?;
+            }
+            following.decided(take);
+            self.desired.settled();
+            return Ok(());
+        }
         match (take, main) {
             (true, Some(main)) => self.adopt(actor, main).await.map_err(Error::from)?,
             (true, None) => {
@@ -224,7 +256,7 @@ impl Fleet {
                 self.commit_everything(&actor.name, words, main).await?;
             }
         }
-        self.desired.state().conflict = None;
+        self.desired.settled();
         Ok(())
     }
 
@@ -301,7 +333,7 @@ impl Fleet {
     }
 
     /// Whether the database is a new one.
-    async fn wants_nothing(&self) -> Result<bool, Error> {
+    pub(super) async fn wants_nothing(&self) -> Result<bool, Error> {
         Ok(self.store.packages().await?.is_empty()
             && self.store.deployments().await?.is_empty()
             && self.store.schedules().await?.is_empty()
@@ -325,13 +357,17 @@ impl Fleet {
             _ => None,
         };
         let conflict = self.desired.conflict();
+        let following = self.desired.following();
+        let refused = following.map(|following| following.flaws()).unwrap_or_default();
         Ok(operator::Intent {
             commit: head.map(|head| head.to_string()),
             changed_at: logged.as_ref().map(|logged| event::time(logged.at)),
             changed_by: logged.as_ref().map(|logged| logged.by.clone()),
             message: logged.map(|logged| logged.message.trim_end().to_owned()),
+            follows: following.map(|following| following.follow.url.clone()),
+            away_since: following.and_then(|following| following.away_since()).map(event::time),
             conflict: conflict.as_ref().map(|conflict| conflict.message.clone()),
-            flaws: conflict.map(|conflict| conflict.flaws).unwrap_or_default(),
+            flaws: conflict.map(|conflict| conflict.flaws).unwrap_or(refused),
         })
     }
 }

@@ -13,6 +13,7 @@ use margrave_core::moment::Moment;
 use margrave_wire::resource::Path as Layout;
 
 use super::super::Error;
+use super::super::git::Quarantine;
 
 /// The branch that counts.
 pub(super) const MAIN: &str = "refs/heads/main";
@@ -122,14 +123,33 @@ impl Repository {
         config.set_bool("receive.fsckObjects", true)?;
         config.set_bool("receive.denyDeletes", true)?;
         config.set_bool("gc.auto", false)?;
+        // What was fetched from a remote and may never count.
+        config.set_str("uploadpack.hideRefs", "refs/followed")?;
+        Quarantine::sweep(path).map_err(|error| {
+            git2::Error::from_str(&format!("what is left of earlier pushes stays: {error}"))
+        })?;
         Ok(Repository { inner: Arc::new(Mutex::new(inner)), path: Arc::new(path.to_owned()) })
+    }
+
+    /// The same repository with objects that lie elsewhere and that nobody else sees.
+    pub(crate) async fn with(&self, objects: PathBuf) -> Result<Repository, RepositoryError> {
+        let path = Arc::clone(&self.path);
+        self.on(move |_| {
+            let inner = git2::Repository::open_bare(&*path)?;
+            let objects = objects
+                .to_str()
+                .ok_or_else(|| git2::Error::from_str("the data directory's path is not UTF-8"))?;
+            inner.odb()?.add_disk_alternate(objects)?;
+            Ok(Repository { inner: Arc::new(Mutex::new(inner)), path })
+        })
+        .await
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    async fn with<T: Send + 'static>(
+    async fn on<T: Send + 'static>(
         &self,
         work: impl FnOnce(&git2::Repository) -> Result<T, RepositoryError> + Send + 'static,
     ) -> Result<T, RepositoryError> {
@@ -143,7 +163,7 @@ impl Repository {
 
     /// Where `main` is.
     pub(crate) async fn main(&self) -> Result<Option<CommitId>, RepositoryError> {
-        self.with(|repository| match repository.refname_to_id(MAIN) {
+        self.on(|repository| match repository.refname_to_id(MAIN) {
             Ok(id) => Ok(Some(CommitId(id))),
             Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
             Err(error) => Err(error.into()),
@@ -151,13 +171,13 @@ impl Repository {
         .await
     }
 
-    pub(super) async fn has(&self, commit: CommitId) -> Result<bool, RepositoryError> {
-        self.with(move |repository| Ok(repository.find_commit(commit.0).is_ok())).await
+    pub(crate) async fn has(&self, commit: CommitId) -> Result<bool, RepositoryError> {
+        self.on(move |repository| Ok(repository.find_commit(commit.0).is_ok())).await
     }
 
     /// Moves `main`.
     pub(crate) async fn advance(&self, to: CommitId) -> Result<(), RepositoryError> {
-        self.with(move |repository| {
+        self.on(move |repository| {
             repository.reference(MAIN, to.0, true, "applied")?;
             Ok(())
         })
@@ -171,7 +191,7 @@ impl Repository {
         files: Vec<FileChange>,
         signed: Signed,
     ) -> Result<CommitId, RepositoryError> {
-        self.with(move |repository| {
+        self.on(move |repository| {
             let parent = parent.map(|parent| repository.find_commit(parent.0)).transpose()?;
             let base = match &parent {
                 Some(parent) => parent.tree()?,
@@ -222,7 +242,7 @@ impl Repository {
         to: CommitId,
         bytes_max: usize,
     ) -> Result<Vec<FileChange>, RepositoryError> {
-        self.with(move |repository| {
+        self.on(move |repository| {
             let tree = |commit: CommitId| repository.find_commit(commit.0)?.tree();
             let from = from.map(tree).transpose()?;
             let to = tree(to)?;
@@ -259,8 +279,10 @@ impl Repository {
                         "only plain files are read; a link or a submodule cannot be a resource",
                     ));
                 }
+                // Before it is in memory.
+                let (size, _) = repository.odb()?.read_header(file.id())?;
+                left = left.checked_sub(size).ok_or(RepositoryError::TooLarge)?;
                 let blob = repository.find_blob(file.id())?;
-                left = left.checked_sub(blob.size()).ok_or(RepositoryError::TooLarge)?;
                 changes.push(FileChange { path: path.to_owned(), bytes: Some(blob.content().to_vec()) });
             }
             Ok(changes)
@@ -275,7 +297,7 @@ impl Repository {
         path: &str,
     ) -> Result<Option<Vec<u8>>, RepositoryError> {
         let path = path.to_owned();
-        self.with(move |repository| {
+        self.on(move |repository| {
             let tree = repository.find_commit(commit.0)?.tree()?;
             let entry = match tree.get_path(Path::new(&path)) {
                 Ok(entry) => entry,
@@ -291,8 +313,8 @@ impl Repository {
     }
 
     /// Whether `later` has `earlier` in its history.
-    pub(super) async fn descends(&self, later: CommitId, earlier: CommitId) -> Result<bool, RepositoryError> {
-        self.with(move |repository| {
+    pub(crate) async fn descends(&self, later: CommitId, earlier: CommitId) -> Result<bool, RepositoryError> {
+        self.on(move |repository| {
             if later == earlier {
                 return Ok(true);
             }
@@ -311,7 +333,7 @@ impl Repository {
         earlier: CommitId,
         later: CommitId,
     ) -> Result<bool, RepositoryError> {
-        self.with(move |repository| {
+        self.on(move |repository| {
             let later = repository.find_commit(later.0)?;
             Ok(later.parent_ids().any(|parent| parent == earlier.0))
         })
@@ -320,12 +342,12 @@ impl Repository {
 
     /// What a commit says about itself.
     pub(crate) async fn logged(&self, commit: CommitId) -> Result<Logged, RepositoryError> {
-        self.with(move |repository| Ok(logged(&repository.find_commit(commit.0)?))).await
+        self.on(move |repository| Ok(logged(&repository.find_commit(commit.0)?))).await
     }
 
     /// The commits up to `from`, newest first.
     pub(crate) async fn log(&self, from: CommitId, limit: usize) -> Result<Vec<Logged>, RepositoryError> {
-        self.with(move |repository| {
+        self.on(move |repository| {
             let mut walk = repository.revwalk()?;
             walk.simplify_first_parent()?;
             walk.push(from.0)?;
@@ -341,7 +363,7 @@ impl Repository {
     /// The newest commit in the history of `from` that was made by `at`.
     pub(crate) async fn at(&self, from: CommitId, at: Moment) -> Result<Option<CommitId>, RepositoryError> {
         let seconds = i64::try_from(at.0 / 1000).unwrap_or(i64::MAX);
-        self.with(move |repository| {
+        self.on(move |repository| {
             let mut walk = repository.revwalk()?;
             walk.simplify_first_parent()?;
             walk.push(from.0)?;

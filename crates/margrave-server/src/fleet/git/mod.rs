@@ -6,7 +6,11 @@
 //! Nothing here speaks HTTP.
 
 mod commit;
+mod following;
+mod intent;
 mod program;
+mod push;
+mod quarantine;
 mod repository;
 mod upload;
 
@@ -24,7 +28,12 @@ use margrave_store::{GitError, GitHolder, GitRecord, NewGitToken, Standing};
 use margrave_wire::{Dialect, identity, operator};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, watch};
 
+pub use self::following::Follow;
+pub(super) use self::following::Following;
+pub(crate) use self::intent::PUSH_TIME_MAX;
 use self::program::{NoGit, Program, Running};
+pub(crate) use self::push::Push;
+pub(crate) use self::quarantine::{PACK_BYTES_MAX, Quarantine};
 use self::repository::{Repository, RepositoryError};
 pub(crate) use self::upload::Upload;
 use super::event::time;
@@ -60,6 +69,7 @@ pub(super) struct Git {
     revoked: watch::Sender<u64>,
     places: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    pushes: Arc<Semaphore>,
 }
 
 impl Git {
@@ -77,6 +87,7 @@ impl Git {
             revoked: watch::Sender::new(0),
             places: Arc::new(Semaphore::new(FETCHES_MAX)),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+            pushes: Arc::new(Semaphore::new(intent::PUSHES_MAX)),
         }
     }
 
@@ -126,6 +137,17 @@ pub(crate) enum Protocol {
     V0,
     V1,
     V2,
+}
+
+impl Protocol {
+    /// As the program is told of it; it knows the oldest by itself.
+    fn named(self) -> Option<&'static str> {
+        match self {
+            Protocol::V0 => None,
+            Protocol::V1 => Some("version=1"),
+            Protocol::V2 => Some("version=2"),
+        }
+    }
 }
 
 /// What a client wants of `git upload-pack`.
@@ -296,14 +318,8 @@ impl Fleet {
             Ask::Request(body) => body,
         };
         command.arg(repository.path());
-        match protocol {
-            Protocol::V0 => {}
-            Protocol::V1 => {
-                command.env("GIT_PROTOCOL", "version=1");
-            }
-            Protocol::V2 => {
-                command.env("GIT_PROTOCOL", "version=2");
-            }
+        if let Some(version) = protocol.named() {
+            command.env("GIT_PROTOCOL", version);
         }
         let started = Running::start(command, "upload-pack");
         let (running, pipes) = started.map_err(|error| FetchError::Behind(error.into()))?;

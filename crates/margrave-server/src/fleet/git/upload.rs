@@ -17,12 +17,12 @@ use super::repository::Repository;
 use crate::fleet::Fleet;
 
 /// For one answer as a whole. Who takes nothing is thrown out by the listener much earlier; this is for slow lines.
-const TIME_MAX: Duration = Duration::from_secs(15 * 60);
+pub(super) const TIME_MAX: Duration = Duration::from_secs(15 * 60);
 /// Far more than ten thousand versions of large documents.
 const OUTPUT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 const PIECE_BYTES: usize = 32 * 1024;
 /// With the pieces above, what one fetch holds in memory.
-const PIECES_AHEAD: usize = 4;
+pub(super) const PIECES_AHEAD: usize = 4;
 
 /// Why an answer ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +105,7 @@ pub(super) fn start(
     Upload { pieces, fleet, pass }
 }
 
-async fn relay(
+pub(super) async fn relay(
     running: Running,
     pipes: Pipes,
     request: Bytes,

@@ -14,6 +14,7 @@ mod device;
 mod document;
 mod event;
 mod git;
+mod intent;
 mod list;
 mod package;
 mod read;
@@ -115,6 +116,13 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(schedule::list))
         .routes(routes!(schedule::show, schedule::put, schedule::remove))
         .routes(routes!(event::events))
+        .routes(routes!(intent::show))
+        .routes(routes!(intent::log))
+        .routes(routes!(intent::resolve))
+        .routes(routes!(intent::files))
+        .routes(routes!(intent::file))
+        .routes(routes!(intent::apply))
+        .routes(routes!(intent::schema))
         .routes(routes!(authority::show))
         .routes(routes!(authority::rotate))
         .routes(routes!(authority::retire))

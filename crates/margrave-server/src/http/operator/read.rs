@@ -18,6 +18,11 @@ use crate::http::{BODY_TIME_MAX, is_declared_larger};
 /// The largest request is a deployment with its answers and targets; this is hundreds of each.
 pub(super) const BODY_MAX: usize = 256 * 1024;
 
+/// Many files at once.
+const LARGE_BODY_MAX: usize = 16 * 1024 * 1024;
+/// The same over a line of 2 Mbit/s.
+const LARGE_BODY_TIME_MAX: Duration = Duration::from_secs(70);
+
 /// A JSON body. Unknown fields are refused by the types themselves, and serde names the field.
 pub(in crate::http) struct Body<T>(pub(in crate::http) T);
 
@@ -25,23 +30,35 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        let path = request.uri().path().to_owned();
-        if !is_json(&request) {
-            return Err(Problem::not_json().at(&path));
-        }
-        let bytes = read(request, BODY_TIME_MAX).await.map_err(|problem| problem.at(&path))?;
-        // serde takes a list for an object without names, and an empty one for nothing but defaults.
-        if bytes.trim_ascii_start().first() == Some(&b'[') {
-            return Err(
-                Problem::malformed("the body does not fit: it must be an object, not a list").at(&path)
-            );
-        }
-        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
-            let kind =
-                if error.is_data() { "the body does not fit" } else { "the body is not well-formed JSON" };
-            Problem::malformed(format!("{kind}: {error}")).at(&path)
-        })
+        json(request, BODY_MAX, BODY_TIME_MAX).await.map(Body)
     }
+}
+
+/// A JSON body that may be large.
+pub(super) struct LargeBody<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for LargeBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        json(request, LARGE_BODY_MAX, LARGE_BODY_TIME_MAX).await.map(LargeBody)
+    }
+}
+
+async fn json<T: DeserializeOwned>(request: Request, max: usize, within: Duration) -> Result<T, Problem> {
+    let path = request.uri().path().to_owned();
+    if !is_json(&request) {
+        return Err(Problem::not_json().at(&path));
+    }
+    let bytes = read(request, max, within).await.map_err(|problem| problem.at(&path))?;
+    // serde takes a list for an object without names, and an empty one for nothing but defaults.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Problem::malformed("the body does not fit: it must be an object, not a list").at(&path));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| {
+        let kind = if error.is_data() { "the body does not fit" } else { "the body is not well-formed JSON" };
+        Problem::malformed(format!("{kind}: {error}")).at(&path)
+    })
 }
 
 fn is_json(request: &Request) -> bool {
@@ -50,14 +67,14 @@ fn is_json(request: &Request) -> bool {
     essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-async fn read(request: Request, within: Duration) -> Result<Bytes, Problem> {
-    if is_declared_larger(request.body(), BODY_MAX) {
-        return Err(Problem::too_large(BODY_MAX));
+async fn read(request: Request, max: usize, within: Duration) -> Result<Bytes, Problem> {
+    if is_declared_larger(request.body(), max) {
+        return Err(Problem::too_large(max));
     }
-    let reading = Limited::new(request.into_body(), BODY_MAX).collect();
+    let reading = Limited::new(request.into_body(), max).collect();
     match tokio::time::timeout(within, reading).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::too_large(BODY_MAX)),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::too_large(max)),
         Ok(Err(error)) => Err(Problem::malformed(format!("the body did not arrive whole: {error}"))),
         Err(_) => Err(Problem::too_slow()),
     }
@@ -118,14 +135,14 @@ impl Ids {
         self.texts.get("token").map(String::as_str).unwrap_or_default()
     }
 
+    /// What is no identifier; the fleet reads it.
+    pub(super) fn text(&self, field: &str) -> &str {
+        self.texts.get(field).map(String::as_str).unwrap_or_default()
+    }
+
     /// For whom a schedule is; the fleet reads it.
     pub(super) fn reach(&self) -> &str {
         self.texts.get("reach").map(String::as_str).unwrap_or_default()
-    }
-
-    /// One that the fleet reads.
-    pub(super) fn text(&self, field: &str) -> &str {
-        self.texts.get(field).map(String::as_str).unwrap_or_default()
     }
 
     fn parse<T: FromStr<Err = InvalidId>>(&self, field: &str) -> Result<T, Problem> {
@@ -143,7 +160,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_is_declared_too_large_is_not_waited_for() {
         let length = http_body::SizeHint::with_exact(BODY_MAX as u64 + 1);
-        let refused = read(Request::new(RequestBody::new(Declared(length))), BODY_TIME_MAX).await;
+        let refused = read(Request::new(RequestBody::new(Declared(length))), BODY_MAX, BODY_TIME_MAX).await;
         assert_eq!(refused.unwrap_err().status(), http::StatusCode::PAYLOAD_TOO_LARGE);
     }
 
@@ -169,7 +186,8 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_does_not_end_is_408() {
         let endless = Full::new(Bytes::from_static(b"{")).with_trailers(std::future::pending());
-        let refused = read(Request::new(RequestBody::new(endless)), Duration::from_millis(20)).await;
+        let refused =
+            read(Request::new(RequestBody::new(endless)), BODY_MAX, Duration::from_millis(20)).await;
         assert_eq!(refused.unwrap_err().status(), http::StatusCode::REQUEST_TIMEOUT);
     }
 }

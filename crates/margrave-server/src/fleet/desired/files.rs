@@ -1,0 +1,186 @@
+//! What is wanted as files: read one by one, looked back at, and changed several at once.
+
+use margrave_core::moment::Moment;
+use margrave_core::violation::Violation;
+use margrave_wire::intent::{Applied, Apply, Commit, File};
+use margrave_wire::operator::Page;
+use margrave_wire::resource::{self, Flaw, Path, Place};
+
+use super::super::{Actor, Error, Fleet, event};
+use super::adopting::Unadopted;
+use super::repository::FILES_MAX;
+use super::{CommitId, FileChange, Signed};
+
+const MESSAGE_BYTES_MAX: usize = 16 * 1024;
+/// Losing so often against other writers means that something else is wrong.
+const ATTEMPTS_MAX: u32 = 5;
+const LOG_MAX: usize = 1000;
+
+impl Fleet {
+    /// The commits that are applied, newest first; `after` is the last that was seen.
+    pub async fn intent_log(&self, after: Option<&str>, limit: usize) -> Result<Page<Commit>, Error> {
+        let limit = limit.clamp(1, LOG_MAX);
+        let none = Page { items: Vec::new(), next: None };
+        let Some(head) = self.desired.head() else { return Ok(none) };
+        let repository = self.desired.repository();
+        let unknown =
+            || Error::not_found(format!("commit {} in what was applied", after.unwrap_or_default()));
+        let from = match after {
+            None => head,
+            Some(after) => CommitId::parse(after).ok_or_else(unknown)?,
+        };
+        if !repository.has(head).await? {
+            return Ok(none);
+        }
+        if !repository.descends(head, from).await? {
+            return Err(unknown());
+        }
+        let skip = usize::from(after.is_some());
+        let mut found = repository.log(from, limit + skip + 1).await?.split_off(skip);
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|last| last.id.to_string());
+        let items = found.into_iter().map(|logged| Commit {
+            commit: logged.id.to_string(),
+            at: event::time(logged.at),
+            by: logged.by,
+            message: logged.message.trim_end().to_owned(),
+        });
+        Ok(Page { items: items.collect(), next })
+    }
+
+    /// All files that say what is wanted.
+    pub async fn intent_files(&self) -> Result<Vec<File>, Error> {
+        let files = self.everything().await?.into_keys();
+        let shown = files.filter_map(|path| match Path::read(&path) {
+            Path::Resource(place) => Some(File { kind: place.kind().to_string(), path }),
+            Path::Other | Path::Astray(_) => None,
+        });
+        Ok(shown.collect())
+    }
+
+    /// One file as it is wanted, or was wanted at a moment.
+    pub async fn intent_file(&self, path: &str, at: Option<Moment>) -> Result<Vec<u8>, Error> {
+        let missing = || Error::not_found(format!("file {path} in what is wanted"));
+        if !matches!(Path::read(path), Path::Resource(_)) {
+            return Err(missing());
+        }
+        let repository = self.desired.repository();
+        match (at, self.desired.head()) {
+            (Some(at), Some(head)) if repository.has(head).await? => {
+                let then = repository.at(head, at).await?.ok_or_else(missing)?;
+                repository.file(then, path).await?.ok_or_else(missing)
+            }
+            _ => self.desired.file(path).await?.ok_or_else(missing),
+        }
+    }
+
+    /// Makes these documents what is wanted, as one commit, or says what that would do.
+    pub async fn apply_files(&self, actor: &Actor, want: &Apply) -> Result<Applied, Error> {
+        let given = read(&want.documents)?;
+        let message = message(want.message.as_deref(), &given)?;
+        for attempt in 1.. {
+            self.desired.may_change()?;
+            let head = self.desired.head();
+            if let Some(base) = &want.base
+                && head.map(|head| head.to_string()).as_ref() != Some(base)
+            {
+                return Err(Error::conflict(
+                    "something was changed since; look again, then repeat your change",
+                ));
+            }
+            let mut files = Vec::new();
+            for file in &given {
+                if self.desired.file(&file.path).await? != file.bytes {
+                    files.push(file.clone());
+                }
+            }
+            let mut applied = Applied {
+                commit: head.map(|head| head.to_string()),
+                files: files.iter().map(|file| file.path.clone()).collect(),
+                plan: None,
+            };
+            if want.dry_run {
+                applied.plan = Some(self.rehearse_files(actor, files).await?);
+                return Ok(applied);
+            }
+            if files.is_empty() {
+                return Ok(applied);
+            }
+            let signed = Signed { by: actor.name.clone(), at: self.now(), message: message.clone() };
+            let commit = self.desired.commit(head, files, signed).await?;
+            match self.adopt(actor, commit).await {
+                Ok(()) => {
+                    applied.commit = Some(commit.to_string());
+                    return Ok(applied);
+                }
+                Err(_) if self.desired.head() != head && attempt < ATTEMPTS_MAX => {}
+                Err(unadopted) => return Err(unadopted.into()),
+            }
+        }
+        Err(Error::conflict("others change the same things at this moment; try again"))
+    }
+
+    async fn rehearse_files(
+        &self,
+        actor: &Actor,
+        files: Vec<FileChange>,
+    ) -> Result<margrave_wire::intent::Plan, Unadopted> {
+        let (changes, sources) = self.read_changes(actor, files).await?;
+        match self.rehearse(actor, &changes).await {
+            Ok(plan) => Ok(plan),
+            Err(refusals) => Err(Unadopted::Flaws(super::adopting::located(refusals, &sources)?)),
+        }
+    }
+}
+
+/// Each document with the place where it belongs.
+fn read(documents: &[String]) -> Result<Vec<FileChange>, Error> {
+    if documents.is_empty() || documents.len() > FILES_MAX {
+        let message = format!("give 1 to {FILES_MAX} documents");
+        return Err(Error::invalid("/documents", "resource", message));
+    }
+    let mut flaws = Vec::new();
+    let mut files: Vec<FileChange> = Vec::new();
+    for (index, text) in documents.iter().enumerate() {
+        let file = format!("/documents/{index}");
+        let place = resource::read(&file, text.as_bytes()).and_then(|read| placed(&file, &read));
+        match place.map(|place| place.to_string()) {
+            Err(wrong) => flaws.extend(wrong),
+            Ok(path) if files.iter().any(|file| file.path == path) => {
+                let message = format!("{path} is said twice; say it once");
+                flaws.push(Flaw { file, line: 0, rule: "resource".to_owned(), message });
+            }
+            Ok(path) => {
+                let mut bytes = text.clone().into_bytes();
+                if bytes.last() != Some(&b'\n') {
+                    bytes.push(b'\n');
+                }
+                files.push(FileChange { path, bytes: Some(bytes) });
+            }
+        }
+    }
+    if flaws.is_empty() { Ok(files) } else { Err(Unadopted::Flaws(flaws).into()) }
+}
+
+fn placed(file: &str, read: &resource::Read) -> Result<Place, Vec<Flaw>> {
+    read.resource.place().map_err(|violation: Violation| {
+        let (line, _) = read.node.locate(&violation.place);
+        let rule = violation.rule.to_owned();
+        vec![Flaw { file: file.to_owned(), line, rule, message: violation.message }]
+    })
+}
+
+fn message(given: Option<&str>, files: &[FileChange]) -> Result<String, Error> {
+    match given.map(str::trim).filter(|text| !text.is_empty()) {
+        Some(text) if text.len() > MESSAGE_BYTES_MAX => {
+            let message = format!("a message has at most {MESSAGE_BYTES_MAX} bytes");
+            Err(Error::invalid("/message", "resource", message))
+        }
+        Some(text) => Ok(format!("{text}\n")),
+        None => Ok(match files {
+            [one] => format!("Apply {}\n", one.path),
+            several => format!("Apply {} files\n", several.len()),
+        }),
+    }
+}

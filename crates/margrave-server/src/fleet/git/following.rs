@@ -1,0 +1,349 @@
+//! A remote repository that says what is wanted, in place of pages, commands and pushes.
+//!
+//! It is asked now and then where its branch is. A new commit is fetched and done as a push would be. One that is wrong is not
+//! done; the last good one stays, and what is wrong can be seen until the next comes. One that does not follow what is applied
+//! waits for a person. A remote that is away changes nothing.
+//!
+//! Credentials are in files that only `git` opens: they are in no argument, no variable and no log.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use margrave_core::chain::sentence;
+use margrave_core::moment::Moment;
+use margrave_wire::resource::Flaw;
+use tokio::process::Command;
+use tokio::sync::Notify;
+
+use super::program::{NoGit, RunError, run};
+use crate::fleet::desired::{CommitId, Conflict, Unadopted};
+use crate::fleet::{Actor, Error, Fleet};
+
+const LOOK_TIME_MAX: Duration = Duration::from_secs(60);
+const FETCH_TIME_MAX: Duration = Duration::from_secs(10 * 60);
+const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Where a fetched commit is kept from being lost; nobody who fetches sees it.
+const KEPT: &str = "refs/followed/head";
+/// Answers for `git`, which asks for a user name and then for a password.
+const ASKPASS: &str =
+    "#!/bin/sh\ncase \"$1\" in\nUsername*) echo margrave ;;\n*) cat \"$MARGRAVE_TOKEN_FILE\" ;;\nesac\n";
+/// Everything that carries a repository; in particular not `ext`, which runs programs.
+const PROTOCOLS: [&str; 5] = ["https", "http", "ssh", "git", "file"];
+
+/// Which remote, and how it is reached.
+#[derive(Debug, Clone)]
+pub struct Follow {
+    pub url: String,
+    pub branch: String,
+    /// About how often it is asked.
+    pub every: Duration,
+    /// Holds the password for HTTPS.
+    pub token_file: Option<PathBuf>,
+    pub ssh_key: Option<PathBuf>,
+    /// Hosts that SSH may believe; without it, those of the server's machine.
+    pub known_hosts: Option<PathBuf>,
+    /// Holds what a caller of `/hooks/intent` must know; nobody may call without.
+    pub hook_token_file: Option<PathBuf>,
+}
+
+impl Follow {
+    /// Why this remote cannot be followed, if it cannot.
+    pub fn check(&self) -> Result<(), String> {
+        let Follow { url, branch, token_file, .. } = self;
+        let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        if url.starts_with('-') || url.contains("::") || url.chars().any(char::is_control) {
+            return Err("this is no address of a repository".to_owned());
+        }
+        if !scheme.is_empty() && !PROTOCOLS.contains(&scheme) {
+            return Err(format!("{scheme}:// is not followed; use https:// or ssh://"));
+        }
+        let user = rest.split('/').next().and_then(|host| host.split_once('@')).map(|(user, _)| user);
+        if !scheme.is_empty() && user.is_some_and(|user| scheme != "ssh" || user.contains(':')) {
+            return Err(
+                "an address with a password in it ends up in logs; use --follow-token-file".to_owned()
+            );
+        }
+        if scheme == "http" && token_file.is_some() {
+            return Err("a token is not sent in the clear; use https://".to_owned());
+        }
+        let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
+        if branch.is_empty()
+            || branch.starts_with(['-', '/', '.'])
+            || branch.contains("..")
+            || !branch.chars().all(sound)
+        {
+            return Err(format!("{branch:?} is no name of a branch"));
+        }
+        Ok(())
+    }
+}
+
+pub(in crate::fleet) struct Following {
+    pub(in crate::fleet) follow: Follow,
+    askpass: Option<tempfile::TempPath>,
+    nudge: Notify,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    away_since: Option<Moment>,
+    flaws: Vec<Flaw>,
+    /// The commit that was looked at and is not done: it is wrong, or somebody decided against it.
+    refused: Option<CommitId>,
+    /// The commit about which somebody has to decide.
+    held: Option<CommitId>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FollowError {
+    #[error("{0}")]
+    NoGit(#[from] NoGit),
+    #[error("the remote gave no answer")]
+    Away(#[source] RunError),
+    #[error("the remote has no branch {0}")]
+    NoBranch(String),
+    #[error("what is wanted could not be changed")]
+    Failed(#[source] Error),
+}
+
+impl Following {
+    pub(in crate::fleet) fn new(follow: Follow) -> io::Result<Following> {
+        let askpass = match &follow.token_file {
+            None => None,
+            Some(_) => {
+                use std::os::unix::fs::PermissionsExt as _;
+                let mut file = tempfile::Builder::new().prefix("margrave-askpass-").tempfile()?;
+                io::Write::write_all(&mut file, ASKPASS.as_bytes())?;
+                file.as_file().set_permissions(std::fs::Permissions::from_mode(0o700))?;
+                // Closed, or it could not be run.
+                Some(file.into_temp_path())
+            }
+        };
+        Ok(Following { follow, askpass, nudge: Notify::new(), state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::fleet) fn away_since(&self) -> Option<Moment> {
+        self.state().away_since
+    }
+
+    pub(in crate::fleet) fn flaws(&self) -> Vec<Flaw> {
+        self.state().flaws.clone()
+    }
+
+    pub(in crate::fleet) fn held(&self) -> Option<CommitId> {
+        self.state().held
+    }
+
+    /// Somebody decided about the commit that was held.
+    pub(in crate::fleet) fn decided(&self, take: bool) {
+        let mut state = self.state();
+        let held = state.held.take();
+        state.refused = held.filter(|_| !take);
+        state.flaws.clear();
+    }
+
+    fn dress(&self, command: &mut Command) {
+        command.args(["-c", "protocol.allow=never", "-c", "http.followRedirects=false"]);
+        command.args(["-c", "credential.helper=", "-c", "fetch.fsckObjects=true", "-c", "gc.auto=0"]);
+        for protocol in PROTOCOLS {
+            command.arg("-c").arg(format!("protocol.{protocol}.allow=always"));
+        }
+        if let (Some(askpass), Some(token)) = (&self.askpass, &self.follow.token_file) {
+            command.env("GIT_ASKPASS", askpass).env("MARGRAVE_TOKEN_FILE", token);
+        }
+        let mut ssh =
+            "ssh -F /dev/null -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=20".to_owned();
+        if let Some(key) = &self.follow.ssh_key {
+            ssh.push_str(&format!(" -o IdentitiesOnly=yes -i {}", quoted(key)));
+        }
+        if let Some(hosts) = &self.follow.known_hosts {
+            ssh.push_str(&format!(" -o UserKnownHostsFile={}", quoted(hosts)));
+        }
+        command.env("GIT_SSH_COMMAND", ssh);
+    }
+}
+
+/// As one word of a shell.
+fn quoted(path: &std::path::Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
+}
+
+impl Fleet {
+    /// From now on what is wanted comes from a remote, and from nowhere else.
+    pub(crate) fn follow(&self, follow: Follow) -> io::Result<()> {
+        tracing::info!(url = follow.url, branch = follow.branch, "what is wanted is followed from a remote");
+        self.desired.follow(Following::new(follow)?);
+        Ok(())
+    }
+
+    /// The remote may have something new.
+    pub(crate) fn nudge_follow(&self) {
+        if let Some(following) = self.desired.following() {
+            following.nudge.notify_one();
+        }
+    }
+
+    pub(crate) async fn follow_nudged(&self) {
+        match self.desired.following() {
+            Some(following) => following.nudge.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What a caller of the hook must know, as it is in its file at this moment.
+    pub(crate) async fn hook_token(&self) -> Option<String> {
+        let path = self.desired.following()?.follow.hook_token_file.clone()?;
+        let text = tokio::fs::read_to_string(&path).await;
+        let text = text.map_err(|error| tracing::warn!(%error, "the token of the hook cannot be read"));
+        text.ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// Looks at the remote once, and does what is new there.
+    pub(crate) async fn follow_once(&self) -> Result<(), FollowError> {
+        let Some(following) = self.desired.following() else { return Ok(()) };
+        let looked = self.follow_look(following).await;
+        match &looked {
+            Err(FollowError::Away(_) | FollowError::NoBranch(_)) => {
+                let now = self.now();
+                following.state().away_since.get_or_insert(now);
+            }
+            Err(FollowError::NoGit(_) | FollowError::Failed(_)) => {}
+            Ok(()) => following.state().away_since = None,
+        }
+        looked
+    }
+
+    async fn follow_look(&self, following: &Following) -> Result<(), FollowError> {
+        let Follow { url, branch, .. } = &following.follow;
+        let repository = self.desired.repository();
+        let name = format!("refs/heads/{branch}");
+        let mut command = self.git.program.on(repository.path()).await?;
+        following.dress(&mut command);
+        command.args(["ls-remote", "--", url, &name]);
+        let said = run(command, "ls-remote", b"", OUTPUT_BYTES_MAX, LOOK_TIME_MAX).await;
+        let said = said.map_err(FollowError::Away)?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let found = said.lines().filter_map(|line| line.split_once('\t')).find(|(_, found)| *found == name);
+        let commit = found.and_then(|(commit, _)| CommitId::parse(commit));
+        let commit = commit.ok_or_else(|| FollowError::NoBranch(branch.clone()))?;
+        let head = self.desired.head();
+        if Some(commit) == head {
+            *following.state() = State::default();
+            self.desired.settled();
+            return Ok(());
+        }
+        let known = |state: &State| state.refused == Some(commit) || state.held == Some(commit);
+        if known(&following.state()) {
+            return Ok(());
+        }
+        let mut command = self.git.program.on(repository.path()).await?;
+        following.dress(&mut command);
+        command.args(["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--", url]);
+        command.arg(format!("+{name}:{KEPT}"));
+        run(command, "fetch", b"", OUTPUT_BYTES_MAX, FETCH_TIME_MAX).await.map_err(FollowError::Away)?;
+        let failed = |error: Error| FollowError::Failed(error);
+        // The branch may have moved on since it was asked for; the next look finds that.
+        if !repository.has(commit).await.map_err(|error| failed(error.into()))? {
+            return Ok(());
+        }
+        let follows = match head {
+            Some(head) => repository.descends(commit, head).await.map_err(|error| failed(error.into()))?,
+            None => true,
+        };
+        if !follows && !self.wants_nothing().await.map_err(failed)? {
+            self.desired.hold(Conflict {
+                message: format!(
+                    "{url} is at {}, which does not follow what this server applied last: its history was rewritten, or it \
+                     is another one. Devices keep what they have. `margrave intent resolve --take` applies it, `--keep` \
+                     stays with what the server has",
+                    commit.short()
+                ),
+                flaws: Vec::new(),
+            });
+            *following.state() = State { held: Some(commit), ..State::default() };
+            return Ok(());
+        }
+        self.follow_take(following, commit).await
+    }
+
+    async fn follow_take(&self, following: &Following, commit: CommitId) -> Result<(), FollowError> {
+        let logged = self.desired.repository().logged(commit).await;
+        let logged = logged.map_err(|error| FollowError::Failed(error.into()))?;
+        match self.adopt(&Actor { name: logged.by }, commit).await {
+            Ok(()) => {
+                tracing::info!(%commit, "a commit of the remote was applied");
+                *following.state() = State::default();
+                self.desired.settled();
+                Ok(())
+            }
+            Err(Unadopted::Flaws(flaws)) => {
+                let first = flaws.first().map(ToString::to_string).unwrap_or_default();
+                tracing::warn!(%commit, first, flaws = flaws.len(), "a commit of the remote cannot be applied");
+                *following.state() = State { flaws, refused: Some(commit), ..State::default() };
+                self.desired.settled();
+                Ok(())
+            }
+            Err(Unadopted::Failed(error)) => {
+                tracing::warn!(%commit, error = sentence(&error), "a commit of the remote could not be applied now");
+                Err(FollowError::Failed(error))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn follow(url: &str, branch: &str) -> Follow {
+        Follow {
+            url: url.to_owned(),
+            branch: branch.to_owned(),
+            every: Duration::from_secs(60),
+            token_file: None,
+            ssh_key: None,
+            known_hosts: None,
+            hook_token_file: None,
+        }
+    }
+
+    #[test]
+    fn only_addresses_that_carry_repositories_and_no_secrets_are_followed() {
+        for good in [
+            "https://git.example/fleet.git",
+            "ssh://git@git.example/fleet",
+            "git@git.example:fleet",
+            "/srv/fleet.git",
+        ] {
+            assert_eq!(follow(good, "main").check(), Ok(()), "{good}");
+        }
+        for bad in [
+            "ext::sh -c evil",
+            "--upload-pack=evil",
+            "ftp://git.example/fleet",
+            "https://ann:secret@git.example/fleet",
+            "https://token@git.example/fleet",
+            "ssh://git:secret@git.example/fleet",
+            "https://git.example/\nfleet",
+        ] {
+            assert!(follow(bad, "main").check().is_err(), "{bad}");
+        }
+        for bad in ["", "-x", "a b", "a..b", "/a", "a:b", ".a"] {
+            assert!(follow("/srv/fleet.git", bad).check().is_err(), "{bad}");
+        }
+        let token = Follow { token_file: Some("t".into()), ..follow("http://git.example/fleet", "main") };
+        assert!(token.check().is_err());
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell_whatever_is_in_it() {
+        assert_eq!(quoted(std::path::Path::new("/a b/c'd")), "'/a b/c'\\''d'");
+    }
+}

@@ -1,0 +1,201 @@
+//! The repository of what is wanted, for those who work with `git`: `/git/intent.git`.
+//!
+//! A fetch is answered by `git upload-pack`. A push waits in a folder of its own until everything about it was checked as any
+//! change is; then it is done as a whole, or nothing of it stays.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use margrave_core::chain::sentence;
+use tokio::sync::mpsc;
+
+use super::program::Running;
+use super::push::{Push, advertisement};
+use super::quarantine::{Quarantine, QuarantineError};
+use super::upload::{Cut, PIECES_AHEAD, TIME_MAX, relay};
+use super::{Ask, FetchError, Protocol, WAIT_MAX};
+use crate::fleet::desired::Unadopted;
+use crate::fleet::{Actor, Fleet};
+
+/// Why a push is refused: in a few words for the branch, and at length for the person.
+struct Refused {
+    unpacked: bool,
+    short: &'static str,
+    words: Vec<String>,
+}
+
+impl Refused {
+    fn new(short: &'static str, words: impl Into<String>) -> Refused {
+        Refused { unpacked: true, short, words: vec![words.into()] }
+    }
+
+    fn broken(error: &dyn std::error::Error) -> Refused {
+        tracing::error!(error = sentence(error), "a push could not be looked at");
+        Refused::new(
+            "the server failed",
+            "the server could not do this; its log says why. Nothing was changed",
+        )
+    }
+}
+
+impl From<QuarantineError> for Refused {
+    fn from(error: QuarantineError) -> Refused {
+        match &error {
+            QuarantineError::Unsound(cause) | QuarantineError::Incomplete(cause) => {
+                tracing::info!(error = sentence(cause), "what was pushed is not sound");
+                let unpacked = matches!(error, QuarantineError::Incomplete(_));
+                Refused { unpacked, short: "not sound", words: vec![sentence(&error)] }
+            }
+            QuarantineError::NoGit(missing) => Refused::new("no git", missing.to_string()),
+            QuarantineError::Disk(_) | QuarantineError::Repository(_) => Refused::broken(&error),
+        }
+    }
+}
+
+impl Fleet {
+    /// Answers a fetch of what is wanted.
+    pub(crate) async fn intent_fetch(
+        &self,
+        protocol: Protocol,
+        ask: Ask,
+    ) -> Result<mpsc::Receiver<Result<Bytes, Cut>>, FetchError> {
+        let _waiting = self.git.waiting.try_acquire().map_err(|_| FetchError::Busy)?;
+        let place = tokio::time::timeout(WAIT_MAX, Arc::clone(&self.git.places).acquire_owned()).await;
+        let place = place.map_err(|_| FetchError::Busy)?;
+        let path = self.desired.repository().path();
+        let mut command = self.git.program.on(path).await.map_err(FetchError::NoGit)?;
+        command.args(["upload-pack", "--strict", "--stateless-rpc", "--timeout=60"]);
+        let request = match ask {
+            Ask::Advertisement => {
+                command.arg("--advertise-refs");
+                Bytes::new()
+            }
+            Ask::Request(body) => body,
+        };
+        command.arg(path);
+        if let Some(version) = protocol.named() {
+            command.env("GIT_PROTOCOL", version);
+        }
+        let started = Running::start(command, "upload-pack");
+        let (running, pipes) = started.map_err(|error| FetchError::Behind(error.into()))?;
+        let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
+        tokio::spawn(async move {
+            let _place = place;
+            let ended = tokio::select! {
+                ended = relay(running, pipes, request, &sender) => ended,
+                () = sender.closed() => return,
+                () = tokio::time::sleep(TIME_MAX) => Err(Cut::TooLong),
+            };
+            if let Err(cut) = ended {
+                tracing::info!(reason = sentence(&cut), "a fetch of what is wanted was cut off");
+                // Nobody there any more needs no reason.
+                drop(sender.send(Err(cut)).await);
+            }
+        });
+        Ok(pieces)
+    }
+
+    /// What one who is about to push is told.
+    pub(crate) async fn intent_advertisement(&self) -> Result<Bytes, FetchError> {
+        self.git.program.locate().await.map_err(FetchError::NoGit)?;
+        let main = self.desired.repository().main().await;
+        Ok(advertisement(main.map_err(|error| FetchError::Storage(error.into()))?))
+    }
+
+    /// Does what was pushed, or says why not. `actor` is who pushed, whoever wrote the commits.
+    pub(crate) async fn intent_push(&self, actor: &Actor, push: &Push) -> Result<Bytes, FetchError> {
+        if push.commands.is_empty() {
+            return Ok(push.answer(Ok(()), None, &[]));
+        }
+        let place = Arc::clone(&self.git.pushes).acquire_owned();
+        let Ok(Ok(_place)) = tokio::time::timeout(WAIT_MAX, place).await else {
+            return Err(FetchError::Busy);
+        };
+        match self.take_push(actor, push).await {
+            Ok(words) => Ok(push.answer(Ok(()), None, &[words])),
+            Err(Refused { unpacked, short, words }) => {
+                tracing::info!(actor = actor.name, reason = short, "a push was refused");
+                let unpacked = if unpacked { Ok(()) } else { Err(short) };
+                Ok(push.answer(unpacked, Some(short), &words))
+            }
+        }
+    }
+
+    async fn take_push(&self, actor: &Actor, push: &Push) -> Result<String, Refused> {
+        let [command] = &push.commands[..] else {
+            return Err(Refused::new(
+                "alone, please",
+                "push main, and nothing else with it; nothing was taken",
+            ));
+        };
+        let (None, Some(commit)) = (command.refusal(), command.new) else {
+            let words = "only main is kept here: every commit on it is a change of the fleet. `git push ORIGIN \
+                         HEAD:main` makes the change";
+            return Err(Refused::new("only main is taken here", words));
+        };
+        let repository = self.desired.repository();
+        let main = repository.main().await.map_err(|error| Refused::broken(&error))?;
+        let stale = || {
+            let words = "somebody changed something in between. `git pull --rebase`, then push again";
+            Refused::new("fetch first", words)
+        };
+        if command.old != main {
+            return Err(stale());
+        }
+        self.may_push().await?;
+        let quarantine = Quarantine::receive(&self.git.program, repository, &push.pack).await?;
+        quarantine.check_whole(&self.git.program, commit, main).await?;
+        let view = quarantine.view();
+        if let Some(main) = main
+            && !view.descends(commit, main).await.map_err(|error| Refused::broken(&error))?
+        {
+            let words = "history is not rewritten here: what was wanted stays to be seen. `git pull --rebase`, then push \
+                         again; `git revert` takes something back";
+            return Err(Refused::new("non-fast-forward", words));
+        }
+        match self.adopt_pushed(actor, commit, &quarantine).await {
+            Ok(()) => {
+                self.desired.settled();
+                tracing::info!(actor = actor.name, %commit, "a push was taken");
+                Ok(format!("applied as {}", commit.short()))
+            }
+            Err(unadopted) => {
+                let now = repository.main().await.map_err(|error| Refused::broken(&error))?;
+                if now != main {
+                    return Err(stale());
+                }
+                match unadopted {
+                    Unadopted::Flaws(flaws) => {
+                        let mut words: Vec<String> = flaws.iter().map(ToString::to_string).collect();
+                        words.push("nothing was changed; mend this, commit, and push again".to_owned());
+                        Err(Refused { unpacked: true, short: "cannot be applied; see above", words })
+                    }
+                    Unadopted::Failed(error) => Err(Refused::broken(&error)),
+                }
+            }
+        }
+    }
+
+    /// While a person has to decide what counts, only a commit that mends what is there may come.
+    async fn may_push(&self) -> Result<(), Refused> {
+        let Err(why) = self.desired.may_change() else { return Ok(()) };
+        if self.desired.following().is_some() {
+            return Err(Refused::new("it follows a remote", why.to_string()));
+        }
+        let held = || Refused::new("held back", why.to_string());
+        let repository = self.desired.repository();
+        let main = repository.main().await.map_err(|error| Refused::broken(&error))?;
+        let (Some(main), Some(head)) = (main, self.desired.head()) else { return Err(held()) };
+        match repository.descends(main, head).await {
+            Ok(true) if main != head => Ok(()),
+            Ok(_) => Err(held()),
+            Err(error) => Err(Refused::broken(&error)),
+        }
+    }
+}
+
+/// Pushes that are looked at side by side; each has its pack in memory.
+pub(super) const PUSHES_MAX: usize = 2;
+/// For a pack of the largest size over a line of 2 Mbit/s.
+pub(crate) const PUSH_TIME_MAX: Duration = Duration::from_secs(5 * 60);

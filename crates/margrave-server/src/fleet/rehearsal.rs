@@ -1,0 +1,188 @@
+//! What a change would do to the fleet as it is, without doing it: the same checks and decisions as for a real one, and then
+//! nothing is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use margrave_core::deployment::{SITE, Targets};
+use margrave_core::id::{DeploymentId, DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_oci::manifest::ImageManifest;
+use margrave_oci::reference::{Repository, TagOrDigest};
+use margrave_wire::intent::{Fetch, Plan, Planned, PlannedMisfit, PlannedState};
+
+use super::catalog::Entry;
+use super::intent::{Change, Refusals};
+use super::prospect::Prospect;
+use super::publish::{Decision, Difference, Unplaced};
+use super::{Actor, Error, Fleet};
+
+type Packages = BTreeMap<(PackageId, PackageVersion), std::sync::Arc<Entry>>;
+
+impl Fleet {
+    /// Only who reads may be beside it: it is made from one picture.
+    pub(super) async fn rehearse(&self, actor: &Actor, changes: &[Change]) -> Result<Plan, Refusals> {
+        let _deciding = self.deciding.write().await;
+        let prospect = self.prospect(actor, changes).await?;
+        self.foresee(prospect).await.map_err(|error| vec![(usize::MAX, error)])
+    }
+
+    async fn foresee(&self, prospect: Prospect) -> Result<Plan, Error> {
+        let Prospect { wanted, removed, overlay, .. } = prospect;
+        let mut names: BTreeMap<DeploymentId, String> = BTreeMap::new();
+        let mut packages = Packages::new();
+        let mut named: BTreeSet<(DeploymentId, DeviceRef)> = BTreeSet::new();
+        for drafted in &wanted {
+            let deployment = &drafted.wish.deployment;
+            names.insert(deployment.id, deployment.name.to_string());
+            let key = (deployment.package.clone(), deployment.version.clone());
+            packages.insert(key, std::sync::Arc::clone(&drafted.wish.entry));
+            named.extend(drafted.named.iter().map(|device| (deployment.id, device.clone())));
+        }
+        let mut plan = Plan::default();
+        let mut differences = Vec::new();
+        // Devices whose labels change: deployments that say nothing new reach others, too.
+        for wish in self.wishes().await? {
+            let deployment = &wish.deployment;
+            if names.contains_key(&deployment.id)
+                || removed.contains(&deployment.id)
+                || overlay.labels.is_empty()
+            {
+                continue;
+            }
+            names.insert(deployment.id, deployment.name.to_string());
+            packages.insert(
+                (deployment.package.clone(), deployment.version.clone()),
+                std::sync::Arc::clone(&wish.entry),
+            );
+            let held = self.store.assignments_held(deployment.id).await?;
+            let relabelled =
+                Targets { devices: overlay.labels.keys().cloned().collect(), ..Targets::default() };
+            for mut candidate in self.store.devices_targeted(&relabelled).await? {
+                candidate.labels = overlay.labels[&candidate.device].clone();
+                let has = held.iter().find(|held| held.wanted && held.device == candidate.device);
+                match (has, deployment.targets.matches(&candidate.device, &candidate.labels)) {
+                    (Some(held), false) => differences.push(Difference::gone(held)),
+                    (None, true) => match wish.place(&candidate, None, &self.options.registry_address) {
+                        Ok(placed) => differences.push(Difference::new(None, &placed.wanted)),
+                        Err(unplaced) => plan.misfits.push(PlannedMisfit {
+                            deployment: deployment.name.to_string(),
+                            device: self.live.spoken(&candidate.device),
+                            temporary: matches!(unplaced, Unplaced::NotReported),
+                            reasons: unplaced.reasons(),
+                            refused: false,
+                        }),
+                    },
+                    _ => {}
+                }
+            }
+        }
+        let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
+        let Decision { touched, misfits, unfit, .. } = self.decide(wishes, &removed).await?;
+        differences.extend(touched.iter().flat_map(|touched| touched.differences()));
+        for misfit in misfits {
+            let key = (misfit.deployment, misfit.device.clone());
+            plan.misfits.push(PlannedMisfit {
+                deployment: names.get(&misfit.deployment).cloned().unwrap_or_default(),
+                device: self.live.spoken(&misfit.device),
+                reasons: misfit.reasons,
+                temporary: misfit.temporary,
+                refused: unfit.contains(&key) && named.contains(&key),
+            });
+        }
+        differences.sort_by(|a, b| (&a.device, &a.name).cmp(&(&b.device, &b.name)));
+        let meant = Targets {
+            devices: differences.iter().map(|difference| difference.device.clone()).collect(),
+            ..Targets::default()
+        };
+        let mut sites: BTreeMap<DeviceRef, Option<String>> = BTreeMap::new();
+        if !meant.devices.is_empty() {
+            for candidate in self.store.devices_targeted(&meant).await? {
+                let labels = overlay.labels.get(&candidate.device).unwrap_or(&candidate.labels);
+                sites.insert(candidate.device.clone(), labels.get(SITE).cloned());
+            }
+        }
+        let site = |device: &DeviceRef| sites.get(device).cloned().flatten();
+        plan.fetches = self.fetches(&differences, &packages, site).await?;
+        plan.changes = differences
+            .into_iter()
+            .map(|difference| {
+                let state = |(version, profile, document): (PackageVersion, ProfileId, _)| PlannedState {
+                    version: version.to_string(),
+                    profile: profile.to_string(),
+                    document: margrave_core::digest::Digest::to_string(&document),
+                };
+                Planned {
+                    site: site(&difference.device),
+                    device: self.live.spoken(&difference.device),
+                    deployment: difference.name.to_string(),
+                    from: difference.from.map(state),
+                    to: difference.to.map(|(_, to)| state(to)),
+                }
+            })
+            .collect();
+        Ok(plan)
+    }
+
+    /// What devices that get another version would fetch. One that only gets other answers has everything already.
+    async fn fetches(
+        &self,
+        differences: &[Difference],
+        packages: &Packages,
+        site: impl Fn(&DeviceRef) -> Option<String>,
+    ) -> Result<Vec<Fetch>, Error> {
+        let mut sizes: BTreeMap<String, Option<u64>> = BTreeMap::new();
+        let mut fetches: BTreeMap<Option<String>, (BTreeSet<DeviceRef>, u64, BTreeSet<String>)> =
+            BTreeMap::new();
+        for difference in differences {
+            let Some((package, (version, profile, _))) = &difference.to else { continue };
+            let same =
+                |(before, held, _): &(PackageVersion, ProfileId, _)| before == version && held == profile;
+            if difference.from.as_ref().is_some_and(same) {
+                continue;
+            }
+            let Some(entry) = packages.get(&(package.clone(), version.clone())) else { continue };
+            let Some(profile) = entry.package.profiles.iter().find(|found| found.id == *profile) else {
+                continue;
+            };
+            let (devices, bytes, unknown) = fetches.entry(site(&difference.device)).or_default();
+            devices.insert(difference.device.clone());
+            let pins = entry.pins(profile);
+            for component in &profile.components {
+                let what = format!("{}:{}", component.repository, component.revision.as_str());
+                let size = match sizes.get(&what) {
+                    Some(size) => *size,
+                    None => {
+                        let size = self.size(&component.repository, pins.get(&component.name)).await?;
+                        sizes.insert(what.clone(), size);
+                        size
+                    }
+                };
+                match size {
+                    Some(size) => *bytes = bytes.saturating_add(size),
+                    None => drop(unknown.insert(what)),
+                }
+            }
+        }
+        let shown = |(site, (devices, bytes, unknown)): (_, (BTreeSet<DeviceRef>, u64, BTreeSet<String>))| {
+            Fetch { site, devices: devices.len() as u64, bytes, unknown: unknown.into_iter().collect() }
+        };
+        Ok(fetches.into_iter().map(shown).collect())
+    }
+
+    /// Of a component in our own registry; what lies elsewhere is not asked for.
+    async fn size(
+        &self,
+        repository: &str,
+        pin: Option<&margrave_core::digest::Digest>,
+    ) -> Result<Option<u64>, Error> {
+        let (Ok(repository), Some(pin)) = (Repository::parse(repository), pin) else { return Ok(None) };
+        if !repository.host.is_own_registry() {
+            return Ok(None);
+        }
+        let found = self.registry.manifest(&repository.name, &TagOrDigest::Digest(*pin)).await;
+        let Ok(Some(found)) = found else { return Ok(None) };
+        // An index for several architectures has no layers of its own.
+        let Ok(manifest) = serde_json::from_slice::<ImageManifest>(&found.bytes) else { return Ok(None) };
+        let layers = manifest.layers.iter().map(|layer| layer.size).fold(0u64, u64::saturating_add);
+        Ok(Some(layers.saturating_add(manifest.config.size).saturating_add(found.bytes.len() as u64)))
+    }
+}

@@ -1,0 +1,129 @@
+//! What is wanted as a Git repository, to clone and to push to: `/git/intent.git`, with an operator's token.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::any;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use http::{Extensions, HeaderMap, Method};
+use margrave_core::access::Role;
+
+use super::App;
+use super::audit::{Door, Note};
+use super::git::{Refusal, always, body, protocol, read};
+use crate::auth;
+use crate::fleet::git::{Ask, PACK_BYTES_MAX, PUSH_TIME_MAX, Protocol, Push};
+use crate::fleet::{Actor, Fleet};
+
+const PUSH_TYPE: &str = "application/x-git-receive-pack-request";
+/// The lines before the pack.
+const COMMANDS_BYTES_MAX: usize = 64 * 1024;
+
+/// Fetching is looking, which is not written down; pushing is.
+pub(crate) fn router(app: &App) -> Router {
+    let push = Router::new().route("/git/intent.git/git-receive-pack", any(push)).with_state(app.clone());
+    Router::new()
+        .route("/git/intent.git/info/refs", any(refs))
+        .route("/git/intent.git/git-upload-pack", any(fetch))
+        .route("/git/intent.git/{*path}", any(other))
+        .with_state(app.clone())
+        .merge(app.audit.around(push, Door::Git))
+}
+
+/// Who is asking, if they have the role.
+async fn operator(
+    app: &App,
+    (headers, extensions): (&HeaderMap, &Extensions),
+    needed: Role,
+) -> Result<Actor, Refusal> {
+    let token = auth::token(headers).flatten().ok_or(Refusal::NoOperator)?;
+    let holder = auth::by_token(&app.fleet, &app.guessing, &token, extensions).await;
+    let holder = holder.map_err(|_| Refusal::NoOperator)?;
+    Note::of(extensions).by(&holder);
+    if !holder.role.allows(needed) {
+        return Err(Refusal::Role(auth::role_needed(needed, holder.role)));
+    }
+    Ok(holder.actor)
+}
+
+async fn refs(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    let pushes = request.uri().query() == Some("service=git-receive-pack");
+    operator(
+        &app,
+        (request.headers(), request.extensions()),
+        if pushes { Role::Operator } else { Role::Viewer },
+    )
+    .await?;
+    let fleet = Arc::clone(&app.fleet);
+    if request.method() != Method::GET {
+        return Err(Refusal::Method("GET"));
+    }
+    match request.uri().query() {
+        Some("service=git-upload-pack") => {
+            let protocol = protocol(request.headers());
+            // The newest protocol has no such heading.
+            let heading: &'static [u8] =
+                if protocol == Protocol::V2 { b"" } else { b"001e# service=git-upload-pack\n0000" };
+            let answer = upload(&fleet, protocol, Ask::Advertisement, heading).await?;
+            Ok((always("application/x-git-upload-pack-advertisement"), answer).into_response())
+        }
+        Some("service=git-receive-pack") => {
+            let answer = fleet.intent_advertisement().await.map_err(Refusal::Fetch)?;
+            Ok((always("application/x-git-receive-pack-advertisement"), answer).into_response())
+        }
+        None | Some("") => Err(Refusal::Dumb),
+        Some(_) => Err(Refusal::Malformed("the service is git-upload-pack or git-receive-pack")),
+    }
+}
+
+async fn fetch(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    operator(&app, (request.headers(), request.extensions()), Role::Viewer).await?;
+    let fleet = Arc::clone(&app.fleet);
+    if request.method() != Method::POST {
+        return Err(Refusal::Method("POST"));
+    }
+    let protocol = protocol(request.headers());
+    let ask = Ask::Request(body(request).await?);
+    let answer = upload(&fleet, protocol, ask, b"").await?;
+    Ok((always("application/x-git-upload-pack-result"), answer).into_response())
+}
+
+async fn push(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    let actor = operator(&app, (request.headers(), request.extensions()), Role::Operator).await?;
+    let fleet = Arc::clone(&app.fleet);
+    if request.method() != Method::POST {
+        return Err(Refusal::Method("POST"));
+    }
+    let (bytes, packed) =
+        read(request, PUSH_TYPE, PACK_BYTES_MAX + COMMANDS_BYTES_MAX, PUSH_TIME_MAX).await?;
+    if packed {
+        return Err(Refusal::NotUnderstood("a push is sent as it is, not packed once more"));
+    }
+    let push = Push::read(bytes).map_err(|malformed| Refusal::Malformed(malformed.why()))?;
+    // Somebody who hangs up half-way has pushed all the same: what was begun is finished.
+    let answer = tokio::spawn(async move { fleet.intent_push(&actor, &push).await }).await;
+    let answer = answer.map_err(|_| Refusal::Malformed("the push was cut off"))?.map_err(Refusal::Fetch)?;
+    Ok((always("application/x-git-receive-pack-result"), answer).into_response())
+}
+
+async fn other(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    operator(&app, (request.headers(), request.extensions()), Role::Viewer).await?;
+    Err(Refusal::Dumb)
+}
+
+async fn upload(
+    fleet: &Fleet,
+    protocol: Protocol,
+    ask: Ask,
+    heading: &'static [u8],
+) -> Result<Body, Refusal> {
+    let pieces = fleet.intent_fetch(protocol, ask).await.map_err(Refusal::Fetch)?;
+    let heading = (!heading.is_empty()).then(|| Ok(Bytes::from_static(heading)));
+    let pieces = stream::unfold(pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
+    Ok(Body::from_stream(stream::iter(heading).chain(pieces)))
+}

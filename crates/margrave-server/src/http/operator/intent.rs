@@ -1,0 +1,125 @@
+//! What is wanted as a whole: the repository behind it, its files and its history.
+
+use std::str::FromStr as _;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use http::header::CONTENT_TYPE;
+use margrave_core::moment::Moment;
+use margrave_wire::resource::{self, Kind};
+use margrave_wire::{intent, operator};
+
+use super::Api;
+use super::read::{Body, Ids, LargeBody, Params};
+use crate::auth::{Operator, Viewer};
+use crate::fleet::Error;
+use crate::http::problem::Problem;
+
+const LOG_DEFAULT: usize = 100;
+const LOG_MAX: usize = 1000;
+
+/// How the server stands to the repository that says what is wanted.
+#[utoipa::path(get, path = "/intent", tag = "intent", operation_id = "showIntent",
+    responses((status = 200, body = operator::Intent)))]
+pub(super) async fn show(_: Viewer, State(api): State<Api>) -> Result<Json<operator::Intent>, Problem> {
+    Ok(Json(api.fleet().intent().await?))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct LogParams {
+    /// Begin behind this commit.
+    after: Option<String>,
+    /// 1 to 1000; 100 when left out.
+    limit: Option<usize>,
+}
+
+/// The commits that are applied, newest first.
+#[utoipa::path(get, path = "/intent/log", tag = "intent", operation_id = "listCommits", params(LogParams),
+    responses((status = 200, body = operator::Page<intent::Commit>), (status = 404, body = operator::Problem)))]
+pub(super) async fn log(
+    _: Viewer,
+    State(api): State<Api>,
+    Params(params): Params<LogParams>,
+) -> Result<Json<operator::Page<intent::Commit>>, Problem> {
+    let limit = params.limit.unwrap_or(LOG_DEFAULT);
+    if !(1..=LOG_MAX).contains(&limit) {
+        return Err(Problem::malformed(format!("limit: is a number from 1 to {LOG_MAX}, got {limit}")));
+    }
+    Ok(Json(api.fleet().intent_log(params.after.as_deref(), limit).await?))
+}
+
+/// Decides a conflict: takes what the repository says, or keeps what the server has.
+#[utoipa::path(post, path = "/intent/resolve", tag = "intent", operation_id = "resolveIntent",
+    request_body = intent::Resolve,
+    responses((status = 200, body = operator::Intent), (status = 409, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn resolve(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    Body(want): Body<intent::Resolve>,
+) -> Result<Json<operator::Intent>, Problem> {
+    api.fleet().resolve(&actor, want.take).await?;
+    Ok(Json(api.fleet().intent().await?))
+}
+
+/// The files that say what is wanted.
+#[utoipa::path(get, path = "/intent/files", tag = "intent", operation_id = "listIntentFiles",
+    responses((status = 200, body = Vec<intent::File>)))]
+pub(super) async fn files(_: Viewer, State(api): State<Api>) -> Result<Json<Vec<intent::File>>, Problem> {
+    Ok(Json(api.fleet().intent_files().await?))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct FileParams {
+    /// As it was at this moment, such as 2026-11-16T12:00:00Z.
+    at: Option<String>,
+}
+
+/// One file as it is stored.
+#[utoipa::path(get, path = "/intent/files/{path}", tag = "intent", operation_id = "showIntentFile",
+    params(FileParams, ("path" = String, Path, description = "Such as deployments/andon-board.yaml, with '/' written %2F")),
+    responses((status = 200, content_type = "application/yaml", body = String),
+        (status = 404, body = operator::Problem)))]
+pub(super) async fn file(
+    _: Viewer,
+    State(api): State<Api>,
+    ids: Ids,
+    Params(params): Params<FileParams>,
+) -> Result<Response, Problem> {
+    let moment = |text: &str| {
+        let read = text.parse::<jiff::Timestamp>().ok();
+        let read = read.and_then(|at| u64::try_from(at.as_millisecond()).ok()).map(Moment);
+        read.ok_or_else(|| Problem::malformed("at: is a moment, such as 2026-11-16T12:00:00Z"))
+    };
+    let at = params.at.as_deref().map(moment).transpose()?;
+    let bytes = api.fleet().intent_file(ids.text("path"), at).await?;
+    Ok(([(CONTENT_TYPE, "application/yaml")], bytes).into_response())
+}
+
+/// Makes documents what is wanted, in one commit and with the checks of a push; with `dryRun`, says what that would do.
+#[utoipa::path(post, path = "/intent/apply", tag = "intent", operation_id = "applyIntent",
+    request_body = intent::Apply,
+    responses((status = 200, body = intent::Applied), (status = 409, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn apply(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    LargeBody(want): LargeBody<intent::Apply>,
+) -> Result<Json<intent::Applied>, Problem> {
+    Ok(Json(api.fleet().apply_files(&actor, &want).await?))
+}
+
+/// The JSON Schema of a kind's files.
+#[utoipa::path(get, path = "/schemas/{kind}", tag = "intent", operation_id = "showSchema",
+    params(("kind" = String, Path, description = "Fleet, Package, Deployment or Device")),
+    responses((status = 200, body = Object), (status = 404, body = operator::Problem)))]
+pub(super) async fn schema(_: Viewer, ids: Ids) -> Result<Json<serde_json::Value>, Problem> {
+    let kind = Kind::from_str(ids.text("kind"));
+    let kind = kind.map_err(|error| Error::not_found(format!("schema: {error}")))?;
+    Ok(Json(resource::schema(kind)))
+}

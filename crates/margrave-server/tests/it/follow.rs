@@ -1,0 +1,183 @@
+//! A remote repository that says what is wanted: new commits, wrong ones, rewritten history, and one that is away.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use margrave_server::Config;
+use margrave_server::fleet::Follow;
+use margrave_wire::operator::{Intent, SetLabels};
+use tempfile::TempDir;
+
+use crate::git::Client;
+use crate::line::DEADLINE;
+use crate::plant::{Plant, operator};
+
+/// Two people: a bare repository, and the tree of who writes to it.
+struct Remote {
+    folder: TempDir,
+    client: Client,
+}
+
+impl Remote {
+    async fn new() -> Option<Remote> {
+        let client = Client::new("")?;
+        let folder = tempfile::tempdir().unwrap();
+        let remote = Remote { folder, client };
+        for (key, value) in [("user.name", "Ann"), ("user.email", "ann@plant.example")] {
+            remote.git(remote.folder.path(), &["config", "--global", key, value]).await;
+        }
+        remote.git(remote.folder.path(), &["init", "-q", "--bare", "-b", "fleet", "remote.git"]).await;
+        remote.git(remote.folder.path(), &["clone", "-q", "remote.git", "tree"]).await;
+        Some(remote)
+    }
+
+    async fn git(&self, folder: &Path, arguments: &[&str]) -> String {
+        self.client.git(folder, arguments).await
+    }
+
+    fn bare(&self) -> PathBuf {
+        self.folder.path().join("remote.git")
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.folder.path().join("tree")
+    }
+
+    /// Commits a device's file and pushes it; the commit.
+    async fn say(&self, labels: &str, force: bool) -> String {
+        let text = format!(
+            "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press.42\nspec:\n  labels: {labels}\n"
+        );
+        std::fs::create_dir_all(self.tree().join("devices")).unwrap();
+        std::fs::write(self.tree().join("devices/press.42.yaml"), text).unwrap();
+        self.git(&self.tree(), &["add", "-A"]).await;
+        self.git(&self.tree(), &["commit", "-q", "-m", "Say something"]).await;
+        let branch = if force { "+HEAD:fleet" } else { "HEAD:fleet" };
+        self.git(&self.tree(), &["push", "-q", "origin", branch]).await;
+        self.git(&self.tree(), &["rev-parse", "HEAD"]).await
+    }
+
+    async fn plant(&self) -> Plant {
+        let hook_token_file = self.folder.path().join("hook");
+        std::fs::write(&hook_token_file, "knock knock\n").unwrap();
+        let follow = Follow {
+            url: self.bare().display().to_string(),
+            branch: "fleet".to_owned(),
+            // Nobody waits for this: the hook says when.
+            every: Duration::from_millis(100),
+            token_file: None,
+            ssh_key: None,
+            known_hosts: None,
+            hook_token_file: Some(hook_token_file),
+        };
+        Plant::of(|config| Config { follow: Some(follow), ..config }).await
+    }
+}
+
+async fn until(plant: &Plant, what: &str, is: impl Fn(&Intent) -> bool) -> Intent {
+    let look = async {
+        loop {
+            let intent = plant.server.fleet().intent().await.unwrap();
+            if is(&intent) {
+                return intent;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    match tokio::time::timeout(DEADLINE, look).await {
+        Ok(intent) => intent,
+        Err(_) => panic!("{what}: {:?}", plant.server.fleet().intent().await),
+    }
+}
+
+fn at(commit: &str) -> impl Fn(&Intent) -> bool + '_ {
+    move |intent| intent.commit.as_deref() == Some(commit) && intent.conflict.is_none()
+}
+
+async fn labels(plant: &Plant) -> String {
+    let shown = plant.server.fleet().device(&"press.42".parse().unwrap()).await.unwrap();
+    format!("{:?}", shown.labels)
+}
+
+#[tokio::test]
+async fn what_the_remote_says_is_done_and_nobody_else_says_anything() {
+    let Some(remote) = Remote::new().await else { return };
+    let first = remote.say("{line: '1'}", false).await;
+    let plant = remote.plant().await;
+    until(&plant, "the first commit", at(&first)).await;
+    plant.join("press.42").await;
+    assert_eq!(labels(&plant).await, r#"{"line": "1"}"#);
+    let second = remote.say("{line: '2'}", false).await;
+    until(&plant, "the second commit", at(&second)).await;
+    assert_eq!(labels(&plant).await, r#"{"line": "2"}"#);
+
+    let want = SetLabels { labels: [("line".to_owned(), Some("3".to_owned()))].into() };
+    let refused = plant.server.fleet().label(&operator(), &"press.42".parse().unwrap(), want).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("change it in") && refused.contains("remote.git"), "{refused}");
+
+    // A wrong commit is seen and not done; the next good one is.
+    remote.say("[wrong]", false).await;
+    let intent = until(&plant, "the flaw", |intent| !intent.flaws.is_empty()).await;
+    assert_eq!((intent.commit.as_deref(), intent.conflict), (Some(second.as_str()), None));
+    assert_eq!(intent.flaws[0].file, "devices/press.42.yaml");
+    let mended = remote.say("{line: '4'}", false).await;
+    let intent = until(&plant, "the mended commit", at(&mended)).await;
+    assert!(intent.flaws.is_empty());
+    assert_eq!(labels(&plant).await, r#"{"line": "4"}"#);
+}
+
+#[tokio::test]
+async fn rewritten_history_waits_for_a_person() {
+    let Some(remote) = Remote::new().await else { return };
+    remote.say("{line: '1'}", false).await;
+    let second = remote.say("{line: '2'}", false).await;
+    let plant = remote.plant().await;
+    until(&plant, "the first commits", at(&second)).await;
+    plant.join("press.42").await;
+    for take in [false, true] {
+        remote.git(&remote.tree(), &["reset", "-q", "--hard", "HEAD~1"]).await;
+        let other = remote.say(&format!("{{line: 'other {take}'}}"), true).await;
+        let intent = until(&plant, "the conflict", |intent| intent.conflict.is_some()).await;
+        assert!(intent.conflict.unwrap().contains("intent resolve"));
+        assert_eq!(labels(&plant).await, r#"{"line": "2"}"#);
+        plant.server.fleet().resolve(&operator(), take).await.unwrap();
+        let intent = plant.server.fleet().intent().await.unwrap();
+        assert_eq!((intent.conflict, intent.commit.as_deref() == Some(&other)), (None, take));
+    }
+    assert_eq!(labels(&plant).await, r#"{"line": "other true"}"#);
+    // It goes on from there.
+    let next = remote.say("{line: '5'}", false).await;
+    until(&plant, "what came after", at(&next)).await;
+}
+
+#[tokio::test]
+async fn a_remote_that_is_away_changes_nothing_and_a_call_brings_the_next_look() {
+    let Some(remote) = Remote::new().await else { return };
+    let first = remote.say("{line: '1'}", false).await;
+    let plant = remote.plant().await;
+    until(&plant, "the first commit", at(&first)).await;
+    let away = remote.folder.path().join("away.git");
+    std::fs::rename(remote.bare(), &away).unwrap();
+    let intent = until(&plant, "that it is away", |intent| intent.away_since.is_some()).await;
+    assert_eq!((intent.commit, intent.conflict), (Some(first), None));
+    std::fs::rename(&away, remote.bare()).unwrap();
+    let second = remote.say("{line: '2'}", false).await;
+    let mut line = plant.web().await;
+    for wrong in ["Bearer knock", "Bearer ", "Basic x"] {
+        let reply = line.send("POST", "/hooks/intent", &[("authorization", wrong)], "").await.unwrap();
+        reply.is(401);
+    }
+    let right = [("authorization", "Bearer knock knock")];
+    line.send("POST", "/hooks/intent", &right, "{}").await.unwrap().is(202);
+    let intent = until(&plant, "the second commit", at(&second)).await;
+    assert_eq!(intent.away_since, None);
+}
+
+#[tokio::test]
+async fn who_follows_nobody_has_no_hook() {
+    let plant = Plant::new().await;
+    let mut line = plant.web().await;
+    let right = [("authorization", "Bearer x")];
+    line.send("POST", "/hooks/intent", &right, "").await.unwrap().is(404);
+}

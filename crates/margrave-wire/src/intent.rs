@@ -1,0 +1,125 @@
+//! Bodies of the operator interface about what is wanted as a whole: its files, its history, and what a change would do.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// One commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Commit {
+    pub commit: String,
+    pub at: String,
+    pub by: String,
+    pub message: String,
+}
+
+/// Decides a conflict between the server and its repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Resolve {
+    /// Whether the repository's state is taken; otherwise the server's is kept.
+    pub take: bool,
+}
+
+/// A file of what is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct File {
+    /// Such as `deployments/andon-board.yaml`.
+    pub path: String,
+    /// `Fleet`, `Package`, `Deployment` or `Device`.
+    pub kind: String,
+}
+
+/// Files that are to be wanted as they are given. Others stay.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Apply {
+    /// YAML, one resource each; where it belongs follows from its kind and metadata.
+    pub documents: Vec<String>,
+    /// The commit that the writer saw; a change in between is then a conflict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// What the commit says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Only say what it would do; nothing is written.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Applied {
+    /// The commit that is applied now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Files that are, or would be, other than before.
+    pub files: Vec<String>,
+    /// For a dry run: what would follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
+}
+
+/// What a change would do to the fleet as it is at this moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    pub changes: Vec<Planned>,
+    /// Who is meant and gets nothing.
+    pub misfits: Vec<PlannedMisfit>,
+    /// What devices would fetch, by site.
+    pub fetches: Vec<Fetch>,
+}
+
+/// One application on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Planned {
+    pub device: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+    pub deployment: String,
+    /// Absent when it would be new there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<PlannedState>,
+    /// Absent when it would go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<PlannedState>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedState {
+    pub version: String,
+    pub profile: String,
+    /// Digest of the device's document.
+    pub document: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedMisfit {
+    pub deployment: String,
+    pub device: String,
+    pub reasons: Vec<String>,
+    /// It has not said yet what it is, and comes in by itself if it fits.
+    pub temporary: bool,
+    /// It was named on purpose, so the change as a whole would be refused.
+    pub refused: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Fetch {
+    /// Absent for devices without a site.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+    pub devices: u64,
+    /// Of what lies in this server's registry, for all devices together. What devices have already is not known here.
+    pub bytes: u64,
+    /// Components whose size is not known, because they lie elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+}

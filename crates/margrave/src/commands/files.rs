@@ -1,0 +1,412 @@
+//! `margrave get`, `apply`, `diff`, `plan` and `schema`: what is wanted, as files.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use margrave_wire::intent::{Applied, Apply, Plan, PlannedState};
+use margrave_wire::resource::{self, Kind, Resource};
+
+use crate::cli::{self, Format, ResourceKind};
+use crate::client::Client;
+use crate::exit::{Answer, Result, Trouble};
+use crate::render::{Column, Field, Screen, Table, printable};
+
+mod difference;
+
+/// Of one file; far more than a person writes.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+const FILES_MAX: usize = 10_000;
+
+/// One resource as somebody wrote it.
+struct Document {
+    /// Where it was found, for people.
+    from: String,
+    text: String,
+}
+
+pub(crate) async fn apply(screen: &Screen, args: cli::Apply) -> Result {
+    let documents = read(&args.sources.files)?;
+    let client = Client::connect(&args.sources.connection)?;
+    let want = Apply { documents: texts(&documents), message: args.message, ..Apply::default() };
+    let applied = client.apply(&want).await.map_err(|trouble| located(trouble, &documents))?;
+    if screen.json {
+        screen.object(&applied)?;
+        return Ok(Answer::Done);
+    }
+    let Applied { commit, files, .. } = applied;
+    if files.is_empty() {
+        screen.words("Everything is wanted so already.");
+    }
+    for file in files {
+        screen.data(printable(&file))?;
+    }
+    if let Some(commit) = commit {
+        screen.words(format_args!("Applied: {}", printable(&commit)));
+    }
+    Ok(Answer::Done)
+}
+
+pub(crate) async fn plan(screen: &Screen, args: cli::Plan) -> Result {
+    let documents = read(&args.sources.files)?;
+    let client = Client::connect(&args.sources.connection)?;
+    let want = Apply { documents: texts(&documents), dry_run: true, ..Apply::default() };
+    let applied = client.apply(&want).await.map_err(|trouble| located(trouble, &documents))?;
+    let plan = applied.plan.clone().unwrap_or_default();
+    let refused = plan.misfits.iter().any(|misfit| misfit.refused);
+    if screen.json {
+        screen.object(&applied)?;
+    } else {
+        show_plan(screen, &applied.files, &plan)?;
+    }
+    Ok(if refused { Answer::No } else { Answer::Done })
+}
+
+fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
+    if files.is_empty() {
+        screen.words("Everything is wanted so already; nothing would change.");
+        return Ok(());
+    }
+    screen.words(format_args!(
+        "{} would change: {}",
+        counted(files.len(), "file"),
+        printable(&files.join(", "))
+    ));
+    if plan.changes.is_empty() {
+        screen.words("No device would change what it runs.");
+    } else {
+        let mut table = Table::new(&[
+            Column::fixed("DEVICE"),
+            Column::fixed("SITE").optional(),
+            Column::fixed("DEPLOYMENT"),
+            Column::fixed("FROM"),
+            Column::fixed("TO"),
+        ]);
+        for change in &plan.changes {
+            let (from, to) = states(change.from.as_ref(), change.to.as_ref());
+            table.row([
+                Field::plain(&change.device),
+                Field::plain(change.site.clone().unwrap_or_default()),
+                Field::plain(&change.deployment),
+                Field::plain(from),
+                Field::plain(to),
+            ]);
+        }
+        screen.table(&table)?;
+    }
+    if !plan.misfits.is_empty() {
+        screen.heading("Does not fit")?;
+        for misfit in &plan.misfits {
+            let what = match (misfit.refused, misfit.temporary) {
+                (true, _) => "; it is named, so all of it would be refused",
+                (false, true) => "",
+                (false, false) => "; it is left out",
+            };
+            let why = misfit.reasons.join("; ");
+            let line = format!("{} on {}: {why}{what}", misfit.deployment, misfit.device);
+            screen.data(printable(&line))?;
+        }
+    }
+    if !plan.fetches.is_empty() {
+        screen.heading("To fetch, at most")?;
+        for fetch in &plan.fetches {
+            let site = fetch.site.as_deref().unwrap_or("(no site)");
+            let mut line =
+                format!("{site}: {} bytes for {}", fetch.bytes, counted(fetch.devices as usize, "device"));
+            if !fetch.unknown.is_empty() {
+                line.push_str(&format!("; of unknown size: {}", fetch.unknown.join(", ")));
+            }
+            screen.data(printable(&line))?;
+        }
+    }
+    Ok(())
+}
+
+/// In words; where the version stays, it is the document that is another.
+fn states(from: Option<&PlannedState>, to: Option<&PlannedState>) -> (String, String) {
+    let word = |state: Option<&PlannedState>, detailed: bool| match state {
+        None => "nothing".to_owned(),
+        Some(state) if detailed => {
+            let digest = state.document.rsplit(':').next().unwrap_or_default();
+            format!("{} ({})", state.version, digest.chars().take(8).collect::<String>())
+        }
+        Some(state) => state.version.clone(),
+    };
+    let same = from.map(|from| &from.version) == to.map(|to| &to.version);
+    (word(from, same), word(to, same))
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+pub(crate) async fn diff(screen: &Screen, args: cli::Diff) -> Result {
+    let documents = read(&args.sources.files)?;
+    let client = Client::connect(&args.sources.connection)?;
+    let mut differing = Vec::new();
+    for document in &documents {
+        let path = place(document)?;
+        let held = client.intent_file(&path).await?;
+        let mut text = document.text.clone();
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        if held.as_ref() == Some(&text) {
+            continue;
+        }
+        if !screen.json {
+            for line in difference::unified(&path, held.as_deref(), &text) {
+                screen.data(printable(&line))?;
+            }
+        }
+        differing.push(path);
+    }
+    if screen.json {
+        screen.object(&serde_json::json!({ "differing": differing }))?;
+    }
+    Ok(if differing.is_empty() { Answer::Done } else { Answer::No })
+}
+
+pub(crate) async fn get(screen: &Screen, args: cli::Get) -> Result {
+    let client = Client::connect(&args.connection)?;
+    let kind = kind(args.kind);
+    let format = if screen.json { Some(Format::Json) } else { args.output };
+    let path = match (kind, &args.name) {
+        (Kind::Fleet, _) => Some("fleet.yaml".to_owned()),
+        (_, None) => None,
+        (kind, Some(name)) => Some(named(kind, name)?),
+    };
+    let Some(path) = path else {
+        let paths = client.intent_files().await?.into_iter().filter(|file| file.kind == kind.as_str());
+        let paths: Vec<String> = paths.map(|file| file.path).collect();
+        return all(screen, &client, &paths, format.unwrap_or(Format::Table)).await;
+    };
+    let format = format.unwrap_or(Format::Yaml);
+    if client.intent_file(&path).await?.is_none() {
+        return Err(Trouble::refused(format!("nothing is said in {path}"))
+            .hint(format!("`margrave get {}` shows what there is", kind.as_str().to_lowercase())));
+    }
+    all(screen, &client, &[path], format).await
+}
+
+async fn all(screen: &Screen, client: &Client, paths: &[String], format: Format) -> Result {
+    if format == Format::Table {
+        let mut table = Table::new(&[Column::fixed("FILE")]);
+        for path in paths {
+            table.row([Field::plain(path)]);
+        }
+        screen.table(&table)?;
+        return Ok(Answer::Done);
+    }
+    let mut values = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        // It may have gone since it was listed.
+        let Some(text) = client.intent_file(path).await? else { continue };
+        if format == Format::Json {
+            values.push(value(path, &text)?);
+            continue;
+        }
+        if index > 0 {
+            screen.data("---")?;
+        }
+        for line in text.lines() {
+            screen.data(printable(line))?;
+        }
+    }
+    match (format, &values[..], paths) {
+        (Format::Json, [one], [_]) => screen.object(one)?,
+        (Format::Json, several, _) => screen.object(&several)?,
+        _ => {}
+    }
+    Ok(Answer::Done)
+}
+
+pub(crate) fn schema(screen: &Screen, args: &cli::Schema) -> Result {
+    screen.object(&resource::schema(kind(args.kind)))?;
+    Ok(Answer::Done)
+}
+
+fn kind(kind: ResourceKind) -> Kind {
+    match kind {
+        ResourceKind::Deployment => Kind::Deployment,
+        ResourceKind::Device => Kind::Device,
+        ResourceKind::Package => Kind::Package,
+        ResourceKind::Fleet => Kind::Fleet,
+    }
+}
+
+/// The file of a name.
+fn named(kind: Kind, name: &str) -> Result<String> {
+    let place = match kind {
+        Kind::Fleet => Ok(resource::Place::Fleet),
+        Kind::Deployment => resource::Place::deployment(name),
+        Kind::Device => resource::Place::device(name),
+        Kind::Package => match name.split_once(['/', '@']) {
+            Some((id, version)) => resource::Place::package(id, version),
+            None => {
+                return Err(Trouble::broke(format!("{name} names no version"))
+                    .hint(format!("write it as {name}/VERSION; `margrave get package` shows them")));
+            }
+        },
+    };
+    place.map(|place| place.to_string()).map_err(|violation| Trouble::broke(violation.message))
+}
+
+fn value(path: &str, text: &str) -> Result<serde_json::Value> {
+    let read = resource::read(path, text.as_bytes()).map_err(|flaws| broken(&flaws))?;
+    let value = match &read.resource {
+        Resource::Fleet(file) => serde_json::to_value(file),
+        Resource::Package(file) => serde_json::to_value(file),
+        Resource::Deployment(file) => serde_json::to_value(file),
+        Resource::Device(file) => serde_json::to_value(file),
+    };
+    value.map_err(|error| Trouble::because(format!("{path} cannot be written as JSON"), &error))
+}
+
+fn broken(flaws: &[resource::Flaw]) -> Trouble {
+    let lines: Vec<String> = flaws.iter().map(|flaw| printable(&flaw.to_string())).collect();
+    Trouble::refused(lines.join("\n  "))
+}
+
+/// Where a document belongs.
+fn place(document: &Document) -> Result<String> {
+    let read = resource::read(&document.from, document.text.as_bytes()).map_err(|flaws| broken(&flaws))?;
+    let place = read.resource.place();
+    let wrong = |violation: margrave_core::violation::Violation| {
+        Trouble::refused(format!("{}: {}", document.from, violation.message))
+    };
+    place.map(|place| place.to_string()).map_err(wrong)
+}
+
+fn texts(documents: &[Document]) -> Vec<String> {
+    documents.iter().map(|document| document.text.clone()).collect()
+}
+
+/// The server counts documents; people have files.
+fn located(trouble: Trouble, documents: &[Document]) -> Trouble {
+    let mut message = trouble.message().to_owned();
+    // From the last, so that 1 is not found in 10.
+    for (index, document) in documents.iter().enumerate().rev() {
+        message = message.replace(&format!("/documents/{index}"), &document.from);
+    }
+    match trouble.is_refusal() {
+        true => Trouble::refused(message),
+        false => trouble,
+    }
+}
+
+fn read(sources: &[PathBuf]) -> Result<Vec<Document>> {
+    let mut documents = Vec::new();
+    for source in sources {
+        if source == Path::new("-") {
+            let mut text = String::new();
+            let mut input = std::io::stdin().lock().take(FILE_BYTES_MAX + 1);
+            input
+                .read_to_string(&mut text)
+                .map_err(|error| Trouble::because("standard input cannot be read", &error))?;
+            split("standard input", &text, &mut documents)?;
+        } else {
+            read_path(source, &mut documents)?;
+        }
+    }
+    match documents.len() {
+        0 => Err(Trouble::broke("there is no resource in what was given").hint("files end in .yaml")),
+        1..=FILES_MAX => Ok(documents),
+        _ => Err(Trouble::broke(format!("at most {FILES_MAX} resources at once"))),
+    }
+}
+
+fn read_path(path: &Path, documents: &mut Vec<Document>) -> Result<()> {
+    let unreadable =
+        |error: &std::io::Error| Trouble::because(format!("{} cannot be read", path.display()), error);
+    let found = std::fs::metadata(path).map_err(|error| unreadable(&error))?;
+    if !found.is_dir() {
+        if found.len() > FILE_BYTES_MAX {
+            return Err(Trouble::broke(format!("{} is larger than {FILE_BYTES_MAX} bytes", path.display())));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+        return split(&path.display().to_string(), &text, documents);
+    }
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(path)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(|error| unreadable(&error))?;
+    entries.sort();
+    for entry in entries {
+        let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let wanted = !name.starts_with('.') && (name.ends_with(".yaml") || entry.is_dir());
+        // A link could lead back to where we came from.
+        if wanted && !entry.is_symlink() {
+            read_path(&entry, documents)?;
+        }
+        if documents.len() > FILES_MAX {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The documents of a file, which `---` separates.
+fn split(from: &str, text: &str, documents: &mut Vec<Document>) -> Result<()> {
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(Trouble::broke(format!("{from} is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    let mut current = String::new();
+    let mut add = |text: &mut String| {
+        let text = std::mem::take(text);
+        let says = |line: &str| !line.trim().is_empty() && !line.starts_with('#');
+        if text.lines().any(says) {
+            documents.push(Document { from: from.to_owned(), text });
+        }
+    };
+    for line in text.split_inclusive('\n') {
+        if line.trim_end() == "---" {
+            add(&mut current);
+        } else {
+            current.push_str(line);
+        }
+    }
+    add(&mut current);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_may_hold_several_documents() {
+        let mut documents = Vec::new();
+        split("x.yaml", "# only words\n---\nkind: A\n---\n\n---\nkind: B\ntext: '--- no'\n", &mut documents)
+            .unwrap();
+        let texts: Vec<&str> = documents.iter().map(|document| document.text.as_str()).collect();
+        assert_eq!(texts, ["kind: A\n", "kind: B\ntext: '--- no'\n"]);
+    }
+
+    #[test]
+    fn a_folder_is_read_with_its_folders_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("b")).unwrap();
+        for (name, text) in
+            [("b/one.yaml", "kind: B"), ("a.yaml", "kind: A"), ("README.md", "no"), (".ci.yaml", "no")]
+        {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let texts = texts(&read(&[folder.path().to_owned()]).unwrap());
+        assert_eq!(texts, ["kind: A", "kind: B"]);
+        assert!(read(&[folder.path().join("nobody.yaml")]).is_err());
+    }
+
+    #[test]
+    fn a_package_is_named_with_its_version() {
+        assert_eq!(named(Kind::Package, "board/1.0.0").unwrap(), "packages/board/1.0.0.yaml");
+        assert_eq!(named(Kind::Package, "board@1.0.0").unwrap(), "packages/board/1.0.0.yaml");
+        assert!(named(Kind::Package, "board").is_err());
+    }
+
+    #[test]
+    fn a_refusal_speaks_of_the_files_that_were_given() {
+        let documents: Vec<Document> =
+            (0..11).map(|n| Document { from: format!("f{n}.yaml"), text: String::new() }).collect();
+        let said = located(Trouble::refused("/documents/10:3: wrong, /documents/1: wrong"), &documents);
+        assert_eq!(said.message(), "f10.yaml:3: wrong, f1.yaml: wrong");
+    }
+}

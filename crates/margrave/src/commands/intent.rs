@@ -1,0 +1,70 @@
+//! `margrave intent`: the repository behind what is wanted.
+
+use margrave_wire::operator;
+
+use crate::cli::{self, Noun};
+use crate::client::Client;
+use crate::exit::{Answer, Result};
+use crate::render::{Column, Field, Screen, Table};
+
+pub(crate) async fn run(screen: &Screen, args: Noun<cli::Intent>) -> Result {
+    let client = Client::connect(&args.connection)?;
+    match args.verb {
+        cli::Intent::Show => show(screen, &client.intent().await?),
+        cli::Intent::Resolve { take, keep: _ } => show(screen, &client.resolve_intent(take).await?),
+        cli::Intent::Log { limit } => {
+            let page = client.intent_log(limit).await?;
+            if screen.json {
+                screen.object(&page.items)?;
+                return Ok(Answer::Done);
+            }
+            let mut table = Table::new(&[
+                Column::fixed("COMMIT"),
+                Column::fixed("AT"),
+                Column::fixed("BY").optional(),
+                Column::flexible("MESSAGE"),
+            ]);
+            for entry in page.items {
+                let subject = entry.message.lines().next().unwrap_or_default().to_owned();
+                table.row([short(&entry.commit), entry.at.into(), entry.by.into(), subject.into()]);
+            }
+            screen.table(&table)?;
+            Ok(Answer::Done)
+        }
+    }
+}
+
+fn short(commit: &str) -> Field {
+    Field::plain(commit.chars().take(10).collect::<String>())
+}
+
+/// Exit code 1 while somebody has to do something.
+fn show(screen: &Screen, intent: &operator::Intent) -> Result {
+    let answer =
+        if intent.conflict.is_some() || !intent.flaws.is_empty() { Answer::No } else { Answer::Done };
+    if screen.json {
+        screen.object(intent)?;
+        return Ok(answer);
+    }
+    let mut facts: Vec<(&str, String)> = Vec::new();
+    let mut fact = |name, value: &Option<String>| {
+        if let Some(value) = value {
+            facts.push((name, value.clone()));
+        }
+    };
+    fact("Commit", &intent.commit);
+    fact("Changed", &intent.changed_at);
+    fact("By", &intent.changed_by);
+    fact("Message", &intent.message);
+    fact("Follows", &intent.follows);
+    fact("Remote away since", &intent.away_since);
+    fact("Conflict", &intent.conflict);
+    screen.facts(&facts)?;
+    if !intent.flaws.is_empty() {
+        screen.heading("What is wrong with a commit that is not applied")?;
+        for flaw in &intent.flaws {
+            screen.data(crate::render::printable(&flaw.to_string()))?;
+        }
+    }
+    Ok(answer)
+}

@@ -71,7 +71,8 @@ async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_w
             "operator otto (operator) by rest: join-token.add \"press-1\" conflict",
             "operator otto (operator) by rest: join-token.add \"press-2\" done",
             "operator admin (admin) by rest: token.add \"\" invalid",
-            "operator admin (admin) by rest: unknown \"\" no-such-path",
+            // Where nothing answers, nobody is asked who they are.
+            "unknown (-) by rest: unknown \"\" no-such-path",
             "unknown (-) by rest: deployment.remove \"web\" unauthorized",
         ]
     );

@@ -580,6 +580,7 @@ async fn a_removal_that_has_to_wait_is_waited_for_and_an_old_failure_is_no_word_
     world.report_with("waits", "line-1", State::Installed, says).await;
     world.fleet.client_holds(&client("line-1"), world.version("line-1"));
     world.pass(7200);
+    world.fleet.touched(&client("line-1"));
     world.fleet.sweep().await.unwrap();
     let shown = world.fleet.device(&device("line-1")).await.unwrap().assignments;
     assert_eq!(shown.iter().map(|shown| shown.deployment.as_str()).collect::<Vec<_>>(), ["waits"]);

@@ -34,16 +34,19 @@ fn tag_of(bytes: &[u8]) -> String {
 pub(super) async fn tag(request: Request, next: Next) -> Response {
     let held = (request.method() == Method::GET).then(|| tags(request.headers(), IF_NONE_MATCH));
     let response = next.run(request).await;
-    let is_json = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    let is_whole = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind == "application/json" || kind == "application/yaml");
     match held {
-        Some(held) if is_json && response.status() == StatusCode::OK => tagged(response, &held).await,
+        Some(held) if is_whole && response.status() == StatusCode::OK => tagged(response, &held).await,
         _ => response,
     }
 }
 
 async fn tagged(response: Response, held: &[String]) -> Response {
     let (mut parts, body) = response.into_parts();
-    // Answers in JSON lie in memory whole; only streams do not, and they are none.
+    // Answers in JSON and YAML lie in memory whole; only streams do not, and they are none.
     let Ok(bytes) = body.collect().await.map(|body| body.to_bytes()) else {
         return Problem::internal().into_response();
     };

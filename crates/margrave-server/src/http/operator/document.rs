@@ -34,14 +34,18 @@ pub(super) fn complete(document: &OpenApi) -> Value {
 }
 
 /// How identifiers in paths look, as `margrave_core::id` reads them: a program can then tell a bad one by itself.
-const IDENTIFIERS: [(&str, &str); 6] = [
+const IDENTIFIERS: [(&str, &str); 10] = [
     ("deployment", "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"),
     ("device", "^([A-Za-z0-9._-]{1,200}:)?[A-Za-z0-9._~-]{1,200}(/[A-Za-z0-9._~-]{1,200})*$"),
+    ("host", "^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$"),
+    ("kind", "^(Fleet|Package|Deployment|Device)$"),
     ("package", "^[a-z0-9-]{1,200}$"),
+    ("path", "^[A-Za-z0-9._~:%/-]{1,1024}$"),
     (
         "reach",
         "^(fleet|label:[A-Za-z0-9._/-]{1,100}=[ -~]{0,200}|device:([A-Za-z0-9._-]{1,200}:)?[A-Za-z0-9._~-]{1,200}(/[A-Za-z0-9._~-]{1,200})*)$",
     ),
+    ("repository", "^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?(/[a-z0-9._-]{1,200})+$"),
     ("token", "^[0-9a-f]{12}$"),
     ("version", "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"),
 ];

@@ -45,7 +45,7 @@ pub(crate) struct Sources {
 #[command(after_help = "\
 Examples:
   margrave apply -f deployment.yaml
-  margrave apply -f fleet/ --message \"Shift 2 gets the new board\"
+  margrave apply -f fleet/ --message=\"Shift 2 gets the new board\"
 
 All files are done in one commit, or none. Files that are not named stay as they are; `git push` also takes away.")]
 pub(crate) struct Apply {

@@ -222,7 +222,9 @@ fn a_vendor_pushes_and_a_plant_watches() {
     assert!(watched.get("trouble").is_none(), "{watched}");
     assert_eq!(tag(&watched, "1.0.0").0, "added");
 
-    let events = stage.json(&["events", "--last", "1000"]).to_string();
+    let events = stage.margrave(&["events", "--last", "1000", "--json"]);
+    succeeded(&events);
+    let events = String::from_utf8_lossy(&events.stdout).into_owned();
     for kind in [
         "registry.changed",
         "watch.changed",

@@ -15,6 +15,7 @@ mod hostile;
 mod liar;
 mod local_registry;
 mod processes;
+mod rollout;
 mod signed;
 mod simulate;
 mod stage;

@@ -94,9 +94,12 @@ fn every_operation_of_the_operator_interface_says_what_is_wrong() {
                 other = other.with(("Content-Type", "text/plain".to_owned()));
                 other.body = Some(b"{}".to_vec());
                 assert_eq!(door.ask(&other).status, 415);
-                let large = ask(&existing, &[b' '; 300 * 1024]);
-                assert_eq!(large.status, 413);
-                large.refused("a large body");
+                // A whole tree of files may be larger; its own bound is in the server's tests.
+                if !pattern.ends_with("/intent/apply") {
+                    let large = ask(&existing, &[b' '; 300 * 1024]);
+                    assert_eq!(large.status, 413);
+                    large.refused("a large body");
+                }
             }
             for token in ["", "Bearer ", "Bearer mgo_wrong", "Basic !!!", "Bearer \u{ff}\u{fe}", "Digest x"] {
                 // Whoever goes on guessing waits longer every time.

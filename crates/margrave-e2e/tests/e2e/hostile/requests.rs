@@ -94,7 +94,7 @@ fn every_operation_of_the_operator_interface_says_what_is_wrong() {
                 other = other.with(("Content-Type", "text/plain".to_owned()));
                 other.body = Some(b"{}".to_vec());
                 assert_eq!(door.ask(&other).status, 415);
-                // A whole tree of files may be larger; its own bound is in the server's tests.
+                // A whole tree of files may be larger.
                 if !pattern.ends_with("/intent/apply") {
                     let large = ask(&existing, &[b' '; 300 * 1024]);
                     assert_eq!(large.status, 413);

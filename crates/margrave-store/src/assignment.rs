@@ -13,8 +13,8 @@ use margrave_core::report::Report;
 use rusqlite::{OptionalExtension as _, Row};
 
 use crate::column::{self, Columns as _};
+use crate::deployment::forget_removed;
 use crate::event::NewEvent;
-use crate::publication::forget_removed;
 use crate::report::TRANSITIONS_KEPT;
 use crate::sql::Sql;
 use crate::{Error, Store};

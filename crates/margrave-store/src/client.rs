@@ -212,7 +212,7 @@ pub(crate) fn retire(tx: &Tx<'_, '_>, client: &ClientId, at: Moment) -> rusqlite
              WHERE client = ?1 AND archived = 0",
         )?
         .execute((client.as_str(), column::moment(at)))?;
-    crate::publication::forget_removed(tx.sql)?;
+    crate::deployment::forget_removed(tx.sql)?;
     tx.sql.statement("DELETE FROM misfit WHERE client = ?1")?.execute([client.as_str()])?;
     tx.sql
         .statement("DELETE FROM join_token WHERE client = ?1 AND used_at IS NULL")?

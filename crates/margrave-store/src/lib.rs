@@ -17,6 +17,7 @@ mod capabilities;
 mod client;
 mod column;
 mod connection;
+mod deployment;
 mod device;
 mod error;
 mod event;
@@ -46,6 +47,7 @@ pub use audit::{AuditFilter, AuditRecord};
 pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
+pub use deployment::DeploymentRecord;
 pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};
 pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
@@ -59,8 +61,8 @@ pub use operator::{
 pub use origin::OriginRecord;
 pub use package::{PackageError, PackageRecord, ResourceRecord};
 pub use publication::{
-    AssignmentChange, ClientPicture, ClientPublication, DeploymentRecord, Head, Intent, MisfitRecord,
-    NewManifest, Part, Publication, PublishError, WantedAssignment,
+    AssignmentChange, ClientPicture, ClientPublication, Head, Intent, MisfitRecord, NewManifest, Part,
+    Publication, PublishError, WantedAssignment,
 };
 pub use registry::{REGISTRIES_MAX, RegistryCredentials, RegistryRecord};
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};

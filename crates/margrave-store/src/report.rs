@@ -12,9 +12,9 @@ use rusqlite::OptionalExtension as _;
 
 use crate::assignment::{self, Picture};
 use crate::column::{self, Columns as _};
+use crate::deployment::forget_removed;
 use crate::error::from_database;
 use crate::event::NewEvent;
-use crate::publication::forget_removed;
 use crate::sql::Sql;
 use crate::{Error, Put, Store};
 

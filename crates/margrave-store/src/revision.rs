@@ -9,7 +9,8 @@ use margrave_core::moment::Moment;
 use rusqlite::{OptionalExtension as _, Row};
 
 use crate::column::Columns as _;
-use crate::publication::{self, PublishError};
+use crate::deployment;
+use crate::publication::PublishError;
 use crate::sql::Sql;
 use crate::{Error, Store};
 
@@ -76,7 +77,7 @@ impl Store {
 
 fn read(row: &Row<'_>) -> rusqlite::Result<RevisionRecord> {
     Ok(RevisionRecord {
-        deployment: publication::deployment(row)?,
+        deployment: deployment::wanted(row)?,
         removed: row.get("removed")?,
         changed_at: row.moment("changed_at")?,
         changed_by: row.get("changed_by")?,

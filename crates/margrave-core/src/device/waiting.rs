@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Assignment, Device, Hold, Order, Settings};
+use super::{Action, Assignment, Device, Hold, Order, Settings};
 use crate::id::AssignmentId;
 use crate::lifecycle::State;
 use crate::moment::Moment;
@@ -26,6 +26,10 @@ pub(super) enum Waiting {
 
 /// So far apart devices begin when their hours or windows do.
 const SPREAD: Duration = Duration::from_secs(30);
+
+/// How much is fetched at once for changes that may not begin yet. It takes no place of what may: neither a repair nor the
+/// opening of the window waits for the end of a download.
+pub(super) const AHEAD_COUNT_MAX: usize = 1;
 
 impl Waiting {
     pub(super) fn until(&self) -> Option<Moment> {
@@ -56,6 +60,34 @@ impl std::fmt::Display for Waiting {
 }
 
 impl Device {
+    /// When what could not be fetched may be tried again, if nobody can be reached before: a known downtime is no failure.
+    pub(super) fn pull_waits_until(
+        &self,
+        settings: &Settings,
+        assignment: &Assignment,
+        now: Moment,
+    ) -> Option<Moment> {
+        // Containers are only touched once everything is here.
+        let pulls = assignment.failure.as_ref().is_some_and(|failure| failure.code.is_pull());
+        let not_here = pulls || !assignment.is_touched();
+        match self.network(settings, now) {
+            Gate::Closed(opens) if not_here && assignment.ready != assignment.held => opens,
+            _ => None,
+        }
+    }
+
+    /// Whether what is under way is fetched for later only.
+    pub(super) fn fetches_ahead(&self, action: &Action) -> bool {
+        let Action::Prefetch(order) = action else { return false };
+        let assignment = self.assignments.get(&order.assignment);
+        assignment.is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
+    }
+
+    pub(super) fn would_fetch_ahead(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
+        let Action::Prefetch(order) = action else { return false };
+        self.fetches_ahead(action) && self.begins_with(settings, order, now).is_none()
+    }
+
     /// Why nothing may be begun at the moment.
     pub(super) fn barred(&self, settings: &Settings, now: Moment) -> Option<Waiting> {
         if let Some(hold) = self.holds(now).first() {

@@ -11,7 +11,7 @@ use crate::moment::Moment;
 use crate::report::{Failure, FailureCode};
 use crate::schedule::Gate;
 
-use super::waiting::Waiting;
+use super::waiting::{AHEAD_COUNT_MAX, Waiting};
 use super::{Action, Ahead, Assignment, Device, Health, Observation, Order, Settings, backoff};
 
 /// Impressions of the runtime; a restart looks again.
@@ -28,10 +28,6 @@ pub(super) struct Work {
 
 /// How often a device may go down while it starts something before that counts as failed: a power cut is nobody's fault.
 pub(super) const FALLS_MAX: u32 = 4;
-
-/// How much is fetched at once for changes that may not begin yet. It takes no place of what may: neither a repair nor the
-/// opening of the window waits for the end of a download.
-const AHEAD_COUNT_MAX: usize = 1;
 
 /// How soon to look again while something is starting or looks wrong.
 const OBSERVE_SOON: Duration = Duration::from_secs(2);
@@ -76,18 +72,6 @@ impl Device {
             Step::Do(action) => Some(*action),
             Step::Wait(_) | Step::Rest => None,
         })
-    }
-
-    /// Whether what is under way is fetched for later only.
-    fn fetches_ahead(&self, action: &Action) -> bool {
-        let Action::Prefetch(order) = action else { return false };
-        let assignment = self.assignments.get(&order.assignment);
-        assignment.is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
-    }
-
-    fn would_fetch_ahead(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
-        let Action::Prefetch(order) = action else { return false };
-        self.fetches_ahead(action) && self.begins_with(settings, order, now).is_none()
     }
 
     pub(super) fn wake_work(&self, settings: &Settings, now: Moment) -> Option<Moment> {
@@ -186,17 +170,6 @@ impl Device {
             Err(next) => {
                 [own, next, waiting.until()].into_iter().flatten().min().map_or(Step::Rest, Step::Wait)
             }
-        }
-    }
-
-    /// When what could not be fetched may be tried again, if nobody can be reached before: a known downtime is no failure.
-    fn pull_waits_until(&self, settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
-        // Containers are only touched once everything is here.
-        let pulls = assignment.failure.as_ref().is_some_and(|failure| failure.code.is_pull());
-        let not_here = pulls || !assignment.is_touched();
-        match self.network(settings, now) {
-            Gate::Closed(opens) if not_here && assignment.ready != assignment.held => opens,
-            _ => None,
         }
     }
 
@@ -364,7 +337,7 @@ impl Device {
     }
 
     /// The document that fetching this begins, if it does not only fetch ahead.
-    fn begins_with(&self, settings: &Settings, order: &Order, now: Moment) -> Option<Digest> {
+    pub(super) fn begins_with(&self, settings: &Settings, order: &Order, now: Moment) -> Option<Digest> {
         let id = order.assignment;
         let assignment = self.assignments.get(&id)?;
         let is_of = |document: &Digest| self.orders(document).contains(order);

@@ -91,27 +91,39 @@ impl Reading {
 impl Fleet {
     /// Makes a commit that is in the repository what is wanted, and moves `main` there.
     pub(in crate::fleet) async fn adopt(&self, actor: &Actor, commit: CommitId) -> Result<(), Unadopted> {
-        self.adopt_seen(actor, commit, self.desired.repository(), None).await
+        self.adopt_on(actor, commit, self.desired.head(), self.desired.repository(), None).await
     }
 
-    /// The same for a commit that waits outside; its objects come in when everything else is decided.
+    /// The same for a commit that was made on `on`; whatever was applied since makes it one that came too late.
+    pub(in crate::fleet) async fn adopt_made(
+        &self,
+        actor: &Actor,
+        commit: CommitId,
+        on: Option<CommitId>,
+    ) -> Result<(), Unadopted> {
+        self.adopt_on(actor, commit, on, self.desired.repository(), None).await
+    }
+
+    /// The same for a commit that waits outside; its objects come in when everything else is decided. `on` is what was applied
+    /// when the push was first looked at.
     pub(in crate::fleet) async fn adopt_pushed(
         &self,
         actor: &Actor,
         commit: CommitId,
+        on: Option<CommitId>,
         quarantine: &Quarantine,
     ) -> Result<(), Unadopted> {
-        self.adopt_seen(actor, commit, quarantine.view(), Some(quarantine)).await
+        self.adopt_on(actor, commit, on, quarantine.view(), Some(quarantine)).await
     }
 
-    async fn adopt_seen(
+    async fn adopt_on(
         &self,
         actor: &Actor,
         commit: CommitId,
+        on: Option<CommitId>,
         view: &Repository,
         quarantine: Option<&Quarantine>,
     ) -> Result<(), Unadopted> {
-        let on = self.desired.head();
         let files = self.differing(on, commit, view).await?;
         let Reading { changes, sources, mut flaws } = self.read_files(actor, files).await?;
         if flaws.is_empty() {

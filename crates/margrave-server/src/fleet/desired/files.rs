@@ -61,7 +61,8 @@ impl Fleet {
 
     /// One file as it is wanted, or was wanted at a moment.
     pub async fn intent_file(&self, path: &str, at: Option<Moment>) -> Result<Vec<u8>, Error> {
-        let missing = || Error::not_found(format!("file {path} in what is wanted"));
+        let shown: String = path.chars().take(200).collect();
+        let missing = || Error::not_found(format!("file {shown} in what is wanted"));
         if !matches!(Path::read(path), Path::Resource(_)) {
             return Err(missing());
         }
@@ -109,7 +110,7 @@ impl Fleet {
             }
             let signed = Signed { by: actor.name.clone(), at: self.now(), message: message.clone() };
             let commit = self.desired.commit(head, files, signed).await?;
-            match self.adopt(actor, commit).await {
+            match self.adopt_made(actor, commit, head).await {
                 Ok(()) => {
                     applied.commit = Some(commit.to_string());
                     return Ok(applied);

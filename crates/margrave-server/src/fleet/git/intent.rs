@@ -135,6 +135,8 @@ impl Fleet {
             return Err(Refused::new("only main is taken here", words));
         };
         let repository = self.desired.repository();
+        // Before anything is looked at: whatever is applied from now on makes this push one that came too late.
+        let on = self.desired.head();
         let main = repository.main().await.map_err(|error| Refused::broken(&error))?;
         let stale = || {
             let words = "somebody changed something in between. `git pull --rebase`, then push again";
@@ -154,7 +156,7 @@ impl Fleet {
                          again; `git revert` takes something back";
             return Err(Refused::new("non-fast-forward", words));
         }
-        match self.adopt_pushed(actor, commit, &quarantine).await {
+        match self.adopt_pushed(actor, commit, on, &quarantine).await {
             Ok(()) => {
                 self.desired.settled();
                 tracing::info!(actor = actor.name, %commit, "a push was taken");

@@ -381,8 +381,8 @@ pub struct PutDeployment {
     #[schema(max_items = 200)]
     pub overrides: Vec<Override>,
     pub targets: Targets,
-    /// Why it is to be given also to devices that it does not fit; without it, such devices are left out, and naming one is
-    /// refused.
+    /// Why it is to be given also to devices that it does not fit. Refused until that can be done: such devices are left out, and
+    /// naming one is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<String>,
     /// What devices do about an update that fails; stays as it is when left out.

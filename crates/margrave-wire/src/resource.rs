@@ -179,7 +179,7 @@ pub struct DeploymentSpec {
     /// In which steps a change goes through the devices; all at once where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategyBody>,
-    /// Why it is to be given also to devices that it does not fit.
+    /// Why it is to be given also to devices that it does not fit. Refused until that can be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<String>,
 }

@@ -27,7 +27,6 @@ const NAMED_DEVICES_MAX: usize = 10_000;
 const SITES_MAX: usize = 1_000;
 /// Each is asked of every device.
 const OVERRIDES_MAX: usize = 200;
-const REASON_LENGTH_MAX: usize = 500;
 /// Each device takes the first profile that fits it.
 const AUTO: &str = "auto";
 
@@ -425,15 +424,13 @@ fn typed(schema: Option<&Schema>, value: &Value) -> Result<ParameterValue, Strin
     }
 }
 
+/// The field is kept for what it will mean; until devices can be forced, whoever asks for it hears so.
 fn read_force(want: Option<&str>, broken: &mut Vec<Violation>) -> Option<String> {
-    let reason = want?.trim();
-    if reason.is_empty() || reason.len() > REASON_LENGTH_MAX || reason.chars().any(char::is_control) {
-        let message =
-            format!("say why in 1 to {REASON_LENGTH_MAX} bytes on one line; it is kept with the deployment");
+    if want.is_some() {
+        let message = "devices that do not fit cannot be forced yet; leave this out";
         broken.push(Violation::new("/force", "force", message));
-        return None;
     }
-    Some(reason.to_owned())
+    None
 }
 
 /// The answers must do for the profile that is asked for; where each device takes its own, for at least one. So must they

@@ -232,7 +232,7 @@ impl Fleet {
         let flaw = |misfit: &&MisfitRecord| {
             let place = names.get(&misfit.deployment).map(|name| Place::Deployment(name.clone()).to_string());
             let message = format!(
-                "{} does not fit: {}; leave it out, or say with `force` why it is to have it all the same",
+                "{} does not fit: {}; leave it out",
                 self.live.spoken(&misfit.device),
                 misfit.reasons.join("; ")
             );

@@ -17,6 +17,8 @@ pub struct Manifest {
     entries: Vec<Entry>,
     /// `None` says the usual, as nearly all do.
     schedule: Option<Box<Schedule>>,
+    /// What the server still waits to hear is gone; said only where it may have forgotten that it was told.
+    leaving: Vec<AssignmentId>,
 }
 
 /// Content by digest, with the advisory size.
@@ -64,7 +66,7 @@ impl Manifest {
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].id == pair[1].id) {
             return Err(InvalidManifest::DuplicateEntry(pair[0].id));
         }
-        Ok(Manifest { version, bundle, entries, schedule: None })
+        Ok(Manifest { version, bundle, entries, schedule: None, leaving: vec![] })
     }
 
     /// The same, with when the client is to talk and to change.
@@ -75,6 +77,16 @@ impl Manifest {
 
     pub fn schedule(&self) -> &Schedule {
         self.schedule.as_deref().unwrap_or(Schedule::USUAL)
+    }
+
+    /// The same, asking what became of these; as many as a manifest may have.
+    pub fn with_leaving(self, leaving: impl IntoIterator<Item = AssignmentId>) -> Self {
+        Manifest { leaving: leaving.into_iter().take(ENTRY_COUNT_MAX).collect(), ..self }
+    }
+
+    /// What the server wants to hear of if it is not here. It is listed nowhere else.
+    pub fn leaving(&self) -> &[AssignmentId] {
+        &self.leaving
     }
 
     pub fn version(&self) -> u64 {

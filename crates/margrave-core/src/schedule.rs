@@ -8,9 +8,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
-use jiff::{Span, Timestamp, ToSpan as _};
 use serde::{Deserialize, Serialize};
 
 use crate::moment::Moment;
@@ -282,18 +282,21 @@ impl Downtime {
 
 impl Weekly {
     fn end_within(&self, now: Moment) -> Option<Moment> {
-        self.around(now).filter(|(from, to)| *from <= now && now < *to).map(|(_, to)| to).max()
+        // What covers now began today or yesterday, or, where daylight saving moves it, on the evening before its date.
+        self.around(now, 1).filter(|(from, to)| *from <= now && now < *to).map(|(_, to)| to).max()
     }
 
     fn start_after(&self, now: Moment) -> Option<Moment> {
-        self.around(now).map(|(from, _)| from).find(|from| *from > now)
+        self.around(now, 8).map(|(from, _)| from).find(|from| *from > now)
     }
 
-    /// Its times from the day before until a week after `now`, in order.
-    fn around(&self, now: Moment) -> impl Iterator<Item = (Moment, Moment)> {
-        let today = timestamp(now).map(|at| at.to_zoned(self.zone.clone()).date());
-        let days = (-1i64..=8).filter_map(move |offset| today?.checked_add(Span::new().days(offset)).ok());
-        days.filter_map(|date| {
+    /// Its times from the day before until so many days after `now`, in order. A device asks all day long, so time zones are
+    /// asked as little as possible.
+    fn around(&self, now: Moment, days: usize) -> impl Iterator<Item = (Moment, Moment)> {
+        let today = timestamp(now).map(|at| self.zone.to_datetime(at).date());
+        let yesterday = today.and_then(|today| today.yesterday().ok());
+        let dates = std::iter::successors(yesterday, |date| date.tomorrow().ok()).take(days + 2);
+        dates.filter_map(|date| {
             let day = u8::try_from(date.weekday().to_monday_zero_offset()).ok()?;
             (self.days >> day & 1 == 1).then(|| self.on(date)).flatten()
         })
@@ -302,7 +305,7 @@ impl Weekly {
     /// On one date. A time that a change of daylight saving leaves out is the one after it, and of one that comes
     /// twice the first counts.
     fn on(&self, date: Date) -> Option<(Moment, Moment)> {
-        let next = if self.to <= self.from { date.checked_add(1.day()).ok()? } else { date };
+        let next = if self.to <= self.from { date.tomorrow().ok()? } else { date };
         let to = self.at(next, self.to)?;
         let from = self.at(date, self.from)?;
         // Its beginning is left out and its end is not: it must not vanish for that.
@@ -312,10 +315,10 @@ impl Weekly {
 
     fn at(&self, date: Date, Minute(minute): Minute) -> Option<Moment> {
         let (hour, minute) = (i8::try_from(minute / 60).ok()?, i8::try_from(minute % 60).ok()?);
-        let (date, hour) = if hour == 24 { (date.checked_add(1.day()).ok()?, 0) } else { (date, hour) };
+        let (date, hour) = if hour == 24 { (date.tomorrow().ok()?, 0) } else { (date, hour) };
         let time = Time::new(hour, minute, 0, 0).ok()?;
-        let zoned = self.zone.to_ambiguous_zoned(date.to_datetime(time)).compatible().ok()?;
-        u64::try_from(zoned.timestamp().as_millisecond()).ok().map(Moment)
+        let at = self.zone.to_ambiguous_timestamp(date.to_datetime(time)).compatible().ok()?;
+        u64::try_from(at.as_millisecond()).ok().map(Moment)
     }
 }
 

@@ -3,10 +3,13 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use margrave_world::{Outcome, SABOTAGES, Sabotage, Summary, live, ninety_days, run};
+
+const PROGRESS_EVERY: Duration = Duration::from_secs(15);
 
 /// The real server and real devices in virtual time, with every fault from one seed
 ///
@@ -92,8 +95,25 @@ fn tried(arguments: &Arguments) -> anyhow::Result<bool> {
     let time = arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes * 60.0));
     let (from, to) = arguments.seeds;
     let began = Instant::now();
-    let summary = run(from..to, arguments.sabotage, jobs, time, arguments.failures)?;
-    summary.failed.iter().for_each(failed);
+    let told = Mutex::new(began);
+    // Of many seeds a person wants to hear while they are lived: what failed at once, and how far it got.
+    let heard = |outcome: &Outcome, so_far: &Summary| {
+        if outcome.violation.is_some() {
+            failed(outcome);
+        }
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.elapsed() >= PROGRESS_EVERY {
+            *told = Instant::now();
+            let failed = so_far.failed.len() + usize::from(outcome.violation.is_some());
+            eprintln!(
+                "{} of {} seeds after {:.0} s, violations {failed}",
+                so_far.seeds,
+                to.saturating_sub(from),
+                began.elapsed().as_secs_f64()
+            );
+        }
+    };
+    let summary = run(from..to, arguments.sabotage, jobs, time, arguments.failures, &heard)?;
     shown(&summary, began.elapsed(), jobs);
     Ok(summary.failed.is_empty())
 }

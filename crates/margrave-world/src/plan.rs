@@ -31,7 +31,8 @@ pub(crate) enum Incident {
     Outage(Duration),
     ServerRestart(Duration),
     Backup,
-    Restore(Duration),
+    /// Whether the server is told that it was restored.
+    Restore(Duration, bool),
     EngineAway(Duration),
     DiskFull(Duration),
     /// Milliseconds forwards or back.
@@ -200,7 +201,7 @@ fn incidents(
     if weather.server {
         some(dice, 3.0, &mut |dice| Incident::ServerRestart(dice.seconds(1, 600)));
         some(dice, 3.0, &mut |_| Incident::Backup);
-        some(dice, 1.6, &mut |dice| Incident::Restore(dice.seconds(1, 600)));
+        some(dice, 1.6, &mut |dice| Incident::Restore(dice.seconds(1, 600), dice.hit(0.75)));
     }
     planned
 }

@@ -25,11 +25,12 @@ impl Summary {
         self.device_time.as_secs_f64() / 3600.0
     }
 
-    fn add(&mut self, outcome: Outcome) {
+    fn add(&mut self, outcome: Outcome, heard: &(dyn Fn(&Outcome, &Summary) + Sync)) {
         self.seeds += 1;
         self.device_time += outcome.device_time;
         self.steps += outcome.steps;
         self.faults.add(&outcome.faults);
+        heard(&outcome, self);
         if outcome.violation.is_some() {
             self.failed.push(outcome);
         }
@@ -48,13 +49,15 @@ pub fn ninety_days() -> anyhow::Result<(Outcome, Option<Offline>)> {
     runtime.block_on(World::ninety_days())
 }
 
-/// Lives through seeds on `jobs` threads, until all are done, time is up, or `failures_max` of them failed.
+/// Lives through seeds on `jobs` threads, until all are done, time is up, or `failures_max` of them failed. `heard` is told what
+/// came of each, and of all so far.
 pub fn run(
     seeds: Range<u64>,
     sabotage: Option<Sabotage>,
     jobs: usize,
     time: Option<Duration>,
     failures_max: usize,
+    heard: &(dyn Fn(&Outcome, &Summary) + Sync),
 ) -> anyhow::Result<Summary> {
     let next = AtomicU64::new(seeds.start);
     let summary = Mutex::new(Summary::default());
@@ -69,7 +72,7 @@ pub fn run(
             }
             let outcome = runtime.block_on(World::live(seed, sabotage, false))?;
             let mut summary = summary.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            summary.add(outcome);
+            summary.add(outcome, heard);
             if summary.failed.len() >= failures_max {
                 next.store(seeds.end, Ordering::Relaxed);
                 return Ok(());

@@ -21,7 +21,7 @@ use margrave_oci::manifest::{EMPTY_CONFIG, IMAGE_MANIFEST, ImageManifest};
 use margrave_oci::package::PackageFiles;
 use margrave_registry::{Registry, RepositoryName, Tag, TagOrDigest};
 use margrave_server::fleet::{Actor, Clock, Fleet, FleetOptions, Naming};
-use margrave_store::{AssignmentRecord, Scope, Store};
+use margrave_store::{AssignmentRecord, Restored, Scope, Store, mark_restored};
 use margrave_wire::{Dialect, operator};
 use tempfile::TempDir;
 use tower::ServiceExt as _;
@@ -113,15 +113,19 @@ impl Down {
         Ok(())
     }
 
-    /// Puts an earlier database into the place of this one.
-    pub(crate) fn restore(&self, number: usize) -> anyhow::Result<()> {
+    /// Puts an earlier database into the place of this one. It knows that, unless a machine was set back with all that is on it.
+    pub(crate) fn restore(&self, number: usize, now: Moment, knowingly: bool) -> anyhow::Result<()> {
         for log in ["-wal", "-shm"] {
             let path = self.directory.join(format!("{DATABASE}{log}"));
             if path.exists() {
                 std::fs::remove_file(path)?;
             }
         }
-        std::fs::copy(self.directory.join(format!("backup.{number}")), self.directory.join(DATABASE))?;
+        let database = self.directory.join(DATABASE);
+        std::fs::copy(self.directory.join(format!("backup.{number}")), &database)?;
+        if knowingly {
+            mark_restored(&database, Restored { made_at: now, restored_at: now })?;
+        }
         Ok(())
     }
 }

@@ -549,8 +549,20 @@ impl Device {
             // Made before there was a version to report by.
             self.outbox.clear();
         }
-        for id in unmoved {
-            self.report(settings, id, now);
+        for id in &unmoved {
+            self.report(settings, *id, now);
+        }
+        if skipped {
+            // So may it have forgotten what it was told: it was restored from a backup.
+            let others = self.assignments.keys().filter(|id| !unmoved.contains(id));
+            for id in others.copied().collect::<Vec<_>>() {
+                self.report(settings, id, now);
+            }
+        }
+        for id in verified.manifest().leaving() {
+            if !self.assignments.contains_key(id) && !wanted.contains_key(id) {
+                self.report_absence(settings, *id, version, now);
+            }
         }
         for (id, digest) in wanted {
             if let Entry::Vacant(place) = self.assignments.entry(id) {

@@ -114,9 +114,12 @@ impl Device {
 
     /// Whether a change may begin. The opening is the window's: this device makes use of it a little later.
     fn change(&self, now: Moment) -> Gate {
-        match (self.schedule.change(now), self.schedule.change(self.shifted(now))) {
-            (Gate::Open(closes), Gate::Open(_)) => Gate::Open(closes),
-            (Gate::Closed(opens), _) | (Gate::Open(_), Gate::Closed(opens)) => Gate::Closed(opens),
+        match self.schedule.change(now) {
+            Gate::Open(Some(closes)) => match self.schedule.change(self.shifted(now)) {
+                Gate::Open(_) => Gate::Open(Some(closes)),
+                closed => closed,
+            },
+            always_or_closed => always_or_closed,
         }
     }
 
@@ -126,11 +129,13 @@ impl Device {
             return Gate::Open(None);
         }
         let late = self.late();
-        match (self.schedule.contact(now), self.schedule.contact(self.shifted(now))) {
-            (Gate::Open(closes), Gate::Open(_)) => Gate::Open(closes),
-            (Gate::Closed(opens), _) | (Gate::Open(_), Gate::Closed(opens)) => {
-                Gate::Closed(opens.map(|at| at.after(late)))
-            }
+        let shut = |opens: Option<Moment>| Gate::Closed(opens.map(|at| at.after(late)));
+        match self.schedule.contact(now) {
+            Gate::Closed(opens) => shut(opens),
+            Gate::Open(closes) => match self.schedule.contact(self.shifted(now)) {
+                Gate::Closed(opens) => shut(opens),
+                Gate::Open(_) => Gate::Open(closes),
+            },
         }
     }
 

@@ -5,13 +5,20 @@ use std::time::Duration;
 
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
-use margrave_store::NewEvent;
+use margrave_store::{ClientPicture, NewEvent};
 
 use super::event::time;
 use super::{Actor, Error, Fleet};
 
 /// Which restore was told of in the events.
 const TOLD: &str = "restored-told";
+/// Which restore devices were asked about.
+const RECOUNTED: &str = "restored-recounted";
+/// More manifests than a device is given between two backups. A restored server continues so far above the numbers of its
+/// backup that every device takes what it says next, whatever it was given since, and tells anew how things stand.
+const RENUMBERED_BY: u64 = 1_000_000;
+/// So many clients in one transaction.
+const RENUMBERED_TOGETHER: usize = 500;
 /// Certificates say whole seconds, and begin a little before they are made.
 const ROUNDED: Duration = Duration::from_secs(60);
 
@@ -43,6 +50,23 @@ impl Fleet {
         tracing::warn!("{text}");
         self.store.note(NewEvent::new(self.now(), "server.restored", "server", text)).await?;
         Ok(self.store.remember(TOLD, mark).await?)
+    }
+
+    /// Lets every device tell again what it told a past that this server has lost. Devices that saw their manifest before it was
+    /// backed up would have no reason to, and a removal that was confirmed since would be waited for for ever.
+    pub(super) async fn recount(&self) -> Result<(), Error> {
+        let Some(restored) = self.store.restored().await? else { return Ok(()) };
+        let mark = restored.restored_at.0.to_be_bytes().to_vec();
+        if self.store.recall(RECOUNTED).await?.as_ref() == Some(&mark) {
+            return Ok(());
+        }
+        let clients: Vec<ClientId> = self.store.clients().await?.into_iter().map(|known| known.id).collect();
+        // One that is asked twice because this was cut off says the same again.
+        for some in clients.chunks(RENUMBERED_TOGETHER) {
+            let version = |picture: &ClientPicture| picture.version_floor.checked_add(RENUMBERED_BY);
+            self.renumber(some.iter().cloned().collect(), version).await?;
+        }
+        Ok(self.store.remember(RECOUNTED, mark).await?)
     }
 
     /// Whether a certificate that this server does not know was issued by it between the backup and the restore: it is newer

@@ -252,6 +252,7 @@ impl Fleet {
             events,
         };
         fleet.tell_restored().await?;
+        fleet.recount().await?;
         fleet.catch_up().await?;
         Ok(Arc::new(fleet))
     }

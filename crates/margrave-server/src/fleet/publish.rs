@@ -488,26 +488,43 @@ impl Fleet {
     /// Publishes the same manifest again above the version that the client holds: this server was restored from a
     /// backup, and the client rightly refuses what is older (open point 3).
     pub(super) async fn leap(&self, client: &ClientId) -> Result<(), Error> {
+        self.renumber([client.clone()].into(), |picture| {
+            let version = picture.version_floor.saturating_add(1);
+            (picture.version_floor > picture.manifest.version()).then_some(version)
+        })
+        .await
+    }
+
+    /// Publishes the manifests of these clients again, under the number that `number` gives them, if any.
+    pub(super) async fn renumber(
+        &self,
+        clients: BTreeSet<ClientId>,
+        number: impl Fn(&ClientPicture) -> Option<u64>,
+    ) -> Result<(), Error> {
         let _deciding = self.deciding.write().await;
         for attempt in 1.. {
-            let pictures = self.pictures([client.clone()].into()).await?;
-            let Some(picture) = pictures.0.get(client) else { return Ok(()) };
-            if picture.version_floor <= picture.manifest.version() {
-                return Ok(());
-            }
-            let version = picture.version_floor.saturating_add(1);
-            let manifest = renumbered(&picture.manifest, version)?;
+            let pictures = self.pictures(clients.clone()).await?;
             let at = self.now();
-            let text = format!(
-                "{client} holds manifest version {}, this server was at {}: continued at {version}",
-                picture.version_floor,
-                picture.manifest.version()
-            );
-            let publication = Publication {
-                at,
-                clients: vec![ClientPublication {
+            let mut publication = Publication { at, ..Default::default() };
+            for picture in pictures.0.values() {
+                let Some(version) = number(picture) else { continue };
+                let (client, was) = (&picture.client, picture.manifest.version());
+                let manifest = renumbered(picture, version)?;
+                if picture.version_floor > was {
+                    let text = format!(
+                        "{client} holds manifest version {}, this server was at {was}: continued at {version}",
+                        picture.version_floor,
+                    );
+                    publication.events.push(margrave_store::NewEvent::new(
+                        at,
+                        "device.ahead",
+                        "server",
+                        text,
+                    ));
+                }
+                publication.clients.push(ClientPublication {
                     client: client.clone(),
-                    expected: picture.manifest.version(),
+                    expected: was,
                     manifest: Some(NewManifest {
                         body: picture.dialect.manifest(client, &manifest),
                         manifest,
@@ -515,10 +532,11 @@ impl Fleet {
                         documents: Vec::new(),
                     }),
                     assignments: Vec::new(),
-                }],
-                events: vec![margrave_store::NewEvent::new(at, "device.ahead", "server", text)],
-                ..Default::default()
-            };
+                });
+            }
+            if publication.clients.is_empty() {
+                return Ok(());
+            }
             match self.publish(publication, Vec::new()).await {
                 Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {}
                 done => return Ok(done?),
@@ -656,13 +674,16 @@ fn stays(picture: &ClientPicture, changes: &Changes) -> bool {
 
 /// The current manifest, numbered so that the next one is above everything that the client ever held.
 fn floor(picture: &ClientPicture) -> Result<Manifest, Error> {
-    renumbered(&picture.manifest, picture.version_floor)
+    renumbered(picture, picture.version_floor)
 }
 
-fn renumbered(manifest: &Manifest, version: u64) -> Result<Manifest, Error> {
+/// The same under another number. This server may have forgotten what it was told, so it asks for that, too.
+fn renumbered(picture: &ClientPicture, version: u64) -> Result<Manifest, Error> {
+    let manifest = &picture.manifest;
     let renumbered = Manifest::new(version, manifest.bundle(), manifest.entries().to_vec())
         .map_err(|error| Error::conflict(error.to_string()))?;
-    Ok(renumbered.with_schedule(manifest.schedule().clone()))
+    let leaving = picture.assignments.iter().filter(|held| !held.wanted).map(|held| held.id);
+    Ok(renumbered.with_schedule(manifest.schedule().clone()).with_leaving(leaving))
 }
 
 fn is_wanted(picture: &ClientPicture, id: AssignmentId) -> bool {

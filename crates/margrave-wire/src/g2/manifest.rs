@@ -9,7 +9,7 @@ use crate::body::{BodyError, read_body};
 use crate::bundle;
 use crate::g2::EXTENSION;
 use crate::schedule::{self, ScheduleBody};
-use crate::tree::{At, Content, Findings};
+use crate::tree::{At, Content, Findings, Node};
 
 /// The media type of a manifest (MI-G2-044).
 pub const MEDIA_TYPE: &str = "application/vnd.margo.manifest.v1+json";
@@ -22,6 +22,7 @@ const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
 
 /// What our own addition to a manifest says.
 const SCHEDULE: &str = "schedule";
+const LEAVING: &str = "leaving";
 
 /// What every path of the generation starts with.
 const ROOT: &str = "/api/v1";
@@ -69,10 +70,16 @@ pub(crate) fn write_under(root: &str, manifest: &Manifest) -> Vec<u8> {
     out.extend(canonical(&Value::Array(deployments)));
     out.extend(format!(",\"manifestVersion\":{}", manifest.version()).bytes());
     // Only where there is something to say, so that manifests of before keep their bytes.
+    let mut addition = serde_json::Map::new();
     if !manifest.schedule().is_usual() {
-        let body = json!({ SCHEDULE: ScheduleBody::from(manifest.schedule()) });
+        addition.insert(SCHEDULE.to_owned(), json!(ScheduleBody::from(manifest.schedule())));
+    }
+    if !manifest.leaving().is_empty() {
+        addition.insert(LEAVING.to_owned(), json!(manifest.leaving()));
+    }
+    if !addition.is_empty() {
         out.extend(format!(",\"{EXTENSION}\":").bytes());
-        out.extend(canonical(&body));
+        out.extend(canonical(&Value::Object(addition)));
     }
     out.push(b'}');
     out
@@ -153,9 +160,11 @@ fn read_root(root: &At<'_>, paths: &str, findings: &mut Findings) -> Option<List
     let (entries, document_urls) = listed.into_iter().unzip();
     let said = root.field(EXTENSION).and_then(|at| at.field(SCHEDULE));
     let schedule = said.map(|at| schedule::read(&at)).unwrap_or_default();
+    let leaving = root.field(EXTENSION).map(|at| read_leaving(&at)).unwrap_or_default();
     match Manifest::new(version?, blob, entries) {
         Ok(manifest) => {
-            Some(Listing { manifest: manifest.with_schedule(schedule), bundle_url, document_urls })
+            let manifest = manifest.with_schedule(schedule).with_leaving(leaving);
+            Some(Listing { manifest, bundle_url, document_urls })
         }
         Err(error) => {
             let (place, rule) = match error {
@@ -169,6 +178,18 @@ fn read_root(root: &At<'_>, paths: &str, findings: &mut Findings) -> Option<List
             None
         }
     }
+}
+
+/// What is no id is left out: a wish of ours must not cost a device its manifest.
+fn read_leaving(addition: &At<'_>) -> Vec<AssignmentId> {
+    let Some(Content::List(items)) = addition.field(LEAVING).map(|at| &at.node.content) else {
+        return vec![];
+    };
+    let id = |item: &Node| match &item.content {
+        Content::Text(text) => AssignmentId::parse(text).ok(),
+        _ => None,
+    };
+    items.iter().take(ENTRY_COUNT_MAX).filter_map(id).collect()
 }
 
 fn read_entry(at: &At<'_>, paths: &str, findings: &mut Findings) -> Option<(Entry, String)> {
@@ -229,6 +250,26 @@ mod tests {
     fn version(text: &str) -> Option<u64> {
         let body = format!(r#"{{"bundle":null,"deployments":[],"manifestVersion":{text}}}"#);
         read(body.as_bytes()).ok().map(|listing| listing.manifest.version())
+    }
+
+    #[test]
+    fn mi_g2_085_what_a_server_waits_to_hear_of_survives_and_nonsense_costs_no_manifest() {
+        let id = AssignmentId::parse("00000000-0000-4000-8000-000000000009").unwrap();
+        let asking = Manifest::new(7, None, vec![]).unwrap().with_leaving([id]);
+        let bytes = write(&asking);
+        assert_eq!(read(&bytes).unwrap().manifest, asking);
+        let leaving = |text: &str| {
+            let body = format!(
+                r#"{{"bundle":null,"deployments":[],"manifestVersion":7,"x-margrave-extensions":{text}}}"#
+            );
+            read(body.as_bytes()).unwrap().manifest.leaving().to_vec()
+        };
+        assert_eq!(leaving(&format!(r#"{{"leaving":[7,"x","{id}",null]}}"#)), [id]);
+        for nonsense in [r#"{"leaving":7}"#, r#"{"leaving":{}}"#, "[]", "null"] {
+            assert!(leaving(nonsense).is_empty(), "{nonsense}");
+        }
+        let many = vec![format!("\"{id}\""); ENTRY_COUNT_MAX + 5].join(",");
+        assert_eq!(leaving(&format!(r#"{{"leaving":[{many}]}}"#)).len(), ENTRY_COUNT_MAX);
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl World {
         let behind = held.is_some_and(|held| held.version >= wanted.version && held.body != wanted.digest);
         let nothing =
             g2::manifest::read(&wanted.body).is_ok_and(|listing| listing.manifest.entries().is_empty());
-        if self.pasts > 0 && behind && nothing && machine.device.assignments().is_empty() {
+        if self.unknowing && behind && nothing && machine.device.assignments().is_empty() {
             return Ok(());
         }
         if held.is_none_or(|held| held.body != wanted.digest) {
@@ -185,7 +185,7 @@ impl World {
                 let detail = observed.report.detail.as_ref();
                 observed.state == State::Deleting || detail.is_some_and(|detail| detail.waiting.is_some())
             };
-            self.pasts > 0 && record.observed.as_ref().is_some_and(goes)
+            self.unknowing && record.observed.as_ref().is_some_and(goes)
         };
         let lost = records
             .iter()

@@ -94,16 +94,17 @@ impl World {
                     self.server_up().await?;
                 }
             }
-            Incident::Restore(time) => {
+            Incident::Restore(time, knowingly) => {
                 if self.server.is_some() && self.backups > 0 {
                     self.tally.note(Fault::ServerRestored);
                     self.server_down();
                     if let Some(down) = &self.down {
-                        down.restore(self.backups - 1).map_err(broken)?;
+                        down.restore(self.backups - 1, self.now, knowingly).map_err(broken)?;
                     }
                     self.restore = true;
+                    self.unknowing = !knowingly;
                     for machine in &mut self.machines {
-                        machine.memory.said_before = machine.memory.sequence;
+                        machine.memory.said_before = if knowingly { 0 } else { machine.memory.sequence };
                     }
                     self.after(time, Happening::ServerUp);
                 }
@@ -151,7 +152,7 @@ impl World {
         if let Some(down) = &self.down {
             match self.backups {
                 0 => down.back_up(0).map_err(broken)?,
-                _ => down.restore(0).map_err(broken)?,
+                _ => down.restore(0, self.now, false).map_err(broken)?,
             }
             self.backups = 1 - self.backups.min(1);
         }

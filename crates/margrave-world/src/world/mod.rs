@@ -50,7 +50,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(20);
 const REST_WITHIN_SCHEDULED: Duration = Duration::from_secs(16 * 3600);
 /// Who waits for longer is not looked at as often, and does not look as often.
 const LOOK_CLOSELY_FOR: Duration = Duration::from_secs(1200);
-const LOOK_LATER_EVERY: Duration = Duration::from_secs(120);
+const LOOK_LATER_EVERY: Duration = Duration::from_secs(300);
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
 
 /// What comes next, at a time.
@@ -146,6 +146,8 @@ pub struct World {
     restore: bool,
     /// How often the server's memory was replaced by an older one.
     pub(crate) pasts: u64,
+    /// Whether nobody told it so, the last time.
+    pub(crate) unknowing: bool,
     pub(crate) machines: Vec<Machine>,
     holds: Vec<Hold>,
     pub(crate) published: Vec<Published>,
@@ -193,6 +195,7 @@ impl World {
             backups: 0,
             restore: false,
             pasts: 0,
+            unknowing: false,
             published: (0..plan.devices).map(|_| Published::default()).collect(),
             machines,
             holds: vec![],

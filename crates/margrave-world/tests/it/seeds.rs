@@ -7,7 +7,7 @@ const SEEDS: u64 = 24;
 
 #[test]
 fn every_promise_holds_in_some_worlds() {
-    let summary = run(0..SEEDS, None, 2, None, 3).unwrap();
+    let summary = run(0..SEEDS, None, 2, None, 3, &|_, _| ()).unwrap();
     let told: Vec<String> = summary
         .failed
         .iter()

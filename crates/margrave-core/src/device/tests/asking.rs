@@ -326,3 +326,31 @@ fn what_changes_about_a_device_is_told_soon_and_not_all_the_time() {
     }
     assert!(world.now.since(before) > Duration::from_secs(1800), "{:?}", world.now.since(before));
 }
+
+#[test]
+fn a_restored_server_is_told_again_how_things_stand_and_what_is_long_gone() {
+    let mut world = World::new(5);
+    world.publish(vec![workload(1, &["web"], "a"), workload(2, &["web"], "b")]);
+    world.run_until_converged();
+    // One of them is not as it was when the server heard of it last.
+    world.sick.extend(World::fingerprints(&workload(2, &["web"], "b")));
+    while world.device.assignments()[&id(2)].state != State::Failed {
+        world.step();
+    }
+    world.device.outbox.clear();
+    world.reports.clear();
+    let started = world.started;
+    // Restored: the same, far above, and it waits to hear that something went which this device knows nothing of.
+    let entries = world.manifest.entries().to_vec();
+    let version = world.manifest.version() + 1_000_000;
+    let again = Manifest::new(version, world.manifest.bundle(), entries).unwrap();
+    world.manifest = again.with_leaving([id(1), id(9)]);
+    while world.reports.len() < 3 {
+        world.step();
+    }
+    let told: Vec<_> =
+        world.reports.iter().map(|r| (r.assignment, r.detail.as_ref().unwrap().state)).collect();
+    assert_eq!(told, [(id(1), State::Installed), (id(2), State::Failed), (id(9), State::Deleted)]);
+    assert!(world.reports.iter().all(|report| report.adopted_version == version));
+    assert_eq!(world.started, started, "nothing was touched for that");
+}

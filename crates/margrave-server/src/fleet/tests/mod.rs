@@ -7,6 +7,7 @@ mod desired;
 mod git;
 mod identity;
 mod moving;
+mod restoring;
 mod reverting;
 mod rollback;
 mod rollout;

@@ -168,6 +168,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             if let Err(error) = agent.commit() {
                 // Not on disk, so not done: the failure comes back as the action's outcome, with its pause.
                 tracing::error!(%error, "the intent could not be written down");
+                agent.absorb(Event::Unbegun(action.clone()));
                 agent.absorb(not_begun(&action, &error));
                 continue;
             }

@@ -136,6 +136,8 @@ pub type Delivery = Vec<(Document, Reading)>;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     Began(Action),
+    /// It was not, because that could not be written down; what it comes to follows.
+    Unbegun(Action),
     /// What documents on disk say; told once after a start.
     Read(Vec<(Digest, Reading)>),
     /// Which life of the machine this is; told once after a start, where the system can tell.

@@ -36,6 +36,9 @@ pub struct Assignment {
     /// Containers of `held` were begun with.
     #[serde(default)]
     pub touched: bool,
+    /// Not before what began last.
+    #[serde(skip)]
+    pub touched_first: bool,
     /// Its containers are being touched, and how that went is not known yet.
     #[serde(default)]
     pub applying: bool,
@@ -113,6 +116,7 @@ impl Assignment {
             attempt: 0,
             strikes: 0,
             touched: false,
+            touched_first: false,
             applying: false,
             falls: 0,
             relapses: 0,

@@ -199,6 +199,7 @@ impl Device {
         }
         match event {
             Event::Began(action) => self.began(settings, now, action),
+            Event::Unbegun(action) => self.unbegun(&action),
             Event::Read(readings) => {
                 self.readings.extend(readings);
                 self.has_read = true;

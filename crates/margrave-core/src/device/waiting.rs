@@ -88,6 +88,14 @@ impl Device {
         self.fetches_ahead(action) && self.begins_with(settings, order, now).is_none()
     }
 
+    /// What could not even be written down was not begun with, and waits like anything else that was not.
+    pub(super) fn unbegun(&mut self, action: &Action) {
+        let Action::Apply(order) = action else { return };
+        if let Some(assignment) = self.assignments.get_mut(&order.assignment) {
+            assignment.touched &= !std::mem::take(&mut assignment.touched_first);
+        }
+    }
+
     /// Why nothing may be begun at the moment.
     pub(super) fn barred(&self, settings: &Settings, now: Moment) -> Option<Waiting> {
         if let Some(hold) = self.holds(now).first() {

@@ -282,7 +282,7 @@ impl Device {
                 if matches!(action, Action::Apply(_)) {
                     if let Some(assignment) = self.assignments.get_mut(&id) {
                         assignment.applying = true;
-                        assignment.touched = true;
+                        assignment.touched_first = !std::mem::replace(&mut assignment.touched, true);
                     }
                     let component = order.component.clone();
                     let progress = self.assignments.get_mut(&id).and_then(|a| a.progress(&component));

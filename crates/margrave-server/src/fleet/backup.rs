@@ -15,7 +15,8 @@ const TOLD: &str = "restored-told";
 /// Which restore devices were asked about.
 const RECOUNTED: &str = "restored-recounted";
 /// More manifests than a device is given between two backups. A restored server continues so far above the numbers of its
-/// backup that every device takes what it says next, whatever it was given since, and tells anew how things stand.
+/// backup that every device takes what it says next, whatever it was given since, and tells anew how things stand. At least:
+/// it is the time of the restore in seconds, which no device was ever given, also not by a server that was restored twice.
 const RENUMBERED_BY: u64 = 1_000_000;
 /// So many clients in one transaction.
 const RENUMBERED_TOGETHER: usize = 500;
@@ -63,7 +64,10 @@ impl Fleet {
         let clients: Vec<ClientId> = self.store.clients().await?.into_iter().map(|known| known.id).collect();
         // One that is asked twice because this was cut off says the same again.
         for some in clients.chunks(RENUMBERED_TOGETHER) {
-            let version = |picture: &ClientPicture| picture.version_floor.checked_add(RENUMBERED_BY);
+            let version = |picture: &ClientPicture| {
+                let above = picture.version_floor.checked_add(RENUMBERED_BY)?;
+                Some(above.max(restored.restored_at.0 / 1000))
+            };
             self.renumber(some.iter().cloned().collect(), version).await?;
         }
         Ok(self.store.remember(RECOUNTED, mark).await?)

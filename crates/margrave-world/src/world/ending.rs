@@ -7,12 +7,14 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::lifecycle::State;
 use margrave_core::observed::{Observed, Verdict};
+use margrave_core::report::FailureCode;
 use margrave_store::AssignmentRecord;
 use margrave_wire::g2;
 
 use super::shell::short;
 use super::{Machine, World, broken};
 use crate::check::{Check, Violation};
+use crate::fault::Fault;
 
 impl World {
     /// The first thing that is not yet as it should be.
@@ -88,7 +90,10 @@ impl World {
         if bad {
             let good = assignment.good.filter(|good| *good != wanted && !self.facts(at, Some(*good)).0);
             let back = state == State::Installed && gave_up;
-            if goes_back && good.is_some() && !excused && !back {
+            // Whose disk lost the document that it was to go back to, and that says so, has come to its end.
+            let lost = assignment.failure.as_ref().is_some_and(|f| f.code == FailureCode::RollbackFailed)
+                && self.tally.has(Fault::DocumentDamaged);
+            if goes_back && good.is_some() && !excused && !back && !lost {
                 return fails(Check::FailedUpdateGoesBack, told());
             }
             return Ok(());

@@ -101,6 +101,7 @@ impl World {
                 match self.commit(at)? {
                     Written::Done => {}
                     Written::Refused(why) => {
+                        self.absorb(at, Event::Unbegun(action.clone()))?;
                         let event = action.undone(&format!("not begun: {why}"), FailureCode::DiskFull);
                         self.absorb(at, event)?;
                         continue;

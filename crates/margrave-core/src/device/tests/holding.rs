@@ -114,3 +114,25 @@ fn what_failed_to_be_fetched_and_is_to_go_is_not_tried_again() {
     world.run_until_converged();
     assert_eq!(world.device.assignments().len(), 1);
 }
+
+#[test]
+fn what_could_not_be_written_down_was_not_begun_and_waits_while_held() {
+    let mut world = World::scheduled(Schedule::default());
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    let apply = loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Apply(_)) => break action,
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    };
+    world.absorb(Event::Began(apply.clone()));
+    // The disk is full.
+    world.absorb(Event::Unbegun(apply.clone()));
+    world.absorb(apply.undone("not begun: the disk is full", FailureCode::DiskFull));
+    world.hold("mes", HOUR).unwrap();
+    let did = world.live_until(world.now.after(minutes(50)));
+    assert!(!did.iter().any(|did| did.starts_with("apply")), "{did:?}");
+    world.absorb(Event::Released(None));
+    world.run_until_converged();
+}

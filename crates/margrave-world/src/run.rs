@@ -63,14 +63,13 @@ pub fn run(
     let summary = Mutex::new(Summary::default());
     let until = time.map(|time| Instant::now() + time);
     let work = || -> anyhow::Result<()> {
-        // One per thread: its threads for blocking work are used again and again.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end || until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(());
             }
-            let outcome = runtime.block_on(World::live(seed, sabotage, false))?;
+            // With a runtime of its own: what a server left behind that was killed would pile up in one for all.
+            let outcome = live(seed, sabotage, false)?;
             let mut summary = summary.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             summary.add(outcome, heard);
             if summary.failed.len() >= failures_max {

@@ -35,6 +35,7 @@ pub(crate) const DEVICES_MAX: usize = 3;
 /// Where Linux keeps files in memory: what is simulated need not survive.
 const MEMORY: &str = "/dev/shm";
 const DATABASE: &str = "margrave.db";
+const INTENT: &str = "intent.git";
 /// Where devices stand, by their label.
 pub(crate) const HALLS: [&str; 2] = ["north", "south"];
 
@@ -45,6 +46,20 @@ pub(crate) fn scratch() -> std::io::Result<TempDir> {
         true => builder.tempdir_in(MEMORY),
         false => builder.tempdir(),
     }
+}
+
+/// A folder with all that is in it.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &target)?,
+            false => drop(std::fs::copy(entry.path(), target)?),
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn client(at: usize) -> ClientId {
@@ -107,13 +122,16 @@ impl Down {
         Ok(Server { fleet, store, router, directory, ground })
     }
 
-    /// Keeps the database as it is now.
+    /// Keeps the database and the repository of what is wanted as they are now.
     pub(crate) fn back_up(&self, number: usize) -> anyhow::Result<()> {
-        std::fs::copy(self.directory.join(DATABASE), self.directory.join(format!("backup.{number}")))?;
+        let to = self.directory.join(format!("backup.{number}"));
+        std::fs::create_dir(&to)?;
+        std::fs::copy(self.directory.join(DATABASE), to.join(DATABASE))?;
+        copy(&self.directory.join(INTENT), &to.join(INTENT))?;
         Ok(())
     }
 
-    /// Puts an earlier database into the place of this one. It knows that, unless a machine was set back with all that is on it.
+    /// Puts an earlier one into the place of this one. It knows that, unless a machine was set back with all that is on it.
     pub(crate) fn restore(&self, number: usize, now: Moment, knowingly: bool) -> anyhow::Result<()> {
         for log in ["-wal", "-shm"] {
             let path = self.directory.join(format!("{DATABASE}{log}"));
@@ -122,7 +140,10 @@ impl Down {
             }
         }
         let database = self.directory.join(DATABASE);
-        std::fs::copy(self.directory.join(format!("backup.{number}")), &database)?;
+        let from = self.directory.join(format!("backup.{number}"));
+        std::fs::copy(from.join(DATABASE), &database)?;
+        std::fs::remove_dir_all(self.directory.join(INTENT))?;
+        copy(&from.join(INTENT), &self.directory.join(INTENT))?;
         if knowingly {
             mark_restored(&database, Restored { made_at: now, restored_at: now })?;
         }
@@ -139,7 +160,7 @@ async fn open(store: Store, directory: &Path, ground: &Ground) -> anyhow::Result
         silent_after: Duration::from_secs(420),
         demo: None,
         git_directory: directory.join("git"),
-        intent_directory: directory.join("intent.git"),
+        intent_directory: directory.join(INTENT),
         intent_durable: false,
         web_names: vec!["server.example".to_owned()],
         web_authority: "authority".to_owned(),

@@ -295,11 +295,18 @@ pub(crate) struct Status {
 #[command(after_help = "\
 Examples:
   margrave why press-1
-  margrave why press-1/line-monitor")]
+  margrave why press-1/line-monitor
+  margrave why deployment line-monitor
+  margrave why rollout line-monitor
+
+docs/why.md has every cause, and what to do about it.")]
 pub(crate) struct Why {
-    /// A device, or one deployment on it
-    #[arg(value_name = "DEVICE[/DEPLOYMENT]")]
+    /// A device, one deployment on it, or what kind of thing is named next: device, deployment or rollout
+    #[arg(value_name = "[KIND] DEVICE[/DEPLOYMENT]|DEPLOYMENT")]
     pub(crate) subject: String,
+    /// The name, where the kind comes first
+    #[arg(hide = true)]
+    pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }

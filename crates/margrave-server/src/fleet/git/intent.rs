@@ -15,7 +15,7 @@ use super::push::{Push, advertisement};
 use super::quarantine::{Quarantine, QuarantineError};
 use super::upload::{Cut, PIECES_AHEAD, TIME_MAX, relay};
 use super::{Ask, FetchError, Protocol, WAIT_MAX};
-use crate::fleet::desired::Unadopted;
+use crate::fleet::desired::{RefusedPush, Unadopted};
 use crate::fleet::{Actor, Fleet};
 
 /// Why a push is refused: in a few words for the branch, and at length for the person.
@@ -116,6 +116,8 @@ impl Fleet {
             Ok(words) => Ok(push.answer(Ok(()), None, &[words])),
             Err(Refused { unpacked, short, words }) => {
                 tracing::info!(actor = actor.name, reason = short, "a push was refused");
+                let why = words.first().cloned().unwrap_or_else(|| short.to_owned());
+                self.desired.push_was_refused(RefusedPush { by: actor.name.clone(), at: self.now(), why });
                 let unpacked = if unpacked { Ok(()) } else { Err(short) };
                 Ok(push.answer(unpacked, Some(short), &words))
             }

@@ -311,6 +311,7 @@ impl World {
                 next_try: None,
                 reason: None,
                 waiting: None,
+                awaited: None,
                 life: None,
             }),
             signed_at: None,

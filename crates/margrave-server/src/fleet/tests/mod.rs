@@ -13,6 +13,7 @@ mod rollout;
 mod schedule;
 mod seeing;
 mod signed;
+mod stuck;
 mod waiting;
 
 use std::sync::Arc;

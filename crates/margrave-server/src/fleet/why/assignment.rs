@@ -46,11 +46,15 @@ impl Fleet {
         let id = self.live.spoken(&record.device);
         let about = format!("{} on {id}", record.name);
         let report = record.observed.as_ref().map(|observed| &observed.report);
-        if !report.is_some_and(|report| report.adopted_version >= record.changed_version) {
+        // Who removes something speaks of the version in which it had it.
+        let removes = !record.wanted
+            && record.observed.as_ref().is_some_and(|observed| observed.state == State::Deleting);
+        if !removes && !report.is_some_and(|report| report.adopted_version >= record.changed_version) {
             return self.not_adopted(device, record);
         }
         let said = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);
-        if outlook.verdict == Verdict::Failed {
+        let fault = report.and_then(|report| report.fault.as_ref());
+        if outlook.verdict == Verdict::Failed || (removes && fault.is_some()) {
             return self.failed(record, &about);
         }
         let doing = match outlook.state {
@@ -65,7 +69,6 @@ impl Fleet {
         if detail(record).is_some_and(|detail| detail.waiting.is_some()) {
             return self.waiting(record, format!("{about} {doing}"));
         }
-        let fault = report.and_then(|report| report.fault.as_ref());
         let reason = detail(record).and_then(|detail| detail.reason.as_ref());
         let text = match reason.or(fault.map(|fault| &fault.message)) {
             Some(reason) => format!("{about} {doing}: {reason}"),
@@ -80,6 +83,13 @@ impl Fleet {
             State::Installed => Code::NotBegun,
             State::Failed => Code::Failed,
         };
+        let client = &device.device.client;
+        let version = self.live.version(client);
+        if code == Code::NotBegun && self.live.fetched(client) < version {
+            // It has what it was given by a server that knew more, or that it was given long ago.
+            let text = format!("{id} has not fetched manifest version {version} yet");
+            return vec![said(Code::ManifestNotFetched, text)];
+        }
         let mut chain = vec![said(code, text)];
         if code == Code::Pending
             && let Some(busy) = others.iter().find(|other| other.id != record.id && is_at_work(other))
@@ -96,15 +106,16 @@ impl Fleet {
         let fault = report.and_then(|report| report.fault.as_ref());
         let detail = detail(record);
         let code = fault.map_or(Code::Failed, |fault| Code::of_failure(&fault.code));
+        let tried = if record.wanted { "failed" } else { "could not be removed" };
         let (seen, text) = match (record.outlook().state, detail) {
             (State::Installed, _) => {
                 (Code::RolledBack, format!("{about} went back to its last good version"))
             }
-            (_, None) => (Code::Failed, format!("{about} failed")),
+            (_, None) => (Code::Failed, format!("{about} {tried}")),
             (_, Some(Detail { next_try: Some(at), .. })) => {
-                (Code::Retrying, format!("{about} failed, and is tried again at {}", time(*at)))
+                (Code::Retrying, format!("{about} {tried}, and is tried again at {}", time(*at)))
             }
-            (_, Some(_)) => (Code::GivenUp, format!("{about} failed, and is not tried again as it is")),
+            (_, Some(_)) => (Code::GivenUp, format!("{about} {tried}, and is not tried again as it is")),
         };
         let message = fault.map(|fault| fault.message.clone());
         let message = message.or_else(|| detail.and_then(|detail| detail.reason.clone()));

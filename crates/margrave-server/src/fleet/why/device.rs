@@ -26,7 +26,9 @@ impl Fleet {
             self.look_behind(&mut chain, (&worst.package, &worst.version)).await?;
         }
         if let Some(text) = self.schedule_conflict(&record).await? {
-            chain.insert(0, Reason::new(Code::ScheduleConflict, text));
+            // Where nothing else is the matter, it is.
+            let at = if converged { chain.len() } else { 0 };
+            chain.insert(at, Reason::new(Code::ScheduleConflict, text));
         }
         if converged {
             for (name, reasons) in &left_out {

@@ -18,6 +18,7 @@ use super::catalog::Pulled;
 use super::desired::{CommitId, Signed};
 use super::draft::Overlay;
 use super::git::Quarantine;
+use super::made::made;
 use super::prospect::Prospect;
 use super::publish::{ATTEMPTS_MAX, Decision, Unpublished};
 use super::{Actor, Error, Fleet, Preview, PreviewFit};
@@ -209,6 +210,7 @@ impl Fleet {
             Ok(()) => {
                 self.catalog.forget(&going);
                 self.desired.applied(next).await;
+                made(next);
                 Ok(())
             }
         }

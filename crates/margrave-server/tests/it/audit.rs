@@ -128,6 +128,42 @@ async fn pages_the_command_line_and_the_registry_are_told_apart() {
 }
 
 #[tokio::test]
+async fn a_change_names_the_commit_that_it_became_and_a_rehearsal_is_none() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    stock::device(&plant, "press-1", 4).await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    let label = |value: &str| json!({"labels": {"site": value}});
+    assert_eq!(send(&mut line, &admin, "PATCH", "/devices/press-1/labels", &label("nord")).await, 200);
+    let commit = plant.server.fleet().intent().await.unwrap().commit;
+    let page = read(&mut line, &admin, "").await;
+    assert_eq!((page.items.len(), page.items[0].commit.clone()), (1, commit));
+    // What changes nothing is no commit, and neither is what is no intent.
+    for (path, body) in [("/devices/press-1/labels", label("nord")), ("/devices/press-1/retire", Value::Null)]
+    {
+        let method = if path.ends_with("labels") { "PATCH" } else { "POST" };
+        assert_eq!(send(&mut line, &admin, method, path, &body).await, 200);
+    }
+    let page = read(&mut line, &admin, "").await;
+    assert!(page.items[..2].iter().all(|entry| entry.commit.is_none()), "{page:?}");
+    let want = json!({"name": "late", "role": "viewer"});
+    assert_eq!(send(&mut line, &admin, "POST", "/tokens", &want).await, 201);
+
+    // A rehearsal is nothing that was done or refused; the same for real is.
+    let before = read(&mut line, &admin, "").await.items.len();
+    let wrong = "apiVersion: margrave/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  package: none\n  \
+                 version: 1.0.0\n  targets:\n    devices: [press-1]\n";
+    let rehearsal = json!({"documents": [wrong], "dryRun": true});
+    assert_eq!(send(&mut line, &admin, "POST", "/intent/apply", &rehearsal).await, 422);
+    assert_eq!(read(&mut line, &admin, "").await.items.len(), before);
+    let real = json!({"documents": [wrong]});
+    assert_eq!(send(&mut line, &admin, "POST", "/intent/apply", &real).await, 422);
+    let page = read(&mut line, &admin, "").await;
+    assert_eq!(brief(&page.items[0]), "operator admin (admin) by rest: intent.apply \"\" invalid");
+}
+
+#[tokio::test]
 async fn the_log_is_paged_filtered_and_can_be_verified_by_whoever_reads_it() {
     let plant = Plant::new().await;
     let admin = plant.server.context().token;

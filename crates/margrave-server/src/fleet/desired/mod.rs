@@ -27,6 +27,7 @@ pub(in crate::fleet) use adopting::Unadopted;
 pub(crate) use repository::{CommitId, FileChange, Repository, RepositoryError, Signed};
 
 use super::git::Following;
+use super::made::made;
 use super::publish::Unpublished;
 use super::{Actor, Error, Fleet, event};
 
@@ -323,6 +324,7 @@ impl Fleet {
             Publication { at, head: Some(Head { expected, next: next.to_string() }), ..Default::default() };
         self.publish(publication, Vec::new()).await.map_err(|failed: Unpublished| Error::from(failed))?;
         self.desired.applied(next).await;
+        made(next);
         Ok(())
     }
 

@@ -282,11 +282,16 @@ pub(crate) struct Login {
 Examples:
   margrave status
   margrave status --watch
-  margrave status --json")]
+  margrave status --json
+  margrave status --at=\"2h ago\"
+  margrave status --at 2026-11-16T12:00:00Z")]
 pub(crate) struct Status {
     /// Keep showing it as it changes, until Ctrl-C
     #[arg(long, short)]
     pub(crate) watch: bool,
+    /// As it was wanted and reported at this moment instead, such as 2026-11-16T12:00:00Z or `2h ago`
+    #[arg(long, value_name = "TIME", conflicts_with = "watch")]
+    pub(crate) at: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }

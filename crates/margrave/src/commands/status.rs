@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use margrave_wire::history::FleetThen;
 use margrave_wire::operator::{Device, FleetStatus};
 use tokio::time::Instant;
 
@@ -11,7 +12,7 @@ use super::{device, events};
 use crate::cli::Status;
 use crate::client::{Client, EventStream};
 use crate::exit::{Answer, Result, Trouble};
-use crate::render::{Screen, count};
+use crate::render::{Column, Field, Screen, Table, count, printable};
 
 /// How many devices are listed; the rest is counted. A person reads no more than a screen.
 const DEVICES_SHOWN_MAX: usize = 40;
@@ -98,6 +99,14 @@ fn worst_first(mut devices: Vec<Device>) -> Vec<Device> {
 
 pub(crate) async fn run(screen: &Screen, args: Status) -> Result {
     let client = Client::connect(&args.connection)?;
+    if let Some(at) = &args.at {
+        let then = client.status_at(at).await?;
+        match screen.json {
+            true => screen.object(&then)?,
+            false => show_then(screen, &then)?,
+        }
+        return Ok(Answer::Done);
+    }
     if !args.watch {
         let look = Look::take(&client).await?;
         if screen.json {
@@ -128,6 +137,44 @@ pub(crate) async fn run(screen: &Screen, args: Status) -> Result {
         ended = print(screen, &client) => ended,
         stopped = stopped => stopped.map(|()| Answer::Done),
     }
+}
+
+/// The fleet as it was wanted and reported at a moment.
+fn show_then(screen: &Screen, then: &FleetThen) -> Result<()> {
+    let FleetThen { at, commit, packages, deployments, reports_since } = then;
+    let short: String = commit.commit.chars().take(10).collect();
+    let subject = commit.message.lines().next().unwrap_or_default();
+    screen.words(printable(&format!(
+        "At {at}, by commit {short} of {} by {}: {subject}",
+        commit.at, commit.by
+    )));
+    let wanted = deployments.iter().filter(|deployment| deployment.wanted.is_some()).count();
+    let (wanted, packages) = (count(wanted, "deployment"), count(*packages, "package"));
+    screen.data(format_args!("{} of {packages}", screen.bold(&wanted)))?;
+    if !deployments.is_empty() {
+        let mut table = Table::new(&[
+            Column::fixed("DEPLOYMENT"),
+            Column::fixed("WANTED"),
+            Column::flexible("REPORTED BY THEN"),
+        ]);
+        for deployment in deployments {
+            let wanted = deployment.wanted.as_ref();
+            let wanted = wanted.map(|wanted| format!("{} {}", wanted.package, wanted.version));
+            let reported: Vec<String> =
+                deployment.reported.iter().map(|(state, number)| format!("{number} {state}")).collect();
+            table.row([
+                Field::plain(&deployment.name),
+                Field::plain(wanted.unwrap_or_else(|| "no more".to_owned())),
+                Field::plain(if reported.is_empty() { "nothing".to_owned() } else { reported.join(", ") }),
+            ]);
+        }
+        screen.table(&table)?;
+    }
+    match reports_since {
+        Some(since) => screen.words(format_args!("Reports are kept since {since}.")),
+        None => screen.words("No reports are kept."),
+    }
+    Ok(())
 }
 
 /// Draws the fleet over itself until the command is ended.

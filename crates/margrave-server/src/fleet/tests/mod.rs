@@ -6,6 +6,7 @@ mod deploying;
 mod desired;
 mod git;
 mod identity;
+mod looking_back;
 mod moving;
 mod reverting;
 mod rollback;

@@ -14,6 +14,7 @@ mod device;
 mod document;
 mod event;
 mod git;
+mod history;
 mod intent;
 mod list;
 mod package;
@@ -118,6 +119,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(event::events))
         .routes(routes!(intent::show))
         .routes(routes!(intent::log))
+        .routes(routes!(history::then))
+        .routes(routes!(history::diff))
+        .routes(routes!(history::commit))
         .routes(routes!(intent::resolve))
         .routes(routes!(intent::files))
         .routes(routes!(intent::file))

@@ -47,6 +47,8 @@ pub(super) enum Change {
         name: DeploymentName,
         to: u64,
         seen: Option<u64>,
+        /// Why, where the server does so by itself.
+        reason: Option<String>,
     },
     /// Gives and takes some labels.
     Label {

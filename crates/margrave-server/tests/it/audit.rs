@@ -138,7 +138,19 @@ async fn a_change_names_the_commit_that_it_became_and_a_rehearsal_is_none() {
     assert_eq!(send(&mut line, &admin, "PATCH", "/devices/press-1/labels", &label("nord")).await, 200);
     let commit = plant.server.fleet().intent().await.unwrap().commit;
     let page = read(&mut line, &admin, "").await;
-    assert_eq!((page.items.len(), page.items[0].commit.clone()), (1, commit));
+    assert_eq!((page.items.len(), &page.items[0].commit), (1, &commit));
+    // The page leads from the entry to what was changed.
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let reply = line.send("POST", "/sign-in", &form, format!("token={admin}")).await.unwrap();
+    let cookie = reply.is(303).header("set-cookie").split(';').next().unwrap().to_owned();
+    let cookie = [("cookie", cookie.as_str())];
+    let path = format!("/commits/{}", commit.unwrap());
+    let shown = line.send("GET", "/audit", &cookie, "").await.unwrap();
+    assert!(String::from_utf8_lossy(&shown.is(200).body).contains(&path));
+    let shown = line.send("GET", &path, &cookie, "").await.unwrap();
+    let text = String::from_utf8_lossy(&shown.is(200).body).into_owned();
+    assert!(text.contains("Label press-1: site=nord") && text.contains("devices/press-1.yaml"), "{text}");
+    line.send("GET", "/commits/none", &cookie, "").await.unwrap().is(404);
     // What changes nothing is no commit, and neither is what is no intent.
     for (path, body) in [("/devices/press-1/labels", label("nord")), ("/devices/press-1/retire", Value::Null)]
     {
@@ -146,7 +158,8 @@ async fn a_change_names_the_commit_that_it_became_and_a_rehearsal_is_none() {
         assert_eq!(send(&mut line, &admin, method, path, &body).await, 200);
     }
     let page = read(&mut line, &admin, "").await;
-    assert!(page.items[..2].iter().all(|entry| entry.commit.is_none()), "{page:?}");
+    let bare = page.items.iter().filter(|entry| entry.commit.is_none()).count();
+    assert_eq!((page.items.len(), bare), (4, 3), "{page:?}");
     let want = json!({"name": "late", "role": "viewer"});
     assert_eq!(send(&mut line, &admin, "POST", "/tokens", &want).await, 201);
 

@@ -299,6 +299,8 @@ async fn every_operation_answers_as_it_is_described() {
     let made: Value = made.is(201).json();
     let revoke = format!("/tokens/{}/revoke", made["token"]["id"].as_str().unwrap());
     reader.ask("POST", &revoke, &[], none.clone()).await.is(200);
+    let commit = plant.server.fleet().intent().await.unwrap().commit.unwrap();
+    reader.ask("GET", &format!("/intent/commits/{commit}"), &[], none.clone()).await.is(200);
 
     let document = reader.document.clone();
     for (path, operations) in document["paths"].as_object().unwrap() {

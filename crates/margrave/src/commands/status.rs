@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use margrave_wire::history::FleetThen;
-use margrave_wire::operator::{Device, FleetStatus};
+use margrave_wire::operator::{Device, FleetStatus, Intent};
 use tokio::time::Instant;
 
 use super::{device, events};
@@ -30,12 +30,32 @@ struct Look {
     #[serde(flatten)]
     status: FleetStatus,
     device_list: Vec<Device>,
+    /// How the server stands to the repository that says what is wanted.
+    intent: Intent,
 }
 
 impl Look {
     async fn take(client: &Client) -> Result<Look> {
-        let (status, devices) = tokio::try_join!(client.status(), client.devices(None, None, None))?;
-        Ok(Look { status, device_list: worst_first(devices) })
+        let (status, devices, intent) =
+            tokio::try_join!(client.status(), client.devices(None, None, None), client.intent())?;
+        Ok(Look { status, device_list: worst_first(devices), intent })
+    }
+
+    /// What keeps the server from what its repository says, and whom it follows.
+    fn intent_lines(&self) -> Vec<String> {
+        let Intent { follows, away_since, conflict, flaws, .. } = &self.intent;
+        let mut lines = Vec::new();
+        if let Some(url) = follows {
+            let away = away_since.as_ref().map(|since| format!(", which does not answer since {since}"));
+            lines.push(format!("what is wanted follows {url}{}", away.unwrap_or_default()));
+        }
+        if let Some(conflict) = conflict {
+            lines.push(format!("a person has to decide: {conflict}"));
+        }
+        if let Some(flaw) = flaws.first() {
+            lines.push(format!("a commit cannot be applied: {flaw}; see `margrave intent show`"));
+        }
+        lines.iter().map(|line| printable(line)).collect()
     }
 
     fn lines(&self, screen: &Screen, now: Timestamp) -> Vec<String> {
@@ -72,6 +92,7 @@ impl Look {
                 count(self.status.packages, "package")
             ))
         ));
+        lines.extend(self.intent_lines());
         if !self.device_list.is_empty() {
             lines.push(String::new());
             let shown = &self.device_list[..self.device_list.len().min(DEVICES_SHOWN_MAX)];
@@ -310,5 +331,30 @@ impl Canvas {
 impl Drop for Canvas {
     fn drop(&mut self) {
         self.restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_that_is_away_and_a_wrong_commit_are_told_at_a_glance() {
+        let look: Look = Look {
+            status: serde_json::from_value(serde_json::json!({
+                "devices": { "total": 0, "converged": 0, "pending": 0, "failed": 0, "silent": 0 },
+                "assignments": {}, "packages": 0, "deployments": 0, "serverVersion": "0.1.0",
+            }))
+            .unwrap(),
+            device_list: Vec::new(),
+            intent: serde_json::from_value(serde_json::json!({
+                "follows": "https://git.example/fleet", "awaySince": "2026-11-17T01:00:00Z",
+                "flaws": [{ "file": "fleet.yaml", "line": 3, "rule": "resource", "message": "is no list" }],
+            }))
+            .unwrap(),
+        };
+        let lines = look.lines(&Screen::new(false), Timestamp::UNIX_EPOCH);
+        assert!(lines.iter().any(|line| line.contains("does not answer since 2026-11-17")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("fleet.yaml:3")), "{lines:?}");
     }
 }

@@ -148,37 +148,25 @@ impl Fleet {
         Ok(chain)
     }
 
-    /// What a rollout as a whole waits for, down to the device that it waits for; nothing when it is done, or all at once.
-    pub(in crate::fleet) async fn rollout_stand(
+    /// A rollout for its deployment; nothing when it is done, or was all at once.
+    pub(in crate::fleet) async fn rollout_told(
         &self,
         deployment: &DeploymentRecord,
-    ) -> Result<Vec<Reason>, Error> {
+    ) -> Result<Option<RolloutTold>, Error> {
         let name = &deployment.deployment.name;
-        let Some((deployment, record)) = self.rollout_open(name).await? else { return Ok(Vec::new()) };
+        let Some((deployment, record)) = self.rollout_open(name).await? else { return Ok(None) };
         let progress = self.progress(&record, &deployment).await?;
         let strategy = &deployment.deployment.strategy;
         let decision = decide(strategy, &progress, self.now());
         let stand = Stand { record: &record, strategy, decision: &decision, progress: &progress };
-        let held = stand.holds(None).of(name);
-        let culprit = stand.culprit(held.code, None);
-        let mut chain = vec![held];
+        let waits = progress.members.iter().filter(|member| !member.released && member.now != Now::Never);
+        let held = waits.map(|member| (member.device.clone(), stand.holds(Some(member)).of(name))).collect();
+        let first = stand.holds(None).of(name);
+        let culprit = stand.culprit(first.code, None);
+        let mut chain = vec![first];
         chain.extend(self.culprit_reasons(culprit, name).await?);
-        Ok(chain)
-    }
-
-    /// Everybody whose turn has not come, and what it waits for.
-    pub(in crate::fleet) async fn rollout_held(
-        &self,
-        deployment: &DeploymentRecord,
-    ) -> Result<Vec<(DeviceRef, Reason)>, Error> {
-        let name = &deployment.deployment.name;
-        let Some((deployment, record)) = self.rollout_open(name).await? else { return Ok(Vec::new()) };
-        let progress = self.progress(&record, &deployment).await?;
-        let strategy = &deployment.deployment.strategy;
-        let decision = decide(strategy, &progress, self.now());
-        let stand = Stand { record: &record, strategy, decision: &decision, progress: &progress };
-        let waiting = progress.members.iter().filter(|member| !member.released && member.now != Now::Never);
-        Ok(waiting.map(|member| (member.device.clone(), stand.holds(Some(member)).of(name))).collect())
+        let devices = sum(&decision.batches, &deployment, &progress).total;
+        Ok(Some(RolloutTold { chain, held, devices: devices.into() }))
     }
 
     async fn rollout_open(
@@ -211,6 +199,15 @@ impl Fleet {
         }
         Ok(chain)
     }
+}
+
+/// What there is to say of a rollout that is not done.
+pub(in crate::fleet) struct RolloutTold {
+    /// What it waits for as a whole, down to the device that it waits for.
+    pub(in crate::fleet) chain: Vec<Reason>,
+    /// Everybody whose turn has not come, and what it waits for.
+    pub(in crate::fleet) held: Vec<(DeviceRef, Reason)>,
+    pub(in crate::fleet) devices: u64,
 }
 
 /// A rollout at one moment.

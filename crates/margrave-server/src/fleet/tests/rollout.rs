@@ -257,6 +257,10 @@ async fn the_whole_way_back_happens_by_itself() {
     world.advance().await;
     assert_eq!(world.given(3).await, "hi hi hi");
     assert_eq!(world.rollout_kinds().await, ["rollout.reverting"]);
+    let message = world.fleet.intent().await.unwrap().message.unwrap();
+    let (subject, reason) = message.split_once("\n\n").unwrap();
+    assert!(subject.starts_with("Revert web"), "{message}");
+    assert!(reason.contains("revision 3 was halted: 1 device of batch 1 failed"), "{message}");
     let deployment = world.fleet.deployment(&name("web")).await.unwrap();
     assert_eq!(serde_json::to_value(&deployment.strategy).unwrap(), paced, "that of the revision before");
     // The next change goes in steps again.

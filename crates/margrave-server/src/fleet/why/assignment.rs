@@ -49,7 +49,8 @@ impl Fleet {
         // Who removes something speaks of the version in which it had it.
         let removes = !record.wanted
             && record.observed.as_ref().is_some_and(|observed| observed.state == State::Deleting);
-        if !removes && !report.is_some_and(|report| report.adopted_version >= record.changed_version) {
+        let adopted = report.is_some_and(|report| report.adopted_version >= record.changed_version);
+        if !adopted && !removes {
             return self.not_adopted(device, record);
         }
         let said = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);

@@ -12,6 +12,7 @@ use margrave_store::{DeploymentRecord, DeviceRecord};
 use margrave_wire::operator::{self, CauseGroup};
 
 use super::{Reason, extend, told};
+use crate::fleet::rollout::RolloutTold;
 use crate::fleet::{Error, Fleet};
 
 /// Devices by the last code of their chains; of each the first one's chain.
@@ -60,10 +61,14 @@ impl Fleet {
     pub(super) async fn why_deployment(&self, name: &DeploymentName) -> Result<operator::Why, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
-        let groups = self.groups(&record).await?;
+        let rollout = self.rollout_told(&record).await?;
+        let groups = self.groups(&record, rollout.as_ref()).await?;
         let behind = groups.devices.len() as u64;
         let groups = groups.sorted();
-        let total = self.devices_of(&record).await?.max(behind);
+        let total = match &rollout {
+            Some(rollout) => rollout.devices.max(behind),
+            None => self.devices_of(&record).await?.max(behind),
+        };
         let (package, version) = (&record.deployment.package, &record.deployment.version);
         let mut chain = Vec::new();
         if record.removed {
@@ -78,7 +83,11 @@ impl Fleet {
         }
         if let Some((_, group)) = groups.first() {
             chain.extend(group.chain.iter().cloned());
-            self.extend_from_rollout(&mut chain, &record).await?;
+            // A chain that ends with what the rollout as a whole waits for goes on with the device that it waits for.
+            let stand = rollout.iter().flat_map(|rollout| &rollout.chain);
+            if stand.clone().next().map(|first| first.code) == chain.last().map(|last| last.code) {
+                chain.extend(stand.skip(1).cloned());
+            }
             self.look_behind(&mut chain, (package, version)).await?;
         }
         let mut converged = chain.is_empty();
@@ -107,8 +116,9 @@ impl Fleet {
     pub(super) async fn why_rollout(&self, name: &DeploymentName) -> Result<operator::Why, Error> {
         let record = self.store.deployment(name).await?.filter(|found| !found.removed);
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
-        let mut chain = self.rollout_stand(&record).await?;
-        let groups = self.groups(&record).await?.sorted();
+        let rollout = self.rollout_told(&record).await?;
+        let groups = self.groups(&record, rollout.as_ref()).await?.sorted();
+        let mut chain = rollout.map(|rollout| rollout.chain).unwrap_or_default();
         // All at once: what keeps it is what keeps its devices.
         if chain.is_empty()
             && let Some((_, group)) = groups.first()
@@ -125,22 +135,12 @@ impl Fleet {
         Ok(operator::Why { groups, ..told(name.as_str(), converged, &chain) })
     }
 
-    /// A chain that ends with a halted rollout goes on with the device that halted it.
-    async fn extend_from_rollout(
-        &self,
-        chain: &mut Vec<Reason>,
-        record: &DeploymentRecord,
-    ) -> Result<(), Error> {
-        let Some(last) = chain.last().map(|last| last.code) else { return Ok(()) };
-        let stand = self.rollout_stand(record).await?;
-        if stand.first().is_some_and(|first| first.code == last) {
-            chain.extend(stand.into_iter().skip(1));
-        }
-        Ok(())
-    }
-
     /// The devices that are not as wanted, by cause.
-    async fn groups(&self, record: &DeploymentRecord) -> Result<Groups, Error> {
+    async fn groups(
+        &self,
+        record: &DeploymentRecord,
+        rollout: Option<&RolloutTold>,
+    ) -> Result<Groups, Error> {
         let mut groups = Groups::default();
         let behind = self.store.assignments_behind(record.deployment.id).await?;
         let names = behind.iter().map(|assignment| assignment.device.clone());
@@ -162,17 +162,14 @@ impl Fleet {
             let chain = self.misfit(device, &record.deployment.name, &misfit.reasons);
             groups.add(&misfit.device, self.live.spoken(&misfit.device), chain);
         }
-        for (device, reason) in self.rollout_held(record).await? {
-            groups.add(&device, self.live.spoken(&device), vec![reason]);
+        for (device, reason) in rollout.iter().flat_map(|rollout| &rollout.held) {
+            groups.add(device, self.live.spoken(device), vec![reason.clone()]);
         }
         Ok(groups)
     }
 
     /// How many devices a deployment is meant for, or is still going from.
     async fn devices_of(&self, record: &DeploymentRecord) -> Result<u64, Error> {
-        if let Some(rollout) = self.rollout_of(record).await? {
-            return Ok(rollout.counts.total.into());
-        }
         let counts = self.store.assignment_counts_of(record.deployment.id).await?;
         let held: u64 = counts.iter().map(|count| count.count).sum();
         Ok(held + if record.removed { 0 } else { record.misfits.len() as u64 })

@@ -120,7 +120,10 @@ mod tests {
 
     #[test]
     fn a_new_file_comes_from_nothing() {
-        assert_eq!(unified("x", None, Some("a\nb\n")), ["--- /dev/null", "+++ b/x", "@@ -0,0 +1,2 @@", "+a", "+b"]);
+        assert_eq!(
+            unified("x", None, Some("a\nb\n")),
+            ["--- /dev/null", "+++ b/x", "@@ -0,0 +1,2 @@", "+a", "+b"]
+        );
     }
 
     #[test]

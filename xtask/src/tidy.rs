@@ -90,6 +90,19 @@ fn every_failure_code_has_a_section_that_says_what_to_do() {
 }
 
 #[test]
+fn every_cause_is_documented_with_what_to_do() {
+    let text = std::fs::read_to_string(root().join("docs/why.md")).expect("docs/why.md");
+    let mut rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| `")).collect();
+    for code in margrave_core::why::Code::all() {
+        let (needs, meaning, next) = (code.needs().as_str(), code.meaning(), code.next());
+        let row = format!("| `{code}` | {needs} | {meaning} | {next} |");
+        let at = rows.iter().position(|line| *line == row);
+        rows.swap_remove(at.unwrap_or_else(|| panic!("docs/why.md has no row {row}")));
+    }
+    assert!(rows.is_empty(), "docs/why.md has codes that nobody tells: {rows:?}");
+}
+
+#[test]
 fn every_file_that_the_architecture_names_exists() {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let crates = root().join("crates");

@@ -31,4 +31,5 @@ pub mod schedule;
 pub mod selector;
 pub mod violation;
 pub mod watch;
+pub mod why;
 pub mod workload;

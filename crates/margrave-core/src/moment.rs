@@ -34,6 +34,40 @@ impl Moment {
     }
 }
 
+/// Why a text says no moment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no moment; write it like 2026-11-16T12:00:00Z, 2026-11-16 or `2h ago`")]
+pub struct InvalidMoment(String);
+
+/// What people count time in.
+const UNITS: [(&str, u64); 5] = [("s", 1), ("m", 60), ("h", 3600), ("d", 24 * 3600), ("w", 7 * 24 * 3600)];
+
+impl Moment {
+    /// As people write it: RFC 3339, a day (its beginning, in UTC), `now`, or so long ago: `30m ago`, `2d ago`.
+    pub fn read(text: &str, now: Moment) -> Result<Moment, InvalidMoment> {
+        let text = text.trim();
+        let invalid = || InvalidMoment(text.chars().take(60).collect());
+        if text == "now" {
+            return Ok(now);
+        }
+        if let Some(length) = text.strip_suffix("ago") {
+            let length = length.trim();
+            let digits = length.trim_end_matches(|c: char| !c.is_ascii_digit());
+            let unit = length[digits.len()..].trim();
+            let (_, seconds) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?;
+            let count: u64 = digits.parse().map_err(|_| invalid())?;
+            let millis = count.checked_mul(seconds * 1000).ok_or_else(invalid)?;
+            return now.0.checked_sub(millis).map(Moment).ok_or_else(invalid);
+        }
+        let day = text.parse::<jiff::civil::Date>().ok().filter(|_| text.len() == 10);
+        let at = match day {
+            Some(day) => Moment::from_rfc3339(&format!("{day}T00:00:00Z")),
+            None => Moment::from_rfc3339(text),
+        };
+        at.ok_or_else(invalid)
+    }
+}
+
 /// As RFC 3339 writes it, to the second.
 impl std::fmt::Display for Moment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -41,6 +75,41 @@ impl std::fmt::Display for Moment {
         match at {
             Some(at) => write!(f, "{at:.0}"),
             None => f.write_str("a time without a date"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_read_as_people_write_them() {
+        let now = Moment::from_rfc3339("2026-11-17T12:00:00Z").unwrap();
+        let read = |text: &str| Moment::read(text, now).map(Moment::to_rfc3339);
+        for (text, expected) in [
+            ("now", "2026-11-17T12:00:00Z"),
+            ("2h ago", "2026-11-17T10:00:00Z"),
+            (" 90s ago ", "2026-11-17T11:58:30Z"),
+            ("1 d ago", "2026-11-16T12:00:00Z"),
+            ("2026-11-16", "2026-11-16T00:00:00Z"),
+            ("2026-11-16T13:00:00+02:00", "2026-11-16T11:00:00Z"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(expected), "{text}");
+        }
+        for wrong in [
+            "",
+            "ago",
+            "h ago",
+            "2 years ago",
+            "-1h ago",
+            "99999999999999999999h ago",
+            "90000w ago",
+            "monday",
+            "2026-13-01",
+            "1969-12-31",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -204,6 +204,7 @@ mod tests {
             next_try: None,
             reason: None,
             waiting: None,
+            awaited: None,
             life: None,
         };
         Report { detail: Some(detail), ..report(adopted_version, state.reported()) }

@@ -71,9 +71,44 @@ pub struct Detail {
     /// Why what is wanted has not begun, as one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<String>,
+    /// The same for programs; none from older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaited: Option<Awaited>,
     /// Which life of the device's memory this is: the manifest version that it began with. `None` from older agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub life: Option<u64>,
+}
+
+/// What a change on a device waits for before it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Awaited {
+    /// Somebody at the device who holds changes back.
+    Holder,
+    /// The maintenance window.
+    Window,
+    /// A clock that says when the window is.
+    Clock,
+    /// A time at which the device may use the network.
+    Network,
+}
+
+impl Awaited {
+    const ALL: [Awaited; 4] = [Awaited::Holder, Awaited::Window, Awaited::Clock, Awaited::Network];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Awaited::Holder => "holder",
+            Awaited::Window => "window",
+            Awaited::Clock => "clock",
+            Awaited::Network => "network",
+        }
+    }
+
+    /// A word of a newer agent is none.
+    pub fn parse(text: &str) -> Option<Awaited> {
+        Self::ALL.into_iter().find(|awaited| awaited.as_str() == text)
+    }
 }
 
 /// Why a device could not do what was wanted. Closed: each code has a page in `docs/failures.md`.

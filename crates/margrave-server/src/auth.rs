@@ -184,14 +184,17 @@ pub(crate) async fn by_token(
     match fleet.operator_by_token(token).await {
         Ok(holder) => Ok(holder),
         Err(Refused::Unknown) => {
-            let address =
-                extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip());
-            let source = address.map_or(Source::Others, Source::of);
-            guessing.wrong(source).await.map_err(|TooMany| Unidentified::TooMany)?;
+            guessing.wrong(source(extensions)).await.map_err(|TooMany| Unidentified::TooMany)?;
             Err(Unidentified::Unknown)
         }
         Err(refused) => Err(refused.into()),
     }
+}
+
+/// On whose account a wrong token goes.
+pub(crate) fn source(extensions: &Extensions) -> Source {
+    let address = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip());
+    address.map_or(Source::Others, Source::of)
 }
 
 /// How the request reached us; where nobody says so, the stricter rules hold.

@@ -421,6 +421,7 @@ impl Subject {
                 next_try: None,
                 reason: None,
                 waiting: None,
+                awaited: None,
                 life: None,
             }),
             signed_at: None,

@@ -258,6 +258,7 @@ impl SimulatedDevice {
                 next_try: None,
                 reason: None,
                 waiting: None,
+                awaited: None,
                 life: None,
             }),
             signed_at: None,

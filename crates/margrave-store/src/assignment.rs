@@ -447,6 +447,18 @@ impl Store {
         .await
     }
 
+    /// Those of a deployment that are not as wanted, also those that are still going.
+    pub async fn assignments_behind(&self, deployment: DeploymentId) -> Result<Vec<AssignmentRecord>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT * FROM assignment WHERE deployment = ?1 AND archived = 0 AND verdict <> 0
+                 ORDER BY client, device",
+            )?;
+            Ok(statement.query_map([deployment.uuid().as_bytes()], read)?.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
     /// The assignments of a deployment that are wanted or still going, as a decision needs them.
     pub async fn assignments_held(&self, deployment: DeploymentId) -> Result<Vec<HeldAssignment>, Error> {
         self.read(move |sql| {

@@ -3,7 +3,7 @@
 //! A report can come twice, late, or after the deployment is gone. Whether it changes the picture is decided in
 //! `margrave-core` (`observed.rs`); it is kept in the history all the same.
 
-use margrave_core::id::{ClientId, DeviceId};
+use margrave_core::id::{ClientId, DeploymentName, DeviceId};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
 use margrave_core::observed::{Observed, reported_state};
@@ -74,6 +74,38 @@ impl Store {
                 Some(device) => ReportError::OtherDevice { device, ahead },
             },
         )
+    }
+
+    /// How many devices had last said which state of a deployment by a moment, as far as their reports are kept.
+    pub async fn reported_at(&self, at: Moment) -> Result<Vec<(DeploymentName, State, u64)>, Error> {
+        self.read(move |sql| {
+            // Of each assignment the newest that was not late; looked for from the newest on, in few steps.
+            let mut statement = sql.statement(
+                "SELECT deployment_name, transition.state AS state, count(*) AS count FROM assignment
+                 JOIN transition ON transition.id =
+                     (SELECT id FROM transition WHERE transition.assignment = assignment.id
+                      AND received_at <= ?1 AND late = 0 ORDER BY id DESC LIMIT 1)
+                 GROUP BY 1, 2 ORDER BY 1, 2",
+            )?;
+            let rows = statement.query_map([column::moment(at)], |row| {
+                Ok((
+                    row.parsed("deployment_name")?,
+                    column::word(row, "state", State::parse)?,
+                    row.unsigned("count")?,
+                ))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// When the oldest report came that is kept.
+    pub async fn reports_since(&self) -> Result<Option<Moment>, Error> {
+        self.read(|sql| {
+            let mut statement = sql.statement("SELECT received_at FROM transition ORDER BY id LIMIT 1")?;
+            Ok(statement.query_row([], |row| row.moment("received_at")).optional()?)
+        })
+        .await
     }
 
     /// Clients that hold a manifest above the published one, and the version they hold.

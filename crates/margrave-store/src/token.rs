@@ -162,15 +162,15 @@ impl Store {
         .await
     }
 
-    /// Until when someone may still join under this name with a token that was made for it.
-    pub async fn join_awaited(&self, client: &ClientId, now: Moment) -> Result<Option<Moment>, Error> {
+    /// Until when someone may join, or might have joined, under this name with the token that was made for it and is not used.
+    pub async fn join_awaited(&self, client: &ClientId) -> Result<Option<Moment>, Error> {
         let client = client.clone();
         self.read(move |sql| {
             let mut statement = sql.statement(
-                "SELECT expires_at FROM join_token WHERE client = ?1 AND used_at IS NULL AND expires_at > ?2",
+                "SELECT expires_at FROM join_token WHERE client = ?1 AND used_at IS NULL
+                 ORDER BY expires_at DESC LIMIT 1",
             )?;
-            let key = (client.as_str(), column::moment(now));
-            Ok(statement.query_row(key, |row| row.moment("expires_at")).optional()?)
+            Ok(statement.query_row([client.as_str()], |row| row.moment("expires_at")).optional()?)
         })
         .await
     }

@@ -12,6 +12,7 @@ mod dialect;
 pub mod document;
 pub mod g1;
 pub mod g2;
+pub mod history;
 pub mod identity;
 pub mod intent;
 pub mod located;

@@ -16,9 +16,11 @@ use crate::rollout::{Rollout, StrategyBody};
 use crate::schedule::ScheduleBody;
 
 mod access;
+mod why;
 
 pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
 pub use catalog::*;
+pub use why::{Cause, CauseGroup, Why, WhyKind};
 
 /// Where the operator interface lives.
 pub const PREFIX: &str = "/api/operator/v1";
@@ -620,26 +622,6 @@ pub struct PreviewFit {
     pub device: String,
     /// The profile that this device would run.
     pub profile: String,
-}
-
-/// Why something is not as wanted: the last line of the chain is the one to act on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Why {
-    pub subject: String,
-    pub converged: bool,
-    pub chain: Vec<Cause>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Cause {
-    /// Stable, for programs.
-    pub code: String,
-    pub text: String,
-    /// What a person can do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
 }
 
 /// A change, as streamed by `GET /events` and kept for the timeline.

@@ -282,11 +282,16 @@ pub(crate) struct Login {
 Examples:
   margrave status
   margrave status --watch
-  margrave status --json")]
+  margrave status --json
+  margrave status --at=\"2h ago\"
+  margrave status --at 2026-11-16T12:00:00Z")]
 pub(crate) struct Status {
     /// Keep showing it as it changes, until Ctrl-C
     #[arg(long, short)]
     pub(crate) watch: bool,
+    /// As it was wanted and reported at this moment instead, such as 2026-11-16T12:00:00Z or `2h ago`
+    #[arg(long, value_name = "TIME", conflicts_with = "watch")]
+    pub(crate) at: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }
@@ -295,11 +300,18 @@ pub(crate) struct Status {
 #[command(after_help = "\
 Examples:
   margrave why press-1
-  margrave why press-1/line-monitor")]
+  margrave why press-1/line-monitor
+  margrave why deployment line-monitor
+  margrave why rollout line-monitor
+
+docs/why.md has every cause, and what to do about it.")]
 pub(crate) struct Why {
-    /// A device, or one deployment on it
-    #[arg(value_name = "DEVICE[/DEPLOYMENT]")]
+    /// A device, one deployment on it, or what kind of thing is named next: device, deployment or rollout
+    #[arg(value_name = "[KIND] DEVICE[/DEPLOYMENT]|DEPLOYMENT")]
     pub(crate) subject: String,
+    /// The name, where the kind comes first
+    #[arg(hide = true)]
+    pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }

@@ -18,7 +18,7 @@ use margrave_wire::operator::{
     AcceptCertificate, AddPackage, AuthorityStatus, Context, CreateJoinToken, Deployment, Device, Event,
     FleetStatus, GitRepository, JoinToken, MoveDevice, PREFIX, Package, Page, Problem, PutDeployment, PutGit,
     RetireAuthority, RevertDeployment, Revision, RotateAuthority, Schedule, SetLabels, SignedClient,
-    Transition, Why,
+    Transition, Why, WhyKind,
 };
 use margrave_wire::rollout::Rollout;
 use margrave_wire::schedule::ScheduleBody;
@@ -95,8 +95,8 @@ impl Client {
         self.get("/status").await
     }
 
-    pub(crate) async fn why(&self, subject: &str) -> Result<Why> {
-        self.get(&format!("/why?subject={}", segment(subject))).await
+    pub(crate) async fn why(&self, kind: WhyKind, subject: &str) -> Result<Why> {
+        self.get(&format!("/why?kind={}&subject={}", kind.as_str(), segment(subject))).await
     }
 
     /// All devices that match, however many pages they are.

@@ -224,6 +224,7 @@ fn report(id: AssignmentId, device: &str, state: State, sequence: u64, now: u64)
             next_try: None,
             reason: None,
             waiting: None,
+            awaited: None,
             life: None,
         }),
         signed_at: None,

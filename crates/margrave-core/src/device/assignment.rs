@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::id::ComponentName;
 use crate::lifecycle::{Reported, State};
 use crate::moment::Moment;
-use crate::report::Failure;
+use crate::report::{Awaited, Failure};
 
 /// Durable. What runs is observed and never remembered here; this is what was meant and how it went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +53,8 @@ pub struct Assignment {
     /// Why what is wanted has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaited: Option<Awaited>,
     /// A document of which everything is on this device already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Digest>,
@@ -123,6 +125,7 @@ impl Assignment {
             next_try: None,
             failure: None,
             waiting: None,
+            awaited: None,
             ready: None,
             ahead: None,
             unhealthy_since: None,

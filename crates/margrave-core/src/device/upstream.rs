@@ -532,6 +532,7 @@ impl Device {
                 assignment.strikes = 0;
                 assignment.falls = 0;
                 assignment.waiting = None;
+                assignment.awaited = None;
                 let given_up = assignment.given_up.take();
                 if assignment.state == State::RollingBack {
                     // Overtaken on its way back; that is why it is not there yet.

@@ -9,6 +9,7 @@ use super::{Action, Assignment, Device, Hold, Order, Settings};
 use crate::id::AssignmentId;
 use crate::lifecycle::State;
 use crate::moment::Moment;
+use crate::report::Awaited;
 use crate::schedule::Gate;
 
 /// Why a change waits.
@@ -37,6 +38,17 @@ impl Waiting {
             Waiting::Held(hold) => Some(hold.until),
             Waiting::Window { opens, late } => opens.map(|at| at.after(*late)),
             Waiting::Network(opens) => *opens,
+        }
+    }
+}
+
+impl Waiting {
+    fn awaited(&self) -> Awaited {
+        match self {
+            Waiting::Held(_) => Awaited::Holder,
+            Waiting::Window { opens: Some(_), .. } => Awaited::Window,
+            Waiting::Window { opens: None, .. } => Awaited::Clock,
+            Waiting::Network(_) => Awaited::Network,
         }
     }
 }
@@ -220,12 +232,15 @@ impl Device {
     /// Says so when an assignment begins to wait, or waits for something else.
     pub(super) fn note_waiting(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let Some(assignment) = self.assignments.get(&id) else { return };
-        let waiting = self.waiting(settings, id, now).map(|waiting| said(&waiting, assignment));
+        let found = self.waiting(settings, id, now);
+        let waiting = found.as_ref().map(|waiting| said(waiting, assignment));
         if assignment.waiting == waiting {
             return;
         }
         let begins = waiting.is_some();
-        self.assignments.get_mut(&id).expect("looked up above").waiting = waiting;
+        let assignment = self.assignments.get_mut(&id).expect("looked up above");
+        assignment.waiting = waiting;
+        assignment.awaited = found.map(|waiting| waiting.awaited());
         // That it waits no more shows by what follows.
         if begins {
             self.report(settings, id, now);

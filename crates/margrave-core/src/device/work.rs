@@ -331,6 +331,7 @@ impl Device {
         assignment.attempt += 1;
         if !retries {
             assignment.waiting = None;
+            assignment.awaited = None;
             assignment.ahead = None;
         }
         self.transition(settings, id, next, now);

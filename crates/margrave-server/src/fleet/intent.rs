@@ -18,6 +18,7 @@ use super::catalog::Pulled;
 use super::desired::{CommitId, Signed};
 use super::draft::Overlay;
 use super::git::Quarantine;
+use super::made::made;
 use super::prospect::Prospect;
 use super::publish::{ATTEMPTS_MAX, Decision, Unpublished};
 use super::{Actor, Error, Fleet, Preview, PreviewFit};
@@ -46,6 +47,8 @@ pub(super) enum Change {
         name: DeploymentName,
         to: u64,
         seen: Option<u64>,
+        /// Why, where the server does so by itself.
+        reason: Option<String>,
     },
     /// Gives and takes some labels.
     Label {
@@ -209,6 +212,7 @@ impl Fleet {
             Ok(()) => {
                 self.catalog.forget(&going);
                 self.desired.applied(next).await;
+                made(next);
                 Ok(())
             }
         }

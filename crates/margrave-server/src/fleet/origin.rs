@@ -110,7 +110,11 @@ impl Fleet {
         Ok(ask.await)
     }
 
-    async fn origin_warnings(&self, id: &PackageId, version: &PackageVersion) -> Result<Vec<Warning>, Error> {
+    pub(super) async fn origin_warnings(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+    ) -> Result<Vec<Warning>, Error> {
         let origins = self.store.origins().await?;
         let found = origins.into_iter().find(|origin| (&origin.id, &origin.version) == (id, version));
         Ok(found.map(|origin| origin.warnings).unwrap_or_default())

@@ -116,9 +116,14 @@ impl Fleet {
             Change::PutDeployment { name, want, id } => {
                 self.look_at_deployment(actor, name, want, *id, None, prospect).await
             }
-            Change::RevertDeployment { name, to, seen } => {
+            Change::RevertDeployment { name, to, seen, reason } => {
                 let want = self.wish_of(name, *to, *seen).await?;
-                self.look_at_deployment(actor, name, &want, None, Some(*to), prospect).await
+                let before = prospect.words.len();
+                self.look_at_deployment(actor, name, &want, None, Some(*to), prospect).await?;
+                if let (Some(reason), Some(words)) = (reason, prospect.words.get_mut(before)) {
+                    words.push_str(&format!("\n\n{reason}"));
+                }
+                Ok(())
             }
             Change::RemoveDeployment { name, seen } => {
                 let held = self.wanted_deployment(name).await?;

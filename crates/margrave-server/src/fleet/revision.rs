@@ -47,7 +47,7 @@ impl Fleet {
         to: u64,
         seen: Option<u64>,
     ) -> Result<operator::Deployment, Error> {
-        self.change(actor, Change::RevertDeployment { name: name.clone(), to, seen }).await?;
+        self.change(actor, Change::RevertDeployment { name: name.clone(), to, seen, reason: None }).await?;
         self.deployment_counted(name).await
     }
 

@@ -120,9 +120,8 @@ impl Fleet {
 
     fn shown_device(&self, record: DeviceRecord, assignments: &[AssignmentRecord]) -> operator::Device {
         let condition = record.condition(self.silent_before());
-        let reason = (condition != Condition::Converged)
-            .then(|| self.device_causes(&record, assignments).pop().map(|cause| cause.text))
-            .flatten();
+        let reason =
+            (condition != Condition::Converged).then(|| self.device_reason(&record, assignments)).flatten();
         let shown = |assignment| self.shown_assignment(&record, assignment);
         let capabilities: Option<Value> =
             record.capabilities.as_deref().and_then(|body| serde_json::from_slice(body).ok());
@@ -180,7 +179,7 @@ impl Fleet {
             version: record.version.to_string(),
             state: outlook.state.to_string(),
             current: outlook.current,
-            reason: self.assignment_cause(device, record).map(|cause| cause.text),
+            reason: self.assignment_reason(device, record),
             // What went wrong with another revision, and was gone back from, is nothing against this one.
             error: report
                 .filter(|report| {

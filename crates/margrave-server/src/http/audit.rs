@@ -25,7 +25,7 @@ use margrave_wire::operator;
 
 use self::refusals::{LeftOut, Refusals};
 use super::Stopping;
-use crate::fleet::{Clock, Fleet, Holder};
+use crate::fleet::{Clock, Fleet, Holder, noting};
 use crate::guessing::Source;
 
 /// Longer texts from outside are cut: an entry is a line.
@@ -74,6 +74,7 @@ struct Noted {
     detail: Option<String>,
     commit: Option<String>,
     kept: bool,
+    left_out: bool,
 }
 
 impl Note {
@@ -109,9 +110,13 @@ impl Note {
     }
 
     /// The Git commit that holds the change.
-    #[expect(dead_code, reason = "called where intent is put behind Git")]
     pub(crate) fn commit(&self, commit: impl Into<String>) {
         self.noted(|noted| noted.commit = Some(commit.into()));
+    }
+
+    /// Stays out of the log, whatever comes of it: nothing was to be changed.
+    pub(crate) fn leave_out(&self) {
+        self.noted(|noted| noted.left_out = true);
     }
 
     /// Goes into the log although its method promises to change nothing.
@@ -201,7 +206,7 @@ impl Audit {
                 noted.subject.take().unwrap_or(subject),
                 noted.detail.take(),
                 noted.commit.take(),
-                noted.kept || kept,
+                (noted.kept || kept) && !noted.left_out,
             )
         });
         // Of a push to the registry only what can be seen afterwards is a change, but every refusal is one.
@@ -292,7 +297,10 @@ async fn pass(State((audit, door)): State<(Audit, Door)>, mut request: Request, 
         return response;
     }
     let handling = tokio::spawn(async move {
-        let response = next.run(request).await;
+        let (response, commit) = noting(next.run(request)).await;
+        if let Some(commit) = commit {
+            note.commit(commit);
+        }
         let answer = answer(&response);
         audit.conclude(asked, &note, answer).await;
         response

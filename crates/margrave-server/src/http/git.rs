@@ -7,7 +7,6 @@
 //! finds nothing, whether something is there or not.
 
 use std::io::Read as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -26,9 +25,8 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use margrave_core::chain::sentence;
 use margrave_core::id::ClientId;
 
-use super::is_declared_larger;
+use super::{App, is_declared_larger};
 use crate::auth;
-use crate::fleet::Fleet;
 use crate::fleet::git::{Ask, FetchError, GIT_PATH, Protocol, Upload};
 
 /// What a client has, in 50 bytes each; a clone of ten thousand versions does not send all of them.
@@ -40,8 +38,8 @@ const RETRY_AFTER_MAX: u32 = 20;
 
 const REQUEST_TYPE: &str = "application/x-git-upload-pack-request";
 
-pub(crate) fn router(fleet: Arc<Fleet>) -> Router {
-    Router::new().route("/git/{*path}", any(respond)).with_state(fleet)
+pub(crate) fn router(app: &App) -> Router {
+    Router::new().route("/git/{*path}", any(respond)).with_state(app.clone())
 }
 
 /// What a path asks for.
@@ -80,6 +78,8 @@ pub(super) enum Refusal {
     /// The path is not one of a repository, or not one that the token opens.
     NoRepository,
     NoToken,
+    /// So many wrong tokens are being tried that this one is not looked at.
+    TooMany,
     /// Where operators' tokens are for.
     NoOperator,
     /// The token is right, and its role does not suffice.
@@ -100,6 +100,10 @@ impl IntoResponse for Refusal {
         let (status, words) = match self {
             Refusal::NoRepository => {
                 (StatusCode::NOT_FOUND, "there is no such repository, or not for this token".to_owned())
+            }
+            Refusal::TooMany => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                (StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens; come back later".to_owned())
             }
             Refusal::NoToken | Refusal::Fetch(FetchError::Void) => {
                 let challenge = HeaderValue::from_static("Basic realm=\"Margrave Git\", charset=\"UTF-8\"");
@@ -168,11 +172,16 @@ pub(super) fn always(kind: &'static str) -> [(http::HeaderName, HeaderValue); 3]
     ]
 }
 
-async fn respond(State(fleet): State<Arc<Fleet>>, request: Request) -> Result<Response, Refusal> {
+async fn respond(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    let fleet = &app.fleet;
     let Target { client, part } = Target::of(request.uri().path()).ok_or(Refusal::NoRepository)?;
     let token = auth::token(request.headers()).flatten().ok_or(Refusal::NoToken)?;
     let pass = fleet.git_pass(&token).await.map_err(|error| Refusal::Fetch(FetchError::Storage(error)))?;
-    let pass = pass.ok_or(Refusal::NoToken)?;
+    let Some(pass) = pass else {
+        // Who guesses waits, as everywhere.
+        let waited = app.guessing.wrong(auth::source(request.extensions())).await;
+        return Err(waited.map_or(Refusal::TooMany, |()| Refusal::NoToken));
+    };
     if pass.client != client {
         return Err(Refusal::NoRepository);
     }

@@ -14,11 +14,11 @@ use http::{Extensions, HeaderMap, Method};
 use margrave_core::access::Role;
 
 use super::App;
-use super::audit::{Door, Note};
+use super::audit::{self, Door, Note};
 use super::git::{Refusal, always, body, protocol, read};
 use crate::auth;
-use crate::fleet::git::{Ask, PACK_BYTES_MAX, PUSH_TIME_MAX, Protocol, Push};
-use crate::fleet::{Actor, Fleet};
+use crate::fleet::git::{Ask, PACK_BYTES_MAX, PUSH_TIME_MAX, Protocol, Push, Pushed};
+use crate::fleet::{Actor, Fleet, noting};
 
 const PUSH_TYPE: &str = "application/x-git-receive-pack-request";
 /// The lines before the pack.
@@ -95,6 +95,7 @@ async fn fetch(State(app): State<App>, request: Request) -> Result<Response, Ref
 
 async fn push(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
     let actor = operator(&app, (request.headers(), request.extensions()), Role::Operator).await?;
+    let note = Note::of(request.extensions());
     let fleet = Arc::clone(&app.fleet);
     if request.method() != Method::POST {
         return Err(Refusal::Method("POST"));
@@ -106,9 +107,19 @@ async fn push(State(app): State<App>, request: Request) -> Result<Response, Refu
     }
     let push = Push::read(bytes).map_err(|malformed| Refusal::Malformed(malformed.why()))?;
     // Somebody who hangs up half-way has pushed all the same: what was begun is finished.
-    let answer = tokio::spawn(async move { fleet.intent_push(&actor, &push).await }).await;
-    let answer = answer.map_err(|_| Refusal::Malformed("the push was cut off"))?.map_err(Refusal::Fetch)?;
-    Ok((always("application/x-git-receive-pack-result"), answer).into_response())
+    let pushing = tokio::spawn(async move { noting(fleet.intent_push(&actor, &push)).await }).await;
+    let (pushed, commit) = pushing.map_err(|_| Refusal::Malformed("the push was cut off"))?;
+    let Pushed { answer, refused } = pushed.map_err(Refusal::Fetch)?;
+    if let Some(commit) = commit {
+        note.commit(commit);
+    }
+    let mut response = (always("application/x-git-receive-pack-result"), answer).into_response();
+    // Git is answered 200 either way; the log has to know all the same.
+    if let Some(detail) = refused {
+        note.detail(&detail);
+        response.extensions_mut().insert(audit::Refusal { name: "push-refused".to_owned(), detail });
+    }
+    Ok(response)
 }
 
 async fn other(State(app): State<App>, request: Request) -> Result<Response, Refusal> {

@@ -93,7 +93,7 @@ impl Stopping {
 pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::Mount) -> Router {
     local(app, registry)
         .merge(identity::router(identity))
-        .merge(git::router(Arc::clone(&app.fleet)))
+        .merge(git::router(app))
         .merge(hook::router(Arc::clone(&app.fleet)))
 }
 

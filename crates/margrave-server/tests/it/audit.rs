@@ -128,6 +128,55 @@ async fn pages_the_command_line_and_the_registry_are_told_apart() {
 }
 
 #[tokio::test]
+async fn a_change_names_the_commit_that_it_became_and_a_rehearsal_is_none() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    stock::device(&plant, "press-1", 4).await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    let label = |value: &str| json!({"labels": {"site": value}});
+    assert_eq!(send(&mut line, &admin, "PATCH", "/devices/press-1/labels", &label("nord")).await, 200);
+    let commit = plant.server.fleet().intent().await.unwrap().commit;
+    let page = read(&mut line, &admin, "").await;
+    assert_eq!((page.items.len(), &page.items[0].commit), (1, &commit));
+    // The page leads from the entry to what was changed.
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let reply = line.send("POST", "/sign-in", &form, format!("token={admin}")).await.unwrap();
+    let cookie = reply.is(303).header("set-cookie").split(';').next().unwrap().to_owned();
+    let cookie = [("cookie", cookie.as_str())];
+    let path = format!("/commits/{}", commit.unwrap());
+    let shown = line.send("GET", "/audit", &cookie, "").await.unwrap();
+    assert!(String::from_utf8_lossy(&shown.is(200).body).contains(&path));
+    let shown = line.send("GET", &path, &cookie, "").await.unwrap();
+    let text = String::from_utf8_lossy(&shown.is(200).body).into_owned();
+    assert!(text.contains("Label press-1: site=nord") && text.contains("devices/press-1.yaml"), "{text}");
+    line.send("GET", "/commits/none", &cookie, "").await.unwrap().is(404);
+    // What changes nothing is no commit, and neither is what is no intent.
+    for (path, body) in [("/devices/press-1/labels", label("nord")), ("/devices/press-1/retire", Value::Null)]
+    {
+        let method = if path.ends_with("labels") { "PATCH" } else { "POST" };
+        assert_eq!(send(&mut line, &admin, method, path, &body).await, 200);
+    }
+    let page = read(&mut line, &admin, "").await;
+    let bare = page.items.iter().filter(|entry| entry.commit.is_none()).count();
+    assert_eq!((page.items.len(), bare), (4, 3), "{page:?}");
+    let want = json!({"name": "late", "role": "viewer"});
+    assert_eq!(send(&mut line, &admin, "POST", "/tokens", &want).await, 201);
+
+    // A rehearsal is nothing that was done or refused; the same for real is.
+    let before = read(&mut line, &admin, "").await.items.len();
+    let wrong = "apiVersion: margrave/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  package: none\n  \
+                 version: 1.0.0\n  targets:\n    devices: [press-1]\n";
+    let rehearsal = json!({"documents": [wrong], "dryRun": true});
+    assert_eq!(send(&mut line, &admin, "POST", "/intent/apply", &rehearsal).await, 422);
+    assert_eq!(read(&mut line, &admin, "").await.items.len(), before);
+    let real = json!({"documents": [wrong]});
+    assert_eq!(send(&mut line, &admin, "POST", "/intent/apply", &real).await, 422);
+    let page = read(&mut line, &admin, "").await;
+    assert_eq!(brief(&page.items[0]), "operator admin (admin) by rest: intent.apply \"\" invalid");
+}
+
+#[tokio::test]
 async fn the_log_is_paged_filtered_and_can_be_verified_by_whoever_reads_it() {
     let plant = Plant::new().await;
     let admin = plant.server.context().token;

@@ -197,6 +197,10 @@ async fn every_operation_answers_as_it_is_described() {
         ("POST", "/deployments/north/revert", json!({"revision": 99})),
         ("GET", "/why?subject=press-1", none.clone()),
         ("GET", "/why?subject=nobody", none.clone()),
+        ("GET", "/why?kind=deployment&subject=north", none.clone()),
+        ("GET", "/why?kind=rollout&subject=north", none.clone()),
+        ("GET", "/why?kind=rollout&subject=south", none.clone()),
+        ("GET", "/why?kind=colour&subject=north", none.clone()),
         ("GET", "/packages?search=GATE&limit=1", none.clone()),
         ("GET", "/packages?limit=0", none.clone()),
         ("GET", "/packages/gate/1.0.0", none.clone()),
@@ -264,6 +268,14 @@ async fn every_operation_answers_as_it_is_described() {
         ("DELETE", "/deployments/steps", none.clone()),
         ("GET", "/intent", none.clone()),
         ("GET", "/intent/log?limit=2", none.clone()),
+        ("GET", "/history?at=now", none.clone()),
+        ("GET", "/history?at=2h%20ago", none.clone()),
+        ("GET", "/history?at=monday", none.clone()),
+        ("GET", "/history", none.clone()),
+        ("GET", "/intent/diff?from=now", none.clone()),
+        ("GET", "/intent/diff?from=2020-01-01", none.clone()),
+        ("GET", "/intent/diff?from=now&to=2h%20ago", none.clone()),
+        ("GET", &format!("/intent/commits/{}", "0".repeat(40)), none.clone()),
         ("GET", "/intent/files", none.clone()),
         ("GET", "/intent/files/deployments%2Fnorth.yaml", none.clone()),
         ("GET", "/intent/files/deployments%2Fsouth.yaml", none.clone()),
@@ -287,6 +299,8 @@ async fn every_operation_answers_as_it_is_described() {
     let made: Value = made.is(201).json();
     let revoke = format!("/tokens/{}/revoke", made["token"]["id"].as_str().unwrap());
     reader.ask("POST", &revoke, &[], none.clone()).await.is(200);
+    let commit = plant.server.fleet().intent().await.unwrap().commit.unwrap();
+    reader.ask("GET", &format!("/intent/commits/{commit}"), &[], none.clone()).await.is(200);
 
     let document = reader.document.clone();
     for (path, operations) in document["paths"].as_object().unwrap() {

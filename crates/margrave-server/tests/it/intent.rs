@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use margrave_server::fleet::AuditQuery;
 use margrave_wire::g2;
 
 use crate::git::{Client, put_git};
@@ -132,9 +133,17 @@ async fn a_push_that_is_wrong_says_where_and_leaves_nothing() {
     assert!(said.contains("remote: deployments/gate.yaml:7: gate 9.9.9 is not in the catalog"), "{said}");
     assert!(said.contains("[remote rejected] main -> main (cannot be applied; see above)"), "{said}");
     assert_eq!((main(&plant).await, objects(&plant)), (before, objects_before));
+    let logged = async || plant.server.fleet().audit(AuditQuery::default()).await.unwrap().items.remove(0);
+    let entry = logged().await;
+    assert_eq!((entry.action.as_str(), entry.outcome.as_str()), ("intent.push", "push-refused"));
+    assert!(entry.detail.starts_with("cannot be applied: deployments/gate.yaml:7 ("), "{entry:?}");
+    assert_eq!(entry.commit, None);
     // Mended by one more commit, it is taken; the wrong one in between is history.
     write(&client, &tree, "deployments/gate.yaml", &deployment("ann")).await;
     client.git(&tree, &["push", "-q", "origin", "main"]).await;
+    let entry = logged().await;
+    assert_eq!((entry.action.as_str(), entry.outcome.as_str()), ("intent.push", "done"));
+    assert_eq!(entry.commit, Some(client.git(&tree, &["rev-parse", "HEAD"]).await));
     assert_eq!(entries(&plant, &device).await, 1);
 }
 

@@ -103,7 +103,10 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /devices/{device}",
             "GET /devices/{device}/git",
             "GET /events",
+            "GET /history",
             "GET /intent",
+            "GET /intent/commits/{commit}",
+            "GET /intent/diff",
             "GET /intent/files",
             "GET /intent/files/{path}",
             "GET /intent/log",
@@ -182,6 +185,8 @@ async fn what_is_not_there_is_a_problem_too() {
         ("/deployments/nothing", "nothing"),
         ("/packages/nothing/1.0.0", "nothing"),
         ("/why?subject=nobody", "nobody"),
+        ("/why?kind=deployment&subject=nothing", "deployment nothing"),
+        ("/why?kind=rollout&subject=no%20name", "rollout no name"),
     ] {
         let detail = program.get(path).await.is_problem(404);
         assert!(detail.contains(what), "{path}: {detail}");
@@ -239,6 +244,7 @@ async fn a_bad_body_or_query_is_refused_with_the_field() {
         ("/devices?colour=red", "colour"),
         ("/devices?limit=many", "limit"),
         ("/why", "subject"),
+        ("/why?subject=a&kind=colour", "colour"),
         ("/events?after=-1", "after"),
     ] {
         let detail = program.get(path).await.is_problem(400);

@@ -140,6 +140,8 @@ async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
         "/deployments/north/remove",
         "/why?subject=press-1",
         "/why?subject=press-1/north",
+        "/why?kind=deployment&subject=north",
+        "/why?kind=rollout&subject=north",
         "/sign-in",
     ];
     for path in pages {

@@ -124,6 +124,7 @@ pub(crate) fn numbered(
         next_try: None,
         reason: None,
         waiting: None,
+        awaited: None,
         life: None,
     };
     Report { detail: Some(detail), ..report(assignment, adopted_version, state.reported()) }

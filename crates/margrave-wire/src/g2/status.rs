@@ -4,7 +4,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
-use margrave_core::report::{ComponentReport, Detail, Fault, Report};
+use margrave_core::report::{Awaited, ComponentReport, Detail, Fault, Report};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -34,6 +34,9 @@ struct DetailBody {
     reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     waiting: Option<String>,
+    /// A word, so that one of a newer agent is no reason to lose the rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    awaited: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     life: Option<u64>,
 }
@@ -71,6 +74,7 @@ pub(crate) fn common(report: &Report, mut body: Value) -> Value {
             next_try: detail.next_try.map(|moment| moment.0),
             reason: detail.reason.clone(),
             waiting: detail.waiting.clone(),
+            awaited: detail.awaited.map(|awaited| awaited.as_str().to_owned()),
             life: detail.life,
         };
         body[EXTENSION] = serde_json::to_value(detail).expect("plain fields are JSON");
@@ -191,6 +195,7 @@ fn read_detail(root: &At<'_>) -> Option<Detail> {
         next_try: detail.next_try.map(Moment),
         reason: detail.reason.map(|reason| bounded(&reason, TEXT_LENGTH_MAX)),
         waiting: detail.waiting.map(|waiting| bounded(&waiting, TEXT_LENGTH_MAX)),
+        awaited: detail.awaited.as_deref().and_then(Awaited::parse),
         life: detail.life,
     })
 }

@@ -58,11 +58,20 @@ pub(crate) struct Apply {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  margrave diff -f deployment.yaml\n  margrave diff -f fleet/\n\nExit code 1 if something differs."
+    after_help = "Examples:\n  margrave diff -f deployment.yaml\n  margrave diff -f fleet/\n  margrave diff --from=\"2d ago\"\n  margrave diff --from 2026-11-16T12:00:00Z --to 2026-11-17\n\nExit code 1 if something differs."
 )]
 pub(crate) struct Diff {
+    /// A file, a directory with files ending in .yaml, or a dash for standard input; repeat for several
+    #[arg(long = "file", short = 'f', value_name = "FILE|DIR|-", required_unless_present = "from")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Instead of files: what was wanted at this moment, such as 2026-11-16T12:00:00Z or `2h ago`
+    #[arg(long, value_name = "TIME", conflicts_with = "files")]
+    pub(crate) from: Option<String>,
+    /// The later moment; now if left out
+    #[arg(long, value_name = "TIME", requires = "from")]
+    pub(crate) to: Option<String>,
     #[command(flatten)]
-    pub(crate) sources: Sources,
+    pub(crate) connection: Connection,
 }
 
 #[derive(Debug, Args)]

@@ -41,7 +41,7 @@ pub(crate) enum Rollout {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Rollout")]
 pub(crate) struct Steps {
-    /// File with the whole strategy, as JSON; docs/rollouts.md describes it
+    /// File with the whole strategy, as YAML or JSON; docs/rollouts.md describes it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all_at_once", "batch", "canary", "canary_label", "canary_soak", "soak",
         "order", "max_unavailable_per_site", "threshold", "on_failure", "failures"])]
     pub(crate) strategy: Option<PathBuf>,
@@ -87,9 +87,12 @@ impl Steps {
         if let Some(path) = &self.strategy {
             let text = std::fs::read(path)
                 .map_err(|error| Trouble::broke(format!("cannot read {}: {error}", path.display())))?;
-            let strategy = serde_json::from_slice(&text)
-                .map_err(|error| Trouble::broke(format!("{} is no strategy: {error}", path.display())))?;
-            return Ok(Some(strategy));
+            let wrong = |error: &dyn std::fmt::Display| {
+                Trouble::broke(format!("{} is no strategy: {error}", path.display()))
+            };
+            // What is JSON is YAML as well.
+            let read = margrave_wire::yaml::read(&text).map_err(|error| wrong(&error))?;
+            return serde_json::from_value(read.to_value()).map(Some).map_err(|error| wrong(&error));
         }
         if self.all_at_once {
             return Ok(Some(StrategyBody::default()));
@@ -171,6 +174,8 @@ mod tests {
             steps(&format!("--strategy {}", path.display())).over(&StrategyBody::default())
         };
         assert_eq!(read(&path).unwrap().unwrap().soak_seconds, Some(60));
+        std::fs::write(&path, "# Slowly.\nbatches: [\"10%\"]\nsoakSeconds: 90\n").unwrap();
+        assert_eq!(read(&path).unwrap().unwrap().soak_seconds, Some(90));
         std::fs::write(&path, r#"{ "batch": 1 }"#).unwrap();
         assert!(read(&path).unwrap_err().message().contains("is no strategy: unknown field `batch`"));
         assert!(read(&folder.path().join("none")).is_err());

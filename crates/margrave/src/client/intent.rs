@@ -1,6 +1,7 @@
 //! What is wanted as files, over the operator interface.
 
 use margrave_http::{Request, StatusCode};
+use margrave_wire::history::{Difference, FleetThen};
 use margrave_wire::intent::{Applied, Apply, Commit, File, Resolve};
 use margrave_wire::operator::{Intent, Page};
 
@@ -32,6 +33,17 @@ impl Client {
             status if status.is_success() => Ok(Some(String::from_utf8_lossy(&response.body).into_owned())),
             _ => Err(refusal(&response)),
         }
+    }
+
+    /// The fleet as it was at a moment.
+    pub(crate) async fn status_at(&self, at: &str) -> Result<FleetThen> {
+        self.get(&format!("/history?at={}", segment(at))).await
+    }
+
+    /// What lies between two moments of what was wanted.
+    pub(crate) async fn intent_between(&self, from: &str, to: Option<&str>) -> Result<Difference> {
+        let to = to.map(|to| format!("&to={}", segment(to))).unwrap_or_default();
+        self.get(&format!("/intent/diff?from={}{to}", segment(from))).await
     }
 
     /// Packages may have to be fetched first, so it may take its time.

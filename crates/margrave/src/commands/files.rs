@@ -140,8 +140,11 @@ fn counted(count: usize, noun: &str) -> String {
 }
 
 pub(crate) async fn diff(screen: &Screen, args: cli::Diff) -> Result {
-    let documents = read(&args.sources.files)?;
-    let client = Client::connect(&args.sources.connection)?;
+    if let Some(from) = &args.from {
+        return between(screen, &Client::connect(&args.connection)?, from, args.to.as_deref()).await;
+    }
+    let documents = read(&args.files)?;
+    let client = Client::connect(&args.connection)?;
     let mut differing = Vec::new();
     for document in &documents {
         let path = place(document)?;
@@ -154,7 +157,7 @@ pub(crate) async fn diff(screen: &Screen, args: cli::Diff) -> Result {
             continue;
         }
         if !screen.json {
-            for line in difference::unified(&path, held.as_deref(), &text) {
+            for line in difference::unified(&path, held.as_deref(), Some(&text)) {
                 screen.data(printable(&line))?;
             }
         }
@@ -164,6 +167,30 @@ pub(crate) async fn diff(screen: &Screen, args: cli::Diff) -> Result {
         screen.object(&serde_json::json!({ "differing": differing }))?;
     }
     Ok(if differing.is_empty() { Answer::Done } else { Answer::No })
+}
+
+/// What lies between two moments of what was wanted.
+async fn between(screen: &Screen, client: &Client, from: &str, to: Option<&str>) -> Result {
+    let found = client.intent_between(from, to).await?;
+    let answer = if found.files.is_empty() { Answer::Done } else { Answer::No };
+    if screen.json {
+        screen.object(&found)?;
+        return Ok(answer);
+    }
+    for (word, commit) in [("from", &found.from), ("to", &found.to)] {
+        let short: String = commit.commit.chars().take(10).collect();
+        let subject = commit.message.lines().next().unwrap_or_default();
+        screen.words(printable(&format!("{word} {short}, {} by {}: {subject}", commit.at, commit.by)));
+    }
+    for file in &found.files {
+        for line in difference::unified(&file.path, file.before.as_deref(), file.after.as_deref()) {
+            screen.data(printable(&line))?;
+        }
+    }
+    if found.more > 0 {
+        screen.words(format_args!("{} more files differ; choose moments that are closer.", found.more));
+    }
+    Ok(answer)
 }
 
 pub(crate) async fn get(screen: &Screen, args: cli::Get) -> Result {

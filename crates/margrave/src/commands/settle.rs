@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use margrave_wire::operator::{Assignment, Deployment};
+use margrave_wire::operator::{Assignment, Deployment, WhyKind};
 
 use super::device::reason;
 use crate::client::{Client, EventStream};
@@ -144,7 +144,7 @@ async fn conclude(
     for assignment in deployment.assignments.iter().filter(|a| !(a.state == "INSTALLED" && a.current)) {
         let subject = format!("{}/{}", assignment.device, assignment.deployment);
         // The reason is a courtesy here; that it cannot be had does not change the answer.
-        let Ok(why) = client.why(&subject).await else { continue };
+        let Ok(why) = client.why(WhyKind::Device, &subject).await else { continue };
         if let Some(cause) = why.chain.last() {
             screen.words(format_args!("  {}: {}", assignment.device, printable(&cause.text)));
             if let Some(hint) = &cause.hint {

@@ -4,14 +4,15 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use margrave_wire::operator::{Device, FleetStatus};
+use margrave_wire::history::FleetThen;
+use margrave_wire::operator::{Device, FleetStatus, Intent};
 use tokio::time::Instant;
 
 use super::{device, events};
 use crate::cli::Status;
 use crate::client::{Client, EventStream};
 use crate::exit::{Answer, Result, Trouble};
-use crate::render::{Screen, count};
+use crate::render::{Column, Field, Screen, Table, count, printable};
 
 /// How many devices are listed; the rest is counted. A person reads no more than a screen.
 const DEVICES_SHOWN_MAX: usize = 40;
@@ -29,12 +30,32 @@ struct Look {
     #[serde(flatten)]
     status: FleetStatus,
     device_list: Vec<Device>,
+    /// How the server stands to the repository that says what is wanted.
+    intent: Intent,
 }
 
 impl Look {
     async fn take(client: &Client) -> Result<Look> {
-        let (status, devices) = tokio::try_join!(client.status(), client.devices(None, None, None))?;
-        Ok(Look { status, device_list: worst_first(devices) })
+        let (status, devices, intent) =
+            tokio::try_join!(client.status(), client.devices(None, None, None), client.intent())?;
+        Ok(Look { status, device_list: worst_first(devices), intent })
+    }
+
+    /// What keeps the server from what its repository says, and whom it follows.
+    fn intent_lines(&self) -> Vec<String> {
+        let Intent { follows, away_since, conflict, flaws, .. } = &self.intent;
+        let mut lines = Vec::new();
+        if let Some(url) = follows {
+            let away = away_since.as_ref().map(|since| format!(", which does not answer since {since}"));
+            lines.push(format!("what is wanted follows {url}{}", away.unwrap_or_default()));
+        }
+        if let Some(conflict) = conflict {
+            lines.push(format!("a person has to decide: {conflict}"));
+        }
+        if let Some(flaw) = flaws.first() {
+            lines.push(format!("a commit cannot be applied: {flaw}; see `margrave intent show`"));
+        }
+        lines.iter().map(|line| printable(line)).collect()
     }
 
     fn lines(&self, screen: &Screen, now: Timestamp) -> Vec<String> {
@@ -71,6 +92,7 @@ impl Look {
                 count(self.status.packages, "package")
             ))
         ));
+        lines.extend(self.intent_lines());
         if !self.device_list.is_empty() {
             lines.push(String::new());
             let shown = &self.device_list[..self.device_list.len().min(DEVICES_SHOWN_MAX)];
@@ -98,6 +120,14 @@ fn worst_first(mut devices: Vec<Device>) -> Vec<Device> {
 
 pub(crate) async fn run(screen: &Screen, args: Status) -> Result {
     let client = Client::connect(&args.connection)?;
+    if let Some(at) = &args.at {
+        let then = client.status_at(at).await?;
+        match screen.json {
+            true => screen.object(&then)?,
+            false => show_then(screen, &then)?,
+        }
+        return Ok(Answer::Done);
+    }
     if !args.watch {
         let look = Look::take(&client).await?;
         if screen.json {
@@ -128,6 +158,44 @@ pub(crate) async fn run(screen: &Screen, args: Status) -> Result {
         ended = print(screen, &client) => ended,
         stopped = stopped => stopped.map(|()| Answer::Done),
     }
+}
+
+/// The fleet as it was wanted and reported at a moment.
+fn show_then(screen: &Screen, then: &FleetThen) -> Result<()> {
+    let FleetThen { at, commit, packages, deployments, reports_since } = then;
+    let short: String = commit.commit.chars().take(10).collect();
+    let subject = commit.message.lines().next().unwrap_or_default();
+    screen.words(printable(&format!(
+        "At {at}, by commit {short} of {} by {}: {subject}",
+        commit.at, commit.by
+    )));
+    let wanted = deployments.iter().filter(|deployment| deployment.wanted.is_some()).count();
+    let (wanted, packages) = (count(wanted, "deployment"), count(*packages, "package"));
+    screen.data(format_args!("{} of {packages}", screen.bold(&wanted)))?;
+    if !deployments.is_empty() {
+        let mut table = Table::new(&[
+            Column::fixed("DEPLOYMENT"),
+            Column::fixed("WANTED"),
+            Column::flexible("REPORTED BY THEN"),
+        ]);
+        for deployment in deployments {
+            let wanted = deployment.wanted.as_ref();
+            let wanted = wanted.map(|wanted| format!("{} {}", wanted.package, wanted.version));
+            let reported: Vec<String> =
+                deployment.reported.iter().map(|(state, number)| format!("{number} {state}")).collect();
+            table.row([
+                Field::plain(&deployment.name),
+                Field::plain(wanted.unwrap_or_else(|| "no more".to_owned())),
+                Field::plain(if reported.is_empty() { "nothing".to_owned() } else { reported.join(", ") }),
+            ]);
+        }
+        screen.table(&table)?;
+    }
+    match reports_since {
+        Some(since) => screen.words(format_args!("Reports are kept since {since}.")),
+        None => screen.words("No reports are kept."),
+    }
+    Ok(())
 }
 
 /// Draws the fleet over itself until the command is ended.
@@ -263,5 +331,30 @@ impl Canvas {
 impl Drop for Canvas {
     fn drop(&mut self) {
         self.restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_that_is_away_and_a_wrong_commit_are_told_at_a_glance() {
+        let look: Look = Look {
+            status: serde_json::from_value(serde_json::json!({
+                "devices": { "total": 0, "converged": 0, "pending": 0, "failed": 0, "silent": 0 },
+                "assignments": {}, "packages": 0, "deployments": 0, "serverVersion": "0.1.0",
+            }))
+            .unwrap(),
+            device_list: Vec::new(),
+            intent: serde_json::from_value(serde_json::json!({
+                "follows": "https://git.example/fleet", "awaySince": "2026-11-17T01:00:00Z",
+                "flaws": [{ "file": "fleet.yaml", "line": 3, "rule": "resource", "message": "is no list" }],
+            }))
+            .unwrap(),
+        };
+        let lines = look.lines(&Screen::new(false), Timestamp::UNIX_EPOCH);
+        assert!(lines.iter().any(|line| line.contains("does not answer since 2026-11-17")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("fleet.yaml:3")), "{lines:?}");
     }
 }

@@ -1,21 +1,33 @@
 //! `margrave why`: the one true reason that something is not as wanted.
 
-use margrave_wire::operator;
+use margrave_wire::operator::{self, WhyKind};
 
 use crate::cli::Why;
 use crate::client::Client;
-use crate::exit::{Answer, Result};
-use crate::render::{Screen, printable};
+use crate::exit::{Answer, Result, Trouble};
+use crate::render::{Column, Field, Screen, Table, printable};
 
 pub(crate) async fn run(screen: &Screen, args: Why) -> Result {
+    let (kind, subject) = subject(args.subject, args.name)?;
     let client = Client::connect(&args.connection)?;
-    let why = client.why(&args.subject).await?;
+    let why = client.why(kind, &subject).await?;
     if screen.json {
         screen.object(&why)?;
     } else {
         show(screen, &why)?;
     }
     Ok(if why.converged { Answer::Done } else { Answer::No })
+}
+
+/// What is asked about, and what kind of thing that is: a device, unless it is said.
+fn subject(first: String, second: Option<String>) -> Result<(WhyKind, String)> {
+    let Some(name) = second else { return Ok((WhyKind::Device, first)) };
+    let kinds = [WhyKind::Device, WhyKind::Deployment, WhyKind::Rollout];
+    match kinds.into_iter().find(|kind| kind.as_str() == first) {
+        Some(kind) => Ok((kind, name)),
+        None => Err(Trouble::broke(format!("{} is no kind of thing to ask about", printable(&first)))
+            .hint("Write `margrave why DEVICE`, or name the kind first: device, deployment or rollout.")),
+    }
 }
 
 fn show(screen: &Screen, why: &operator::Why) -> Result<()> {
@@ -27,6 +39,24 @@ fn show(screen: &Screen, why: &operator::Why) -> Result<()> {
     // Nearest to the root first: that is the one to act on.
     if let Some(hint) = why.chain.iter().rev().find_map(|cause| cause.hint.as_deref()) {
         screen.words(format_args!(" hint: {}", printable(hint)));
+    }
+    if !why.groups.is_empty() {
+        screen.heading("Devices by cause")?;
+        let mut table = Table::new(&[
+            Column::fixed("DEVICES"),
+            Column::fixed("CAUSE"),
+            Column::fixed("SUCH AS"),
+            Column::flexible("THERE"),
+        ]);
+        for group in &why.groups {
+            table.row([
+                Field::plain(group.count.to_string()),
+                Field::plain(&group.code),
+                Field::plain(&group.example),
+                Field::plain(&group.text),
+            ]);
+        }
+        screen.table(&table)?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@
 
 mod adopting;
 mod files;
+mod looking_back;
 pub(in crate::fleet) mod rendering;
 mod repository;
 
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach};
 use margrave_store::{Head, NewEvent, Publication, Store};
 use margrave_wire::operator;
@@ -26,6 +28,7 @@ pub(in crate::fleet) use adopting::Unadopted;
 pub(crate) use repository::{CommitId, FileChange, Repository, RepositoryError, Signed};
 
 use super::git::Following;
+use super::made::made;
 use super::publish::Unpublished;
 use super::{Actor, Error, Fleet, event};
 
@@ -65,6 +68,16 @@ struct State {
     /// The commit that the database has.
     head: Option<CommitId>,
     conflict: Option<Conflict>,
+    refused: Option<RefusedPush>,
+}
+
+/// The last push that was refused, until something is applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RefusedPush {
+    pub(super) by: String,
+    pub(super) at: Moment,
+    /// The first of what was wrong.
+    pub(super) why: String,
 }
 
 impl Desired {
@@ -90,6 +103,14 @@ impl Desired {
 
     pub(super) fn conflict(&self) -> Option<Conflict> {
         self.state().conflict.clone()
+    }
+
+    pub(super) fn refused_push(&self) -> Option<RefusedPush> {
+        self.state().refused.clone()
+    }
+
+    pub(super) fn push_was_refused(&self, refused: RefusedPush) {
+        self.state().refused = Some(refused);
     }
 
     /// Once for a run of the server.
@@ -145,7 +166,11 @@ impl Desired {
 
     /// The database has taken a commit. That `main` does not move is no reason to refuse what is done; the next start moves it.
     pub(super) async fn applied(&self, commit: CommitId) {
-        self.state().head = Some(commit);
+        {
+            let mut state = self.state();
+            state.head = Some(commit);
+            state.refused = None;
+        }
         if let Err(error) = self.repository.advance(commit).await {
             tracing::error!(%commit, error = &error as &dyn std::error::Error, "main could not be moved");
         }
@@ -300,6 +325,7 @@ impl Fleet {
             Publication { at, head: Some(Head { expected, next: next.to_string() }), ..Default::default() };
         self.publish(publication, Vec::new()).await.map_err(|failed: Unpublished| Error::from(failed))?;
         self.desired.applied(next).await;
+        made(next);
         Ok(())
     }
 

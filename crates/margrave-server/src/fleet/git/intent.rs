@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use margrave_core::chain::sentence;
+use margrave_wire::resource::Flaw;
 use tokio::sync::mpsc;
 
 use super::program::Running;
@@ -15,7 +16,7 @@ use super::push::{Push, advertisement};
 use super::quarantine::{Quarantine, QuarantineError};
 use super::upload::{Cut, PIECES_AHEAD, TIME_MAX, relay};
 use super::{Ask, FetchError, Protocol, WAIT_MAX};
-use crate::fleet::desired::Unadopted;
+use crate::fleet::desired::{RefusedPush, Unadopted};
 use crate::fleet::{Actor, Fleet};
 
 /// Why a push is refused: in a few words for the branch, and at length for the person.
@@ -23,11 +24,23 @@ struct Refused {
     unpacked: bool,
     short: &'static str,
     words: Vec<String>,
+    /// Where it is wrong; for the log, which does not repeat what was sent.
+    places: Vec<String>,
 }
+
+/// What became of a push. Git is answered in the same way whether it was taken or not.
+pub(crate) struct Pushed {
+    pub(crate) answer: Bytes,
+    /// Why it was refused, without anything of what was sent but the names of files.
+    pub(crate) refused: Option<String>,
+}
+
+/// Places that the log names; the person who pushed was told all of them.
+const PLACES_MAX: usize = 3;
 
 impl Refused {
     fn new(short: &'static str, words: impl Into<String>) -> Refused {
-        Refused { unpacked: true, short, words: vec![words.into()] }
+        Refused { unpacked: true, short, words: vec![words.into()], places: Vec::new() }
     }
 
     fn broken(error: &dyn std::error::Error) -> Refused {
@@ -45,7 +58,7 @@ impl From<QuarantineError> for Refused {
             QuarantineError::Unsound(cause) | QuarantineError::Incomplete(cause) => {
                 tracing::info!(error = sentence(cause), "what was pushed is not sound");
                 let unpacked = matches!(error, QuarantineError::Incomplete(_));
-                Refused { unpacked, short: "not sound", words: vec![sentence(&error)] }
+                Refused { unpacked, ..Refused::new("not sound", sentence(&error)) }
             }
             QuarantineError::NoGit(missing) => Refused::new("no git", missing.to_string()),
             QuarantineError::Disk(_) | QuarantineError::Repository(_) => Refused::broken(&error),
@@ -104,20 +117,27 @@ impl Fleet {
     }
 
     /// Does what was pushed, or says why not. `actor` is who pushed, whoever wrote the commits.
-    pub(crate) async fn intent_push(&self, actor: &Actor, push: &Push) -> Result<Bytes, FetchError> {
+    pub(crate) async fn intent_push(&self, actor: &Actor, push: &Push) -> Result<Pushed, FetchError> {
         if push.commands.is_empty() {
-            return Ok(push.answer(Ok(()), None, &[]));
+            return Ok(Pushed { answer: push.answer(Ok(()), None, &[]), refused: None });
         }
         let place = Arc::clone(&self.git.pushes).acquire_owned();
         let Ok(Ok(_place)) = tokio::time::timeout(WAIT_MAX, place).await else {
             return Err(FetchError::Busy);
         };
         match self.take_push(actor, push).await {
-            Ok(words) => Ok(push.answer(Ok(()), None, &[words])),
-            Err(Refused { unpacked, short, words }) => {
+            Ok(words) => Ok(Pushed { answer: push.answer(Ok(()), None, &[words]), refused: None }),
+            Err(Refused { unpacked, short, words, places }) => {
                 tracing::info!(actor = actor.name, reason = short, "a push was refused");
+                let why = words.first().cloned().unwrap_or_else(|| short.to_owned());
+                self.desired.push_was_refused(RefusedPush { by: actor.name.clone(), at: self.now(), why });
                 let unpacked = if unpacked { Ok(()) } else { Err(short) };
-                Ok(push.answer(unpacked, Some(short), &words))
+                let answer = push.answer(unpacked, Some(short), &words);
+                let refused = match places.is_empty() {
+                    true => short.to_owned(),
+                    false => format!("cannot be applied: {}", places.join(", ")),
+                };
+                Ok(Pushed { answer, refused: Some(refused) })
             }
         }
     }
@@ -171,7 +191,9 @@ impl Fleet {
                     Unadopted::Flaws(flaws) => {
                         let mut words: Vec<String> = flaws.iter().map(ToString::to_string).collect();
                         words.push("nothing was changed; mend this, commit, and push again".to_owned());
-                        Err(Refused { unpacked: true, short: "cannot be applied; see above", words })
+                        let place = |flaw: &Flaw| format!("{}:{} ({})", flaw.file, flaw.line, flaw.rule);
+                        let places = flaws.iter().take(PLACES_MAX).map(place).collect();
+                        Err(Refused { unpacked: true, short: "cannot be applied; see above", words, places })
                     }
                     Unadopted::Failed(error) => Err(Refused::broken(&error)),
                 }

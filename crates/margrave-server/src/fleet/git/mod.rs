@@ -30,7 +30,7 @@ use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 pub use self::following::Follow;
 pub(super) use self::following::Following;
-pub(crate) use self::intent::PUSH_TIME_MAX;
+pub(crate) use self::intent::{PUSH_TIME_MAX, Pushed};
 use self::program::{NoGit, Program, Running};
 pub(crate) use self::push::Push;
 pub(crate) use self::quarantine::{PACK_BYTES_MAX, Quarantine};

@@ -8,6 +8,8 @@
 mod shown;
 mod step;
 
+pub(super) use shown::RolloutTold;
+
 use std::collections::{BTreeSet, HashMap};
 
 use margrave_core::deployment::Deployment;

@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 
 use margrave_core::id::{DeploymentName, DeviceRef};
-use margrave_core::rollout::{Batch, Decision, Hold, Now, Progress, Reached, Standing, Waiting, decide};
+use margrave_core::rollout::{
+    Batch, Decision, Hold, Member, Now, Progress, Reached, Standing, Strategy, Waiting, decide,
+};
+use margrave_core::why::Code;
 use margrave_store::{DeploymentRecord, MemberRecord, RolloutRecord, RolloutState, Scope};
-use margrave_wire::operator::Cause;
 use margrave_wire::rollout::{Rollout, RolloutBatch, RolloutCounts, StrategyBody};
 
 use crate::fleet::event::time;
+use crate::fleet::why::Reason;
 use crate::fleet::{Error, Fleet};
 
 /// Batches that are listed; a page or a terminal with more helps nobody.
@@ -102,74 +105,187 @@ impl Fleet {
         })
     }
 
-    /// Why a device has not been given what a deployment wants now; `None` when that is not because of its turn.
-    pub(in crate::fleet) async fn rollout_cause(
+    /// Why a device has not been given what a deployment wants now; nothing when that is not because of its turn.
+    pub(in crate::fleet) async fn rollout_reasons(
         &self,
         device: &DeviceRef,
         name: &DeploymentName,
-    ) -> Result<Option<Cause>, Error> {
-        let Some(deployment) = self.store.deployment(name).await?.filter(|found| !found.removed) else {
-            return Ok(None);
-        };
-        let record = self.store.rollout(deployment.deployment.id).await?;
-        let Some(record) = record.filter(|record| record.state != RolloutState::Done) else {
-            return Ok(None);
-        };
+    ) -> Result<Vec<Reason>, Error> {
+        let Some((deployment, record)) = self.rollout_open(name).await? else { return Ok(Vec::new()) };
         let progress = self.progress(&record, &deployment).await?;
         let own = progress.members.iter().find(|member| member.device == *device && !member.released);
-        let Some(own) = own.filter(|own| own.now != Now::Never) else { return Ok(None) };
+        let Some(own) = own.filter(|own| own.now != Now::Never) else { return Ok(Vec::new()) };
         let strategy = &deployment.deployment.strategy;
         let decision = decide(strategy, &progress, self.now());
-        let batch = strategy.batch_of(own.place, progress.size);
-        let (state, reason, _) = told(&record, &decision, &progress);
-        let waits = match (state, own.now) {
-            ("paused", _) => format!("the rollout was paused by {}", record.changed_by),
-            ("halted" | "reverting", _) => {
-                format!("the rollout was halted: {}", reason.unwrap_or_default())
-            }
-            ("aborted", _) => {
-                format!("the rollout was aborted by {}, nobody further gets it", record.changed_by)
-            }
-            (_, Now::Silent) => "it is not in contact, and gets its turn when it is back".to_owned(),
-            _ if batch <= decision.reached.batch && decision.release.contains(device) => {
-                "its turn has come".to_owned()
-            }
-            _ if batch <= decision.reached.batch => {
-                "its site has as many devices unavailable as it may".to_owned()
-            }
-            _ => reason.unwrap_or_else(|| under_way(&decision)),
-        };
+        let id = self.live.spoken(device);
         let text = format!(
-            "{name}, revision {}: {} waits for its turn in batch {} of {}; {waits}",
+            "{name}, revision {}: {id} waits for its turn in batch {} of {}",
             record.revision,
-            self.live.spoken(device),
-            batch + 1,
+            strategy.batch_of(own.place, progress.size) + 1,
             batches_total(&decision)
         );
-        let hint = match state {
-            "paused" => format!("Let it go on with `margrave rollout resume {name}`."),
-            "halted" => format!(
-                "Mend what failed, then `margrave rollout resume {name}`, or go back with `margrave deployment revert {name}`."
-            ),
-            "aborted" => "Change the deployment; that begins a new rollout.".to_owned(),
-            _ => format!("See how far it is with `margrave rollout show {name}`."),
-        };
-        Ok(Some(Cause { code: "rollout-waiting".to_owned(), text, hint: Some(hint) }))
+        let mut chain = vec![Reason::new(Code::RolloutWaiting, text).on(&id).of(name)];
+        let stand = Stand { record: &record, strategy, decision: &decision, progress: &progress };
+        let held = stand.holds(Some(own)).of(name);
+        let culprit = stand.culprit(held.code, Some(own));
+        chain.push(held);
+        chain.extend(self.culprit_reasons(culprit, name).await?);
+        Ok(chain)
     }
 
     /// The same for every deployment that a device waits for.
-    pub(in crate::fleet) async fn rollout_causes(&self, device: &DeviceRef) -> Result<Vec<Cause>, Error> {
+    pub(in crate::fleet) async fn rollouts_reasons(&self, device: &DeviceRef) -> Result<Vec<Reason>, Error> {
         let waiting = self.store.rollouts_of(device).await?;
         if waiting.iter().all(|(_, released)| *released) {
             return Ok(Vec::new());
         }
-        let mut causes = Vec::new();
+        let mut chain = Vec::new();
         for rollout in self.store.rollouts_open().await? {
             if waiting.contains(&(rollout.deployment, false)) {
-                causes.extend(self.rollout_cause(device, &rollout.name).await?);
+                chain.extend(self.rollout_reasons(device, &rollout.name).await?);
             }
         }
-        Ok(causes)
+        Ok(chain)
+    }
+
+    /// A rollout for its deployment; nothing when it is done, or was all at once.
+    pub(in crate::fleet) async fn rollout_told(
+        &self,
+        deployment: &DeploymentRecord,
+    ) -> Result<Option<RolloutTold>, Error> {
+        let name = &deployment.deployment.name;
+        let Some((deployment, record)) = self.rollout_open(name).await? else { return Ok(None) };
+        let progress = self.progress(&record, &deployment).await?;
+        let strategy = &deployment.deployment.strategy;
+        let decision = decide(strategy, &progress, self.now());
+        let stand = Stand { record: &record, strategy, decision: &decision, progress: &progress };
+        let waits = progress.members.iter().filter(|member| !member.released && member.now != Now::Never);
+        let held = waits.map(|member| (member.device.clone(), stand.holds(Some(member)).of(name))).collect();
+        let first = stand.holds(None).of(name);
+        let culprit = stand.culprit(first.code, None);
+        let mut chain = vec![first];
+        chain.extend(self.culprit_reasons(culprit, name).await?);
+        let devices = sum(&decision.batches, &deployment, &progress).total;
+        Ok(Some(RolloutTold { chain, held, devices: devices.into() }))
+    }
+
+    async fn rollout_open(
+        &self,
+        name: &DeploymentName,
+    ) -> Result<Option<(DeploymentRecord, RolloutRecord)>, Error> {
+        let Some(deployment) = self.store.deployment(name).await?.filter(|found| !found.removed) else {
+            return Ok(None);
+        };
+        let record = self.store.rollout(deployment.deployment.id).await?;
+        Ok(record.filter(|record| record.state != RolloutState::Done).map(|record| (deployment, record)))
+    }
+
+    /// What is the matter with the device that others wait for.
+    async fn culprit_reasons(
+        &self,
+        culprit: Option<DeviceRef>,
+        name: &DeploymentName,
+    ) -> Result<Vec<Reason>, Error> {
+        let Some(device) = culprit else { return Ok(Vec::new()) };
+        let Some(record) = self.store.device(&device).await? else { return Ok(Vec::new()) };
+        let record = self.fresh(record);
+        let assignments = self.store.assignments(Scope::Devices(vec![device])).await?;
+        let own = assignments.iter().find(|assignment| assignment.name == *name);
+        let mut chain =
+            own.map(|own| self.assignment_reasons(&record, own, &assignments)).unwrap_or_default();
+        let unreachable = self.unreachable(&record);
+        if !unreachable.iter().any(|away| chain.iter().any(|reason| reason.code == away.code)) {
+            chain.extend(unreachable);
+        }
+        Ok(chain)
+    }
+}
+
+/// What there is to say of a rollout that is not done.
+pub(in crate::fleet) struct RolloutTold {
+    /// What it waits for as a whole, down to the device that it waits for.
+    pub(in crate::fleet) chain: Vec<Reason>,
+    /// Everybody whose turn has not come, and what it waits for.
+    pub(in crate::fleet) held: Vec<(DeviceRef, Reason)>,
+    pub(in crate::fleet) devices: u64,
+}
+
+/// A rollout at one moment.
+struct Stand<'a> {
+    record: &'a RolloutRecord,
+    strategy: &'a Strategy,
+    decision: &'a Decision,
+    progress: &'a Progress,
+}
+
+impl Stand<'_> {
+    /// What keeps it, or one of its devices.
+    fn holds(&self, own: Option<&Member>) -> Reason {
+        let Stand { record, strategy, decision, progress } = self;
+        let (state, reason, _) = told(record, decision, progress);
+        let halted = || format!("the rollout was halted: {}", reason.clone().unwrap_or_default());
+        let by = &record.changed_by;
+        match (state, own) {
+            ("paused", _) => {
+                return Reason::new(Code::RolloutPaused, format!("the rollout was paused by {by}"));
+            }
+            ("halted", _) => return Reason::new(Code::RolloutHalted, halted()),
+            ("reverting", _) => return Reason::new(Code::RolloutReverting, halted()),
+            ("aborted", _) => {
+                let text = format!("the rollout was aborted by {by}, nobody further gets it");
+                return Reason::new(Code::RolloutAborted, text);
+            }
+            _ => {}
+        }
+        if let Some(own) = own {
+            if own.now == Now::Silent {
+                let text = "it is not in contact, and gets its turn when it is back";
+                return Reason::new(Code::RolloutNotYet, text);
+            }
+            if strategy.batch_of(own.place, progress.size) <= decision.reached.batch {
+                return match decision.release.contains(&own.device) {
+                    true => Reason::new(Code::RolloutTurn, "its turn has come"),
+                    false => {
+                        let text = "its site has as many devices unavailable as it may";
+                        Reason::new(Code::RolloutSiteFull, text)
+                    }
+                };
+            }
+        }
+        let text = reason.unwrap_or_else(|| under_way(decision));
+        let code = match &decision.standing {
+            Standing::Waiting(Waiting::Soak { .. }) => Code::RolloutSoaking,
+            Standing::Waiting(Waiting::Sites { .. }) => Code::RolloutSiteFull,
+            Standing::Waiting(Waiting::Silent { .. }) => Code::RolloutNotYet,
+            _ => Code::RolloutBatch,
+        };
+        Reason::new(code, text)
+    }
+
+    /// The device that the others wait for, if there is one to point at.
+    fn culprit(&self, code: Code, own: Option<&Member>) -> Option<DeviceRef> {
+        let Stand { strategy, decision, progress, .. } = self;
+        let mut members = progress.members.iter();
+        let found = match code {
+            Code::RolloutHalted | Code::RolloutReverting => {
+                members.find(|member| matches!(member.now, Now::Failed | Now::GoneBack) && !member.forgiven)
+            }
+            Code::RolloutBatch => members.find(|member| {
+                let batch = strategy.batch_of(member.place, progress.size);
+                member.now == Now::UnderWay && batch <= decision.reached.batch
+            }),
+            Code::RolloutSiteFull => members.find(|member| {
+                let down = matches!(member.now, Now::UnderWay | Now::Failed | Now::Waits { down: true });
+                let dark = member.now == Now::Silent && member.released;
+                (down || dark) && own.is_none_or(|own| own.site == member.site)
+            }),
+            Code::RolloutNotYet => match own {
+                Some(own) => Some(own),
+                None => members.find(|member| member.now == Now::Silent),
+            },
+            _ => None,
+        };
+        found.map(|member| member.device.clone())
     }
 }
 

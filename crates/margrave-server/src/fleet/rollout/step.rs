@@ -148,8 +148,12 @@ impl Fleet {
     async fn go_back(&self, rollout: &RolloutRecord) -> Result<(), Error> {
         let server = Actor { name: "server".into() };
         let Some(to) = rollout.before else { return Ok(()) };
-        let change =
-            Change::RevertDeployment { name: rollout.name.clone(), to, seen: Some(rollout.revision) };
+        let reason = rollout
+            .why
+            .as_ref()
+            .map(|why| format!("The rollout of revision {} was halted: {why}", rollout.revision));
+        let seen = Some(rollout.revision);
+        let change = Change::RevertDeployment { name: rollout.name.clone(), to, seen, reason };
         let error = match self.change(&server, change).await {
             Ok(()) => return Ok(()),
             // Tried again with the next look.

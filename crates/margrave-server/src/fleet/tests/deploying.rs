@@ -522,6 +522,7 @@ async fn a_device_with_another_manifest_of_the_same_number_gets_one_above_it() {
             next_try: None,
             reason: None,
             waiting: None,
+            awaited: None,
             life: None,
         }),
         signed_at: None,

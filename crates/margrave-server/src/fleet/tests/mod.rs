@@ -6,6 +6,7 @@ mod deploying;
 mod desired;
 mod git;
 mod identity;
+mod looking_back;
 mod moving;
 mod restoring;
 mod reverting;
@@ -14,6 +15,7 @@ mod rollout;
 mod schedule;
 mod seeing;
 mod signed;
+mod stuck;
 mod waiting;
 
 use std::sync::Arc;
@@ -312,6 +314,7 @@ impl World {
                 next_try: None,
                 reason: None,
                 waiting: None,
+                awaited: None,
                 life: None,
             }),
             signed_at: None,

@@ -42,7 +42,7 @@ async fn mi_g2_210_choices_that_leave_no_time_together_are_told() {
     assert!(conflict.contains("so it follows none of them"), "{conflict}");
     assert_eq!(world.told("line-1"), Schedule::default());
     let why = world.fleet.why("line-1").await.unwrap();
-    assert_eq!((why.chain[0].code.as_str(), why.converged), ("schedule-conflict", true));
+    assert_eq!((why.chain[1].code.as_str(), why.converged), ("schedule-conflict", true));
     // What has nothing to do with it may still be chosen, and what mends it, too.
     world.choose("device:line-1", windows(&["sun 02:00-04:00 UTC"])).await.unwrap();
     world.choose("device:line-1", hours(&["daily 12:00-13:00"])).await.unwrap();

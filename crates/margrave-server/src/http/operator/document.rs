@@ -34,7 +34,8 @@ pub(super) fn complete(document: &OpenApi) -> Value {
 }
 
 /// How identifiers in paths look, as `margrave_core::id` reads them: a program can then tell a bad one by itself.
-const IDENTIFIERS: [(&str, &str); 10] = [
+const IDENTIFIERS: [(&str, &str); 11] = [
+    ("commit", "^[0-9a-f]{40}$"),
     ("deployment", "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"),
     ("device", "^([A-Za-z0-9._-]{1,200}:)?[A-Za-z0-9._~-]{1,200}(/[A-Za-z0-9._~-]{1,200})*$"),
     ("host", "^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$"),

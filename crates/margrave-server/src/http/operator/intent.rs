@@ -14,6 +14,7 @@ use super::Api;
 use super::read::{Body, Ids, LargeBody, Params};
 use crate::auth::{Operator, Viewer};
 use crate::fleet::Error;
+use crate::http::audit::Note;
 use crate::http::problem::Problem;
 
 const LOG_DEFAULT: usize = 100;
@@ -109,8 +110,12 @@ pub(super) async fn file(
 pub(super) async fn apply(
     Operator(actor): Operator,
     State(api): State<Api>,
+    note: Note,
     LargeBody(want): LargeBody<intent::Apply>,
 ) -> Result<Json<intent::Applied>, Problem> {
+    if want.dry_run {
+        note.leave_out();
+    }
     Ok(Json(api.fleet().apply_files(&actor, &want).await?))
 }
 

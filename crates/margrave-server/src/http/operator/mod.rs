@@ -14,6 +14,7 @@ mod device;
 mod document;
 mod event;
 mod git;
+mod history;
 mod intent;
 mod list;
 mod package;
@@ -118,6 +119,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(event::events))
         .routes(routes!(intent::show))
         .routes(routes!(intent::log))
+        .routes(routes!(history::then))
+        .routes(routes!(history::diff))
+        .routes(routes!(history::commit))
         .routes(routes!(intent::resolve))
         .routes(routes!(intent::files))
         .routes(routes!(intent::file))
@@ -166,8 +170,12 @@ async fn status(_: Viewer, State(api): State<Api>) -> Result<Json<operator::Flee
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WhyParams {
-    /// A device, or a device and a deployment on it: `line-1`, `line-1/web`.
+    /// What: a device, a device and a deployment on it (`line-1`, `line-1/web`), or a deployment's name.
     subject: String,
+    /// What kind of thing that is; a device when left out.
+    #[serde(default)]
+    #[param(inline)]
+    kind: operator::WhyKind,
 }
 
 /// Why something is not as wanted; the last cause is the one to act on.
@@ -178,7 +186,7 @@ async fn why(
     State(api): State<Api>,
     Params(params): Params<WhyParams>,
 ) -> Result<Json<operator::Why>, Problem> {
-    Ok(Json(api.fleet().why(&params.subject).await?))
+    Ok(Json(api.fleet().why_of(params.kind, &params.subject).await?))
 }
 
 async fn no_such_path(OriginalUri(uri): OriginalUri) -> Response {

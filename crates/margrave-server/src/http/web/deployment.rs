@@ -6,7 +6,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use margrave_core::id::DeploymentName;
 use margrave_core::lifecycle::{self, STATES};
-use margrave_wire::operator;
+use margrave_wire::operator::{self, WhyKind};
 
 use super::Web;
 use super::assignment::{AssignmentLine, settled, went_back};
@@ -20,6 +20,7 @@ use super::revision::RevisionLine;
 use super::rollout::RolloutCard;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
+use super::why::Chain;
 use crate::fleet::Error;
 
 /// Devices shown on a deployment's page; the rest is counted.
@@ -131,6 +132,9 @@ struct DeploymentPage {
     tally: Tally,
     /// How far the newest revision came, where it goes in steps.
     rollout: Option<RolloutCard>,
+    /// Nothing when it is as wanted.
+    why: Option<Chain>,
+    why_path: String,
     changed: Stamp,
     by: String,
     rows: Vec<AssignmentRow>,
@@ -174,6 +178,7 @@ pub(super) async fn show(
     let frame = frame.watching("deployment", name.as_str()).leading_to(format!("/deployments?gone={name}"));
     let deployment = web.fleet().deployment(&name).await?;
     let revisions = web.fleet().revisions(&name).await?;
+    let why = web.fleet().why_of(WhyKind::Deployment, name.as_str()).await?;
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     // What needs eyes comes first; within a state, by name.
     let urgent = |assignment: &operator::Assignment| match went_back(assignment) {
@@ -188,6 +193,8 @@ pub(super) async fn show(
         path,
         package_path: link::package(&deployment.package, &deployment.version),
         tally: Tally::of(&deployment.counts),
+        why: (!why.converged).then(|| Chain::of(&why)),
+        why_path: link::why_deployment(&deployment.name),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
         rows: assignments.iter().take(DEVICES_MAX).map(|assignment| AssignmentRow::of(assignment)).collect(),

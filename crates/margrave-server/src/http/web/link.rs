@@ -32,6 +32,10 @@ pub(crate) fn why(subject: &str) -> String {
     format!("/why?subject={}", encode(subject))
 }
 
+pub(crate) fn why_deployment(name: &str) -> String {
+    format!("/why?kind=deployment&subject={}", encode(name))
+}
+
 /// `next` if it leads to a page of ours, else the front page: a sign-in link must not be able to send
 /// people to another site. Browsers read `//host` and `/\host` as other hosts and drop tabs and newlines.
 pub(crate) fn local(next: Option<&str>) -> String {

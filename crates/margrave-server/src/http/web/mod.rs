@@ -12,6 +12,7 @@ mod assignment;
 mod audit;
 mod badge;
 mod command;
+mod commit;
 mod confirm;
 mod deploy;
 mod deployment;
@@ -106,6 +107,7 @@ pub fn router(app: App) -> Router {
         .route("/deployments/{deployment}/rollout/{verb}", post(rollout::hold))
         .route("/why", get(why::page))
         .route("/audit", get(audit::page))
+        .route("/commits/{commit}", get(commit::page))
         .route("/access", get(access::page).post(access::create))
         .route("/access/{token}/revoke", get(access::revoke_ask).post(access::revoke))
         .route("/events/stream", get(live::stream))

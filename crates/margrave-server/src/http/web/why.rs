@@ -5,7 +5,7 @@ use askama::filters::HtmlSafe;
 use axum::extract::{Query, State};
 use axum::response::Response;
 use margrave_core::id::DeviceRef;
-use margrave_wire::operator;
+use margrave_wire::operator::{self, WhyKind};
 
 use super::Web;
 use super::command::Command;
@@ -27,7 +27,38 @@ struct Step {
     code: String,
 }
 
+/// Devices by cause, those that a person has to see to first.
+#[derive(Template)]
+#[template(path = "groups.html")]
+pub(super) struct Groups {
+    groups: Vec<Group>,
+}
+
+struct Group {
+    count: u64,
+    text: String,
+    hint: String,
+    code: String,
+    example: String,
+    path: String,
+}
+
 impl HtmlSafe for Chain {}
+impl HtmlSafe for Groups {}
+
+impl Groups {
+    pub(super) fn of(why: &operator::Why) -> Option<Self> {
+        let group = |group: &operator::CauseGroup| Group {
+            count: group.count,
+            text: sentence(&group.text),
+            hint: sentence(&group.hint),
+            code: group.code.clone(),
+            example: group.example.clone(),
+            path: link::device(&group.example),
+        };
+        (!why.groups.is_empty()).then(|| Groups { groups: why.groups.iter().map(group).collect() })
+    }
+}
 
 impl Chain {
     pub(super) fn of(why: &operator::Why) -> Self {
@@ -45,43 +76,65 @@ impl Chain {
 struct WhyPage {
     frame: Frame,
     subject: String,
-    device: Option<String>,
+    back: Option<Back>,
     converged: bool,
     chain: Chain,
+    groups: Option<Groups>,
     command: Command,
+}
+
+/// The page of what was asked about.
+struct Back {
+    path: String,
+    noun: &'static str,
 }
 
 #[derive(serde::Deserialize)]
 pub(super) struct Subject {
     #[serde(default)]
     subject: String,
+    #[serde(default)]
+    kind: WhyKind,
 }
 
 pub(super) async fn page(
     State(web): State<Web>,
     visitor: Visitor,
-    Query(Subject { subject }): Query<Subject>,
+    Query(Subject { subject, kind }): Query<Subject>,
 ) -> Result<Response, PageError> {
-    let frame = Frame::new(&web, &visitor, Section::Devices, format!("Why {subject}")).await?;
-    let why = web.fleet().why(&subject).await?;
-    // A deployment's name has no slash, so what is before the last one is the device, unless the whole is.
-    let mut device = None;
-    for candidate in
-        [Some(subject.as_str()), subject.rsplit_once('/').map(|(device, _)| device)].into_iter().flatten()
+    let section = if kind == WhyKind::Device { Section::Devices } else { Section::Deployments };
+    let frame = Frame::new(&web, &visitor, section, format!("Why {subject}")).await?;
+    let why = web.fleet().why_of(kind, &subject).await?;
+    let back = match kind {
+        WhyKind::Device => device_of(&web, &subject).await,
+        WhyKind::Deployment | WhyKind::Rollout => {
+            Some(Back { path: link::deployment(&subject), noun: "deployment" })
+        }
+    };
+    let command = match kind {
+        WhyKind::Device => Command::new(["margrave", "why", &subject]),
+        WhyKind::Deployment | WhyKind::Rollout => Command::new(["margrave", "why", kind.as_str(), &subject]),
+    };
+    render(&WhyPage {
+        frame,
+        back,
+        converged: why.converged,
+        chain: Chain::of(&why),
+        groups: Groups::of(&why),
+        command,
+        subject,
+    })
+}
+
+/// A deployment's name has no slash, so what is before the last one is the device, unless the whole is.
+async fn device_of(web: &Web, subject: &str) -> Option<Back> {
+    for candidate in [Some(subject), subject.rsplit_once('/').map(|(device, _)| device)].into_iter().flatten()
     {
         if let Ok(id) = DeviceRef::parse(candidate)
             && web.fleet().device(&id).await.is_ok()
         {
-            device = Some(link::device(candidate));
-            break;
+            return Some(Back { path: link::device(candidate), noun: "device" });
         }
     }
-    render(&WhyPage {
-        frame,
-        device,
-        converged: why.converged,
-        chain: Chain::of(&why),
-        command: Command::new(["margrave", "why", &subject]),
-        subject,
-    })
+    None
 }

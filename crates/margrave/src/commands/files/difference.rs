@@ -12,12 +12,16 @@ enum Step {
     New,
 }
 
-/// Lines of the difference; `before` is nothing when there is no such file yet.
-pub(super) fn unified(path: &str, before: Option<&str>, after: &str) -> Vec<String> {
+/// Lines of the difference; `before` is nothing when there is no such file yet, and `after` when it went.
+pub(super) fn unified(path: &str, before: Option<&str>, after: Option<&str>) -> Vec<String> {
     let old: Vec<&str> = before.unwrap_or_default().lines().collect();
-    let new: Vec<&str> = after.lines().collect();
-    let from = if before.is_some() { format!("a/{path}") } else { "/dev/null".to_owned() };
-    let mut lines = vec![format!("--- {from}"), format!("+++ b/{path}")];
+    let new: Vec<&str> = after.unwrap_or_default().lines().collect();
+    let side = |letter: char, there: bool| match there {
+        true => format!("{letter}/{path}"),
+        false => "/dev/null".to_owned(),
+    };
+    let mut lines =
+        vec![format!("--- {}", side('a', before.is_some())), format!("+++ {}", side('b', after.is_some()))];
     let steps = steps(&old, &new);
     let near = |index: usize| {
         let range = index.saturating_sub(CONTEXT)..(index + CONTEXT + 1).min(steps.len());
@@ -111,19 +115,22 @@ mod tests {
             " 9",
             "+ten",
         ];
-        assert_eq!(unified("x", Some(before), after), expected);
+        assert_eq!(unified("x", Some(before), Some(after)), expected);
     }
 
     #[test]
     fn a_new_file_comes_from_nothing() {
-        assert_eq!(unified("x", None, "a\nb\n"), ["--- /dev/null", "+++ b/x", "@@ -0,0 +1,2 @@", "+a", "+b"]);
+        assert_eq!(
+            unified("x", None, Some("a\nb\n")),
+            ["--- /dev/null", "+++ b/x", "@@ -0,0 +1,2 @@", "+a", "+b"]
+        );
     }
 
     #[test]
     fn changes_far_apart_stand_apart() {
         let before: String = (0..30).map(|n| format!("{n}\n")).collect();
         let after = before.replace("2\n3\n", "2\nx\n3\n").replace("25\n", "");
-        let lines = unified("x", Some(&before), &after);
+        let lines = unified("x", Some(&before), Some(&after));
         assert_eq!(lines.iter().filter(|line| line.starts_with("@@")).count(), 2, "{lines:?}");
     }
 }

@@ -1,0 +1,283 @@
+//! Why one deployment on one device is not as wanted.
+
+use margrave_core::id::{DeploymentName, PackageId, PackageVersion};
+use margrave_core::lifecycle::State;
+use margrave_core::moment::Moment;
+use margrave_core::report::{Awaited, Detail};
+use margrave_core::schedule::Gate;
+use margrave_core::watch::Warning;
+use margrave_core::why::Code;
+use margrave_store::{AssignmentRecord, DeviceRecord, Standing, Verdict};
+use margrave_wire::operator;
+
+use super::{Reason, sentence, told};
+use crate::fleet::event::time;
+use crate::fleet::{Error, Fleet, REMOVAL_UNSPOKEN_MS};
+
+/// So far ahead of ours a device's clock may run; one that is behind may only have been cut off.
+const CLOCK_AHEAD_MAX_MS: u64 = 5 * 60 * 1000;
+/// No clock before 2020 is right.
+const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
+/// Who asks so seldom is waited for, and not missed.
+const SELDOM_SECONDS: u64 = 60;
+
+impl Fleet {
+    /// Why an assignment is not as wanted, in one line; `None` if it is.
+    pub(in crate::fleet) fn assignment_reason(
+        &self,
+        device: &DeviceRecord,
+        record: &AssignmentRecord,
+    ) -> Option<String> {
+        let chain = self.assignment_reasons(device, record, &[]);
+        (!chain.is_empty()).then(|| sentence(&chain))
+    }
+
+    /// From what is seen of an assignment to what causes it; nothing if it is as wanted. `others` are on the same device.
+    pub(in crate::fleet) fn assignment_reasons(
+        &self,
+        device: &DeviceRecord,
+        record: &AssignmentRecord,
+        others: &[AssignmentRecord],
+    ) -> Vec<Reason> {
+        let outlook = record.outlook();
+        if outlook.verdict == Verdict::Converged {
+            return Vec::new();
+        }
+        let id = self.live.spoken(&record.device);
+        let about = format!("{} on {id}", record.name);
+        let report = record.observed.as_ref().map(|observed| &observed.report);
+        // Who removes something speaks of the version in which it had it.
+        let removes = !record.wanted
+            && record.observed.as_ref().is_some_and(|observed| observed.state == State::Deleting);
+        let adopted = report.is_some_and(|report| report.adopted_version >= record.changed_version);
+        if !adopted && !removes {
+            return self.not_adopted(device, record);
+        }
+        let said = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);
+        let fault = report.and_then(|report| report.fault.as_ref());
+        if outlook.verdict == Verdict::Failed || (removes && fault.is_some()) {
+            return self.failed(record, &about);
+        }
+        let doing = match outlook.state {
+            State::Pending => "waits to be started",
+            State::Installing => "is being installed",
+            State::Updating => "is being updated",
+            State::RollingBack => "goes back to its last good version",
+            State::Deleting | State::Deleted => "is being removed",
+            State::Installed => "still runs its last version",
+            State::Failed => "failed",
+        };
+        if detail(record).is_some_and(|detail| detail.waiting.is_some()) {
+            return self.waiting(record, format!("{about} {doing}"));
+        }
+        let reason = detail(record).and_then(|detail| detail.reason.as_ref());
+        let text = match reason.or(fault.map(|fault| &fault.message)) {
+            Some(reason) => format!("{about} {doing}: {reason}"),
+            None => format!("{about} {doing}"),
+        };
+        let code = match outlook.state {
+            State::Pending => Code::Pending,
+            State::Installing => Code::Installing,
+            State::Updating => Code::Updating,
+            State::RollingBack => Code::RollingBack,
+            State::Deleting | State::Deleted => Code::Deleting,
+            State::Installed => Code::NotBegun,
+            State::Failed => Code::Failed,
+        };
+        let client = &device.device.client;
+        let version = self.live.version(client);
+        if code == Code::NotBegun && self.live.fetched(client) < version {
+            // It has what it was given by a server that knew more, or that it was given long ago.
+            let text = format!("{id} has not fetched manifest version {version} yet");
+            return vec![said(Code::ManifestNotFetched, text)];
+        }
+        let mut chain = vec![said(code, text)];
+        if code == Code::Pending
+            && let Some(busy) = others.iter().find(|other| other.id != record.id && is_at_work(other))
+        {
+            let text = format!("{id} is busy with {}", busy.name);
+            chain.push(Reason::new(Code::BehindOthers, text).on(&id).of(&busy.name));
+        }
+        chain
+    }
+
+    /// The device says that it failed: whether it tries again, and what went wrong.
+    fn failed(&self, record: &AssignmentRecord, about: &str) -> Vec<Reason> {
+        let report = record.observed.as_ref().map(|observed| &observed.report);
+        let fault = report.and_then(|report| report.fault.as_ref());
+        let detail = detail(record);
+        let code = fault.map_or(Code::Failed, |fault| Code::of_failure(&fault.code));
+        let tried = if record.wanted { "failed" } else { "could not be removed" };
+        let (seen, text) = match (record.outlook().state, detail) {
+            (State::Installed, _) => {
+                (Code::RolledBack, format!("{about} went back to its last good version"))
+            }
+            (_, None) => (Code::Failed, format!("{about} {tried}")),
+            (_, Some(Detail { next_try: Some(at), .. })) => {
+                (Code::Retrying, format!("{about} {tried}, and is tried again at {}", time(*at)))
+            }
+            (_, Some(_)) => (Code::GivenUp, format!("{about} {tried}, and is not tried again as it is")),
+        };
+        let message = fault.map(|fault| fault.message.clone());
+        let message = message.or_else(|| detail.and_then(|detail| detail.reason.clone()));
+        let message = match (message, fault) {
+            (Some(message), Some(fault)) if code == Code::Failed => format!("{message} ({})", fault.code),
+            (Some(message), _) => message,
+            (None, _) => "the device gave no reason".to_owned(),
+        };
+        let id = self.live.spoken(&record.device);
+        let named = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);
+        vec![named(seen, text), named(code, message)]
+    }
+
+    /// The device says what it waits for.
+    fn waiting(&self, record: &AssignmentRecord, seen: String) -> Vec<Reason> {
+        let id = self.live.spoken(&record.device);
+        let named = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);
+        let Some(detail) = detail(record) else { return vec![named(Code::Waiting, seen)] };
+        let text = detail.waiting.clone().unwrap_or_default();
+        let code = match detail.awaited {
+            None => return vec![named(Code::Waiting, format!("{seen}: {text}"))],
+            Some(Awaited::Holder) => Code::Held,
+            Some(Awaited::Window) => Code::WindowClosed,
+            Some(Awaited::Clock) => Code::WindowUnknown,
+            Some(Awaited::Network) => Code::DownloadWaits,
+        };
+        let mut chain = vec![named(Code::Waiting, seen), named(code, text)];
+        if code != Code::Held
+            && let Some(observed) = &record.observed
+            && is_wrong(detail.at, observed.received_at)
+        {
+            let text =
+                format!("by the clock of {id} it was {} at {}", time(detail.at), time(observed.received_at));
+            chain.push(named(Code::ClockWrong, text));
+        }
+        chain
+    }
+
+    /// The device has not begun with what is wanted now.
+    fn not_adopted(&self, device: &DeviceRecord, record: &AssignmentRecord) -> Vec<Reason> {
+        let (id, version) = (self.live.spoken(&record.device), record.changed_version);
+        let named = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);
+        let unreachable = self.unreachable(device);
+        if !unreachable.is_empty() {
+            return unreachable;
+        }
+        let client = &device.device.client;
+        if self.live.fetched(client) < version {
+            let text = format!("{id} has not fetched manifest version {version} yet");
+            let Some(schedule) = self.live.told.of(client) else {
+                return vec![named(Code::ManifestNotFetched, text)];
+            };
+            let seldom = schedule.poll.filter(|poll| !poll.wait && poll.every.as_secs() >= SELDOM_SECONDS);
+            return vec![match (schedule.contact(self.now()), seldom) {
+                (Gate::Closed(Some(opens)), _) => {
+                    let text = format!("{text}; by its schedule it may talk again at {}", time(opens));
+                    match schedule.down_until(self.now()) {
+                        Some(_) => named(Code::InDowntime, text),
+                        None => named(Code::OutOfHours, text),
+                    }
+                }
+                (_, Some(poll)) => {
+                    let text = format!("{text}; by its schedule it asks every {} s", poll.every.as_secs());
+                    named(Code::PollsSeldom, text)
+                }
+                _ => named(Code::ManifestNotFetched, text),
+            }];
+        }
+        if detail(record).is_some_and(|detail| detail.waiting.is_some()) {
+            let seen = match record.wanted {
+                true => format!("{} on {id} has a newer version waiting", record.name),
+                false => format!("{} on {id} is to go", record.name),
+            };
+            return self.waiting(record, seen);
+        }
+        let now = self.now();
+        let held = self.live.held_before(client, now).filter(|held| *held < version);
+        if let Some(held) = held.filter(|_| now.0.saturating_sub(record.changed_at.0) > REMOVAL_UNSPOKEN_MS) {
+            let text = format!("{id} was given manifest version {version}, and stays with {held}");
+            return vec![named(Code::ManifestNotAdopted, text)];
+        }
+        let text = format!("{id} has manifest version {version} and has not reported on {} yet", record.name);
+        vec![named(Code::NotReported, text)]
+    }
+
+    /// The deployment is not on the device: left out, not meant for it, or not there at all.
+    pub(super) async fn not_assigned(
+        &self,
+        subject: &str,
+        device: &DeviceRecord,
+        name: &DeploymentName,
+    ) -> Result<operator::Why, Error> {
+        let found = self.store.deployment(name).await?.filter(|found| !found.removed);
+        let found =
+            found.ok_or_else(|| Error::not_found(format!("deployment {name} on {}", device.device)))?;
+        let misfit = found.misfits.into_iter().find(|misfit| misfit.device == device.device);
+        let id = self.live.spoken(&device.device);
+        let chain = match misfit {
+            _ if device.standing == Standing::Retired => self.unreachable(device),
+            Some(misfit) => self.misfit(device, name, &misfit.reasons),
+            None => {
+                let text = format!(
+                    "{name} is not meant for {id}: neither its name nor its labels are among the targets"
+                );
+                vec![Reason::new(Code::NotTargeted, text).on(&id).of(name)]
+            }
+        };
+        Ok(told(subject, false, &chain))
+    }
+
+    /// The device is wanted for a deployment that it cannot have.
+    pub(super) fn misfit(
+        &self,
+        device: &DeviceRecord,
+        name: &DeploymentName,
+        reasons: &[String],
+    ) -> Vec<Reason> {
+        let id = self.live.spoken(&device.device);
+        let text = format!("{id} was left out of {name}: {}", reasons.join("; "));
+        let Some(body) = device.capabilities.as_ref() else {
+            let mut chain = vec![Reason::new(Code::CapabilitiesMissing, text).on(&id).of(name)];
+            chain.extend(self.unreachable(device));
+            return chain;
+        };
+        let hosts = device.dialect.capabilities(body).ok().is_none_or(|said| said.hosting.is_some());
+        let code = if hosts { Code::Misfit } else { Code::RuntimeAbsent };
+        vec![Reason::new(code, text).on(&id).of(name)]
+    }
+
+    /// Goes on from what a device cannot fetch to what its registry does not have any more.
+    pub(super) async fn look_behind(
+        &self,
+        chain: &mut Vec<Reason>,
+        package: (&PackageId, &PackageVersion),
+    ) -> Result<(), Error> {
+        if !chain.last().is_some_and(|last| last.code.is_pull()) {
+            return Ok(());
+        }
+        let (id, version) = package;
+        let gone = self.origin_warnings(id, version).await?.into_iter();
+        let gone = gone.filter(|warning| matches!(warning, Warning::Gone | Warning::ComponentGone { .. }));
+        chain.extend(
+            gone.take(1)
+                .map(|warning| Reason::new(Code::PackageGone, format!("package {id} {version}: {warning}"))),
+        );
+        Ok(())
+    }
+}
+
+fn detail(record: &AssignmentRecord) -> Option<&Detail> {
+    record.observed.as_ref()?.report.detail.as_ref()
+}
+
+fn is_at_work(record: &AssignmentRecord) -> bool {
+    matches!(
+        record.outlook().state,
+        State::Installing | State::Updating | State::RollingBack | State::Deleting
+    )
+}
+
+/// Whether a device's clock says what cannot be.
+fn is_wrong(said: Moment, received: Moment) -> bool {
+    said < CLOCK_SENSIBLE || said.0 > received.0.saturating_add(CLOCK_AHEAD_MAX_MS)
+}

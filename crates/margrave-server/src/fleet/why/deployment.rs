@@ -1,0 +1,181 @@
+//! Why a deployment, or the rollout of its newest revision, is not as wanted: its devices by cause.
+//!
+//! What is read is what is not as wanted, once; what is told is one line a cause, however many devices it has.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use margrave_core::id::{DeploymentName, DeviceRef};
+use margrave_core::watch::Warning;
+use margrave_core::why::Code;
+use margrave_store::{DeploymentRecord, DeviceRecord};
+use margrave_wire::operator::{self, CauseGroup};
+
+use super::{Reason, extend, told};
+use crate::fleet::rollout::RolloutTold;
+use crate::fleet::{Error, Fleet};
+
+/// Devices by the last code of their chains; of each the first one's chain.
+#[derive(Default)]
+struct Groups {
+    by_code: BTreeMap<Code, Group>,
+    devices: HashSet<DeviceRef>,
+}
+
+struct Group {
+    count: u64,
+    example: String,
+    chain: Vec<Reason>,
+}
+
+impl Groups {
+    /// Takes a device that was not taken before.
+    fn add(&mut self, device: &DeviceRef, spoken: String, chain: Vec<Reason>) {
+        let Some(code) = chain.last().map(|last| last.code) else { return };
+        if self.devices.insert(device.clone()) {
+            self.by_code.entry(code).or_insert(Group { count: 0, example: spoken, chain }).count += 1;
+        }
+    }
+
+    /// Those that a person has to see to first, then the largest.
+    fn sorted(self) -> Vec<(Code, Group)> {
+        let mut groups: Vec<(Code, Group)> = self.by_code.into_iter().collect();
+        groups.sort_by_key(|(code, group)| (Reverse(code.needs()), Reverse(group.count), *code));
+        groups
+    }
+}
+
+fn shown((code, group): &(Code, Group)) -> CauseGroup {
+    let last = group.chain.last();
+    CauseGroup {
+        code: code.as_str().to_owned(),
+        count: group.count,
+        example: group.example.clone(),
+        text: last.map(|last| last.text.clone()).unwrap_or_default(),
+        needs: code.needs().as_str().to_owned(),
+        hint: last.map(Reason::hint).unwrap_or_default(),
+    }
+}
+
+impl Fleet {
+    pub(super) async fn why_deployment(&self, name: &DeploymentName) -> Result<operator::Why, Error> {
+        let record = self.store.deployment(name).await?;
+        let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+        let rollout = self.rollout_told(&record).await?;
+        let groups = self.groups(&record, rollout.as_ref()).await?;
+        let behind = groups.devices.len() as u64;
+        let groups = groups.sorted();
+        let total = match &rollout {
+            Some(rollout) => rollout.devices.max(behind),
+            None => self.devices_of(&record).await?.max(behind),
+        };
+        let (package, version) = (&record.deployment.package, &record.deployment.version);
+        let mut chain = Vec::new();
+        if record.removed {
+            let text = format!("{name} is being removed; {} still have it", counted(behind));
+            chain.push(Reason::new(Code::BeingRemoved, text).of(name));
+        } else if total == 0 {
+            let text = format!("no device is among the targets of {name}");
+            chain.push(Reason::new(Code::NoDevice, text).of(name));
+        } else if behind > 0 {
+            let text = format!("{name} is not as wanted on {behind} of {}", counted(total));
+            chain.push(Reason::new(Code::DevicesBehind, text).of(name));
+        }
+        if let Some((_, group)) = groups.first() {
+            chain.extend(group.chain.iter().cloned());
+            // A chain that ends with what the rollout as a whole waits for goes on with the device that it waits for.
+            let stand = rollout.iter().flat_map(|rollout| &rollout.chain);
+            if stand.clone().next().map(|first| first.code) == chain.last().map(|last| last.code) {
+                chain.extend(stand.skip(1).cloned());
+            }
+            self.look_behind(&mut chain, (package, version)).await?;
+        }
+        let mut converged = chain.is_empty();
+        if converged {
+            let text = format!("{name} is as wanted on {}", counted(total));
+            chain.push(Reason::new(Code::Converged, text));
+            let mut moved = self.origin_warnings(package, version).await?.into_iter();
+            let moved = moved.find(|warning| matches!(warning, Warning::Moved { .. }));
+            chain.extend(moved.map(|warning| {
+                Reason::new(Code::PackageMoved, format!("package {package} {version}: {warning}"))
+            }));
+        }
+        let intent = self.intent_reasons();
+        // What the repository says is not what the server has: being as the server wants it is not enough then.
+        let blocked =
+            intent.iter().any(|reason| matches!(reason.code, Code::IntentFlawed | Code::IntentHeld));
+        match converged {
+            true => chain.extend(intent),
+            false => drop(chain.splice(0..0, intent)),
+        }
+        converged &= !blocked;
+        let groups = groups.iter().map(shown).collect();
+        Ok(operator::Why { groups, ..told(name.as_str(), converged, &chain) })
+    }
+
+    pub(super) async fn why_rollout(&self, name: &DeploymentName) -> Result<operator::Why, Error> {
+        let record = self.store.deployment(name).await?.filter(|found| !found.removed);
+        let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+        let rollout = self.rollout_told(&record).await?;
+        let groups = self.groups(&record, rollout.as_ref()).await?.sorted();
+        let mut chain = rollout.map(|rollout| rollout.chain).unwrap_or_default();
+        // All at once: what keeps it is what keeps its devices.
+        if chain.is_empty()
+            && let Some((_, group)) = groups.first()
+        {
+            chain.extend(group.chain.iter().cloned());
+        }
+        self.look_behind(&mut chain, (&record.deployment.package, &record.deployment.version)).await?;
+        let converged = chain.is_empty();
+        if converged {
+            let text = format!("revision {} of {name} is with all its devices", record.deployment.revision);
+            chain.push(Reason::new(Code::Converged, text));
+        }
+        let groups = groups.iter().map(shown).collect();
+        Ok(operator::Why { groups, ..told(name.as_str(), converged, &chain) })
+    }
+
+    /// The devices that are not as wanted, by cause.
+    async fn groups(
+        &self,
+        record: &DeploymentRecord,
+        rollout: Option<&RolloutTold>,
+    ) -> Result<Groups, Error> {
+        let mut groups = Groups::default();
+        let behind = self.store.assignments_behind(record.deployment.id).await?;
+        let names = behind.iter().map(|assignment| assignment.device.clone());
+        let names = names.chain(record.misfits.iter().map(|misfit| misfit.device.clone())).collect();
+        let devices = self.store.devices_named(names).await?.into_iter();
+        let devices: HashMap<DeviceRef, DeviceRecord> =
+            devices.map(|device| (device.device.clone(), self.fresh(device))).collect();
+        for assignment in &behind {
+            let Some(device) = devices.get(&assignment.device) else { continue };
+            let mut chain = self.assignment_reasons(device, assignment, &[]);
+            extend(&mut chain, self.unreachable(device));
+            groups.add(&assignment.device, self.live.spoken(&assignment.device), chain);
+        }
+        if record.removed {
+            return Ok(groups);
+        }
+        for misfit in &record.misfits {
+            let Some(device) = devices.get(&misfit.device) else { continue };
+            let chain = self.misfit(device, &record.deployment.name, &misfit.reasons);
+            groups.add(&misfit.device, self.live.spoken(&misfit.device), chain);
+        }
+        for (device, reason) in rollout.iter().flat_map(|rollout| &rollout.held) {
+            groups.add(device, self.live.spoken(device), vec![reason.clone()]);
+        }
+        Ok(groups)
+    }
+
+    /// How many devices a deployment is meant for, or is still going from.
+    async fn devices_of(&self, record: &DeploymentRecord) -> Result<u64, Error> {
+        let counts = self.store.assignment_counts_of(record.deployment.id).await?;
+        let held: u64 = counts.iter().map(|count| count.count).sum();
+        Ok(held + if record.removed { 0 } else { record.misfits.len() as u64 })
+    }
+}
+
+fn counted(devices: u64) -> String {
+    if devices == 1 { "1 device".to_owned() } else { format!("{devices} devices") }
+}

@@ -1,0 +1,146 @@
+//! Why a device is not as wanted, and whether it can be reached at all.
+
+use std::cmp::Reverse;
+
+use margrave_core::id::ClientId;
+use margrave_core::why::Code;
+use margrave_store::{AssignmentRecord, Condition, DeviceRecord, Scope, Verdict};
+use margrave_wire::operator;
+
+use super::{Reason, extend, sentence, told};
+use crate::fleet::event::time;
+use crate::fleet::{Error, Fleet};
+
+impl Fleet {
+    pub(super) async fn why_device(
+        &self,
+        subject: &str,
+        record: DeviceRecord,
+    ) -> Result<operator::Why, Error> {
+        let device = record.device.clone();
+        let left_out = self.store.left_out_of(&device).await?;
+        let assignments = self.store.assignments(Scope::Devices(vec![device.clone()])).await?;
+        let converged = record.condition(self.silent_before()) == Condition::Converged;
+        let mut chain = self.device_reasons(&record, &assignments);
+        if let Some(worst) = worst(&assignments) {
+            self.look_behind(&mut chain, (&worst.package, &worst.version)).await?;
+        }
+        if let Some(text) = self.schedule_conflict(&record).await? {
+            // Where nothing else is the matter, it is.
+            let at = if converged { chain.len() } else { 0 };
+            chain.insert(at, Reason::new(Code::ScheduleConflict, text));
+        }
+        if converged {
+            for (name, reasons) in &left_out {
+                chain.extend(self.misfit(&record, name, reasons));
+            }
+            chain.extend(self.rollouts_reasons(&device).await?);
+        }
+        Ok(told(subject, converged, &chain))
+    }
+
+    /// Why a device that nobody knows as one is none yet.
+    pub(super) async fn outside(&self, client: &ClientId) -> Result<Option<Reason>, Error> {
+        if self.standing(client).is_some() {
+            return Ok(None);
+        }
+        let asks = self.signed_clients(None)?.into_iter().find(|asks| asks.client == client.as_str());
+        if let Some(asks) = asks {
+            let operator::SignedClient { decision, fingerprint, first_seen, .. } = asks;
+            let reason = match decision.as_str() {
+                "rejected" => {
+                    Reason::new(Code::DeviceRejected, format!("{client} was turned away ({fingerprint})"))
+                }
+                _ => {
+                    let text =
+                        format!("{client} waits to be let in since {first_seen}; its key is {fingerprint}");
+                    Reason::new(Code::NotAccepted, text)
+                }
+            };
+            return Ok(Some(reason.on(client.to_string())));
+        }
+        let awaited = self.store.join_awaited(client).await?;
+        Ok(awaited.map(|until| {
+            let reason = match until > self.now() {
+                true => {
+                    let text =
+                        format!("{client} has not joined yet; its token may be used until {}", time(until));
+                    Reason::new(Code::NeverJoined, text)
+                }
+                false => {
+                    let text = format!("{client} has not joined, and its token expired at {}", time(until));
+                    Reason::new(Code::TokenExpired, text)
+                }
+            };
+            reason.on(client.to_string())
+        }))
+    }
+
+    /// From the device to the reason why it is not converged; one line that says so if it is.
+    fn device_reasons(&self, device: &DeviceRecord, assignments: &[AssignmentRecord]) -> Vec<Reason> {
+        let id = self.live.spoken(&device.device);
+        let mut chain = match worst(assignments) {
+            Some(worst) => self.assignment_reasons(device, worst, assignments),
+            None => Vec::new(),
+        };
+        let unreachable = self.unreachable(device);
+        if unreachable.is_empty() && device.capabilities.is_none() {
+            let text = format!("{id} has not reported its capabilities yet");
+            chain.push(Reason::new(Code::CapabilitiesMissing, text).on(&id));
+        }
+        // Nothing about an assignment can be acted on before the device is back.
+        extend(&mut chain, unreachable);
+        if chain.is_empty() {
+            chain.push(Reason::new(Code::Converged, format!("{id} runs everything that is wanted")));
+        }
+        chain
+    }
+
+    /// Why a device is not converged, in one line.
+    pub(in crate::fleet) fn device_reason(
+        &self,
+        device: &DeviceRecord,
+        assignments: &[AssignmentRecord],
+    ) -> Option<String> {
+        let unreachable = self.unreachable(device);
+        match unreachable.is_empty() {
+            true => Some(sentence(&self.device_reasons(device, assignments))),
+            false => unreachable.last().map(|reason| reason.text.clone()),
+        }
+    }
+
+    /// Why nothing can be expected of the device at the moment; nothing if something can.
+    pub(in crate::fleet) fn unreachable(&self, device: &DeviceRecord) -> Vec<Reason> {
+        let id = self.live.spoken(&device.device);
+        let named = |code, text: String| Reason::new(code, text).on(&id);
+        match device.condition(self.silent_before()) {
+            Condition::Retired => {
+                vec![named(Code::DeviceRetired, format!("{id} is retired and refused by this server"))]
+            }
+            Condition::Silent => {
+                let mut chain = vec![match device.last_contact {
+                    None => {
+                        let at = time(device.joined_at);
+                        named(
+                            Code::NeverSeen,
+                            format!("{id} joined at {at} and has not been in contact since"),
+                        )
+                    }
+                    Some(at) => named(Code::Silent, format!("{id} was last seen at {}", time(at))),
+                }];
+                if let Some(ended) = device.certificate_expires.filter(|ended| *ended <= self.now()) {
+                    let text = format!("the certificate of {id} expired at {}", time(ended));
+                    chain.push(named(Code::IdentityExpired, text));
+                }
+                chain
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The one that speaks for its device; among equals the one that waits longest.
+fn worst(assignments: &[AssignmentRecord]) -> Option<&AssignmentRecord> {
+    let behind = assignments.iter().filter(|assignment| assignment.outlook().verdict != Verdict::Converged);
+    behind.max_by_key(|assignment| (assignment.outlook().verdict, Reverse(assignment.changed_at)))
+}

@@ -1,0 +1,150 @@
+//! Why something is not as wanted: the one true reason, and what to do about it.
+//!
+//! A chain goes from what was asked about to what is to be done; its last line is the one to act on. Codes, and what to do
+//! about each, are `margrave_core::why`; here is which of them is true, from what is in the store and in memory.
+
+mod assignment;
+mod deployment;
+mod device;
+mod intent;
+
+use std::fmt::Write as _;
+
+use margrave_core::id::{DeploymentName, DeviceRef};
+use margrave_core::why::Code;
+use margrave_store::Scope;
+use margrave_wire::operator::{self, Cause, WhyKind};
+
+use super::{Error, Fleet};
+
+/// One link of a chain, before it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::fleet) struct Reason {
+    pub(in crate::fleet) code: Code,
+    pub(in crate::fleet) text: String,
+    device: Option<String>,
+    deployment: Option<String>,
+}
+
+impl Reason {
+    pub(in crate::fleet) fn new(code: Code, text: impl Into<String>) -> Reason {
+        Reason { code, text: text.into(), device: None, deployment: None }
+    }
+
+    /// The device that what to do is about.
+    pub(in crate::fleet) fn on(mut self, device: impl Into<String>) -> Reason {
+        self.device = Some(device.into());
+        self
+    }
+
+    /// The deployment that what to do is about.
+    pub(in crate::fleet) fn of(mut self, deployment: &DeploymentName) -> Reason {
+        self.deployment = Some(deployment.to_string());
+        self
+    }
+
+    fn hint(&self) -> String {
+        let mut hint = self.code.next().to_owned();
+        // The longer word has none of the shorter one in it.
+        for (word, name) in [("DEPLOYMENT", &self.deployment), ("DEVICE", &self.device)] {
+            if let Some(name) = name {
+                hint = hint.replace(word, name);
+            }
+        }
+        hint
+    }
+
+    fn shown(&self) -> Cause {
+        let hint = (self.code != Code::Converged).then(|| self.hint());
+        Cause { code: self.code.as_str().to_owned(), text: self.text.clone(), hint }
+    }
+}
+
+/// A chain in one line.
+pub(in crate::fleet) fn sentence(chain: &[Reason]) -> String {
+    let mut line = String::new();
+    for (index, reason) in chain.iter().enumerate() {
+        let between = if index > 0 { ": " } else { "" };
+        // A string takes whatever is written.
+        let _whole = write!(line, "{between}{}", reason.text);
+    }
+    line
+}
+
+fn told(subject: &str, converged: bool, chain: &[Reason]) -> operator::Why {
+    operator::Why {
+        subject: subject.to_owned(),
+        converged,
+        chain: chain.iter().map(Reason::shown).collect(),
+        groups: Vec::new(),
+    }
+}
+
+/// Puts `more` behind a chain that does not end with it already.
+fn extend(chain: &mut Vec<Reason>, more: Vec<Reason>) {
+    let known = more.first().is_some_and(|first| chain.iter().any(|reason| reason.code == first.code));
+    if !known {
+        chain.extend(more);
+    }
+}
+
+impl Fleet {
+    /// Why something of this kind is not as wanted.
+    pub async fn why_of(&self, kind: WhyKind, subject: &str) -> Result<operator::Why, Error> {
+        let unknown = || {
+            let shown: String = subject.chars().take(200).collect();
+            Error::not_found(format!("{} {shown}", kind.as_str()))
+        };
+        match kind {
+            WhyKind::Device => self.why(subject).await,
+            WhyKind::Deployment => {
+                self.why_deployment(&DeploymentName::parse(subject).map_err(|_| unknown())?).await
+            }
+            WhyKind::Rollout => {
+                self.why_rollout(&DeploymentName::parse(subject).map_err(|_| unknown())?).await
+            }
+        }
+    }
+
+    /// Why a device, or one deployment on it (`DEVICE/DEPLOYMENT`), is not as wanted.
+    pub async fn why(&self, subject: &str) -> Result<operator::Why, Error> {
+        // Device names have slashes, too: the whole is tried first.
+        let found = |text: &str| DeviceRef::parse(text).map(|device| self.live.addressed(&device));
+        if let Ok(device) = found(subject) {
+            if let Some(record) = self.store.device(&device).await? {
+                return self.why_device(subject, self.fresh(record)).await;
+            }
+            if let Some(reason) = self.outside(&device.client).await? {
+                return Ok(told(subject, false, &[reason]));
+            }
+        }
+        let parts = subject.rsplit_once('/').and_then(|(device, deployment)| {
+            Some((found(device).ok()?, DeploymentName::parse(deployment).ok()?))
+        });
+        let unknown =
+            || Error::not_found(format!("device {}", subject.chars().take(200).collect::<String>()));
+        let (device, deployment) = parts.ok_or_else(unknown)?;
+        let record = self.fresh(self.store.device(&device).await?.ok_or_else(unknown)?);
+        let assignments = self.store.assignments(Scope::Devices(vec![device.clone()])).await?;
+        let waiting = self.rollout_reasons(&device, &deployment).await?;
+        let own = assignments.iter().find(|assignment| assignment.name == deployment);
+        if own.is_none() && waiting.is_empty() {
+            return self.not_assigned(subject, &record, &deployment).await;
+        }
+        let mut chain = match own {
+            Some(own) => self.assignment_reasons(&record, own, &assignments),
+            None => Vec::new(),
+        };
+        let converged = chain.is_empty() && waiting.is_empty();
+        if converged {
+            let id = self.live.spoken(&device);
+            chain.push(Reason::new(Code::Converged, format!("{deployment} on {id} is as wanted")));
+        }
+        extend(&mut chain, waiting);
+        extend(&mut chain, self.unreachable(&record));
+        if let Some(own) = own {
+            self.look_behind(&mut chain, (&own.package, &own.version)).await?;
+        }
+        Ok(told(subject, converged, &chain))
+    }
+}

@@ -1,0 +1,64 @@
+//! Why something is not as wanted, in the operator's REST.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Why something is not as wanted: the last line of the chain is the one to act on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Why {
+    pub subject: String,
+    pub converged: bool,
+    pub chain: Vec<Cause>,
+    /// The devices that are not as wanted, by cause, those that a person has to see to first; of a deployment or a rollout.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<CauseGroup>,
+}
+
+/// What [`Why`] can be asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WhyKind {
+    /// A device, or one deployment on it: `line-1`, `line-1/web`.
+    #[default]
+    Device,
+    Deployment,
+    Rollout,
+}
+
+impl WhyKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WhyKind::Device => "device",
+            WhyKind::Deployment => "deployment",
+            WhyKind::Rollout => "rollout",
+        }
+    }
+}
+
+/// Devices that are not as wanted for the same cause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CauseGroup {
+    /// The last code of their chains.
+    pub code: String,
+    pub count: u64,
+    /// One of them.
+    pub example: String,
+    /// What is true of that one.
+    pub text: String,
+    /// Who has to do something: `patience` and `event` go on by themselves, `person` does not.
+    pub needs: String,
+    pub hint: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Cause {
+    /// Stable, for programs.
+    pub code: String,
+    pub text: String,
+    /// What a person can do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}

@@ -122,6 +122,10 @@ impl Disk {
                 if dice.hit(0.5) {
                     torn.extend_from_slice(old.get(at..).unwrap_or_default());
                 }
+                if torn == new {
+                    // Only what comes after the tear was the same already.
+                    self.durable = Durable::of(device);
+                }
                 std::fs::write(path, torn).map_err(|source| LedgerError::Io {
                     what: "torn",
                     path: path.clone(),

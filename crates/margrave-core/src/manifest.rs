@@ -17,7 +17,7 @@ pub struct Manifest {
     entries: Vec<Entry>,
     /// `None` says the usual, as nearly all do.
     schedule: Option<Box<Schedule>>,
-    /// What the server still waits to hear is gone; said only where it may have forgotten that it was told.
+    /// What the server still waits to hear is gone: it may never have been there, or the server may have forgotten that it was told.
     leaving: Vec<AssignmentId>,
 }
 

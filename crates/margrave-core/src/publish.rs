@@ -2,7 +2,7 @@
 
 use crate::capabilities::Capabilities;
 use crate::constraints::fits;
-use crate::id::ProfileId;
+use crate::id::{AssignmentId, ProfileId};
 use crate::manifest::{Blob, Entry, InvalidManifest, Manifest};
 use crate::package::{Package, Profile};
 use crate::schedule::Schedule;
@@ -64,7 +64,12 @@ pub fn next_manifest(
     let held = current.map_or(0, Manifest::version);
     let version = held.checked_add(1).ok_or(PublishError::VersionsExhausted)?;
     let bundle = (!entries.is_empty()).then(|| bundle(&entries));
-    Ok(Some(Manifest::new(version, bundle, entries)?.with_schedule(schedule.clone())))
+    // Asked for until it is heard of: a device may miss any one manifest.
+    let is_back = |id: &AssignmentId| entries.binary_search_by_key(id, |entry| entry.id).is_ok();
+    let leaving = current.map_or(&[][..], Manifest::leaving).iter().copied();
+    let leaving: Vec<AssignmentId> = leaving.filter(|id| !is_back(id)).collect();
+    let next = Manifest::new(version, bundle, entries)?;
+    Ok(Some(next.with_schedule(schedule.clone()).with_leaving(leaving)))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +84,6 @@ pub enum PublishError {
 mod tests {
     use super::*;
     use crate::digest::Digest;
-    use crate::id::AssignmentId;
     use proptest::prelude::*;
 
     fn entry(id: u8, content: u8) -> Entry {

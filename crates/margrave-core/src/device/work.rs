@@ -88,7 +88,9 @@ impl Device {
     fn observe_due(&self, settings: &Settings, now: Moment) -> bool {
         let due = now >= self.work.observe_next
             // A clock that jumped back must not blind the device.
-            || self.work.observe_next.since(now) > settings.observe_every.max(settings.retry_delay_max);
+            || self.work.observe_next.since(now) > settings.observe_every.max(settings.retry_delay_max)
+            // The window may be over before the next look.
+            || self.assignments.values().any(|held| self.removal_is_due(settings, held, now));
         self.accepted.is_some() && self.work.observing.is_none() && due
     }
 

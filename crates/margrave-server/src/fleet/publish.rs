@@ -677,7 +677,7 @@ fn floor(picture: &ClientPicture) -> Result<Manifest, Error> {
     renumbered(picture, picture.version_floor)
 }
 
-/// The same under another number. This server may have forgotten what it was told, so it asks for that, too.
+/// The same under another number, asking for all that is not known to be gone.
 fn renumbered(picture: &ClientPicture, version: u64) -> Result<Manifest, Error> {
     let manifest = &picture.manifest;
     let renumbered = Manifest::new(version, manifest.bundle(), manifest.entries().to_vec())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use margrave_core::device::Order;
+use margrave_core::device::{Assignment, Order};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::lifecycle::{STATES, State};
 use margrave_core::report::Report;
@@ -246,9 +246,13 @@ impl World {
             return Ok(());
         };
         let records = server.picture(&machine.client).await.map_err(broken)?;
-        let is_there = |state: State| !matches!(state, State::Deleting | State::Deleted);
-        let mut there =
-            machine.device.assignments().iter().filter(|(_, assignment)| is_there(assignment.state));
+        // Of what was never begun nothing is there.
+        let is_there = |held: &Assignment| match held.state {
+            State::Deleting | State::Deleted => false,
+            State::Pending => held.is_touched(),
+            _ => true,
+        };
+        let mut there = machine.device.assignments().iter().filter(|(_, held)| is_there(held));
         match there.find(|(id, _)| records.iter().all(|record| record.id != **id)) {
             Some((id, assignment)) => {
                 let what =

@@ -68,7 +68,6 @@ pub struct FileDifference {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitDetail {
-    #[serde(flatten)]
     pub commit: Commit,
     pub files: Vec<FileDifference>,
     /// So many more were changed and are not listed.

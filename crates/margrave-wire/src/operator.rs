@@ -381,9 +381,10 @@ pub struct PutDeployment {
     #[schema(max_items = 200)]
     pub overrides: Vec<Override>,
     pub targets: Targets,
-    /// Why it is to be given also to devices that it does not fit. Refused until that can be done: such devices are left out, and
-    /// naming one is refused.
+    /// Why it is to be given also to devices that it does not fit. Without a reason such devices are left out, and naming one is
+    /// refused. What a device cannot run at all is never forced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 500)]
     pub force: Option<String>,
     /// What devices do about an update that fails; stays as it is when left out.
     #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
@@ -620,6 +621,9 @@ pub struct PreviewFit {
     pub device: String,
     /// The profile that this device would run.
     pub profile: String,
+    /// It does not fit, and would get it because that is forced: what is in the way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub despite: Vec<String>,
 }
 
 /// Why something is not as wanted: the last line of the chain is the one to act on.

@@ -310,6 +310,7 @@ pub(crate) struct Why {
 Examples:
   margrave deploy andon-board --to press-1 --wait
   margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01
+  margrave deploy andon-board --to press-1 --force \"the second board is taken off tonight\"
   margrave deploy andon-board --label site=nord --canary 2 --batch 10% --soak 30m --on-failure revert")]
 pub(crate) struct Deploy {
     /// The package; its newest version unless one is named
@@ -330,6 +331,9 @@ pub(crate) struct Deploy {
     /// The package's profile to use, instead of the first that fits each device
     #[arg(long)]
     pub(crate) profile: Option<String>,
+    /// Deploy also to devices that it does not fit, and why; the reason is kept. What a device cannot run at all stays left out
+    #[arg(long, value_name = "REASON")]
+    pub(crate) force: Option<String>,
     #[command(flatten)]
     pub(crate) failing: Failing,
     #[command(flatten)]

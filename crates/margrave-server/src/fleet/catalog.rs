@@ -7,8 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use margrave_core::chain::sentence;
+use margrave_core::constraints::{Claims, Need};
 use margrave_core::digest::Digest;
-use margrave_core::id::{ComponentName, PackageId, PackageVersion};
+use margrave_core::id::{ComponentName, PackageId, PackageVersion, ProfileId};
 use margrave_core::package::{Component, Package, Profile, ProfileKind};
 use margrave_core::violation::Violation;
 use margrave_oci::archive::{self, ArchiveError};
@@ -34,13 +35,17 @@ const ARCHIVES_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 pub(super) struct Entry {
     pub(super) record: PackageRecord,
     pub(super) package: Package,
+    /// What each profile takes of a device.
+    pub(super) needs: BTreeMap<ProfileId, Arc<Need>>,
 }
 
 impl Entry {
     /// It was valid when it was added; a stricter reader of a later version must say so and not guess.
     pub(super) fn read(record: PackageRecord) -> Result<Entry, Error> {
         let package = description::read(&record.description).map_err(Error::Invalid)?;
-        Ok(Entry { record, package })
+        let need = |profile: &Profile| (profile.id.clone(), Arc::new(Need::of(profile, Claims::default())));
+        let needs = package.profiles.iter().map(need).collect();
+        Ok(Entry { record, package, needs })
     }
 
     /// The digest behind a component's reference when the package was added.

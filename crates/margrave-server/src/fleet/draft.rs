@@ -27,6 +27,8 @@ const NAMED_DEVICES_MAX: usize = 10_000;
 const SITES_MAX: usize = 1_000;
 /// Each is asked of every device.
 const OVERRIDES_MAX: usize = 200;
+/// Of the reason for forcing, in characters: it is a sentence.
+const REASON_LENGTH_MAX: usize = 500;
 /// Each device takes the first profile that fits it.
 const AUTO: &str = "auto";
 
@@ -424,12 +426,19 @@ fn typed(schema: Option<&Schema>, value: &Value) -> Result<ParameterValue, Strin
     }
 }
 
-/// The field is kept for what it will mean; until devices can be forced, whoever asks for it hears so.
+/// Why it is forced, as one line: it stands in a commit's message and in the audit log.
 fn read_force(want: Option<&str>, broken: &mut Vec<Violation>) -> Option<String> {
-    if want.is_some() {
-        let message = "devices that do not fit cannot be forced yet; leave this out";
-        broken.push(Violation::new("/force", "force", message));
-    }
+    let reason = want?.trim();
+    let wrong = if reason.is_empty() {
+        "say in a sentence why devices that do not fit are to have it, or leave this out".to_owned()
+    } else if reason.chars().count() > REASON_LENGTH_MAX {
+        format!("a reason has at most {REASON_LENGTH_MAX} characters")
+    } else if reason.chars().any(char::is_control) {
+        "a reason is one line of text".to_owned()
+    } else {
+        return Some(reason.to_owned());
+    };
+    broken.push(Violation::new("/force", "force", wrong));
     None
 }
 

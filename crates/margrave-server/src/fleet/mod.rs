@@ -167,6 +167,8 @@ pub struct Preview {
 pub struct PreviewFit {
     pub device: String,
     pub profile: String,
+    /// Why it does not fit, where it is forced.
+    pub despite: Vec<String>,
 }
 
 /// A file that lies in a package beside its description.

@@ -322,10 +322,12 @@ impl Fleet {
             (None, Some(_)) => ("was changed".to_owned(), format!("Change {name}")),
         };
         let Deployment { package, version, revision, .. } = deployment;
-        let text = format!("{name} {verb}: {package} {version}, revision {revision}");
+        let forced =
+            deployment.forced.as_ref().map(|reason| format!(", forced ({reason})")).unwrap_or_default();
+        let text = format!("{name} {verb}: {package} {version}, revision {revision}{forced}");
         let event = NewEvent::new(Moment(0), kind, &actor.name, text).deployment(name);
         prospect.events.push(event.package(format!("{package} {version}")));
-        prospect.words.push(format!("{subject}: {package} {version}"));
+        prospect.words.push(format!("{subject}: {package} {version}{forced}"));
         let place = Place::Deployment(name.clone()).to_string();
         let before = self.desired.file(&place).await?;
         let bytes = rendering::under_comment(before.as_deref(), &rendering::deployment(deployment));

@@ -417,7 +417,7 @@ fn shown_components(report: &Report) -> Vec<operator::ComponentStatus> {
 }
 
 fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
-    let Entry { record, package } = entry;
+    let Entry { record, package, .. } = entry;
     let profiles = package.profiles.iter().map(|profile| operator::PackageProfile {
         id: profile.id.to_string(),
         kind: profile.kind.as_str().to_owned(),

@@ -90,6 +90,12 @@ pub(crate) struct DeploymentUpdate {
     /// Deploy to the devices with these labels instead; together with --to this replaces all targets
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) labels: Vec<Pair>,
+    /// Deploy also to devices that it does not fit, and why; the reason is kept. What a device cannot run at all stays left out
+    #[arg(long, value_name = "REASON")]
+    pub(crate) force: Option<String>,
+    /// No longer deploy to devices that it does not fit
+    #[arg(long, conflicts_with = "force")]
+    pub(crate) no_force: bool,
     #[command(flatten)]
     pub(crate) failing: Failing,
     #[command(flatten)]

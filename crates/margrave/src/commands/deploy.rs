@@ -27,6 +27,7 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
             labels: cli::unique(&args.labels).map_err(Trouble::broke)?,
             ..Default::default()
         },
+        force: args.force,
         rollback: args.failing.over(&Rollback::default()),
         strategy: args.steps.over(&StrategyBody::default())?,
         revision: None,

@@ -99,6 +99,9 @@ fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
     if let Some(profile) = &deployment.profile {
         facts.push(("Profile", profile.clone()));
     }
+    if let Some(reason) = &deployment.force {
+        facts.push(("Forced", render::printable(reason)));
+    }
     facts.push(("Failed update", going_back(&deployment.rollback)));
     if deployment.strategy != Default::default() {
         facts.push(("Strategy", render::printable(&deployment.strategy.words().join("; "))));
@@ -141,7 +144,19 @@ fn going_back(rollback: &Rollback) -> String {
 }
 
 async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> Result {
-    let DeploymentUpdate { name, set, unset, version, devices, labels, failing, steps, waiting } = update;
+    let DeploymentUpdate {
+        name,
+        set,
+        unset,
+        version,
+        devices,
+        labels,
+        force,
+        no_force,
+        failing,
+        steps,
+        waiting,
+    } = update;
     let now = client.deployment(&name).await?;
     let version = version.unwrap_or_else(|| now.version.clone());
     let package = client.package(&now.package, Some(&version)).await?;
@@ -164,9 +179,11 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         let labels = cli::unique(&labels).map_err(Trouble::broke)?;
         Targets { devices, labels, ..Default::default() }
     };
+    let force = if no_force { None } else { force.or_else(|| now.force.clone()) };
     let rollback = failing.over(&now.rollback);
     let strategy = steps.over(&now.strategy)?;
     let same = version == now.version && parameters == now.parameters && targets == now.targets;
+    let same = same && force == now.force;
     let same = same && strategy.as_ref().is_none_or(|strategy| *strategy == now.strategy);
     if same && rollback.as_ref().is_none_or(|rollback| *rollback == now.rollback) {
         screen.words("That changes nothing; it is wanted like this already.");
@@ -179,7 +196,7 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         parameters,
         targets,
         overrides: now.overrides,
-        force: now.force,
+        force,
         rollback,
         strategy,
         revision: Some(now.revision),

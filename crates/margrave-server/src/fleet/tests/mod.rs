@@ -4,6 +4,7 @@ mod access;
 mod catalog;
 mod deploying;
 mod desired;
+mod fitting;
 mod git;
 mod identity;
 mod moving;
@@ -236,7 +237,7 @@ impl World {
     /// A device that runs compose and has enough of everything.
     pub(super) async fn device(&self, name: &str, labels: &[(&str, &str)]) {
         self.join(name, labels).await;
-        self.says(name, "4Gi", &["compose"]).await;
+        self.says(name, "64Gi", &["compose"]).await;
     }
 
     pub(super) async fn says(&self, name: &str, memory: &str, types: &[&str]) -> Put {

@@ -42,6 +42,9 @@ impl Command {
         if let Some(profile) = &deployment.profile {
             option("--profile", profile.clone());
         }
+        if let Some(reason) = &deployment.force {
+            option("--force", reason.clone());
+        }
         for (name, value) in &deployment.parameters {
             match value {
                 Value::Array(values) => {

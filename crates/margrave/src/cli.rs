@@ -310,7 +310,7 @@ pub(crate) struct Why {
 Examples:
   margrave deploy andon-board --to press-1 --wait
   margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01
-  margrave deploy andon-board --to press-1 --force \"the second board is taken off tonight\"
+  margrave deploy andon-board --to press-1 --force=\"the second board goes tonight\"
   margrave deploy andon-board --label site=nord --canary 2 --batch 10% --soak 30m --on-failure revert")]
 pub(crate) struct Deploy {
     /// The package; its newest version unless one is named

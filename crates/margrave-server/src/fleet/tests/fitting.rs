@@ -165,3 +165,42 @@ async fn a_deployment_is_forced_with_a_reason_that_is_kept_everywhere() {
     world.roomy("line-2", "64Mi", &[("site", "nord")]).await;
     assert_eq!(world.runs("line-2").await, ["c"]);
 }
+
+#[tokio::test]
+async fn two_deployments_cannot_have_one_port_or_volume_of_a_device_unless_forced() {
+    let world = World::empty().await;
+    world.push_components().await;
+    let folder = tempfile::tempdir().unwrap();
+    let compose = "services:\n  web:\n    ports: [\"8080:80\"]\n    volumes: [\"/srv/data:/data\", \"own:/own\"]\nvolumes:\n  own:\n";
+    std::fs::write(folder.path().join("compose.yaml"), compose).unwrap();
+    world.push_web(ComposeArchive::build(folder.path(), "web").unwrap().bytes()).await;
+    world.push("1.0.0", &description("1.0.0")).await;
+    world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    world.device("line-1", &[]).await;
+    world.device("line-2", &[]).await;
+    world.put("a", on(&["line-1"])).await.unwrap();
+    world.put("b", on(&["line-2"])).await.unwrap();
+    // What was read from the archive is kept with the package.
+    let world = world.restarted().await;
+    let (device, reasons) = misfit(world.put("b", on(&["line-1", "line-2"])).await.unwrap_err());
+    assert_eq!(device, "line-1");
+    for told in [
+        "wants port 8080/tcp, which a has there",
+        "wants to write to the volume /srv/data, to which a writes there",
+    ] {
+        assert!(reasons.contains(told), "{reasons}");
+    }
+    assert!(!reasons.contains("own"), "{reasons}");
+    // By hand in Git it is the same, with file and both names.
+    let both = [put("c", on(&["line-2"])), put("b", on(&["line-1"]))];
+    assert_eq!(misfit(world.change(&both).await.unwrap_err()).0, "line-1");
+    let update = operator::PutDeployment {
+        parameters: [("greeting".to_owned(), json!("hi"))].into(),
+        ..on(&["line-1"])
+    };
+    world.put("a", update).await.unwrap();
+    let shown = world.put("b", forced("they take turns", on(&["line-1", "line-2"]))).await.unwrap();
+    assert_eq!(shown.counts.total, 2);
+    world.fleet.remove_deployment(&ann(), &name("b"), None).await.unwrap();
+    world.put("c", on(&["line-2"])).await.unwrap();
+}

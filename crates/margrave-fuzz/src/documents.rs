@@ -113,7 +113,7 @@ pub(crate) fn description(bytes: &[u8]) {
     let id = AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").expect("an id");
     let device = DeviceRef::parse("line-1").expect("a device");
     for profile in &package.profiles {
-        match resolve(&package, profile, &Answers::new(), None) {
+        match resolve(&package, profile, &Answers::new(), None, &Default::default()) {
             Ok(parameters) => {
                 let workload = Workload::compose(
                     &deployment,

@@ -16,9 +16,11 @@ use crate::rollout::{Rollout, StrategyBody};
 use crate::schedule::ScheduleBody;
 
 mod access;
+mod secret;
 
 pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
 pub use catalog::*;
+pub use secret::{SealSecret, SealedSecret, SealedText};
 
 /// Where the operator interface lives.
 pub const PREFIX: &str = "/api/operator/v1";
@@ -373,6 +375,7 @@ pub struct PutDeployment {
     pub version: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Values, or where a secret is: an object `secret` with `env`, `file` or `sealed`.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,

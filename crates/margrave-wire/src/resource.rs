@@ -167,6 +167,7 @@ pub struct DeploymentSpec {
     /// `auto`, or left out: each device takes the first that fits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Values, or where a secret is: `{secret: {env: MARGRAVE_SECRET_NAME}}`, `{secret: {file: NAME}}`, `{secret: {sealed: TEXT}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,

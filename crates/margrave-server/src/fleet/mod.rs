@@ -31,6 +31,7 @@ mod report;
 mod revision;
 mod rollout;
 mod schedule;
+mod secret;
 mod signed;
 mod telling;
 #[cfg(test)]
@@ -54,6 +55,8 @@ use margrave_registry::Registry;
 use margrave_store::{Silence, Store};
 use margrave_wire::operator;
 use tokio::sync::{RwLock, broadcast};
+
+use crate::vault::Vault;
 
 pub(crate) use access::SESSION_LIFETIME;
 pub use access::{Holder, Refused};
@@ -137,6 +140,8 @@ pub struct FleetOptions {
     pub web_authority: String,
     /// What new deployments are called inside.
     pub naming: Naming,
+    /// Where secrets are looked up.
+    pub vault: Vault,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

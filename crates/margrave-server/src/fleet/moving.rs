@@ -186,7 +186,7 @@ impl Fleet {
         deployment.targets.devices = renamed.collect();
         deployment.revision = held.revision.saturating_add(1);
         let previous = self.before(held, &entry).await?;
-        Ok(Some(Wish { deployment, entry, previous }))
+        Ok(Some(self.wish(deployment, entry, previous)))
     }
 
     async fn rename_targets(

@@ -16,6 +16,7 @@ use super::catalog::{Entry, Pulled, all_kept};
 use super::desired::{FileChange, rendering};
 use super::draft::{Draft, Overlay, check_seen};
 use super::intent::{Change, Refusals};
+use super::secret::unseen;
 use super::token::check_labels;
 use super::{Actor, Error, Fleet};
 
@@ -118,7 +119,10 @@ impl Fleet {
             }
             Change::RevertDeployment { name, to, seen } => {
                 let want = self.wish_of(name, *to, *seen).await?;
-                self.look_at_deployment(actor, name, &want, None, Some(*to), prospect).await
+                let now = self.wanted_deployment(name).await?.map(|held| held.deployment.revision);
+                // What is wanted now is wanted again when only a secret changed.
+                let back_to = Some(*to).filter(|to| now != Some(*to));
+                self.look_at_deployment(actor, name, &want, None, back_to, prospect).await
             }
             Change::RemoveDeployment { name, seen } => {
                 let held = self.wanted_deployment(name).await?;
@@ -319,6 +323,9 @@ impl Fleet {
                 (format!("went back to revision {to}"), format!("Revert {name} to revision {to}"))
             }
             (None, None) => ("was created".to_owned(), format!("Deploy {name}")),
+            (None, Some(held)) if is_same_but_for_secrets(&held.deployment, deployment) => {
+                ("takes secrets that changed".to_owned(), format!("Take the changed secrets of {name}"))
+            }
             (None, Some(_)) => ("was changed".to_owned(), format!("Change {name}")),
         };
         let Deployment { package, version, revision, .. } = deployment;
@@ -385,6 +392,12 @@ impl Fleet {
         }
         Ok(())
     }
+}
+
+fn is_same_but_for_secrets(held: &Deployment, wanted: &Deployment) -> bool {
+    let (mut held, wanted) = (unseen(held), unseen(wanted));
+    held.revision = wanted.revision;
+    held == wanted
 }
 
 fn gone(place: &Place) -> FileChange {

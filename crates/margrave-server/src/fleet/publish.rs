@@ -23,6 +23,7 @@ use margrave_core::package::Profile;
 use margrave_core::parameters::resolve;
 use margrave_core::publish::{Chosen, Circumstances, choose_profile, next_manifest};
 use margrave_core::schedule::{Choice, Reach, Schedule, effective};
+use margrave_core::secret::Secrets;
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
@@ -55,6 +56,8 @@ pub(super) struct Wish {
     /// What installations have already, where the deployment is about to change: what is immutable stays what it
     /// was on every device, whichever profile it runs (DM-059).
     pub(super) previous: Option<Before>,
+    /// What the answers refer to, as it is now.
+    pub(super) secrets: Arc<Secrets>,
 }
 
 /// One document for one device.
@@ -196,7 +199,8 @@ impl Wish {
         let deployment = &self.deployment;
         let answers = deployment.answers_for(&device.device, &device.labels);
         let previous = self.previous.as_ref().map(|before| before.values(&device.device, &device.labels));
-        let values = |profile: &Profile| resolve(package, profile, &answers, previous.as_ref());
+        let values =
+            |profile: &Profile| resolve(package, profile, &answers, previous.as_ref(), &self.secrets);
         let circumstances = Circumstances {
             capabilities: &capabilities,
             needs: &self.entry.needs,
@@ -211,6 +215,9 @@ impl Wish {
         let mut workload =
             Workload::compose(&deployment.name, id, &device.device, package, profile, parameters, pins)
                 .with_rollback(deployment.rollback);
+        if workload.parameters.iter().any(|parameter| parameter.secret) {
+            workload.hints.salt = self.secrets.salt.clone();
+        }
         for component in &mut workload.components {
             component.repository = reachable(&component.repository, registry_address);
         }
@@ -461,12 +468,18 @@ impl Fleet {
         Ok(Decision { touched, misfits, unfit, forced: Vec::new(), freed, rollouts })
     }
 
+    /// What a deployment wants, with its secrets as they are now.
+    pub(super) fn wish(&self, deployment: Deployment, entry: Arc<Entry>, previous: Option<Before>) -> Wish {
+        let secrets = Arc::new(self.options.vault.secrets(&deployment));
+        Wish { deployment, entry, previous, secrets }
+    }
+
     pub(super) async fn wishes(&self) -> Result<Vec<Wish>, Error> {
         let mut wishes = Vec::new();
         for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
             let deployment = record.deployment;
             match self.entry(&deployment.package, &deployment.version).await {
-                Ok(Some(entry)) => wishes.push(Wish { deployment, entry, previous: None }),
+                Ok(Some(entry)) => wishes.push(self.wish(deployment, entry, None)),
                 Ok(None) => {
                     tracing::error!(deployment = %deployment.name, "the package of a deployment is not in the catalog")
                 }

@@ -75,7 +75,7 @@ pub(crate) fn deployment(name: &str, revision: u64) -> Deployment {
             of: Targets { select: "line in (1, 2), !spare".parse().unwrap(), ..Default::default() },
             answers: BTreeMap::from([(
                 ParameterName::parse("greeting").unwrap(),
-                ParameterValue::Integer(2),
+                ParameterValue::Integer(2).into(),
             )]),
         }],
         forced: Some("it is only a trial".to_owned()),

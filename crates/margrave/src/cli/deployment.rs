@@ -78,6 +78,9 @@ pub(crate) struct DeploymentUpdate {
     /// Change an answer; repeat it with the same name for a list
     #[arg(long = "set", value_name = "PARAMETER=VALUE", value_parser = pair)]
     pub(crate) set: Vec<Pair>,
+    /// Answer with a secret: env:MARGRAVE_SECRET_NAME or file:NAME at the server, or sealed:TEXT
+    #[arg(long = "secret", value_name = "PARAMETER=REFERENCE", value_parser = pair)]
+    pub(crate) secrets: Vec<Pair>,
     /// Go back to the package's own value
     #[arg(long = "unset", value_name = "PARAMETER")]
     pub(crate) unset: Vec<String>,

@@ -147,6 +147,7 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     let DeploymentUpdate {
         name,
         set,
+        secrets,
         unset,
         version,
         devices,
@@ -160,7 +161,7 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     let now = client.deployment(&name).await?;
     let version = version.unwrap_or_else(|| now.version.clone());
     let package = client.package(&now.package, Some(&version)).await?;
-    let changed = answers::typed(&package, &set)?;
+    let changed = answers::both(&package, &set, &secrets)?;
     let mut parameters = now.parameters.clone();
     for parameter in &unset {
         if answers::setting(&package, parameter).is_none() && !parameters.contains_key(parameter) {
@@ -184,6 +185,12 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     let strategy = steps.over(&now.strategy)?;
     let same = version == now.version && parameters == now.parameters && targets == now.targets;
     let same = same && force == now.force;
+    // What is behind a reference may be another than before; the server knows.
+    let refers = |answers: &std::collections::BTreeMap<String, serde_json::Value>| {
+        answers.values().any(serde_json::Value::is_object)
+    };
+    let same =
+        same && !refers(&now.parameters) && !now.overrides.iter().any(|other| refers(&other.parameters));
     let same = same && strategy.as_ref().is_none_or(|strategy| *strategy == now.strategy);
     if same && rollback.as_ref().is_none_or(|rollback| *rollback == now.rollback) {
         screen.words("That changes nothing; it is wanted like this already.");

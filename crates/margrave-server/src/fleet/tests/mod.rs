@@ -12,6 +12,7 @@ mod reverting;
 mod rollback;
 mod rollout;
 mod schedule;
+mod secret;
 mod seeing;
 mod signed;
 mod waiting;
@@ -329,6 +330,15 @@ impl World {
     }
 }
 
+/// Variables are files beside the data, so that tests can change them.
+fn vault(data: &tempfile::TempDir) -> Vault {
+    let variables = data.path().join("environment");
+    Vault::at(data.path()).with_environment(move |name| {
+        let text = std::fs::read_to_string(variables.join(name)).ok()?;
+        Some(text.into())
+    })
+}
+
 async fn open(data: &tempfile::TempDir, registry: &Arc<Registry>, clock: &Arc<AtomicU64>) -> Arc<Fleet> {
     let store = Store::open(data.path()).unwrap();
     let clock = clock.clone();
@@ -344,6 +354,7 @@ async fn open(data: &tempfile::TempDir, registry: &Arc<Registry>, clock: &Arc<At
         web_names: vec!["server.example".into(), "10.0.0.5".into()],
         web_authority: "authority".into(),
         naming: Naming::random(),
+        vault: vault(data),
     };
     let clock = Clock::new(move || Moment(clock.load(Ordering::Relaxed)));
     Fleet::open(store, registry.clone(), clock, options).await.unwrap()

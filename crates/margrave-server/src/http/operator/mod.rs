@@ -21,6 +21,7 @@ mod read;
 mod registry;
 mod rollout;
 mod schedule;
+mod secret;
 mod signed;
 
 use std::sync::Arc;
@@ -128,6 +129,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(authority::retire))
         .routes(routes!(access::list, access::create))
         .routes(routes!(access::revoke))
+        .routes(routes!(secret::seal))
         .routes(routes!(audit::list))
         .routes(routes!(backup::make))
         .fallback(no_such_path)

@@ -166,6 +166,15 @@ impl Draft {
         }
     }
 
+    /// Questions that a secret answers keep it.
+    fn keeping_secrets(mut self, held: &BTreeMap<String, serde_json::Value>) -> Self {
+        for question in self.sections.iter_mut().flat_map(|section| &mut section.questions) {
+            let parameter = question.field.strip_prefix("answer.").unwrap_or_default();
+            question.secret = held.get(parameter).filter(|value| value.is_object()).cloned();
+        }
+        self
+    }
+
     /// What to ask of the fleet; what is wrong is noted at its field, and then there is nothing to ask.
     fn want(&mut self, package: &operator::Package) -> Option<(DeploymentName, PutDeployment)> {
         let name = DeploymentName::parse(&self.name).map_err(|error: InvalidId| {
@@ -307,7 +316,7 @@ pub(super) async fn edit(
     let deployment = web.fleet().deployment_counted(&deployment::parse(&name)?).await?;
     let version = which.version.as_deref().unwrap_or(&deployment.version);
     let package = find(&web, &deployment.package, Some(version)).await?;
-    let draft = Draft::of(&deployment, &package);
+    let draft = Draft::of(&deployment, &package).keeping_secrets(&deployment.parameters);
     form(&web, &visitor, draft, package).await
 }
 
@@ -324,6 +333,7 @@ pub(super) async fn change(
     let revision =
         revision.map_err(|_| PageError::Malformed("The form has lost its revision.".to_owned()))?;
     let draft = Draft::typed(&package, &fields, name.as_str(), Some(revision));
+    let draft = draft.keeping_secrets(&deployment.parameters);
     submit(&web, visitor, draft, package).await
 }
 

@@ -1,16 +1,20 @@
 //! Does this device fit this package; if not, why.
 //!
 //! A server asks [`fits`] before it places anything, a device asks [`eligible`] before it applies anything
-//! (MI-G2-084); both get every reason, in words. Field names are the wire's; what is used up by other
-//! deployments is nobody's rule (DM-135) and not considered.
+//! (MI-G2-084); both get every reason, in words. Field names are the wire's; what other deployments were promised on the
+//! device is [`Room`]'s business.
+
+mod room;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::capabilities::{Capabilities, Cpu, Hosting};
+use crate::capabilities::Capabilities;
 use crate::package::Profile;
+
+pub use room::{Claims, Need, Port, Promise, Protocol, Room};
 
 /// A profile's `deviceConstraints`: parsed for deciding, and as written for copying (DM-122).
 #[derive(Debug, Clone, PartialEq)]
@@ -121,6 +125,10 @@ pub enum MisfitCode {
     Storage,
     /// None of the eligibility rules holds.
     Rules,
+    /// Another deployment has the port there.
+    Port,
+    /// Another deployment writes to the volume there.
+    Volume,
 }
 
 impl MisfitCode {
@@ -132,7 +140,14 @@ impl MisfitCode {
             MisfitCode::Memory => "memory",
             MisfitCode::Storage => "storage",
             MisfitCode::Rules => "rules",
+            MisfitCode::Port => "port",
+            MisfitCode::Volume => "volume",
         }
+    }
+
+    /// Whether somebody may decide otherwise. What cannot run there at all cannot be forced (DM-125).
+    pub fn can_be_forced(self) -> bool {
+        !matches!(self, MisfitCode::NotHosting | MisfitCode::DeploymentType)
     }
 }
 
@@ -151,9 +166,14 @@ impl Misfit {
     }
 }
 
-/// Whether `profile` can go to the device; if not, every reason: kind first, then capacity, then rules
-/// (DM-123, DM-125).
-pub fn fits(profile: &Profile, capabilities: &Capabilities) -> Result<(), Vec<Misfit>> {
+/// Whether `profile`, which takes `need`, can go to the device; if not, every reason: kind first, then capacity, then rules
+/// (DM-123, DM-125), then what others have.
+pub fn fits(
+    profile: &Profile,
+    need: &Need,
+    capabilities: &Capabilities,
+    room: Room<'_>,
+) -> Result<(), Vec<Misfit>> {
     let Some(hosting) = &capabilities.hosting else {
         return Err(vec![Misfit::new(MisfitCode::NotHosting, "the device hosts no workloads")]);
     };
@@ -164,53 +184,17 @@ pub fn fits(profile: &Profile, capabilities: &Capabilities) -> Result<(), Vec<Mi
             format!("needs a device that runs {}, runs {}", profile.kind.as_str(), offered.join(", "));
         misfits.push(Misfit::new(MisfitCode::DeploymentType, message));
     }
+    room.capacity_misfits(&need.capacity, hosting, &mut misfits);
     if let Some(constraints) = &profile.constraints {
-        if let Some(capacity) = &constraints.capacity {
-            capacity_misfits(capacity, hosting, &mut misfits);
-        }
         misfits.extend(eligible(constraints, &capabilities.properties, &capabilities.labels).err());
     }
+    room.claim_misfits(&need.claims, &mut misfits);
     if misfits.is_empty() { Ok(()) } else { Err(misfits) }
 }
 
-fn capacity_misfits(capacity: &Capacity, hosting: &Hosting, misfits: &mut Vec<Misfit>) {
-    if let Some(cores) = capacity.cores {
-        // One single entry has to do; cores of several are never added (DM-131).
-        let enough = |cpu: &Cpu| {
-            let architecture = capacity.architectures.is_empty()
-                || cpu.architecture.as_ref().is_some_and(|have| capacity.architectures.contains(have));
-            cpu.cores >= cores && architecture
-        };
-        if !hosting.cpus.iter().any(enough) {
-            let on = |architectures: &str| match architectures {
-                "" => String::new(),
-                some => format!(" on {some}"),
-            };
-            let cpu = |cpu: &Cpu| format!("{}{}", cpu.cores, on(cpu.architecture.as_deref().unwrap_or("")));
-            let has: Vec<_> = hosting.cpus.iter().map(cpu).collect();
-            let has = if has.is_empty() { "none".to_owned() } else { has.join(" and ") };
-            let noun = if cores == 1.0 { "core" } else { "cores" };
-            let wanted = on(&capacity.architectures.join(" or "));
-            misfits.push(Misfit::new(MisfitCode::Cpu, format!("needs {cores} {noun}{wanted}, has {has}")));
-        }
-    }
-    let amounts = [
-        (MisfitCode::Memory, capacity.memory_bytes, hosting.memory_bytes),
-        (MisfitCode::Storage, capacity.storage_bytes, hosting.storage_bytes),
-    ];
-    for (code, needed, has) in amounts {
-        let Some(needed) = needed.map(Quantity) else { continue };
-        let noun = code.as_str();
-        match has.map(Quantity) {
-            Some(has) if has >= needed => {}
-            Some(has) => misfits.push(Misfit::new(code, format!("needs {needed} of {noun}, has {has}"))),
-            None => {
-                let message =
-                    format!("needs {needed} of {noun}, and the device reports no amount that can be read");
-                misfits.push(Misfit::new(code, message));
-            }
-        }
-    }
+/// " on amd64", or nothing.
+fn on(architectures: &str) -> String {
+    if architectures.is_empty() { String::new() } else { format!(" on {architectures}") }
 }
 
 /// Whether one of the eligibility rules holds (DM-140); no rules hold everywhere (DM-141).
@@ -363,221 +347,4 @@ fn among(value: &Value, values: &[Value]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::package::{Extensions, ProfileKind};
-    use serde_json::json;
-
-    #[test]
-    fn dm_133_mi_g2_176_required_amounts_are_read_strictly() {
-        let memory = |text| Quantity::required(text, MEMORY_UNITS).map(|q| q.0);
-        assert_eq!(memory("1024Mi"), Some(1 << 30));
-        assert_eq!(memory("1Ki"), Some(1024));
-        for bad in ["", "Gi", "1 Gi", "1.5Gi", "1Ti", "1G", "1gi", "-1Gi", "1Gi ", "١Gi"] {
-            assert_eq!(memory(bad), None, "{bad}");
-        }
-        let storage = |text| Quantity::required(text, STORAGE_UNITS).map(|q| q.0);
-        assert_eq!(storage("1Ei"), Some(1 << 60));
-        assert_eq!(storage("99999999999999999999999Ei"), Some(u64::MAX));
-    }
-
-    #[test]
-    fn amb_10_reported_amounts_may_have_blanks_and_decimals() {
-        let reported = |text| Quantity::reported(text).map(|q| q.0);
-        assert_eq!(reported("59 Gi"), Some(59 << 30));
-        assert_eq!(reported(" 1.5Gi "), Some(3 << 29));
-        assert_eq!(reported("1862  Gi"), Some(1862 << 30));
-        for bad in ["", "Gi", "many Gi", "1..5Gi", "1.Gi", ".5Gi", "1e3Gi", "5 GB", "-1Gi"] {
-            assert_eq!(reported(bad), None, "{bad}");
-        }
-        assert_eq!(Quantity(3 << 29).to_string(), "1536Mi");
-        assert_eq!(Quantity(59 << 30).to_string(), "59Gi");
-        assert_eq!(Quantity(1500).to_string(), "1Ki");
-    }
-
-    fn device() -> Capabilities {
-        let properties = json!({
-            "id": "edge-1", "vendor": "Acme", "serialNumber": "4", "weight": 4, "hot": false, "nothing": null,
-            "cpus": [{"cores": 2, "architecture": "arm64"}, {"cores": 8}],
-            "peripherals": [{"type": "gpu", "manufacturer": "NVIDIA"}, {"type": "display"}],
-            "supportedRuntimes": ["oci"], "sizes": [1, 2.5], "flags": [true], "mixed": [1, "a"], "empty": [],
-            "a/b": {"c~d": 7},
-        });
-        let labels = json!({ "acme.example/line": "B", "slots": [1, 2], "ready": true });
-        let Value::Object(properties) = properties else { unreachable!() };
-        let Value::Object(labels) = labels else { unreachable!() };
-        Capabilities {
-            device: "edge-1".parse().unwrap(),
-            vendor: "Acme".into(),
-            model_number: "M".into(),
-            serial_number: "4".into(),
-            hosting: Some(Hosting {
-                cpus: vec![
-                    Cpu { cores: 2.0, architecture: Some("arm64".into()) },
-                    Cpu { cores: 8.0, architecture: None },
-                ],
-                memory_bytes: Some(2 << 30),
-                storage_bytes: None,
-                deployment_types: vec![ProfileKind::Compose],
-            }),
-            properties,
-            labels: labels.into_iter().collect(),
-            simulated: false,
-            agent_version: None,
-            overrides: vec![],
-            holds: vec![],
-        }
-    }
-
-    fn expression(key: &str, operator: Operator) -> Expression {
-        Expression { key: key.into(), operator }
-    }
-
-    fn holds(key: &str, operator: Operator) -> bool {
-        let rule = Rule { property: Some(vec![expression(key, operator)]), label: None };
-        let constraints = Constraints { capacity: None, rules: vec![rule], as_written: Value::Null };
-        eligible(&constraints, &device().properties, &device().labels).is_ok()
-    }
-
-    fn values(value: Value) -> Vec<Value> {
-        value.as_array().unwrap().clone()
-    }
-
-    #[test]
-    fn dm_144_mi_g2_178_179_in_and_not_in_compare_exactly_and_never_coerce() {
-        use Operator::{In, NotIn};
-        for (key, list, is_in, is_not_in) in [
-            ("/vendor", json!(["Other", "Acme"]), true, false),
-            ("/vendor", json!(["acme"]), false, true),
-            ("/serialNumber", json!([4]), false, true),
-            ("/weight", json!(["4"]), false, true),
-            ("/weight", json!([4.0]), true, false),
-            ("/hot", json!([false]), true, false),
-            ("/hot", json!(["false"]), false, true),
-            ("/supportedRuntimes", json!(["oci", "custom"]), true, false),
-            ("/supportedRuntimes", json!(["custom"]), false, true),
-            ("/sizes", json!([2.5]), true, false),
-            ("/empty", json!(["x"]), false, true),
-            // Absent, or of a type that no comparison takes: both are false (DM-143, DM-146).
-            ("/absent", json!(["x"]), false, false),
-            ("/cpus", json!(["x"]), false, false),
-            ("/nothing", json!(["x"]), false, false),
-            ("/flags", json!([true]), false, false),
-            ("/mixed", json!(["a"]), false, false),
-        ] {
-            assert_eq!(holds(key, In(values(list.clone()))), is_in, "{key} In {list}");
-            assert_eq!(holds(key, NotIn(values(list.clone()))), is_not_in, "{key} NotIn {list}");
-        }
-    }
-
-    #[test]
-    fn dm_143_mi_g2_178_179_presence_and_order() {
-        use Operator::*;
-        for (key, exists) in [("/vendor", true), ("/cpus", true), ("/nothing", true), ("/a~1b/c~0d", true)] {
-            assert_eq!((holds(key, Exists), holds(key, DoesNotExist)), (exists, !exists), "{key}");
-        }
-        for key in ["/absent", "/vendor/x", "/cpus/9", "/cpus/-", "/cpus/01", "vendor", ""] {
-            assert_eq!((holds(key, Exists), holds(key, DoesNotExist)), (false, true), "{key}");
-        }
-        assert!(holds("/cpus/0/cores", Gt(1.5)) && !holds("/cpus/0/cores", Gt(2.0)));
-        assert!(holds("/cpus/0/cores", Lt(2.5)) && !holds("/cpus/0/cores", Lt(2.0)));
-        // Text is no number, whatever it looks like (DM-147).
-        assert!(!holds("/serialNumber", Gt(1.0)) && !holds("/absent", Lt(1.0)) && !holds("/sizes", Gt(0.0)));
-    }
-
-    #[test]
-    fn dm_145_149_mi_g2_179_item_selectors_look_at_one_element_at_a_time() {
-        use Operator::*;
-        let is = |key: &str, value: &str| expression(key, In(vec![json!(value)]));
-        let nvidia = vec![is("/type", "gpu"), is("/manufacturer", "NVIDIA")];
-        assert!(holds("/peripherals", ContainsAll(nvidia)));
-        let split = vec![is("/type", "display"), is("/manufacturer", "NVIDIA")];
-        assert!(!holds("/peripherals", ContainsAll(split.clone())));
-        assert!(holds("/peripherals", ContainsAny(split)));
-        assert!(!holds("/peripherals", ContainsAny(vec![is("/type", "camera")])));
-        assert!(!holds("/vendor", ContainsAll(vec![expression("/x", DoesNotExist)])));
-        assert!(!holds("/empty", ContainsAll(vec![expression("/x", DoesNotExist)])));
-    }
-
-    #[test]
-    fn dm_140_mi_g2_177_rules_are_alternatives_and_selectors_are_not() {
-        let device = device();
-        let yes = || Some(vec![expression("/vendor", Operator::Exists)]);
-        let no = || Some(vec![expression("/absent", Operator::Exists)]);
-        let line = || Some(vec![expression("acme.example/line", Operator::In(vec![json!("B")]))]);
-        let other = || Some(vec![expression("/acme.example/line", Operator::Exists)]);
-        let rule = |property, label| Rule { property, label };
-        for (rules, wanted) in [
-            (vec![], true),
-            (vec![rule(None, None)], true),
-            (vec![rule(no(), None), rule(yes(), line())], true),
-            (vec![rule(yes(), other())], false),
-            (vec![rule(no(), line())], false),
-            (vec![rule(no(), None), rule(None, other())], false),
-        ] {
-            let constraints = Constraints { capacity: None, rules, as_written: Value::Null };
-            let verdict = eligible(&constraints, &device.properties, &device.labels);
-            assert_eq!(verdict.is_ok(), wanted, "{constraints:?}");
-        }
-    }
-
-    fn profile(kind: ProfileKind, capacity: Capacity, rules: Vec<Rule>) -> Profile {
-        Profile {
-            id: "p".parse().unwrap(),
-            kind,
-            description: None,
-            components: vec![],
-            constraints: Some(Constraints { capacity: Some(capacity), rules, as_written: Value::Null }),
-            extensions: Extensions::new(),
-        }
-    }
-
-    #[test]
-    fn dm_125_131_mi_g2_180_every_reason_is_told_in_order() {
-        let capacity = Capacity {
-            cores: Some(4.0),
-            architectures: vec!["amd64".into()],
-            memory_bytes: Some(4 << 30),
-            storage_bytes: Some(10 << 30),
-        };
-        let rule = Rule {
-            property: Some(vec![expression("/vendor", Operator::In(vec![json!("Other")]))]),
-            label: None,
-        };
-        let misfits = fits(&profile(ProfileKind::Helm, capacity, vec![rule]), &device()).unwrap_err();
-        let told: Vec<_> = misfits.iter().map(|m| format!("{}: {m}", m.code.as_str())).collect();
-        expect_test::expect![[r#"
-            deployment-type: needs a device that runs helm, runs compose
-            cpu: needs 4 cores on amd64, has 2 on arm64 and 8
-            memory: needs 4Gi of memory, has 2Gi
-            storage: needs 10Gi of storage, and the device reports no amount that can be read
-            rules: needs a device where /vendor is "Other", but it is "Acme""#]]
-        .assert_eq(&told.join("\n"));
-    }
-
-    #[test]
-    fn dm_131_132_mi_g2_136_one_cpu_entry_has_to_do_alone() {
-        let check = |cores: f64, architectures: &[&str]| {
-            let architectures = architectures.iter().map(|a| (*a).to_owned()).collect();
-            let capacity = Capacity { cores: Some(cores), architectures, ..Capacity::default() };
-            fits(&profile(ProfileKind::Compose, capacity, vec![]), &device()).is_ok()
-        };
-        assert!(check(8.0, &[]) && !check(8.5, &[]), "10 cores in two entries are not 10 cores");
-        assert!(check(2.0, &["amd64", "arm64"]) && !check(3.0, &["arm64"]));
-        let mut gateway = device();
-        gateway.hosting = None;
-        let misfits =
-            fits(&profile(ProfileKind::Compose, Capacity::default(), vec![]), &gateway).unwrap_err();
-        assert_eq!(misfits[0].code, MisfitCode::NotHosting);
-    }
-
-    #[test]
-    fn dm_142_pointers_are_told_from_other_texts() {
-        for good in ["/vendor", "/a~1b/~0", "/"] {
-            assert!(is_pointer(good), "{good}");
-        }
-        for bad in ["", "vendor", "/a~", "/a~2"] {
-            assert!(!is_pointer(bad), "{bad}");
-        }
-    }
-}
+mod tests;

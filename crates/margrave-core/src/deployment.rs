@@ -106,7 +106,7 @@ mod tests {
         assert!(by_expression.matches(&device, &given));
         let answer = |text: &str| {
             let name = crate::id::ParameterName::parse("greeting").unwrap();
-            Answers::from([(name, crate::parameters::ParameterValue::Text(text.to_owned()))])
+            Answers::from([(name, crate::parameters::ParameterValue::Text(text.to_owned()).into())])
         };
         let deployment = Deployment {
             id: DeploymentId::from_uuid(uuid::Uuid::nil()),

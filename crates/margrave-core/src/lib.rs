@@ -28,6 +28,7 @@ pub mod report;
 pub mod rollback;
 pub mod rollout;
 pub mod schedule;
+pub mod secret;
 pub mod selector;
 pub mod violation;
 pub mod watch;

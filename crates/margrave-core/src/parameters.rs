@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{ComponentName, ParameterName};
 use crate::package::{Package, Profile};
+use crate::secret::{Referred, Secrets};
 use crate::violation::{Violation, join};
 
 /// A value as the standard types it: a scalar, or a list of scalars (DM-042).
@@ -24,7 +25,21 @@ pub enum ParameterValue {
 }
 
 /// What operators answered, by parameter.
-pub type Answers = BTreeMap<ParameterName, ParameterValue>;
+pub type Answers = BTreeMap<ParameterName, Answer>;
+
+/// One answer: the value, or where a secret is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Answer {
+    Secret(Referred),
+    Clear(ParameterValue),
+}
+
+impl From<ParameterValue> for Answer {
+    fn from(value: ParameterValue) -> Answer {
+        Answer::Clear(value)
+    }
+}
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
@@ -88,11 +103,22 @@ pub struct Schema {
 }
 
 /// One parameter of a document: the value, and where it goes within the chosen profile (DM-165).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ResolvedParameter {
     pub name: ParameterName,
     pub value: ParameterValue,
     pub targets: Vec<Target>,
+    /// The value is a secret. Known where the document is made, and not to the device that reads it.
+    pub secret: bool,
+}
+
+impl fmt::Debug for ResolvedParameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ResolvedParameter { name, value, targets, secret } = self;
+        let hidden: &dyn fmt::Debug = if *secret { &"hidden" } else { value };
+        let mut shown = f.debug_struct("ResolvedParameter");
+        shown.field("name", name).field("value", hidden).field("targets", targets).finish()
+    }
 }
 
 /// No value may be longer than an operating system takes as one environment variable, with room for its name.
@@ -485,14 +511,15 @@ pub fn in_force(package: &Package, answers: &Answers) -> Answers {
     let mut values = answers.clone();
     for (name, parameter) in &package.parameters {
         if let (false, Some(default)) = (values.contains_key(name), &parameter.default) {
-            values.insert(name.clone(), default.clone());
+            values.insert(name.clone(), Answer::Clear(default.clone()));
         }
     }
     values
 }
 
 /// The values that `profile` gets: defaults overridden by answers, all checked (DM-162…DM-166), in the order
-/// of their names. `previous` are the values that an installation already uses ([`in_force`]), if there is one.
+/// of their names. `previous` are the values that an installation already uses ([`in_force`]), if there is one; `secrets` are those
+/// that the answers refer to.
 ///
 /// # Errors
 /// Everything that is wrong with the answers, each at `/parameters/<name>`.
@@ -501,6 +528,7 @@ pub fn resolve(
     profile: &Profile,
     answers: &Answers,
     previous: Option<&Answers>,
+    secrets: &Secrets,
 ) -> Result<Vec<ResolvedParameter>, Vec<Violation>> {
     let mut broken = Vec::new();
     let mut resolved = Vec::new();
@@ -522,10 +550,26 @@ pub fn resolve(
             package.sections.iter().flat_map(|section| &section.settings).find(|s| &s.parameter == name);
         let schema = setting.and_then(|setting| package.schemas.get(&setting.schema));
         let answer = answers.get(name);
-        let value = answer.or(parameter.default.as_ref());
+        let revealed = match answer {
+            Some(Answer::Secret(referred)) => match secrets.reveal(name, &referred.secret, schema) {
+                Ok(value) => Some(value),
+                Err(message) => {
+                    broken.push(Violation::new(place(name), "secret", message));
+                    continue;
+                }
+            },
+            _ => None,
+        };
+        let secret = revealed.is_some();
+        let answered = match answer {
+            Some(Answer::Clear(value)) => Some(value),
+            _ => revealed.as_ref(),
+        };
+        let value = answered.or(parameter.default.as_ref());
 
-        if let (None, Some(answer)) = (setting, answer) {
-            let unchanged = parameter.default.as_ref().is_some_and(|default| default.same_as(answer));
+        if let (None, Some(answered)) = (setting, answered) {
+            let unchanged =
+                !secret && parameter.default.as_ref().is_some_and(|default| default.same_as(answered));
             if !unchanged {
                 let message = "cannot be changed, because the package has no setting for it; leave it out";
                 broken.push(Violation::new(place(name), "DM-061", message));
@@ -534,14 +578,22 @@ pub fn resolve(
         }
         if let (Some(true), Some(previous)) = (setting.map(|setting| setting.immutable), previous) {
             let held = previous.get(name);
-            let kept = match (held, value) {
-                (Some(held), Some(value)) => held.same_as(value),
-                (Some(held), None) => held.is_empty(),
+            let kept = match (held, answer, value) {
+                // Which value it was is not known any more; that it is the same is.
+                (Some(Answer::Secret(held)), Some(Answer::Secret(now)), _) => {
+                    now.seen.is_some() && now.seen == held.seen
+                }
+                (Some(Answer::Secret(_)), _, _) | (Some(_), Some(Answer::Secret(_)), _) => false,
+                (Some(Answer::Clear(held)), _, Some(value)) => held.same_as(value),
+                (Some(Answer::Clear(held)), _, None) => held.is_empty(),
                 // It was never set, so this is its first value.
-                (None, _) => true,
+                (None, _, _) => true,
             };
             if !kept {
-                let held = held.map(|held| shown(&held.to_string())).unwrap_or_default();
+                let held = match held {
+                    Some(Answer::Clear(held)) => shown(&held.to_string()),
+                    _ => "the secret".to_owned(),
+                };
                 let message =
                     format!("cannot be changed after the installation; keep {held}, or deploy anew");
                 broken.push(Violation::new(place(name), "DM-059", message));
@@ -566,11 +618,16 @@ pub fn resolve(
             None => value.unfit().map_or(Ok(()), Err),
         };
         match verdict {
+            Err(_) if secret => {
+                // The reason would repeat the value.
+                let message = "the secret is not what the package allows for it; look at its rules";
+                broken.push(Violation::new(place(name), "DM-163", message));
+            }
             Err(reason) => broken.push(Violation::new(place(name), "DM-163", reason)),
             Ok(()) if targets.is_empty() => {}
             Ok(()) => {
                 let value = schema.map_or_else(|| value.clone(), |schema| schema.padded(value.clone()));
-                resolved.push(ResolvedParameter { name: name.clone(), value, targets });
+                resolved.push(ResolvedParameter { name: name.clone(), value, targets, secret });
             }
         }
     }

@@ -1,14 +1,38 @@
 //! Package → profile for a device, and documents → manifest, with versions that only grow.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use crate::capabilities::Capabilities;
-use crate::constraints::fits;
+use crate::constraints::{Need, Room, fits};
 use crate::id::{AssignmentId, ProfileId};
 use crate::manifest::{Blob, Entry, InvalidManifest, Manifest};
 use crate::package::{Package, Profile};
 use crate::schedule::Schedule;
 
+/// A device, as far as it counts for choosing a profile.
+pub struct Circumstances<'a> {
+    pub capabilities: &'a Capabilities,
+    /// What each profile takes.
+    pub needs: &'a BTreeMap<ProfileId, Arc<Need>>,
+    pub room: Room<'a>,
+    /// Somebody decided that it goes there also where it does not fit.
+    pub forced: bool,
+}
+
+/// The profile that a device takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chosen<'p, T> {
+    pub profile: &'p Profile,
+    /// What was made for it.
+    pub prepared: T,
+    /// Why it does not fit, where it was forced.
+    pub despite: Vec<String>,
+}
+
 /// The profile that a device takes, and what `prepare` made for it: the named one, or the first that fits and can
-/// be prepared. One that the device `held` before comes first, so that it does not move without need.
+/// be prepared. One that the device `held` before comes first, so that it does not move without need. Where none fits and it
+/// is forced, the first that could run there at all.
 ///
 /// # Errors
 /// Every reason why no profile will do, each with its profile where there is a choice.
@@ -16,22 +40,43 @@ pub fn choose_profile<'p, T, R: ToString>(
     package: &'p Package,
     named: Option<&'p ProfileId>,
     held: Option<&ProfileId>,
-    capabilities: &Capabilities,
+    device: &Circumstances<'_>,
     prepare: impl Fn(&'p Profile) -> Result<T, Vec<R>>,
-) -> Result<(&'p Profile, T), Vec<String>> {
+) -> Result<Chosen<'p, T>, Vec<String>> {
     let mut candidates: Vec<&Profile> = package.candidates(named).collect();
     // Stable: the others stay in the package's order.
     candidates.sort_by_key(|profile| Some(&profile.id) != held);
     let alone = candidates.len() == 1;
+    let nothing = Need::default();
     let mut reasons = Vec::new();
+    let mut forcible = Vec::new();
     for profile in candidates {
         let said = |reason: String| if alone { reason } else { format!("profile {}: {reason}", profile.id) };
-        match fits(profile, capabilities) {
-            Err(misfits) => reasons.extend(misfits.into_iter().map(|misfit| said(misfit.message))),
+        let need = device.needs.get(&profile.id).map_or(&nothing, |need| need);
+        match fits(profile, need, device.capabilities, device.room) {
+            Err(misfits) => {
+                if device.forced && misfits.iter().all(|misfit| misfit.code.can_be_forced()) {
+                    let despite: Vec<String> = misfits.iter().map(|misfit| misfit.message.clone()).collect();
+                    forcible.push((profile, despite));
+                }
+                reasons.extend(misfits.into_iter().map(|misfit| said(misfit.message)));
+            }
             Ok(()) => match prepare(profile) {
-                Ok(prepared) => return Ok((profile, prepared)),
+                Ok(prepared) => return Ok(Chosen { profile, prepared, despite: Vec::new() }),
                 Err(broken) => reasons.extend(broken.iter().map(|reason| said(reason.to_string()))),
             },
+        }
+    }
+    for (profile, despite) in forcible {
+        match prepare(profile) {
+            Ok(prepared) => return Ok(Chosen { profile, prepared, despite }),
+            Err(broken) => reasons.extend(broken.iter().map(|reason| {
+                if alone {
+                    reason.to_string()
+                } else {
+                    format!("profile {}: {}", profile.id, reason.to_string())
+                }
+            })),
         }
     }
     if reasons.is_empty() {
@@ -115,6 +160,7 @@ mod tests {
     mod choosing {
         use super::*;
         use crate::capabilities::Hosting;
+        use crate::constraints::{Capacity, Claims};
         use crate::package::{Catalog, Extensions, ProfileKind};
 
         fn compose_device() -> Capabilities {
@@ -136,6 +182,34 @@ mod tests {
                 overrides: vec![],
                 holds: vec![],
             }
+        }
+
+        fn circumstances<'a>(
+            capabilities: &'a Capabilities,
+            needs: &'a BTreeMap<ProfileId, Arc<Need>>,
+            forced: bool,
+        ) -> Circumstances<'a> {
+            Circumstances { capabilities, needs, room: Room::default(), forced }
+        }
+
+        #[test]
+        fn forced_it_goes_where_it_does_not_fit_and_says_in_spite_of_what() {
+            let capacity = Capacity { memory_bytes: Some(1 << 30), ..Capacity::default() };
+            let need = Arc::new(Need { capacity, claims: Claims::default() });
+            let small: ProfileId = "small".parse().unwrap();
+            let package = package(&[("helm", ProfileKind::Helm), ("small", ProfileKind::Compose)]);
+            let (device, needs) = (compose_device(), BTreeMap::from([(small.clone(), need)]));
+            let choose = |forced, broken: &[&str]| {
+                let prepare = |_: &Profile| if broken.is_empty() { Ok(()) } else { Err(broken.to_vec()) };
+                choose_profile(&package, None, None, &circumstances(&device, &needs, forced), prepare)
+            };
+            let refused = choose(false, &[]).unwrap_err();
+            let message = "needs 1Gi of memory, and the device reports no amount that can be read";
+            assert_eq!(refused[1], format!("profile small: {message}"));
+            let chosen = choose(true, &[]).unwrap();
+            assert_eq!((&chosen.profile.id, chosen.despite), (&small, vec![message.to_owned()]));
+            let refused = choose(true, &["needs a value"]).unwrap_err();
+            assert_eq!(refused[2], "profile small: needs a value", "answers cannot be forced");
         }
 
         fn package(profiles: &[(&str, ProfileKind)]) -> Package {
@@ -173,9 +247,11 @@ mod tests {
                 true => Err(vec!["needs a value"]),
                 false => Ok(()),
             };
-            let chosen = choose_profile(&package, named.as_ref(), held.as_ref(), &compose_device(), prepare);
+            let (device, needs) = (compose_device(), BTreeMap::new());
+            let device = circumstances(&device, &needs, false);
+            let chosen = choose_profile(&package, named.as_ref(), held.as_ref(), &device, prepare);
             match (chosen, expected) {
-                (Ok((profile, ())), Ok(expected)) => assert_eq!(profile.id.as_str(), expected),
+                (Ok(chosen), Ok(expected)) => assert_eq!(chosen.profile.id.as_str(), expected),
                 (Err(reasons), Err(expected)) => {
                     for part in expected {
                         assert!(reasons.iter().any(|reason| reason.starts_with(part)), "{reasons:?}");
@@ -201,7 +277,14 @@ mod tests {
             check(Some("none"), None, "", Err(&["the package has no profile none"]));
             check(Some("helm"), None, "", Err(&["needs a device that runs helm"]));
             let helm = package(&[("a", ProfileKind::Helm), ("b", ProfileKind::Helm)]);
-            let refused = choose_profile(&helm, None, None, &compose_device(), |_| Ok::<_, Vec<String>>(()));
+            let (device, needs) = (compose_device(), BTreeMap::new());
+            for forced in [false, true] {
+                let device = circumstances(&device, &needs, forced);
+                let refused = choose_profile(&helm, None, None, &device, |_| Ok::<_, Vec<String>>(()));
+                assert_eq!(refused.unwrap_err().len(), 2, "what cannot run at all cannot be forced");
+            }
+            let device = circumstances(&device, &needs, false);
+            let refused = choose_profile(&helm, None, None, &device, |_| Ok::<_, Vec<String>>(()));
             let reasons = refused.unwrap_err();
             assert!(
                 reasons[0].starts_with("profile a: ") && reasons[1].starts_with("profile b: "),

@@ -47,6 +47,8 @@ pub struct Hints {
     pub pins: BTreeMap<ComponentName, Digest>,
     /// What to do about an update that fails.
     pub rollback: Rollback,
+    /// Means nothing, and is in documents with a secret: without it their digests could be tried out.
+    pub salt: Option<String>,
 }
 
 impl Workload {
@@ -77,6 +79,7 @@ impl Workload {
                 package_version: Some(package.version.to_string()),
                 pins,
                 rollback: Rollback::default(),
+                salt: None,
             },
         }
     }

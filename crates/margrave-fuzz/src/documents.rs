@@ -1,4 +1,4 @@
-//! YAML: as such, as a document for a device, as a vendor's description.
+//! YAML: as such, as a document for a device, as a vendor's description, as a Compose file.
 
 use std::collections::BTreeMap;
 
@@ -79,6 +79,21 @@ fn rewritten(workload: &Workload) {
 }
 
 /// Whatever package we accept, the documents that we make of it are accepted by devices.
+/// Whatever a Compose file says, few things are claimed, and a description of them is stored and read again.
+pub(crate) fn compose(bytes: &[u8]) {
+    match margrave_wire::compose::claims(bytes) {
+        Ok(claims) => {
+            assert!(claims.ports.len() <= 2_000 && claims.volumes.len() <= 2_000);
+            assert!(claims.ports.iter().all(|port| port.number > 0));
+            let written = serde_json::to_string(&claims).expect("claims are JSON");
+            let again: margrave_core::constraints::Claims =
+                serde_json::from_str(&written).expect("what was stored is read");
+            assert_eq!(again, claims);
+        }
+        Err(error) => assert!(!error.message.is_empty() && error.message.len() <= 500, "{error}"),
+    }
+}
+
 pub(crate) fn description(bytes: &[u8]) {
     let package = match description::read(bytes) {
         Ok(package) => package,
@@ -98,7 +113,7 @@ pub(crate) fn description(bytes: &[u8]) {
     let id = AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").expect("an id");
     let device = DeviceRef::parse("line-1").expect("a device");
     for profile in &package.profiles {
-        match resolve(&package, profile, &Answers::new(), None) {
+        match resolve(&package, profile, &Answers::new(), None, &Default::default()) {
             Ok(parameters) => {
                 let workload = Workload::compose(
                     &deployment,

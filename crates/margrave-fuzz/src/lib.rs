@@ -66,6 +66,13 @@ pub const TARGETS: &[Target] = &[
         input_bytes_max: 16 * KIB,
     },
     Target {
+        name: "compose-file",
+        run: documents::compose,
+        seeds: seeds::compose_files,
+        examples: &[],
+        input_bytes_max: 4 * KIB,
+    },
+    Target {
         name: "csr",
         run: credentials::csr,
         seeds: seeds::requests_for_certificates,

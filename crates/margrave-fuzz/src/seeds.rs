@@ -188,6 +188,15 @@ configuration:
     - {name: rate, dataType: double, minValue: 0, maxValue: 9.5, maxPrecision: 3}
 ";
 
+pub(crate) fn compose_files() -> Vec<Vec<u8>> {
+    let short = "services:\n  a:\n    ports: [\"127.0.0.1:8000-8001:80-81/udp\", \"[::1]:1:1\", 80]\n    volumes: [\"ext:/x:ro\", /srv:/x]\n\
+                 volumes:\n  ext: {external: {name: plant}}\n";
+    let long = "x-a: &a {ports: [{target: 80, published: \"8080\", host_ip: 10.0.0.1}]}\nservices:\n  a: {<<: *a, profiles: []}\n  b:\n    \
+                volumes: [{type: bind, source: /srv, target: /x, read_only: false}, disk:/y]\nvolumes:\n  disk: {driver_opts: {o: bind, \
+                device: /srv/disk}}\n";
+    vec![short.into(), long.into()]
+}
+
 pub(crate) fn descriptions() -> Vec<Vec<u8>> {
     texts(&[
         DESCRIPTION,

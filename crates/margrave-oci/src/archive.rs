@@ -143,6 +143,26 @@ pub fn check(archive: &mut (impl Read + Seek), wanted: Digest) -> Result<Checked
     plan.finish()
 }
 
+/// Checks an archive like [`check`], and reads its `compose.yaml`: as much of it as `max` allows.
+pub fn check_reading(
+    archive: &mut (impl Read + Seek),
+    wanted: Digest,
+    max: u64,
+) -> Result<(CheckedArchive, Vec<u8>), ArchiveError> {
+    verify_digest(archive, wanted)?;
+    let mut plan = Plan::default();
+    let mut compose = Vec::new();
+    read(archive, |entry, data| {
+        plan.add(&entry)?;
+        let is_compose = |path: Vec<&str>| matches!(path.as_slice(), [_, COMPOSE_FILE]);
+        if entry.kind == Kind::File && checked_path(&entry.path).is_ok_and(is_compose) {
+            data.take(max).read_to_end(&mut compose).map_err(|error| sorted(from_io(error)))?;
+        }
+        Ok(())
+    })?;
+    Ok((plan.finish()?, compose))
+}
+
 /// Checks an archive and unpacks it, so that `destination` is then a directory that holds exactly it;
 /// returns the directory with `compose.yaml`.
 ///
@@ -205,6 +225,14 @@ fn verify_digest(archive: &mut (impl Read + Seek), wanted: Digest) -> Result<(),
     }
 }
 
+fn sorted(error: InvalidTar) -> ArchiveError {
+    match error {
+        // The only reader below the tar is the gzip decoder.
+        InvalidTar::Io(error) => ArchiveError::Gzip(error),
+        other => ArchiveError::Tar(other),
+    }
+}
+
 /// Shows every entry with its data to `visit`, to the very end; returns the digest of what was read.
 fn read<A: Read + Seek>(
     archive: &mut A,
@@ -212,11 +240,6 @@ fn read<A: Read + Seek>(
 ) -> Result<Digest, ArchiveError> {
     archive.seek(SeekFrom::Start(0)).map_err(ArchiveError::io("read the archive"))?;
     let mut gzip = GzDecoder::new(BufReader::new(Hashing::new(archive)));
-    let sorted = |error: InvalidTar| match error {
-        // The only reader below the tar is the gzip decoder.
-        InvalidTar::Io(error) => ArchiveError::Gzip(error),
-        other => ArchiveError::Tar(other),
-    };
     let mut tarball = Tarball::new(&mut gzip, EXPANDED_BYTES_MAX);
     let mut count = 0;
     while let Some(entry) = tarball.next_entry().map_err(sorted)? {

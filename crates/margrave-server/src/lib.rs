@@ -19,6 +19,8 @@ mod listener;
 mod rotation;
 mod server;
 mod tasks;
+mod vault;
 
 pub use config::{Config, SignedConfig};
 pub use server::{Addresses, Server, StartError};
+pub use vault::Vault;

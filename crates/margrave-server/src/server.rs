@@ -41,6 +41,7 @@ use crate::identity::{Identity, IdentityError, Wanted};
 use crate::listener::{self, Door, Limits};
 use crate::rotation::Rotation;
 use crate::tasks;
+use crate::vault::Vault;
 
 /// Who has a poll held says nothing for as long as that lasts; and some patience for those on a bad line.
 const SILENT_AFTER: Duration = WAIT_MAX.saturating_add(Duration::from_secs(120));
@@ -220,6 +221,7 @@ impl Server {
             web_names: names.clone(),
             web_authority: identity.web_authority.certificate_pem(),
             naming: Naming::random(),
+            vault: Vault::at(&data),
         };
         let fleet = Fleet::open(store, Arc::clone(&registry), clock.clone(), options).await?;
         let follow_every = follow.as_ref().map(|follow| follow.every);

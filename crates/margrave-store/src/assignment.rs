@@ -80,6 +80,7 @@ pub struct HeldAssignment {
     pub id: AssignmentId,
     pub device: DeviceRef,
     pub name: DeploymentName,
+    pub package: PackageId,
     pub version: PackageVersion,
     pub profile: ProfileId,
     /// In the manifest; otherwise it waits for the device to say that it is gone.
@@ -89,7 +90,8 @@ pub struct HeldAssignment {
 }
 
 /// The columns of [`read_held`], in their order.
-pub(crate) const HELD: &str = "id, client, device, deployment_name, version, profile, wanted, document";
+pub(crate) const HELD: &str =
+    "id, client, device, deployment_name, version, profile, wanted, document, package";
 
 /// By place: a whole fleet is read in one go.
 pub(crate) fn read_held(row: &Row<'_>) -> rusqlite::Result<HeldAssignment> {
@@ -101,6 +103,7 @@ pub(crate) fn read_held(row: &Row<'_>) -> rusqlite::Result<HeldAssignment> {
         profile: column::parsed_at(row, 5)?,
         wanted: row.get(6)?,
         document: Digest::from_bytes(row.get(7)?),
+        package: column::parsed_at(row, 8)?,
     })
 }
 

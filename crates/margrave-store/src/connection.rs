@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0010_catalog.sql"),
     include_str!("migrations/0011_rollout.sql"),
     include_str!("migrations/0012_standing.sql"),
+    include_str!("migrations/0013_room.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use margrave_core::constraints::Claims;
 use margrave_core::digest::Digest;
 use margrave_core::id::{PackageId, PackageVersion};
 use margrave_core::moment::Moment;
@@ -26,6 +27,8 @@ pub struct PackageRecord {
     pub description: Vec<u8>,
     /// The manifest digest behind each component's reference, `repository:revision` (PK-053).
     pub pins: BTreeMap<String, Digest>,
+    /// What each component takes of a device that nothing else may have there, under the same names.
+    pub claims: BTreeMap<String, Claims>,
     pub added_at: Moment,
     pub added_by: String,
 }
@@ -58,6 +61,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<PackageRecord> {
         digest: row.digest("digest")?,
         description: row.get("description")?,
         pins: row.json("pins")?,
+        claims: row.json("claims")?,
         added_at: row.moment("added_at")?,
         added_by: row.get("added_by")?,
     })
@@ -119,11 +123,12 @@ pub(crate) fn add(
             false => Err(PackageError::OtherDigest { stored: stored.digest }),
         };
     }
-    let PackageRecord { id, version, reference, digest, description, pins, added_at, added_by } = package;
+    let PackageRecord { id, version, reference, digest, description, pins, claims, added_at, added_by } =
+        package;
     tx.sql
         .statement(
-            "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by, claims)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?
         .execute((
             id.as_str(),
@@ -134,6 +139,7 @@ pub(crate) fn add(
             column::json(pins),
             column::moment(*added_at),
             added_by,
+            column::json(claims),
         ))?;
     for ResourceRecord { path, media_type, bytes } in resources {
         tx.sql

@@ -41,6 +41,8 @@ pub struct Publication {
     pub clients: Vec<ClientPublication>,
     /// For each deployment and device that was looked at: why it was left out, or `None` if it was not.
     pub misfits: Vec<MisfitRecord>,
+    /// Devices on which there is more room than before: what did not fit there is looked at again.
+    pub freed: Vec<DeviceRef>,
     /// Devices whose placement is settled by this, with the [`unsettled`](crate::DeviceRecord::unsettled) that was
     /// seen: what changed since then is not.
     pub settled: Vec<(DeviceRef, u64)>,
@@ -356,7 +358,8 @@ fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {
 }
 
 fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> Result<(), PublishError> {
-    let Publication { at, intents, head, clients: _, misfits, settled, rollouts, events } = publication;
+    let Publication { at, intents, head, clients: _, misfits, freed, settled, rollouts, events } =
+        publication;
     if let Some(head) = head {
         advance(tx.sql, head)?;
     }
@@ -393,6 +396,20 @@ fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> R
                 )?
                 .execute((key.0, key.1, key.2, column::json(reasons), temporary))?;
         }
+    }
+    // Most of the time nobody waits for room.
+    let waiting = !freed.is_empty()
+        && tx
+            .sql
+            .statement("SELECT EXISTS (SELECT 1 FROM misfit WHERE temporary = 0)")?
+            .query_row([], |row| row.get::<_, bool>(0))?;
+    for device in freed.iter().filter(|_| waiting) {
+        tx.sql
+            .statement(
+                "UPDATE device SET unsettled = unsettled + 1 WHERE client = ?1 AND device = ?2
+                 AND EXISTS (SELECT 1 FROM misfit WHERE client = ?1 AND device = ?2 AND temporary = 0)",
+            )?
+            .execute((device.client.as_str(), device.device.as_str()))?;
     }
     for (device, seen) in settled {
         tx.sql

@@ -23,7 +23,8 @@ const PATH_BYTES_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 255;
 
 /// What may lie in a data directory and belongs into a backup.
-pub const ROOTS: [&str; 5] = ["context.json", "identity", "intent.git", "registry", "store"];
+pub const ROOTS: [&str; 7] =
+    ["context.json", "identity", "intent.git", "registry", "secrets", "secrets.key", "store"];
 /// The copy of the database.
 pub const DATABASE: &str = "store/margrave.db";
 

@@ -69,6 +69,9 @@ pub struct Plan {
     pub changes: Vec<Planned>,
     /// Who is meant and gets nothing.
     pub misfits: Vec<PlannedMisfit>,
+    /// Who gets something that does not fit, because it is forced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forced: Vec<PlannedForce>,
     /// What devices would fetch, by site.
     pub fetches: Vec<Fetch>,
 }
@@ -108,6 +111,15 @@ pub struct PlannedMisfit {
     pub temporary: bool,
     /// It was named on purpose, so the change as a whole would be refused.
     pub refused: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedForce {
+    pub deployment: String,
+    pub device: String,
+    /// Why it does not fit.
+    pub despite: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

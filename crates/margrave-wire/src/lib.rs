@@ -7,6 +7,7 @@
 pub mod backup;
 mod body;
 pub mod bundle;
+pub mod compose;
 pub mod description;
 mod dialect;
 pub mod document;

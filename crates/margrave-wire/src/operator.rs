@@ -16,10 +16,12 @@ use crate::rollout::{Rollout, StrategyBody};
 use crate::schedule::ScheduleBody;
 
 mod access;
+mod secret;
 mod why;
 
 pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
 pub use catalog::*;
+pub use secret::{SealSecret, SealedSecret, SealedText};
 pub use why::{Cause, CauseGroup, Why, WhyKind};
 
 /// Where the operator interface lives.
@@ -375,6 +377,7 @@ pub struct PutDeployment {
     pub version: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Values, or where a secret is: an object `secret` with `env`, `file` or `sealed`.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,
@@ -383,9 +386,10 @@ pub struct PutDeployment {
     #[schema(max_items = 200)]
     pub overrides: Vec<Override>,
     pub targets: Targets,
-    /// Why it is to be given also to devices that it does not fit. Refused until that can be done: such devices are left out, and
-    /// naming one is refused.
+    /// Why it is to be given also to devices that it does not fit. Without a reason such devices are left out, and naming one is
+    /// refused. What a device cannot run at all is never forced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 500)]
     pub force: Option<String>,
     /// What devices do about an update that fails; stays as it is when left out.
     #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
@@ -622,6 +626,9 @@ pub struct PreviewFit {
     pub device: String,
     /// The profile that this device would run.
     pub profile: String,
+    /// It does not fit, and would get it because that is forced: what is in the way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub despite: Vec<String>,
 }
 
 /// A change, as streamed by `GET /events` and kept for the timeline.

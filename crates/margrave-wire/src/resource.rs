@@ -167,6 +167,7 @@ pub struct DeploymentSpec {
     /// `auto`, or left out: each device takes the first that fits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Values, or where a secret is: `{secret: {env: MARGRAVE_SECRET_NAME}}`, `{secret: {file: NAME}}`, `{secret: {sealed: TEXT}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = Object)]
     pub parameters: BTreeMap<String, serde_json::Value>,
@@ -179,7 +180,8 @@ pub struct DeploymentSpec {
     /// In which steps a change goes through the devices; all at once where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategyBody>,
-    /// Why it is to be given also to devices that it does not fit. Refused until that can be done.
+    /// Why it is to be given also to devices that it does not fit. Without a reason such devices are left out, and naming one is
+    /// refused. What a device cannot run at all is never forced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<String>,
 }

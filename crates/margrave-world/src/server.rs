@@ -20,6 +20,7 @@ use margrave_oci::compose::{COMPOSE_TYPE, ComposeArchive};
 use margrave_oci::manifest::{EMPTY_CONFIG, IMAGE_MANIFEST, ImageManifest};
 use margrave_oci::package::PackageFiles;
 use margrave_registry::{Registry, RepositoryName, Tag, TagOrDigest};
+use margrave_server::Vault;
 use margrave_server::fleet::{Actor, Clock, Fleet, FleetOptions, Naming};
 use margrave_store::{AssignmentRecord, Restored, Scope, Store, mark_restored};
 use margrave_wire::{Dialect, operator};
@@ -164,6 +165,7 @@ async fn open(store: Store, directory: &Path, ground: &Ground) -> anyhow::Result
         intent_durable: false,
         web_names: vec!["server.example".to_owned()],
         web_authority: "authority".to_owned(),
+        vault: Vault::at(directory),
         naming: Naming::new(move || {
             let number = names.fetch_add(1, Ordering::Relaxed);
             uuid::Uuid::from_u64_pair(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number, number)

@@ -17,6 +17,7 @@ mod package;
 mod registry;
 mod rollout;
 mod schedule;
+mod secret;
 mod signed;
 mod simulate;
 
@@ -30,6 +31,7 @@ pub(crate) use package::{Check, Push, WatchRepository};
 pub(crate) use registry::{AddRegistry, Opening, Registry};
 pub(crate) use rollout::{Rollout, Steps};
 pub(crate) use schedule::{Part, Schedule, SetSchedule};
+pub(crate) use secret::Secret;
 pub(crate) use signed::Signed;
 pub(crate) use simulate::Simulate;
 
@@ -109,6 +111,10 @@ Examples:
   margrave token create ann --role operator --expires 90d
   margrave token list")]
     Token(Noun<Token>),
+    /// Seal secrets, so that they can stand in files
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "Example:\n  margrave secret seal andon-board password --file password.txt")]
+    Secret(Noun<Secret>),
     /// Show who changed what and who was refused, newest first
     Audit(Audit),
     /// Look after the catalog of packages
@@ -322,6 +328,7 @@ pub(crate) struct Why {
 Examples:
   margrave deploy andon-board --to press-1 --wait
   margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01
+  margrave deploy andon-board --to press-1 --force=\"the second board goes tonight\"
   margrave deploy andon-board --label site=nord --canary 2 --batch 10% --soak 30m --on-failure revert")]
 pub(crate) struct Deploy {
     /// The package; its newest version unless one is named
@@ -339,9 +346,15 @@ pub(crate) struct Deploy {
     /// Answer one of the package's questions; repeat it with the same name for a list
     #[arg(long = "set", value_name = "PARAMETER=VALUE", value_parser = pair)]
     pub(crate) set: Vec<Pair>,
+    /// Answer a question with a secret: env:MARGRAVE_SECRET_NAME or file:NAME at the server, or sealed:TEXT
+    #[arg(long = "secret", value_name = "PARAMETER=REFERENCE", value_parser = pair)]
+    pub(crate) secrets: Vec<Pair>,
     /// The package's profile to use, instead of the first that fits each device
     #[arg(long)]
     pub(crate) profile: Option<String>,
+    /// Deploy also to devices that it does not fit, and why; the reason is kept. What a device cannot run at all stays left out
+    #[arg(long, value_name = "REASON")]
+    pub(crate) force: Option<String>,
     #[command(flatten)]
     pub(crate) failing: Failing,
     #[command(flatten)]

@@ -490,6 +490,8 @@ fn refusal(response: &Response) -> Trouble {
             Some(noun) => Trouble::refused(text).hint(format!("`margrave {noun} list` shows what there is")),
             None => Trouble::refused(text),
         },
+        StatusCode::UNPROCESSABLE_ENTITY if !problem.misfits.is_empty() => Trouble::refused(text)
+            .hint("leave these devices out, or say with --force why they are to have it all the same"),
         status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
             Trouble::refused(text)
         }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::package::{Catalog, Component, Extensions, ProfileKind, Revision};
+use crate::secret::{Fingerprint, Reference, Secret};
 
 use ParameterValue::{Boolean, Double, Integer, List, Text};
 
@@ -226,13 +227,14 @@ fn package() -> Package {
 }
 
 fn answers(given: &[(&str, ParameterValue)]) -> Answers {
-    given.iter().map(|(parameter, value)| (name(parameter), value.clone())).collect()
+    given.iter().map(|(parameter, value)| (name(parameter), value.clone().into())).collect()
 }
 
 #[track_caller]
 fn refused(given: &[(&str, ParameterValue)], previous: Option<&Answers>, wanted: &[(&str, &str)]) {
     let package = package();
-    let broken = resolve(&package, &package.profiles[0], &answers(given), previous).unwrap_err();
+    let broken =
+        resolve(&package, &package.profiles[0], &answers(given), previous, &Secrets::default()).unwrap_err();
     let found: Vec<_> = broken.iter().map(|violation| (violation.place.as_str(), violation.rule)).collect();
     assert_eq!(found, wanted, "{broken:#?}");
 }
@@ -241,7 +243,7 @@ fn refused(given: &[(&str, ParameterValue)], previous: Option<&Answers>, wanted:
 fn dm_162_165_mi_g2_181_answers_override_defaults_and_reach_only_this_profile() {
     let package = package();
     let given = answers(&[("site", text("S-1"))]);
-    let resolved = resolve(&package, &package.profiles[0], &given, None).unwrap();
+    let resolved = resolve(&package, &package.profiles[0], &given, None, &Secrets::default()).unwrap();
     let shown: Vec<String> = resolved
         .iter()
         .map(|parameter| {
@@ -275,7 +277,7 @@ fn dm_163_dm_164_everything_wrong_is_told_at_once() {
     // Repeating the default of what cannot be changed changes nothing.
     let package = package();
     let same = answers(&[("site", text("S")), ("fixed", text("x"))]);
-    assert!(resolve(&package, &package.profiles[0], &same, None).is_ok());
+    assert!(resolve(&package, &package.profiles[0], &same, None, &Secrets::default()).is_ok());
 }
 
 #[test]
@@ -285,8 +287,9 @@ fn dm_059_an_immutable_value_stays_what_it_was() {
     refused(&[], Some(&first), &[("/parameters/site", "DM-059")]);
     refused(&[("site", text("S-1")), ("poll", Integer(60))], Some(&first), &[("/parameters/poll", "DM-059")]);
     let package = package();
-    let resolve =
-        |given: &Answers, previous: &Answers| resolve(&package, &package.profiles[0], given, Some(previous));
+    let resolve = |given: &Answers, previous: &Answers| {
+        resolve(&package, &package.profiles[0], given, Some(previous), &Secrets::default())
+    };
     assert!(resolve(&first, &first).is_ok());
     // Said outright or by default, it is the same value.
     let outright = answers(&[("site", text("S-1")), ("poll", Integer(30))]);
@@ -301,7 +304,8 @@ fn dm_059_a_newer_default_does_not_change_what_an_installation_has() {
     let before = in_force(&package(), &given);
     let mut newer = package();
     newer.parameters.get_mut(&name("poll")).unwrap().default = Some(Integer(60));
-    let resolve = |given: &Answers| resolve(&newer, &newer.profiles[0], given, Some(&before));
+    let resolve =
+        |given: &Answers| resolve(&newer, &newer.profiles[0], given, Some(&before), &Secrets::default());
     let broken = resolve(&given).unwrap_err();
     assert_eq!((broken[0].rule, broken[0].place.as_str()), ("DM-059", "/parameters/poll"));
     assert!(broken[0].message.contains("keep \"30\""), "{}", broken[0].message);
@@ -324,4 +328,83 @@ fn dm_060_a_package_is_checked_between_its_parts() {
             "/configuration/sections/0/settings/3/schema",
         ]
     );
+}
+
+/// A secret from the environment; it was seen with this fingerprint.
+fn referred(seen: Option<&str>) -> Answer {
+    let seen = seen.map(|text| Fingerprint(text.to_owned()));
+    Answer::Secret(Referred { secret: reference(), seen })
+}
+
+fn reference() -> Reference {
+    serde_json::from_str(r#"{"env":"MARGRAVE_SECRET_X"}"#).unwrap()
+}
+
+#[test]
+fn an_answer_by_reference_is_typed_checked_and_never_repeated() {
+    let package = package();
+    let check = |parameter: &str, found: Result<&str, &str>| {
+        let mut secrets = Secrets::default();
+        let found = found.map(|text| Secret::new(text.into(), Fingerprint("f".into())));
+        secrets.insert(name(parameter), reference(), found.map_err(str::to_owned));
+        let mut given = answers(&[("site", text("S-1"))]);
+        given.insert(name(parameter), referred(None));
+        let resolved = resolve(&package, &package.profiles[0], &given, None, &secrets);
+        let printed = format!("{resolved:?} {given:?}");
+        assert!(!printed.contains("hunter2") && !printed.contains("4711"), "{printed}");
+        resolved.map(|all| {
+            let found = all.into_iter().find(|resolved| resolved.name == name(parameter)).unwrap();
+            assert!(found.secret);
+            found.value
+        })
+    };
+    assert_eq!(check("site", Ok("hunter2")), Ok(text("hunter2")));
+    assert_eq!(check("poll", Ok("4711")), Ok(Integer(4711)));
+    for (parameter, found, rule) in [
+        ("poll", Ok("hunter2"), "secret"),
+        ("poll", Ok("1"), "DM-163"),
+        ("fixed", Ok("x"), "DM-061"),
+        ("site", Err("there is no such variable"), "secret"),
+    ] {
+        let broken = check(parameter, found).unwrap_err();
+        assert_eq!((broken[0].rule, broken.len()), (rule, 1), "{broken:?}");
+    }
+    let unlooked = Answers::from([(name("site"), referred(None))]);
+    let broken = resolve(&package, &package.profiles[0], &unlooked, None, &Secrets::default()).unwrap_err();
+    assert!(broken[0].message.contains("MARGRAVE_SECRET_X"), "{broken:?}");
+}
+
+#[test]
+fn dm_059_an_immutable_secret_stays_what_it_was() {
+    let package = package();
+    let mut secrets = Secrets::default();
+    secrets.insert(name("site"), reference(), Ok(Secret::new("hunter2".into(), Fingerprint("f".into()))));
+    let check = |before: Answer, now: Answer| {
+        let (before, now) = (Answers::from([(name("site"), before)]), Answers::from([(name("site"), now)]));
+        let resolved = resolve(&package, &package.profiles[0], &now, Some(&before), &secrets);
+        resolved.map(drop).map_err(|broken| (broken[0].rule, broken[0].message.clone()))
+    };
+    assert_eq!(check(referred(Some("f")), referred(Some("f"))), Ok(()));
+    for (before, now) in [
+        (referred(Some("e")), referred(Some("f"))),
+        (referred(None), referred(None)),
+        (referred(Some("f")), text("hunter2").into()),
+        (text("hunter2").into(), referred(Some("f"))),
+    ] {
+        assert_eq!(check(before, now).unwrap_err().0, "DM-059");
+    }
+    let (_, message) = check(referred(Some("e")), referred(Some("f"))).unwrap_err();
+    assert!(message.contains("keep the secret") && !message.contains("hunter2"), "{message}");
+}
+
+#[test]
+fn answers_are_stored_as_they_were_with_their_references() {
+    let given = Answers::from([
+        (name("site"), referred(Some("f"))),
+        (name("note"), text("x").into()),
+        (name("poll"), Answer::Clear(Integer(3))),
+    ]);
+    let written = serde_json::to_string(&given).unwrap();
+    assert_eq!(written, r#"{"note":"x","poll":3,"site":{"secret":{"env":"MARGRAVE_SECRET_X"},"seen":"f"}}"#);
+    assert_eq!(serde_json::from_str::<Answers>(&written).unwrap(), given);
 }

@@ -82,6 +82,7 @@ targets! {
     capabilities "capabilities"
     certificate "certificate"
     compose_archive "compose-archive"
+    compose_file "compose-file"
     csr "csr"
     description "description"
     document "document"

@@ -67,6 +67,8 @@ pub(super) struct Tree<'a> {
     pub(super) with_directories: bool,
     /// What is left out, by its path in the archive.
     pub(super) skip: fn(&str) -> bool,
+    /// Whether links, which no archive takes, are left out; otherwise they do not belong there.
+    pub(super) skip_links: bool,
     /// What is copied before what: the lower first.
     pub(super) rank: fn(&str) -> u8,
 }
@@ -107,6 +109,8 @@ fn list(
             list(root, &on_disk, name, depth + 1, into)?;
         } else if kind.is_file() {
             into.push((parse(&name, &on_disk)?, on_disk, false));
+        } else if kind.is_symlink() && root.skip_links {
+            tracing::warn!(path = %on_disk.display(), "a link is not in the backup");
         } else {
             return Err(BackupError::Unexpected(on_disk));
         }

@@ -111,10 +111,14 @@ pub(super) fn write(data: &Path, copy: &Copy, to: impl Write) -> Result<Made, Ba
     if context.is_file() {
         archive.file(path("context.json"), &mut open(&context)?)?;
     }
+    let secrets_key = data.join("secrets.key");
+    if secrets_key.is_file() {
+        archive.file(path("secrets.key"), &mut open(&secrets_key)?)?;
+    }
     for (name, bytes) in keys(&data.join("identity"))? {
         archive.bytes(path(&format!("identity/{name}")), &bytes)?;
     }
-    for tree in [intent(data), registry(data)] {
+    for tree in [intent(data), registry(data), secrets(data)] {
         tree::each(&tree, |found| match found {
             Found::Directory(path) => archive.directory(&path),
             Found::File { path, mut file } => archive.file(path, &mut file),
@@ -134,6 +138,7 @@ fn intent(data: &Path) -> Tree<'static> {
         on_disk: data.join("intent.git"),
         name: "intent.git",
         with_directories: true,
+        skip_links: false,
         skip: |path| {
             let name = path.rsplit('/').next().unwrap_or_default();
             let unfinished = name.starts_with("tmp_") || name.starts_with("incoming-");
@@ -159,8 +164,21 @@ fn registry(data: &Path) -> Tree<'static> {
         on_disk: data.join("registry"),
         name: "registry",
         with_directories: false,
+        skip_links: false,
         skip: |path| matches!(path, "registry/lock" | "registry/incoming"),
         rank: |path| u8::from(path.starts_with("registry/blobs/")),
+    }
+}
+
+/// Files with secrets, as operators put them there. Names that no reference can have are left out.
+fn secrets(data: &Path) -> Tree<'static> {
+    Tree {
+        on_disk: data.join("secrets"),
+        name: "secrets",
+        with_directories: false,
+        skip_links: true,
+        skip: |path| path.rsplit('/').next().unwrap_or_default().starts_with('.'),
+        rank: |_| 0,
     }
 }
 
@@ -182,6 +200,7 @@ fn read_all(directory: &Path) -> Result<BTreeMap<String, Vec<u8>>, BackupError> 
         on_disk: directory.to_owned(),
         name: "identity",
         with_directories: false,
+        skip_links: false,
         skip: |path| path.ends_with(UNFINISHED),
         rank: |_| 0,
     };

@@ -7,8 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use margrave_core::chain::sentence;
+use margrave_core::constraints::{Claims, Need};
 use margrave_core::digest::Digest;
-use margrave_core::id::{ComponentName, PackageId, PackageVersion};
+use margrave_core::id::{ComponentName, PackageId, PackageVersion, ProfileId};
 use margrave_core::package::{Component, Package, Profile, ProfileKind};
 use margrave_core::violation::Violation;
 use margrave_oci::archive::{self, ArchiveError};
@@ -27,6 +28,8 @@ use super::{Actor, Error, Fleet, Resource};
 
 /// More components than any application has; each costs a question to a registry.
 const COMPONENTS_MAX: usize = 200;
+/// More is not read of a Compose file, only checked.
+const COMPOSE_BYTES_MAX: u64 = margrave_wire::yaml::SIZE_MAX as u64 + 1;
 /// All archives of one package together. Each is fetched and read to its end, which somebody waits for.
 const ARCHIVES_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
@@ -34,13 +37,26 @@ const ARCHIVES_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 pub(super) struct Entry {
     pub(super) record: PackageRecord,
     pub(super) package: Package,
+    /// What each profile takes of a device.
+    pub(super) needs: BTreeMap<ProfileId, Arc<Need>>,
 }
 
 impl Entry {
     /// It was valid when it was added; a stricter reader of a later version must say so and not guess.
     pub(super) fn read(record: PackageRecord) -> Result<Entry, Error> {
         let package = description::read(&record.description).map_err(Error::Invalid)?;
-        Ok(Entry { record, package })
+        let need = |profile: &Profile| {
+            let mut claims = Claims::default();
+            for Claims { ports, volumes } in
+                profile.components.iter().filter_map(|component| record.claims.get(&pin_key(component)))
+            {
+                claims.ports.extend(ports.iter().cloned());
+                claims.volumes.extend(volumes.iter().cloned());
+            }
+            (profile.id.clone(), Arc::new(Need::of(profile, claims)))
+        };
+        let needs = package.profiles.iter().map(need).collect();
+        Ok(Entry { record, package, needs })
     }
 
     /// The digest behind a component's reference when the package was added.
@@ -187,7 +203,7 @@ impl Fleet {
             );
             return Err(Error::invalid("/reference", "PK-014", message));
         }
-        let pins = self.resolve_components(&package).await?;
+        let (pins, claims) = self.resolve_components(&package).await?;
         let resources = self.resources(&reference, &manifest, &package, &what).await?;
         let record = PackageRecord {
             id: package.id.clone(),
@@ -196,6 +212,7 @@ impl Fleet {
             digest,
             description: description.to_vec(),
             pins,
+            claims,
             added_at: self.now(),
             added_by: actor.name.clone(),
         };
@@ -228,8 +245,12 @@ impl Fleet {
         Ok(resources)
     }
 
-    /// The digest behind every component's tag, so that devices run what was checked here (PK-053).
-    async fn resolve_components(&self, package: &Package) -> Result<BTreeMap<String, Digest>, Error> {
+    /// The digest behind every component's tag, so that devices run what was checked here (PK-053), and what each takes of a
+    /// device for itself.
+    async fn resolve_components(
+        &self,
+        package: &Package,
+    ) -> Result<(BTreeMap<String, Digest>, BTreeMap<String, Claims>), Error> {
         let of = |profile| move |component| (profile, component);
         let components: Vec<(&Profile, &Component)> =
             package.profiles.iter().flat_map(|profile| profile.components.iter().map(of(profile))).collect();
@@ -238,6 +259,7 @@ impl Fleet {
             return Err(Error::invalid("/deploymentProfiles", "DM-022", message));
         }
         let mut pins = BTreeMap::new();
+        let mut claims = BTreeMap::new();
         let mut archives_left = ARCHIVES_BYTES_MAX;
         for (profile, component) in components {
             if pins.contains_key(&pin_key(component)) {
@@ -262,21 +284,24 @@ impl Fleet {
                     );
                     invalid("PK-087", message)
                 })?;
-                self.check_archive(&repository, &layer, &what).await?;
+                let claimed = self.check_archive(&repository, &layer, &what).await?;
+                if claimed != Claims::default() {
+                    claims.insert(pin_key(component), claimed);
+                }
             }
             pins.insert(pin_key(component), digest);
         }
-        Ok(pins)
+        Ok((pins, claims))
     }
 
     /// Looks at every entry of a component's archive, as each device will before it unpacks it (PK-095): what
-    /// no device may unpack is not offered to any.
+    /// no device may unpack is not offered to any. Says what its Compose file claims.
     async fn check_archive(
         &self,
         repository: &Repository,
         layer: &Descriptor,
         what: &str,
-    ) -> Result<(), Error> {
+    ) -> Result<Claims, Error> {
         let (path, scratch) = if repository.host.is_own_registry() {
             (self.own_blob(repository, layer, what).await?, None)
         } else {
@@ -291,13 +316,17 @@ impl Fleet {
         let check = move || {
             let open = std::fs::File::open(&path);
             let mut file = open.map_err(|source| ArchiveError::Io { doing: "open the archive", source })?;
-            let checked = archive::check(&mut file, digest);
+            let checked = archive::check_reading(&mut file, digest, COMPOSE_BYTES_MAX);
             drop(scratch);
             checked
         };
         let checked = tokio::task::spawn_blocking(check).await;
         match checked.map_err(|error| Error::Storage(Box::new(error)))? {
-            Ok(_) => Ok(()),
+            Ok((_, compose)) => Ok(margrave_wire::compose::claims(&compose).unwrap_or_else(|error| {
+                // The engine may well take it; only what it takes of a device is not known then.
+                tracing::warn!(component = what, %error, "the ports and volumes of a Compose file are not known");
+                Claims::default()
+            })),
             Err(ArchiveError::Io { source, .. }) => Err(Error::Storage(Box::new(source))),
             Err(ArchiveError::Digest { .. }) => Err(broken(what, layer, "is damaged")),
             Err(error) => {

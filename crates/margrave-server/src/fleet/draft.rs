@@ -9,13 +9,14 @@ use margrave_core::id::{
     DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ParameterName, ProfileId,
 };
 use margrave_core::package::Package;
-use margrave_core::parameters::{Answers, ParameterValue, ScalarType, Schema, in_force, resolve};
+use margrave_core::parameters::{Answer, Answers, ParameterValue, ScalarType, Schema, in_force, resolve};
 use margrave_core::rollback::{Rollback, When};
+use margrave_core::secret::{Referred, Secrets};
 use margrave_core::selector::Selector;
 use margrave_core::violation::{Violation, join};
 use margrave_store::{Candidate, DeploymentRecord, Standing};
 use margrave_wire::{Dialect, operator};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::catalog::{Entry, all_kept, by_version};
 use super::publish::Wish;
@@ -27,6 +28,8 @@ const NAMED_DEVICES_MAX: usize = 10_000;
 const SITES_MAX: usize = 1_000;
 /// Each is asked of every device.
 const OVERRIDES_MAX: usize = 200;
+/// Of the reason for forcing, in characters: it is a sentence.
+const REASON_LENGTH_MAX: usize = 500;
 /// Each device takes the first profile that fits it.
 const AUTO: &str = "auto";
 
@@ -74,7 +77,7 @@ impl Fleet {
             Some(held) => held.deployment.revision,
             None => self.store.revision_newest(name).await?.unwrap_or(0),
         };
-        let deployment = Deployment {
+        let mut deployment = Deployment {
             id: held.as_ref().map_or_else(
                 || id.unwrap_or_else(|| DeploymentId::from_uuid(self.options.naming.next())),
                 |held| held.deployment.id,
@@ -95,8 +98,11 @@ impl Fleet {
             Some(held) => self.before(&held.deployment, &entry).await?,
             None => None,
         };
-        check_answers(&entry, &deployment, previous.as_ref())?;
-        Ok(Draft { held, wish: Wish { deployment, entry, previous }, devices, named })
+        let secrets = self.options.vault.secrets(&deployment);
+        look_at_secrets(&mut deployment, &secrets)?;
+        check_answers(&entry, &deployment, previous.as_ref(), &secrets)?;
+        let wish = Wish { deployment, entry, previous, secrets: Arc::new(secrets) };
+        Ok(Draft { held, wish, devices, named })
     }
 
     /// What installations of a deployment have, as far as a change to `entry` has to keep it: immutable values
@@ -390,14 +396,54 @@ fn read_answers(
         let schema = settings
             .filter(|setting| setting.parameter == parameter)
             .find_map(|setting| package.schemas.get(&setting.schema));
-        match typed(schema, value) {
-            Ok(value) => {
-                answers.insert(parameter, value);
+        let (answer, rule) = match value.as_object() {
+            Some(object) => (read_reference(object), "secret"),
+            None => (typed(schema, value).map(Answer::Clear), "DM-163"),
+        };
+        match answer {
+            Ok(answer) => {
+                answers.insert(parameter, answer);
             }
-            Err(message) => broken.push(Violation::new(place(), "DM-163", message)),
+            Err(message) => broken.push(Violation::new(place(), rule, message)),
         }
     }
     answers
+}
+
+/// `{secret: {env: NAME}}`, and the same with `file` or `sealed`. What is wrong is told without repeating it: somebody may have
+/// written the secret itself.
+fn read_reference(object: &Map<String, Value>) -> Result<Answer, String> {
+    let form = "must be a value, or a secret: {secret: {env: MARGRAVE_SECRET_NAME}}, {secret: {file: NAME}} or \
+                {secret: {sealed: TEXT}}";
+    let secret = object.get("secret").and_then(Value::as_object).filter(|_| object.len() == 1);
+    let secret = secret.filter(|secret| secret.len() == 1 && secret.values().all(Value::is_string));
+    let known = |key: &String| matches!(key.as_str(), "env" | "file" | "sealed");
+    let secret = secret.filter(|secret| secret.keys().all(known)).ok_or_else(|| form.to_owned())?;
+    let secret = serde_json::from_value(Value::Object(secret.clone())).map_err(|error| error.to_string())?;
+    Ok(Answer::Secret(Referred { secret, seen: None }))
+}
+
+/// Notes what is behind each reference, so that another secret is another answer. One that is not there is told at once, with
+/// where it was looked for.
+fn look_at_secrets(deployment: &mut Deployment, secrets: &Secrets) -> Result<(), Error> {
+    let mut broken = Vec::new();
+    let mut look = |within: String, answers: &mut Answers| {
+        for (parameter, answer) in answers {
+            let Answer::Secret(referred) = answer else { continue };
+            match secrets.get(parameter, &referred.secret) {
+                Ok(secret) => referred.seen = Some(secret.fingerprint().clone()),
+                Err(message) => {
+                    let place = join(&format!("{within}/parameters"), parameter.as_str());
+                    broken.push(Violation::new(place, "secret", message));
+                }
+            }
+        }
+    };
+    look(String::new(), &mut deployment.answers);
+    for (index, other) in deployment.overrides.iter_mut().enumerate() {
+        look(format!("/overrides/{index}"), &mut other.answers);
+    }
+    all_kept(broken)
 }
 
 /// A JSON value as the schema wants it. Texts are taken for numbers where they are some: forms and command
@@ -424,25 +470,37 @@ fn typed(schema: Option<&Schema>, value: &Value) -> Result<ParameterValue, Strin
     }
 }
 
-/// The field is kept for what it will mean; until devices can be forced, whoever asks for it hears so.
+/// Why it is forced, as one line: it stands in a commit's message and in the audit log.
 fn read_force(want: Option<&str>, broken: &mut Vec<Violation>) -> Option<String> {
-    if want.is_some() {
-        let message = "devices that do not fit cannot be forced yet; leave this out";
-        broken.push(Violation::new("/force", "force", message));
-    }
+    let reason = want?.trim();
+    let wrong = if reason.is_empty() {
+        "say in a sentence why devices that do not fit are to have it, or leave this out".to_owned()
+    } else if reason.chars().count() > REASON_LENGTH_MAX {
+        format!("a reason has at most {REASON_LENGTH_MAX} characters")
+    } else if reason.chars().any(char::is_control) {
+        "a reason is one line of text".to_owned()
+    } else {
+        return Some(reason.to_owned());
+    };
+    broken.push(Violation::new("/force", "force", wrong));
     None
 }
 
 /// The answers must do for the profile that is asked for; where each device takes its own, for at least one. So must they
 /// with each override.
-fn check_answers(entry: &Entry, deployment: &Deployment, previous: Option<&Before>) -> Result<(), Error> {
+fn check_answers(
+    entry: &Entry,
+    deployment: &Deployment,
+    previous: Option<&Before>,
+    secrets: &Secrets,
+) -> Result<(), Error> {
     let before = previous.map(|before| before.in_force(&before.deployment.answers));
-    all_kept(broken_answers(entry, deployment, &deployment.answers, before.as_ref()))?;
+    all_kept(broken_answers(entry, deployment, &deployment.answers, before.as_ref(), secrets))?;
     for (index, other) in deployment.overrides.iter().enumerate() {
         let mut answers = deployment.answers.clone();
         answers.extend(other.answers.iter().map(|(name, value)| (name.clone(), value.clone())));
         // What a device had before depends on the device; that is asked where it is placed.
-        let mut broken = broken_answers(entry, deployment, &answers, None);
+        let mut broken = broken_answers(entry, deployment, &answers, None, secrets);
         for violation in &mut broken {
             violation.place = format!("/overrides/{index}{}", violation.place);
         }
@@ -456,11 +514,12 @@ fn broken_answers(
     deployment: &Deployment,
     answers: &Answers,
     previous: Option<&Answers>,
+    secrets: &Secrets,
 ) -> Vec<Violation> {
     let package = &entry.package;
     let mut first = None;
     for profile in package.candidates(deployment.profile.as_ref()) {
-        match resolve(package, profile, answers, previous) {
+        match resolve(package, profile, answers, previous, secrets) {
             Ok(_) => return Vec::new(),
             Err(broken) => first = first.or(Some(broken)),
         }

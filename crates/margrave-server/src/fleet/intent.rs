@@ -158,7 +158,7 @@ impl Fleet {
             })
             .collect();
         let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
-        let Decision { touched, misfits, unfit, rollouts } =
+        let Decision { touched, misfits, unfit, rollouts, freed, .. } =
             self.decide(wishes, &removed).await.map_err(failed)?;
         // A device that was named on purpose and does not fit is a mistake; one that only matches is left out.
         let mistaken = |misfit: &&MisfitRecord| {
@@ -198,6 +198,7 @@ impl Fleet {
             intents,
             head: Some(Head { expected: head.map(|head| head.to_string()), next: next.to_string() }),
             misfits,
+            freed: freed.into_iter().collect(),
             rollouts,
             events: events.collect(),
             ..Default::default()
@@ -236,7 +237,7 @@ impl Fleet {
         let flaw = |misfit: &&MisfitRecord| {
             let place = names.get(&misfit.deployment).map(|name| Place::Deployment(name.clone()).to_string());
             let message = format!(
-                "{} does not fit: {}; leave it out",
+                "{} does not fit: {}; leave it out, or say under `force` why it is to have it all the same",
                 self.live.spoken(&misfit.device),
                 misfit.reasons.join("; ")
             );
@@ -276,11 +277,15 @@ impl Fleet {
         let draft = self.draft(name, &want, None, &Overlay::default()).await?;
         let mut fits = Vec::new();
         let mut misfits = Vec::new();
+        let devices = draft.devices.iter().map(|device| &device.device);
+        let (pictures, mut promises) = self.promised(devices, [&draft.wish.entry]).await?;
         for device in &draft.devices {
-            match draft.wish.place(device, None, &self.options.registry_address) {
+            let (_, stand) = promises.stand(&pictures, device, &draft.wish);
+            match draft.wish.place(device, &stand, &self.options.registry_address) {
                 Ok(placed) => fits.push(PreviewFit {
                     device: self.live.spoken(&device.device),
                     profile: placed.wanted.profile.to_string(),
+                    despite: placed.despite,
                 }),
                 Err(unplaced) => misfits.push(operator::Misfit {
                     device: self.live.spoken(&device.device),

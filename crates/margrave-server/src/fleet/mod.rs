@@ -32,6 +32,7 @@ mod report;
 mod revision;
 mod rollout;
 mod schedule;
+mod secret;
 mod signed;
 mod telling;
 #[cfg(test)]
@@ -55,6 +56,8 @@ use margrave_registry::Registry;
 use margrave_store::{Silence, Store};
 use margrave_wire::operator;
 use tokio::sync::{RwLock, broadcast};
+
+use crate::vault::Vault;
 
 pub(crate) use access::SESSION_LIFETIME;
 pub use access::{Holder, Refused};
@@ -139,6 +142,8 @@ pub struct FleetOptions {
     pub web_authority: String,
     /// What new deployments are called inside.
     pub naming: Naming,
+    /// Where secrets are looked up.
+    pub vault: Vault,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -169,6 +174,8 @@ pub struct Preview {
 pub struct PreviewFit {
     pub device: String,
     pub profile: String,
+    /// Why it does not fit, where it is forced.
+    pub despite: Vec<String>,
 }
 
 /// A file that lies in a package beside its description.

@@ -159,11 +159,15 @@ impl Fleet {
         let mut misfits = Vec::new();
         for record in self.naming(places).await? {
             let Some(wish) = self.renamed(&record, places).await? else { continue };
+            let (pictures, mut promises) =
+                self.promised(new.iter().map(|record| &record.device), [&wish.entry]).await?;
             let named: Vec<&DeviceRef> =
                 record.deployment.targets.devices.iter().filter_map(|device| places.get(device)).collect();
             for device in new.iter().filter(|record| named.contains(&&record.device)) {
+                let candidate = Candidate::from(device);
+                let (_, stand) = promises.stand(&pictures, &candidate, &wish);
                 if let Err(Unplaced::Misfit(reasons)) =
-                    wish.place(&Candidate::from(device), None, &self.options.registry_address)
+                    wish.place(&candidate, &stand, &self.options.registry_address)
                 {
                     let device = self.live.spoken(&device.device);
                     misfits.push(operator::Misfit { device, reasons, temporary: false });
@@ -182,7 +186,7 @@ impl Fleet {
         deployment.targets.devices = renamed.collect();
         deployment.revision = held.revision.saturating_add(1);
         let previous = self.before(held, &entry).await?;
-        Ok(Some(Wish { deployment, entry, previous }))
+        Ok(Some(self.wish(deployment, entry, previous)))
     }
 
     async fn rename_targets(

@@ -16,6 +16,7 @@ use super::catalog::{Entry, Pulled, all_kept};
 use super::desired::{FileChange, rendering};
 use super::draft::{Draft, Overlay, check_seen};
 use super::intent::{Change, Refusals};
+use super::secret::unseen;
 use super::token::check_labels;
 use super::{Actor, Error, Fleet};
 
@@ -118,8 +119,11 @@ impl Fleet {
             }
             Change::RevertDeployment { name, to, seen, reason } => {
                 let want = self.wish_of(name, *to, *seen).await?;
+                let now = self.wanted_deployment(name).await?.map(|held| held.deployment.revision);
+                // What is wanted now is wanted again when only a secret changed.
+                let back_to = Some(*to).filter(|to| now != Some(*to));
                 let before = prospect.words.len();
-                self.look_at_deployment(actor, name, &want, None, Some(*to), prospect).await?;
+                self.look_at_deployment(actor, name, &want, None, back_to, prospect).await?;
                 if let (Some(reason), Some(words)) = (reason, prospect.words.get_mut(before)) {
                     words.push_str(&format!("\n\n{reason}"));
                 }
@@ -324,13 +328,18 @@ impl Fleet {
                 (format!("went back to revision {to}"), format!("Revert {name} to revision {to}"))
             }
             (None, None) => ("was created".to_owned(), format!("Deploy {name}")),
+            (None, Some(held)) if is_same_but_for_secrets(&held.deployment, deployment) => {
+                ("takes secrets that changed".to_owned(), format!("Take the changed secrets of {name}"))
+            }
             (None, Some(_)) => ("was changed".to_owned(), format!("Change {name}")),
         };
         let Deployment { package, version, revision, .. } = deployment;
-        let text = format!("{name} {verb}: {package} {version}, revision {revision}");
+        let forced =
+            deployment.forced.as_ref().map(|reason| format!(", forced ({reason})")).unwrap_or_default();
+        let text = format!("{name} {verb}: {package} {version}, revision {revision}{forced}");
         let event = NewEvent::new(Moment(0), kind, &actor.name, text).deployment(name);
         prospect.events.push(event.package(format!("{package} {version}")));
-        prospect.words.push(format!("{subject}: {package} {version}"));
+        prospect.words.push(format!("{subject}: {package} {version}{forced}"));
         let place = Place::Deployment(name.clone()).to_string();
         let before = self.desired.file(&place).await?;
         let bytes = rendering::under_comment(before.as_deref(), &rendering::deployment(deployment));
@@ -388,6 +397,12 @@ impl Fleet {
         }
         Ok(())
     }
+}
+
+fn is_same_but_for_secrets(held: &Deployment, wanted: &Deployment) -> bool {
+    let (mut held, wanted) = (unseen(held), unseen(wanted));
+    held.revision = wanted.revision;
+    held == wanted
 }
 
 fn gone(place: &Place) -> FileChange {

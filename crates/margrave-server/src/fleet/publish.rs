@@ -5,12 +5,14 @@
 //! get a new manifest, so the cost follows the change and not the fleet.
 
 mod pacing;
+mod promising;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use bytes::Bytes;
+use margrave_core::constraints::Promise;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{
@@ -19,8 +21,9 @@ use margrave_core::id::{
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
 use margrave_core::parameters::resolve;
-use margrave_core::publish::{choose_profile, next_manifest};
+use margrave_core::publish::{Chosen, Circumstances, choose_profile, next_manifest};
 use margrave_core::schedule::{Choice, Reach, Schedule, effective};
+use margrave_core::secret::Secrets;
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
@@ -35,6 +38,8 @@ use super::client::Clients;
 use super::draft::Before;
 use super::{Error, Fleet};
 use crate::cores;
+
+pub(super) use promising::Stand;
 
 /// Losing so often against other writers means that something else is wrong.
 pub(super) const ATTEMPTS_MAX: u32 = 5;
@@ -51,12 +56,16 @@ pub(super) struct Wish {
     /// What installations have already, where the deployment is about to change: what is immutable stays what it
     /// was on every device, whichever profile it runs (DM-059).
     pub(super) previous: Option<Before>,
+    /// What the answers refer to, as it is now.
+    pub(super) secrets: Arc<Secrets>,
 }
 
 /// One document for one device.
 pub(super) struct Placed {
     pub(super) wanted: WantedAssignment,
     document: Document,
+    /// Why it does not fit there, where it was forced.
+    pub(super) despite: Vec<String>,
 }
 
 /// Why a device gets no document.
@@ -165,17 +174,20 @@ pub(super) struct Decision {
     pub(super) misfits: Vec<MisfitRecord>,
     /// Those among the misfits that are known not to fit.
     pub(super) unfit: BTreeSet<(DeploymentId, DeviceRef)>,
+    /// Who gets it although it does not fit, and why it does not.
+    pub(super) forced: Vec<MisfitRecord>,
+    /// Devices on which there is more room than before.
+    pub(super) freed: BTreeSet<DeviceRef>,
     /// What becomes of rollouts: who has to wait.
     pub(super) rollouts: Vec<RolloutChange>,
 }
 
 impl Wish {
-    /// The document for a device, or every reason why it gets none. `held` is the profile it has now, which it
-    /// keeps where it may choose.
+    /// The document for a device, or every reason why it gets none.
     pub(super) fn place(
         &self,
         device: &Candidate,
-        held: Option<&ProfileId>,
+        stand: &Stand,
         registry_address: &str,
     ) -> Result<Placed, Unplaced> {
         let body = device.capabilities.as_ref().ok_or(Unplaced::NotReported)?;
@@ -187,15 +199,25 @@ impl Wish {
         let deployment = &self.deployment;
         let answers = deployment.answers_for(&device.device, &device.labels);
         let previous = self.previous.as_ref().map(|before| before.values(&device.device, &device.labels));
-        let values = |profile: &Profile| resolve(package, profile, &answers, previous.as_ref());
-        let (profile, parameters) =
-            choose_profile(package, deployment.profile.as_ref(), held, &capabilities, values)
-                .map_err(Unplaced::Misfit)?;
+        let values =
+            |profile: &Profile| resolve(package, profile, &answers, previous.as_ref(), &self.secrets);
+        let circumstances = Circumstances {
+            capabilities: &capabilities,
+            needs: &self.entry.needs,
+            room: stand.room(),
+            forced: deployment.forced.is_some(),
+        };
+        let chosen =
+            choose_profile(package, deployment.profile.as_ref(), stand.held.as_ref(), &circumstances, values);
+        let Chosen { profile, prepared: parameters, despite } = chosen.map_err(Unplaced::Misfit)?;
         let id = device.assignment_id(deployment.id);
         let pins = self.entry.pins(profile);
         let mut workload =
             Workload::compose(&deployment.name, id, &device.device, package, profile, parameters, pins)
                 .with_rollback(deployment.rollback);
+        if workload.parameters.iter().any(|parameter| parameter.secret) {
+            workload.hints.salt = self.secrets.salt.clone();
+        }
         for component in &mut workload.components {
             component.repository = reachable(&component.repository, registry_address);
         }
@@ -210,7 +232,7 @@ impl Wish {
             profile: profile.id.clone(),
             document: document.digest(),
         };
-        Ok(Placed { wanted, document })
+        Ok(Placed { wanted, document, despite })
     }
 }
 
@@ -232,7 +254,7 @@ struct Changes {
 }
 
 /// The clients that a decision touches, as they are.
-struct Pictures(BTreeMap<ClientId, ClientPicture>);
+pub(super) struct Pictures(BTreeMap<ClientId, ClientPicture>);
 
 impl Pictures {
     fn held(&self, device: &DeviceRef, id: AssignmentId) -> Option<&HeldAssignment> {
@@ -256,7 +278,7 @@ impl Fleet {
     /// What new, changed and removed deployments mean together: for those they reach, and for those they reach no more.
     pub(super) async fn decide(
         &self,
-        wanted: Vec<(Wish, Vec<Candidate>)>,
+        mut wanted: Vec<(Wish, Vec<Candidate>)>,
         removed: &[DeploymentId],
     ) -> Result<Decision, Error> {
         let mut clients: BTreeSet<ClientId> = BTreeSet::new();
@@ -271,29 +293,64 @@ impl Fleet {
             .extend(wanted.iter().flat_map(|(_, devices)| devices).map(|found| found.device.client.clone()));
         let pictures = self.pictures(clients).await?;
         tracing::debug!(clients = pictures.0.len(), "the clients were looked at");
+        let mut promises = self.promises(&pictures, wanted.iter().map(|(wish, _)| &wish.entry)).await?;
+        for held in removed.iter().filter_map(|id| held_by.get(id)).flatten() {
+            promises.free(&held.device, &held.name);
+        }
+        for (wish, devices) in &wanted {
+            let meant: BTreeSet<&DeviceRef> = devices.iter().map(|device| &device.device).collect();
+            for held in held_by.get(&wish.deployment.id).into_iter().flatten() {
+                match meant.contains(&held.device) {
+                    true => promises.lessen(held, wish),
+                    false => promises.free(&held.device, &held.name),
+                }
+            }
+        }
+        // Who has something comes before who only wants something.
+        wanted.sort_by_key(|(wish, _)| held_by.get(&wish.deployment.id).is_none_or(Vec::is_empty));
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         let mut unfit = BTreeSet::new();
+        let mut forced = Vec::new();
+        let mut freed: BTreeSet<DeviceRef> = removed
+            .iter()
+            .filter_map(|id| held_by.get(id))
+            .flatten()
+            .map(|held| held.device.clone())
+            .collect();
         let mut rollouts = Vec::new();
         for (wish, devices) in wanted {
             let deployment = wish.deployment.id;
             let mut own: BTreeMap<ClientId, Changes> = BTreeMap::new();
             let mut reached = BTreeSet::new();
             let placing = devices.into_iter().map(|device| {
-                let id = device.assignment_id(deployment);
-                let profile = pictures.held(&device.device, id).map(|held| held.profile.clone());
-                (id, device, profile)
+                let (id, stand) = promises.stand(&pictures, &device, &wish);
+                (id, device, stand)
             });
             let (of, address) = (wish.clone(), self.options.registry_address.clone());
-            let placed = cores::spread(placing.collect(), WORTH_A_THREAD, move |(id, device, profile)| {
-                let placed = of.place(&device, profile.as_ref(), &address);
-                (id, device, placed)
+            let placed = cores::spread(placing.collect(), WORTH_A_THREAD, move |(id, device, stand)| {
+                let placed = of.place(&device, &stand, &address);
+                (id, device, stand, placed)
             });
-            for (id, device, placed) in placed.await {
+            for (id, device, stand, placed) in placed.await {
                 let held = pictures.held(&device.device, id);
+                let profile = placed.as_ref().ok().map(|placed| &placed.wanted.profile);
+                let next = profile.and_then(|profile| wish.entry.needs.get(profile));
+                if stand.own.as_ref().is_some_and(|own| next.is_none_or(|next| own.exceeds(next))) {
+                    freed.insert(device.device.clone());
+                }
+                promises.keep(&device.device, stand, &wish, profile);
                 match placed {
                     Ok(placed) => {
                         reached.insert(id);
+                        if !placed.despite.is_empty() {
+                            forced.push(MisfitRecord {
+                                deployment,
+                                device: device.device.clone(),
+                                reasons: placed.despite.clone(),
+                                temporary: false,
+                            });
+                        }
                         if needs(held, &placed) {
                             own.entry(device.device.client.clone()).or_default().wanted.push(placed);
                         }
@@ -313,6 +370,7 @@ impl Fleet {
             }
             let held = held_by.remove(&deployment).unwrap_or_default();
             for held in held.into_iter().filter(|held| !reached.contains(&held.id)) {
+                freed.insert(held.device.clone());
                 own.entry(held.device.client).or_default().dropped.push(held.id);
             }
             rollouts.extend(self.begin_rollout(&wish, &mut own).await?);
@@ -327,7 +385,7 @@ impl Fleet {
         }
         tracing::debug!(clients = changes.len(), "the devices were placed");
         let touched = self.consider(pictures, changes).await?;
-        Ok(Decision { touched, misfits, unfit, rollouts })
+        Ok(Decision { touched, misfits, unfit, forced, freed, rollouts })
     }
 
     /// What all deployments mean for devices about which something changed.
@@ -341,6 +399,7 @@ impl Fleet {
         let choices: Vec<(Reach, Choice)> =
             self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
         let mut pacing = self.pacing(devices).await?;
+        let promises = self.promises(&pictures, wishes.iter().map(|wish| &wish.entry)).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         for device in devices {
@@ -354,6 +413,17 @@ impl Fleet {
                 changed.schedule = (schedule != *picture.manifest.schedule()).then_some(schedule);
             }
             let candidate = Candidate::from(device);
+            let keeps = |wish: &Wish| {
+                let id = candidate.assignment_id(wish.deployment.id);
+                let held = pictures.held(&device.device, id).is_some_and(|held| held.wanted);
+                let targeted = wish.deployment.targets.matches(&device.device, &device.labels);
+                held && targeted && device.capabilities.is_some()
+            };
+            // Of what it has only that counts which it keeps; each that comes in counts for those after it.
+            let mut stand = Stand { promised: promises.on(&device.device), ..Stand::default() };
+            let kept: BTreeSet<&DeploymentName> =
+                wishes.iter().filter(|wish| keeps(wish)).map(|wish| &wish.deployment.name).collect();
+            stand.promised.retain(|promise| kept.contains(&promise.to));
             for wish in &wishes {
                 let deployment = &wish.deployment;
                 let id = candidate.assignment_id(deployment.id);
@@ -361,13 +431,18 @@ impl Fleet {
                 let targeted = deployment.targets.matches(&device.device, &device.labels);
                 let mut reasons = Vec::new();
                 let mut temporary = false;
-                let kept = held.is_some() && targeted && device.capabilities.is_some();
-                if !kept {
+                if !kept.contains(&deployment.name) {
                     let placed = targeted
-                        .then(|| wish.place(&candidate, None, &self.options.registry_address))
+                        .then(|| wish.place(&candidate, &stand, &self.options.registry_address))
                         .transpose();
                     let changes = changes.entry(device.device.client.clone()).or_default();
                     let picture = pictures.0.get(&device.device.client);
+                    if let Ok(Some(Placed { wanted, .. })) = &placed
+                        && let Some(need) = wish.entry.needs.get(&wanted.profile)
+                    {
+                        let (to, need) = (deployment.name.clone(), Arc::clone(need));
+                        stand.promised.push(Promise { to, need });
+                    }
                     match placed {
                         Ok(Some(_)) if pacing.holds(deployment.id, id, &device.device, picture) => {}
                         Ok(Some(placed)) => changes.wanted.push(placed),
@@ -388,7 +463,15 @@ impl Fleet {
             }
         }
         let touched = self.consider(pictures, changes).await?;
-        Ok(Decision { touched, misfits, unfit: BTreeSet::new(), rollouts: pacing.changes() })
+        let rollouts = pacing.changes();
+        let (unfit, freed) = (BTreeSet::new(), BTreeSet::new());
+        Ok(Decision { touched, misfits, unfit, forced: Vec::new(), freed, rollouts })
+    }
+
+    /// What a deployment wants, with its secrets as they are now.
+    pub(super) fn wish(&self, deployment: Deployment, entry: Arc<Entry>, previous: Option<Before>) -> Wish {
+        let secrets = Arc::new(self.options.vault.secrets(&deployment));
+        Wish { deployment, entry, previous, secrets }
     }
 
     pub(super) async fn wishes(&self) -> Result<Vec<Wish>, Error> {
@@ -396,7 +479,7 @@ impl Fleet {
         for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
             let deployment = record.deployment;
             match self.entry(&deployment.package, &deployment.version).await {
-                Ok(Some(entry)) => wishes.push(Wish { deployment, entry, previous: None }),
+                Ok(Some(entry)) => wishes.push(self.wish(deployment, entry, None)),
                 Ok(None) => {
                     tracing::error!(deployment = %deployment.name, "the package of a deployment is not in the catalog")
                 }
@@ -623,7 +706,7 @@ fn next(touched: Touched) -> Result<ClientPublication, Error> {
     // went or changed without its manifest.
     let kept = |id: &AssignmentId| !dropped.contains(id) && is_wanted(picture, *id);
     entries.retain(|id, _| kept(id));
-    for Placed { wanted, document } in &wanted {
+    for Placed { wanted, document, .. } in &wanted {
         let size = u64::try_from(document.bytes().len()).ok();
         let document = Blob { digest: document.digest(), size };
         entries.insert(wanted.id, ManifestEntry { id: wanted.id, document });
@@ -647,7 +730,7 @@ fn next(touched: Touched) -> Result<ClientPublication, Error> {
     })?;
     let mut assignments: Vec<AssignmentChange> = dropped.into_iter().map(AssignmentChange::Drop).collect();
     let mut fresh = Vec::with_capacity(wanted.len());
-    for Placed { wanted, document } in wanted {
+    for Placed { wanted, document, .. } in wanted {
         assignments.push(AssignmentChange::Want(wanted));
         fresh.push(document);
     }

@@ -7,7 +7,7 @@ use margrave_core::deployment::{SITE, Targets};
 use margrave_core::id::{DeploymentId, DeviceRef, PackageId, PackageVersion, ProfileId};
 use margrave_oci::manifest::ImageManifest;
 use margrave_oci::reference::{Repository, TagOrDigest};
-use margrave_wire::intent::{Fetch, Plan, Planned, PlannedMisfit, PlannedState};
+use margrave_wire::intent::{Fetch, Plan, Planned, PlannedForce, PlannedMisfit, PlannedState};
 
 use super::catalog::Entry;
 use super::intent::{Change, Refusals};
@@ -39,8 +39,11 @@ impl Fleet {
         }
         let mut plan = Plan::default();
         let mut differences = Vec::new();
+        let staying = self.wishes().await?;
+        let entries = staying.iter().map(|wish| &wish.entry);
+        let (pictures, mut promises) = self.promised(overlay.labels.keys(), entries).await?;
         // Devices whose labels change: deployments that say nothing new reach others, too.
-        for wish in self.wishes().await? {
+        for wish in &staying {
             let deployment = &wish.deployment;
             if names.contains_key(&deployment.id)
                 || removed.contains(&deployment.id)
@@ -60,23 +63,32 @@ impl Fleet {
                 candidate.labels = overlay.labels[&candidate.device].clone();
                 let has = held.iter().find(|held| held.wanted && held.device == candidate.device);
                 match (has, deployment.targets.matches(&candidate.device, &candidate.labels)) {
-                    (Some(held), false) => differences.push(Difference::gone(held)),
-                    (None, true) => match wish.place(&candidate, None, &self.options.registry_address) {
-                        Ok(placed) => differences.push(Difference::new(None, &placed.wanted)),
-                        Err(unplaced) => plan.misfits.push(PlannedMisfit {
-                            deployment: deployment.name.to_string(),
-                            device: self.live.spoken(&candidate.device),
-                            temporary: matches!(unplaced, Unplaced::NotReported),
-                            reasons: unplaced.reasons(),
-                            refused: false,
-                        }),
-                    },
+                    (Some(held), false) => {
+                        promises.free(&held.device, &held.name);
+                        differences.push(Difference::gone(held));
+                    }
+                    (None, true) => {
+                        let (_, stand) = promises.stand(&pictures, &candidate, wish);
+                        let placed = wish.place(&candidate, &stand, &self.options.registry_address);
+                        let profile = placed.as_ref().ok().map(|placed| placed.wanted.profile.clone());
+                        promises.keep(&candidate.device, stand, wish, profile.as_ref());
+                        match placed {
+                            Ok(placed) => differences.push(Difference::new(None, &placed.wanted)),
+                            Err(unplaced) => plan.misfits.push(PlannedMisfit {
+                                deployment: deployment.name.to_string(),
+                                device: self.live.spoken(&candidate.device),
+                                temporary: matches!(unplaced, Unplaced::NotReported),
+                                reasons: unplaced.reasons(),
+                                refused: false,
+                            }),
+                        }
+                    }
                     _ => {}
                 }
             }
         }
         let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
-        let Decision { touched, misfits, unfit, .. } = self.decide(wishes, &removed).await?;
+        let Decision { touched, misfits, unfit, forced, .. } = self.decide(wishes, &removed).await?;
         differences.extend(touched.iter().flat_map(|touched| touched.differences()));
         for misfit in misfits {
             let key = (misfit.deployment, misfit.device.clone());
@@ -88,6 +100,14 @@ impl Fleet {
                 refused: unfit.contains(&key) && named.contains(&key),
             });
         }
+        plan.forced = forced
+            .into_iter()
+            .map(|misfit| PlannedForce {
+                deployment: names.get(&misfit.deployment).cloned().unwrap_or_default(),
+                device: self.live.spoken(&misfit.device),
+                despite: misfit.reasons,
+            })
+            .collect();
         differences.sort_by(|a, b| (&a.device, &a.name).cmp(&(&b.device, &b.name)));
         let meant = Targets {
             devices: differences.iter().map(|difference| difference.device.clone()).collect(),

@@ -6,7 +6,7 @@
 
 use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, ProfileId};
-use margrave_core::parameters::ParameterValue;
+use margrave_core::parameters::Answer;
 use margrave_core::rollback::{Rollback, When};
 use margrave_store::RevisionRecord;
 use margrave_wire::operator;
@@ -233,7 +233,11 @@ fn listed(names: &Clients, devices: &[&DeviceRef]) -> String {
 }
 
 /// A value in one line, as an operator would type it.
-fn told(value: &ParameterValue) -> String {
+fn told(answer: &Answer) -> String {
+    let value = match answer {
+        Answer::Secret(referred) => return format!("a secret ({})", referred.secret),
+        Answer::Clear(value) => value,
+    };
     let text = match serde_json::to_value(value).unwrap_or_default() {
         Value::String(text) if text.is_empty() || text.trim() != text => format!("{text:?}"),
         Value::String(text) => text,

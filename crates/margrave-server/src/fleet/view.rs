@@ -6,9 +6,10 @@ use margrave_core::deployment::{Override, Targets};
 use margrave_core::device::Hold;
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::lifecycle::{STATES, State};
-use margrave_core::parameters::Answers;
+use margrave_core::parameters::{Answer, Answers};
 use margrave_core::report::{Fault, Report};
 use margrave_core::rollback::Rollback;
+use margrave_core::secret::Referred;
 use margrave_store::{
     AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope,
     Verdict,
@@ -368,7 +369,14 @@ fn shown_deployment(
 }
 
 pub(super) fn shown_answers(answers: Answers) -> BTreeMap<String, Value> {
-    let value = |value| serde_json::to_value(value).unwrap_or_default();
+    let value = |answer| {
+        let answer = match answer {
+            // When it was last looked at is nobody's business outside.
+            Answer::Secret(Referred { secret, .. }) => Answer::Secret(Referred { secret, seen: None }),
+            clear => clear,
+        };
+        serde_json::to_value(answer).unwrap_or_default()
+    };
     answers.into_iter().map(|(name, answer)| (name.to_string(), value(answer))).collect()
 }
 
@@ -416,7 +424,7 @@ fn shown_components(report: &Report) -> Vec<operator::ComponentStatus> {
 }
 
 fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
-    let Entry { record, package } = entry;
+    let Entry { record, package, .. } = entry;
     let profiles = package.profiles.iter().map(|profile| operator::PackageProfile {
         id: profile.id.to_string(),
         kind: profile.kind.as_str().to_owned(),

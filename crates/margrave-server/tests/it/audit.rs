@@ -235,3 +235,28 @@ async fn refusals_beyond_a_bound_are_counted_instead_of_written_down() {
     assert_eq!(numbers.sum::<usize>() + written, 60, "{counted:?}");
     assert!(counted.iter().all(|entry| entry.action == "refusal.counted" && entry.source == "127.0.0.1"));
 }
+
+#[tokio::test]
+async fn why_something_was_forced_is_written_down_and_what_was_sealed_is_not() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    // It needs two cores.
+    stock::device(&plant, "small-1", 1).await;
+    let operator = plant.operator_token("otto", "operator").await.secret;
+    let mut line = plant.local().await;
+    let mut want = json!({
+        "package": "gate", "targets": {"devices": ["small-1"]}, "parameters": {"owner": "Ann"},
+    });
+    assert_eq!(send(&mut line, &operator, "PUT", "/deployments/web", &want).await, 422);
+    want["force"] = json!("it is only a trial");
+    assert_eq!(send(&mut line, &operator, "PUT", "/deployments/web", &want).await, 201);
+    let seal = json!({"deployment": "web", "parameter": "owner", "value": "hunter2"});
+    assert_eq!(send(&mut line, &operator, "POST", "/secrets/seal", &seal).await, 200);
+    let viewer = plant.operator_token("vera", "viewer").await.secret;
+    assert_eq!(send(&mut line, &viewer, "POST", "/secrets/seal", &seal).await, 403);
+    let admin = plant.server.context().token;
+    let entries = read(&mut line, &admin, "limit=50").await.items;
+    let text = serde_json::to_string(&entries).unwrap();
+    assert!(text.contains("it is only a trial") && text.contains("secret.seal"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+}

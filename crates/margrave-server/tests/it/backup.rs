@@ -134,15 +134,31 @@ async fn a_backup_holds_everything_and_a_restored_server_is_the_same_one() {
     ] {
         std::fs::write(intent.join(file), text).unwrap();
     }
+    let secrets = plant.data.path().join("secrets");
+    std::fs::create_dir_all(secrets.join("db")).unwrap();
+    std::fs::write(secrets.join("db/password"), "hunter2").unwrap();
+    std::os::unix::fs::symlink("db/password", secrets.join("link")).unwrap();
+    let want = margrave_wire::operator::SealSecret {
+        deployment: "web".into(),
+        parameter: "password".into(),
+        value: "hunter2".into(),
+    };
+    plant.server.fleet().seal(&want).unwrap();
+    let key = std::fs::read(plant.data.path().join("secrets.key")).unwrap();
     let archive = backup(&plant).await;
     let made = check(&archive[..]).unwrap();
     assert!(made.files > 10 && made.bytes > 10_000, "{made:?}");
     let names = names(&archive);
     assert_eq!(names[..2], [HEAD, DATABASE].map(str::to_owned), "the database comes first");
     assert_eq!(names.last().unwrap(), LIST);
-    for wanted in
-        ["context.json", "identity/authority.key", "identity/names.json", "intent.git/objects/ab/cd"]
-    {
+    for wanted in [
+        "context.json",
+        "identity/authority.key",
+        "identity/names.json",
+        "intent.git/objects/ab/cd",
+        "secrets.key",
+        "secrets/db/password",
+    ] {
         assert!(names.iter().any(|name| name == wanted), "{wanted} is not in {names:?}");
     }
     for unwanted in ["tmp_obj", ".lock", "incoming", "registry/lock", "margrave.lock", "-wal"] {
@@ -162,6 +178,8 @@ async fn a_backup_holds_everything_and_a_restored_server_is_the_same_one() {
     assert_eq!(plant.server.registry().tags(&repository).await.unwrap().unwrap().len(), 1);
     let intent = plant.data.path().join("intent.git");
     assert!(intent.join("refs/heads").is_dir() && intent.join("objects/pack").is_dir());
+    assert_eq!(std::fs::read(plant.data.path().join("secrets.key")).unwrap(), key);
+    assert_eq!(std::fs::read(plant.data.path().join("secrets/db/password")).unwrap(), b"hunter2");
     let events = plant.server.fleet().recent_events(50).await.unwrap();
     assert!(events.iter().any(|event| event.kind == "server.backup"), "who took it is known");
 }

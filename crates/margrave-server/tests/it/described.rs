@@ -241,6 +241,8 @@ async fn every_operation_answers_as_it_is_described() {
         ("POST", "/authority/rotate", json!({"switchAfterSeconds": 0})),
         ("POST", "/authority/retire", json!({"force": true})),
         ("POST", "/backup", none.clone()),
+        ("POST", "/secrets/seal", json!({"deployment": "north", "parameter": "owner", "value": "hunter2"})),
+        ("POST", "/secrets/seal", json!({"deployment": "No", "parameter": "owner", "value": "hunter2"})),
         ("GET", "/audit?limit=5", none.clone()),
         ("GET", "/tokens", none.clone()),
         ("POST", "/tokens", json!({"name": "", "role": "king"})),

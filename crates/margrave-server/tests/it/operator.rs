@@ -141,6 +141,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "POST /join-tokens",
             "POST /packages",
             "POST /registries/{host}/check",
+            "POST /secrets/seal",
             "POST /signed-clients",
             "POST /tokens",
             "POST /tokens/{token}/revoke",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use margrave_core::constraints::{Claims, Port, Protocol};
 use margrave_core::deployment::{Deployment, Override, Targets};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::*;
@@ -35,6 +36,12 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
+/// A port and a volume.
+fn claims() -> Claims {
+    let port = Port { number: 8080, protocol: Protocol::Udp, address: "10.0.0.1".parse().ok() };
+    Claims { ports: [port].into(), volumes: ["/srv/data".to_owned()].into() }
+}
+
 pub(crate) fn package(id: &str, version: &str) -> PackageRecord {
     PackageRecord {
         id: PackageId::parse(id).unwrap(),
@@ -42,6 +49,7 @@ pub(crate) fn package(id: &str, version: &str) -> PackageRecord {
         reference: format!("oci://margrave/{id}@sha256:0"),
         digest: Digest::of(id.as_bytes()),
         description: b"description: exact".to_vec(),
+        claims: [("oci://margrave/components/web:1.0.0".to_owned(), claims())].into(),
         pins: BTreeMap::from([("oci://margrave/web:1.0.0".to_owned(), Digest::of(b"pin"))]),
         added_at: NOW,
         added_by: "operator ann".into(),
@@ -67,7 +75,7 @@ pub(crate) fn deployment(name: &str, revision: u64) -> Deployment {
             of: Targets { select: "line in (1, 2), !spare".parse().unwrap(), ..Default::default() },
             answers: BTreeMap::from([(
                 ParameterName::parse("greeting").unwrap(),
-                ParameterValue::Integer(2),
+                ParameterValue::Integer(2).into(),
             )]),
         }],
         forced: Some("it is only a trial".to_owned()),

@@ -20,7 +20,7 @@ async fn a_deployment_comes_back_as_it_was_put() {
     let mut wanted = deployment("hello", 1);
     let parameter = margrave_core::id::ParameterName::parse("rate").unwrap();
     let list = ParameterValue::List(vec![ParameterValue::Double(1.5), ParameterValue::Text("7".into())]);
-    wanted.answers.insert(parameter, list);
+    wanted.answers.insert(parameter, list.into());
     let misfit = MisfitRecord {
         deployment: wanted.id,
         device: device("line-2"),

@@ -131,6 +131,7 @@ fn hints(hints: &Hints) -> Option<Node> {
         said.extend(health_grace.map(|grace| ("healthGraceSeconds", number(grace.as_secs()))));
         fields.push(("rollback", Node::map(said)));
     }
+    fields.extend(hints.salt.as_ref().map(|salt| ("salt", Node::text(salt))));
     (!fields.is_empty()).then(|| Node::map(fields))
 }
 
@@ -293,7 +294,7 @@ fn read_parameters(spec: &At<'_>, findings: &mut Findings) -> Vec<ResolvedParame
         let targets = configuration::read_targets(&at, findings);
         match (ParameterName::parse(name), value) {
             (Ok(name), Some(value)) => {
-                parameters.insert(name.clone(), ResolvedParameter { name, value, targets });
+                parameters.insert(name.clone(), ResolvedParameter { name, value, targets, secret: false });
             }
             (Err(error), _) => findings.add(at.place, "DM-077", error.to_string()),
             (Ok(_), None) => {}
@@ -342,5 +343,6 @@ fn read_hints(spec: &At<'_>, findings: &mut Findings) -> Hints {
         package_version: text("packageVersion"),
         pins,
         rollback: at.field("rollback").map(|at| read_rollback(&at)).unwrap_or_default(),
+        salt: text("salt"),
     }
 }

@@ -31,7 +31,7 @@ fn answers(package: &Package, profile: &Profile) -> Answers {
             continue;
         };
         let value = ParameterValue::from_text(question.schema, text).unwrap();
-        answers.insert(ParameterName::parse(name).unwrap(), value);
+        answers.insert(ParameterName::parse(name).unwrap(), value.into());
     }
     answers
 }
@@ -50,7 +50,7 @@ fn check(profile: usize, id: &str, placement: Placement, expected: &str) {
         kind: profile.kind,
         components: profile.components.clone(),
         constraints: profile.constraints.clone(),
-        parameters: resolve(&package, profile, &answers, None).unwrap(),
+        parameters: resolve(&package, profile, &answers, None, &Default::default()).unwrap(),
         extensions: profile.extensions.clone(),
         hints: Hints::default(),
     };

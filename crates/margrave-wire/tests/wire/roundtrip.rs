@@ -85,6 +85,7 @@ prop_compose! {
             name: ParameterName::parse(&name).unwrap(),
             value,
             targets: vec![Target { pointer: format!("P{pointer}"), components: names.clone() }],
+            secret: false,
         });
         Workload {
             id: id(n),
@@ -105,6 +106,7 @@ prop_compose! {
                     attempts: timeout.map_or(2, |(minutes, _)| minutes.clamp(1, 100)),
                     health_grace: timeout.map(|(_, seconds)| std::time::Duration::from_secs(seconds.into())),
                 },
+                salt: pinned.then(|| label.clone()),
             },
             components: names.into_iter().map(|name| Component {
                 repository: format!("oci://registry.example:5000/{label}"),

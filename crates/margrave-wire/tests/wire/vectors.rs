@@ -28,10 +28,10 @@ pub(crate) fn workload() -> Workload {
     let profile = &package.profiles[0];
     let colours = ["red", "blue"].map(|colour| ParameterValue::Text(colour.into()));
     let answers = BTreeMap::from([
-        ("siteId".parse().unwrap(), ParameterValue::Text("NO-1".into())),
-        ("colours".parse().unwrap(), ParameterValue::List(colours.into())),
+        ("siteId".parse().unwrap(), ParameterValue::Text("NO-1".into()).into()),
+        ("colours".parse().unwrap(), ParameterValue::List(colours.into()).into()),
     ]);
-    let parameters = resolve(&package, profile, &answers, None).unwrap();
+    let parameters = resolve(&package, profile, &answers, None, &Default::default()).unwrap();
     let device = DeviceRef::parse("press-gw/cell-4").unwrap();
     let pins = BTreeMap::from([(profile.components[0].name.clone(), Digest::of(b"abc"))]);
     Workload::compose(&"line-monitor".parse().unwrap(), id(), &device, &package, profile, parameters, pins)

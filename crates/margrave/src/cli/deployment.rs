@@ -78,6 +78,9 @@ pub(crate) struct DeploymentUpdate {
     /// Change an answer; repeat it with the same name for a list
     #[arg(long = "set", value_name = "PARAMETER=VALUE", value_parser = pair)]
     pub(crate) set: Vec<Pair>,
+    /// Answer with a secret: env:MARGRAVE_SECRET_NAME or file:NAME at the server, or sealed:TEXT
+    #[arg(long = "secret", value_name = "PARAMETER=REFERENCE", value_parser = pair)]
+    pub(crate) secrets: Vec<Pair>,
     /// Go back to the package's own value
     #[arg(long = "unset", value_name = "PARAMETER")]
     pub(crate) unset: Vec<String>,
@@ -90,6 +93,12 @@ pub(crate) struct DeploymentUpdate {
     /// Deploy to the devices with these labels instead; together with --to this replaces all targets
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) labels: Vec<Pair>,
+    /// Deploy also to devices that it does not fit, and why; the reason is kept. What a device cannot run at all stays left out
+    #[arg(long, value_name = "REASON")]
+    pub(crate) force: Option<String>,
+    /// No longer deploy to devices that it does not fit
+    #[arg(long, conflicts_with = "force")]
+    pub(crate) no_force: bool,
     #[command(flatten)]
     pub(crate) failing: Failing,
     #[command(flatten)]

@@ -1,7 +1,7 @@
-//! Operators' tokens and the audit log, as commands ask for them.
+//! Operators' tokens, sealed secrets and the audit log, as commands ask for them.
 
 use margrave_http::Request;
-use margrave_wire::operator::{AuditEntry, CreateToken, CreatedToken, Page, Token};
+use margrave_wire::operator::{AuditEntry, CreateToken, CreatedToken, Page, SealSecret, SealedSecret, Token};
 
 use super::{Client, at, segment};
 use crate::exit::Result;
@@ -17,6 +17,10 @@ impl Client {
 
     pub(crate) async fn revoke_token(&self, id: &str) -> Result<Token> {
         self.ask(Request::post(at(&format!("/tokens/{}/revoke", segment(id))))).await
+    }
+
+    pub(crate) async fn seal(&self, want: &SealSecret) -> Result<SealedSecret> {
+        self.ask(Request::post(at("/secrets/seal")).json(want)).await
     }
 
     /// One page of the log, newest first; `after` is the `next` of the page before.

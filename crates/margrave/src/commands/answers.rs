@@ -37,6 +37,37 @@ pub(crate) fn typed(package: &Package, pairs: &[Pair]) -> Result<BTreeMap<String
     Ok(answers)
 }
 
+/// `PARAMETER=env:NAME` and the like as the answers that the server takes.
+pub(crate) fn secrets(package: &Package, pairs: &[Pair]) -> Result<BTreeMap<String, Value>> {
+    let mut answers = BTreeMap::new();
+    for Pair { key, value } in pairs {
+        setting(package, key).ok_or_else(|| unknown(package, key))?;
+        let known = ["env", "file", "sealed"];
+        let reference = value.split_once(':').filter(|(kind, _)| known.contains(kind));
+        // The text is not repeated: it may be the secret itself.
+        let (kind, text) = reference.ok_or_else(|| {
+            Trouble::broke(format!("--secret {key} names no place of a secret"))
+                .hint("write env:MARGRAVE_SECRET_NAME, file:NAME, or sealed:TEXT as `margrave secret seal` printed it")
+        })?;
+        let answer = serde_json::json!({ "secret": { kind: text } });
+        if answers.insert(key.clone(), answer).is_some() {
+            return Err(Trouble::broke(format!("--secret {key} is given more than once")));
+        }
+    }
+    Ok(answers)
+}
+
+/// Answers in clear and by reference; none is both.
+pub(crate) fn both(package: &Package, set: &[Pair], secret: &[Pair]) -> Result<BTreeMap<String, Value>> {
+    let mut answers = typed(package, set)?;
+    for (name, answer) in secrets(package, secret)? {
+        if answers.insert(name.clone(), answer).is_some() {
+            return Err(Trouble::broke(format!("{name} is given with --set and with --secret")));
+        }
+    }
+    Ok(answers)
+}
+
 /// Refuses to go on while a question without an answer is open; better now than after the server was asked.
 pub(crate) fn complete(package: &Package, answers: &BTreeMap<String, Value>) -> Result<()> {
     let open: Vec<&PackageSetting> = package

@@ -15,7 +15,7 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
     let client = Client::connect(&args.connection)?;
     let package = client.package(&args.package.id, args.package.version.as_deref()).await?;
     let name = name(args.name.as_deref(), &package.id)?;
-    let parameters = answers::typed(&package, &args.set)?;
+    let parameters = answers::both(&package, &args.set, &args.secrets)?;
     answers::complete(&package, &parameters)?;
     let want = PutDeployment {
         package: package.id,
@@ -27,6 +27,7 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
             labels: cli::unique(&args.labels).map_err(Trouble::broke)?,
             ..Default::default()
         },
+        force: args.force,
         rollback: args.failing.over(&Rollback::default()),
         strategy: args.steps.over(&StrategyBody::default())?,
         revision: None,

@@ -99,6 +99,9 @@ fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
     if let Some(profile) = &deployment.profile {
         facts.push(("Profile", profile.clone()));
     }
+    if let Some(reason) = &deployment.force {
+        facts.push(("Forced", render::printable(reason)));
+    }
     facts.push(("Failed update", going_back(&deployment.rollback)));
     if deployment.strategy != Default::default() {
         facts.push(("Strategy", render::printable(&deployment.strategy.words().join("; "))));
@@ -141,11 +144,24 @@ fn going_back(rollback: &Rollback) -> String {
 }
 
 async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> Result {
-    let DeploymentUpdate { name, set, unset, version, devices, labels, failing, steps, waiting } = update;
+    let DeploymentUpdate {
+        name,
+        set,
+        secrets,
+        unset,
+        version,
+        devices,
+        labels,
+        force,
+        no_force,
+        failing,
+        steps,
+        waiting,
+    } = update;
     let now = client.deployment(&name).await?;
     let version = version.unwrap_or_else(|| now.version.clone());
     let package = client.package(&now.package, Some(&version)).await?;
-    let changed = answers::typed(&package, &set)?;
+    let changed = answers::both(&package, &set, &secrets)?;
     let mut parameters = now.parameters.clone();
     for parameter in &unset {
         if answers::setting(&package, parameter).is_none() && !parameters.contains_key(parameter) {
@@ -164,9 +180,17 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         let labels = cli::unique(&labels).map_err(Trouble::broke)?;
         Targets { devices, labels, ..Default::default() }
     };
+    let force = if no_force { None } else { force.or_else(|| now.force.clone()) };
     let rollback = failing.over(&now.rollback);
     let strategy = steps.over(&now.strategy)?;
     let same = version == now.version && parameters == now.parameters && targets == now.targets;
+    let same = same && force == now.force;
+    // What is behind a reference may be another than before; the server knows.
+    let refers = |answers: &std::collections::BTreeMap<String, serde_json::Value>| {
+        answers.values().any(serde_json::Value::is_object)
+    };
+    let same =
+        same && !refers(&now.parameters) && !now.overrides.iter().any(|other| refers(&other.parameters));
     let same = same && strategy.as_ref().is_none_or(|strategy| *strategy == now.strategy);
     if same && rollback.as_ref().is_none_or(|rollback| *rollback == now.rollback) {
         screen.words("That changes nothing; it is wanted like this already.");
@@ -179,7 +203,7 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         parameters,
         targets,
         overrides: now.overrides,
-        force: now.force,
+        force,
         rollback,
         strategy,
         revision: Some(now.revision),

@@ -106,6 +106,13 @@ fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
             screen.data(printable(&line))?;
         }
     }
+    if !plan.forced.is_empty() {
+        screen.heading("Forced, although it does not fit")?;
+        for forced in &plan.forced {
+            let why = forced.despite.join("; ");
+            screen.data(printable(&format!("{} on {}: {why}", forced.deployment, forced.device)))?;
+        }
+    }
     if !plan.fetches.is_empty() {
         screen.heading("To fetch, at most")?;
         for fetch in &plan.fetches {

@@ -23,6 +23,7 @@ pub(crate) mod push;
 pub(crate) mod registry;
 pub(crate) mod rollout;
 pub(crate) mod schedule;
+pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod settle;
 pub(crate) mod simulate;

@@ -45,6 +45,7 @@ fn workload(n: u8, components: &[&str], value: &str) -> Workload {
             pointer: "VALUE".into(),
             components: components.iter().map(|c| name(c)).collect(),
         }],
+        secret: false,
     };
     Workload {
         id: id(n),

@@ -6,6 +6,7 @@ use margrave_wire::intent::{Applied, Apply, Commit, File};
 use margrave_wire::operator::Page;
 use margrave_wire::resource::{self, Flaw, Path, Place};
 
+use super::super::intent::Change;
 use super::super::{Actor, Error, Fleet, event};
 use super::adopting::Unadopted;
 use super::repository::FILES_MAX;
@@ -96,23 +97,27 @@ impl Fleet {
                     files.push(file.clone());
                 }
             }
+            let renewed = self.renewed(&given, &files).await?;
             let mut applied = Applied {
                 commit: head.map(|head| head.to_string()),
                 files: files.iter().map(|file| file.path.clone()).collect(),
                 plan: None,
             };
             if want.dry_run {
-                applied.plan = Some(self.rehearse_files(actor, files).await?);
+                applied.plan = Some(self.rehearse_files(actor, files, renewed).await?);
                 return Ok(applied);
             }
             if files.is_empty() {
+                self.renew(actor, renewed).await?;
+                applied.commit = self.desired.head().map(|head| head.to_string());
                 return Ok(applied);
             }
             let signed = Signed { by: actor.name.clone(), at: self.now(), message: message.clone() };
             let commit = self.desired.commit(head, files, signed).await?;
             match self.adopt_made(actor, commit, head).await {
                 Ok(()) => {
-                    applied.commit = Some(commit.to_string());
+                    self.renew(actor, renewed).await?;
+                    applied.commit = self.desired.head().map(|head| head.to_string());
                     return Ok(applied);
                 }
                 Err(_) if self.desired.head() != head && attempt < ATTEMPTS_MAX => {}
@@ -122,12 +127,35 @@ impl Fleet {
         Err(Error::conflict("others change the same things at this moment; try again"))
     }
 
+    /// Deployments among the files that say nothing new while a secret that they refer to did change: they are wanted again.
+    async fn renewed(&self, given: &[FileChange], changed: &[FileChange]) -> Result<Vec<Change>, Error> {
+        let mut renewed = Vec::new();
+        for file in given.iter().filter(|file| !changed.iter().any(|changed| changed.path == file.path)) {
+            let Path::Resource(Place::Deployment(name)) = Path::read(&file.path) else { continue };
+            let Some(held) = self.wanted_deployment(&name).await? else { continue };
+            if self.has_other_secrets(&held.deployment) {
+                let (to, seen) = (held.deployment.revision, Some(held.deployment.revision));
+                renewed.push(Change::RevertDeployment { name, to, seen });
+            }
+        }
+        Ok(renewed)
+    }
+
+    async fn renew(&self, actor: &Actor, renewed: Vec<Change>) -> Result<(), Error> {
+        for change in renewed {
+            self.change(actor, change).await?;
+        }
+        Ok(())
+    }
+
     async fn rehearse_files(
         &self,
         actor: &Actor,
         files: Vec<FileChange>,
+        renewed: Vec<Change>,
     ) -> Result<margrave_wire::intent::Plan, Unadopted> {
-        let (changes, sources) = self.read_changes(actor, files).await?;
+        let (mut changes, sources) = self.read_changes(actor, files).await?;
+        changes.extend(renewed);
         match self.rehearse(actor, &changes).await {
             Ok(plan) => Ok(plan),
             Err(refusals) => Err(Unadopted::Flaws(super::adopting::located(refusals, &sources)?)),

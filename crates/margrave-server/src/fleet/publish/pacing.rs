@@ -163,12 +163,13 @@ impl Fleet {
     ) -> Result<Released, Error> {
         let clients = devices.iter().map(|device| device.device.client.clone()).collect();
         let pictures: Pictures = self.pictures(clients).await?;
+        let mut promises = self.promises(&pictures, [&wish.entry]).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let (mut released, mut misfits) = (Vec::new(), Vec::new());
         for device in devices {
-            let held = pictures.held(&device.device, device.assignment_id(wish.deployment.id));
-            let profile = held.map(|held| held.profile.clone());
-            match wish.place(&device, profile.as_ref(), &self.options.registry_address) {
+            let (id, stand) = promises.stand(&pictures, &device, wish);
+            let held = pictures.held(&device.device, id);
+            match wish.place(&device, &stand, &self.options.registry_address) {
                 Ok(placed) => {
                     if needs(held, &placed) {
                         changes.entry(device.device.client.clone()).or_default().wanted.push(placed);

@@ -8,7 +8,7 @@ use margrave_store::{
 };
 
 use crate::fleet::intent::Change;
-use crate::fleet::publish::{ATTEMPTS_MAX, Unpublished, Wish};
+use crate::fleet::publish::{ATTEMPTS_MAX, Unpublished};
 use crate::fleet::{Actor, Error, Fleet};
 
 /// What is to follow once nobody else decides anything.
@@ -110,7 +110,7 @@ impl Fleet {
             let what = format!("package {} {}", deployment.package, deployment.version);
             Unpublished::Failed(Error::not_found(what))
         })?;
-        let wish = Wish { deployment: deployment.clone(), entry, previous: None };
+        let wish = self.wish(deployment.clone(), entry, None);
         let devices = self.candidates(decision.release.clone()).await.map_err(Unpublished::Failed)?;
         let released = self.decide_release(&wish, devices).await.map_err(Unpublished::Failed)?;
         let at = self.now();

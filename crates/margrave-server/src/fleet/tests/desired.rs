@@ -7,15 +7,15 @@ use super::super::desired::{CommitId, FileChange, Repository, Signed, Unadopted}
 use super::*;
 
 impl World {
-    fn intent_repository(&self) -> Repository {
+    pub(super) fn intent_repository(&self) -> Repository {
         self.fleet.desired.repository().clone()
     }
 
-    async fn main(&self) -> CommitId {
+    pub(super) async fn main(&self) -> CommitId {
         self.intent_repository().main().await.unwrap().expect("there is a first commit")
     }
 
-    async fn file(&self, path: &str) -> Option<String> {
+    pub(super) async fn file(&self, path: &str) -> Option<String> {
         let bytes = self.intent_repository().file(self.main().await, path).await.unwrap();
         bytes.map(|bytes| String::from_utf8(bytes).unwrap())
     }

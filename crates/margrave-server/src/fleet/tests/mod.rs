@@ -4,6 +4,7 @@ mod access;
 mod catalog;
 mod deploying;
 mod desired;
+mod fitting;
 mod git;
 mod identity;
 mod looking_back;
@@ -13,6 +14,7 @@ mod reverting;
 mod rollback;
 mod rollout;
 mod schedule;
+mod secret;
 mod seeing;
 mod signed;
 mod stuck;
@@ -239,7 +241,7 @@ impl World {
     /// A device that runs compose and has enough of everything.
     pub(super) async fn device(&self, name: &str, labels: &[(&str, &str)]) {
         self.join(name, labels).await;
-        self.says(name, "4Gi", &["compose"]).await;
+        self.says(name, "64Gi", &["compose"]).await;
     }
 
     pub(super) async fn says(&self, name: &str, memory: &str, types: &[&str]) -> Put {
@@ -332,6 +334,15 @@ impl World {
     }
 }
 
+/// Variables are files beside the data, so that tests can change them.
+fn vault(data: &tempfile::TempDir) -> Vault {
+    let variables = data.path().join("environment");
+    Vault::at(data.path()).with_environment(move |name| {
+        let text = std::fs::read_to_string(variables.join(name)).ok()?;
+        Some(text.into())
+    })
+}
+
 async fn open(data: &tempfile::TempDir, registry: &Arc<Registry>, clock: &Arc<AtomicU64>) -> Arc<Fleet> {
     let store = Store::open(data.path()).unwrap();
     let clock = clock.clone();
@@ -347,6 +358,7 @@ async fn open(data: &tempfile::TempDir, registry: &Arc<Registry>, clock: &Arc<At
         web_names: vec!["server.example".into(), "10.0.0.5".into()],
         web_authority: "authority".into(),
         naming: Naming::random(),
+        vault: vault(data),
     };
     let clock = Clock::new(move || Moment(clock.load(Ordering::Relaxed)));
     Fleet::open(store, registry.clone(), clock, options).await.unwrap()

@@ -185,7 +185,7 @@ async fn who_holds_changes_back_is_shown_until_it_is_over() {
     world.report("greeter", "line-1", State::Installed).await;
     let version = world.version("line-1");
     let mut body: serde_json::Value =
-        serde_json::from_slice(&capabilities("line-1", "4Gi", &["compose"])).unwrap();
+        serde_json::from_slice(&capabilities("line-1", "64Gi", &["compose"])).unwrap();
     let until = START + 600_000;
     body["x-margrave-extensions"]["holds"] = serde_json::json!([
         { "holder": "ann", "reason": "batch 17 runs", "since": START, "until": until },

@@ -14,6 +14,7 @@ use super::list;
 use super::read::{Body, Ids, Params};
 use crate::auth::{Operator, Viewer};
 use crate::fleet::Error;
+use crate::http::audit::Note;
 use crate::http::problem::Problem;
 
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
@@ -94,6 +95,7 @@ pub(super) async fn put(
     Shared(api): Shared<Api>,
     ids: Ids,
     headers: HeaderMap,
+    note: Note,
     Body(mut want): Body<operator::PutDeployment>,
 ) -> Result<Response, Problem> {
     let name = ids.deployment()?;
@@ -102,6 +104,9 @@ pub(super) async fn put(
     condition.check(before)?;
     // The fleet compares again, inside its transaction; what was read above only makes the answer clear.
     want.revision = condition.revision().or(want.revision);
+    if let Some(reason) = &want.force {
+        note.detail(format!("forced: {reason}"));
+    }
     let deployment = match api.fleet().put_deployment(&actor, &name, want).await {
         Err(Error::Conflict { message }) if condition.revision().is_some() => {
             return Err(Problem::precondition(message));
@@ -189,7 +194,7 @@ pub(super) async fn preview(
     let fits = preview
         .fits
         .into_iter()
-        .map(|fit| operator::PreviewFit { device: fit.device, profile: fit.profile })
+        .map(|fit| operator::PreviewFit { device: fit.device, profile: fit.profile, despite: fit.despite })
         .collect();
     Ok(Json(operator::Preview { fits, misfits: preview.misfits }))
 }

@@ -22,6 +22,7 @@ mod read;
 mod registry;
 mod rollout;
 mod schedule;
+mod secret;
 mod signed;
 
 use std::sync::Arc;
@@ -132,6 +133,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(authority::retire))
         .routes(routes!(access::list, access::create))
         .routes(routes!(access::revoke))
+        .routes(routes!(secret::seal))
         .routes(routes!(audit::list))
         .routes(routes!(backup::make))
         .fallback(no_such_path)

@@ -42,8 +42,14 @@ impl Command {
         if let Some(profile) = &deployment.profile {
             option("--profile", profile.clone());
         }
+        if let Some(reason) = &deployment.force {
+            option("--force", reason.clone());
+        }
         for (name, value) in &deployment.parameters {
             match value {
+                Value::Object(_) => {
+                    option("--secret", format!("{name}={}", reference(value).unwrap_or_default()))
+                }
                 Value::Array(values) => {
                     values.iter().for_each(|value| option("--set", format!("{name}={}", plain(value))))
                 }
@@ -92,8 +98,19 @@ pub(super) fn plain(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(", "),
         Value::Null => String::new(),
+        Value::Object(_) => match reference(value) {
+            Some(text) if text.starts_with("sealed:") => "a secret, sealed".to_owned(),
+            Some(text) => format!("a secret, from {text}"),
+            None => value.to_string(),
+        },
         other => other.to_string(),
     }
+}
+
+/// A secret as the command line names it: `env:NAME`.
+fn reference(value: &Value) -> Option<String> {
+    let (kind, text) = value.get("secret")?.as_object()?.iter().next()?;
+    Some(format!("{kind}:{}", text.as_str()?))
 }
 
 fn quote(word: &str) -> String {

@@ -72,6 +72,8 @@ struct Draft {
     sections: Vec<SectionDraft>,
     devices: BTreeSet<String>,
     labels: String,
+    /// Why it is to go also where it does not fit.
+    force: String,
     /// Set when an existing deployment is being changed: the revision that the form was made from.
     revision: Option<u64>,
     wrong: Wrong,
@@ -87,6 +89,7 @@ struct SectionDraft {
 struct Wrong {
     name: Option<String>,
     targets: Vec<String>,
+    force: Option<String>,
     /// About the whole.
     whole: Vec<String>,
     /// Devices that were chosen and do not fit.
@@ -94,6 +97,11 @@ struct Wrong {
 }
 
 impl Draft {
+    /// Whether it is worth asking why it should be forced.
+    fn asks_for_force(&self) -> bool {
+        !self.force.is_empty() || !self.wrong.misfits.is_empty() || self.wrong.force.is_some()
+    }
+
     fn questions(
         package: &operator::Package,
         mut make: impl FnMut(usize, &operator::PackageSetting) -> Question,
@@ -119,6 +127,7 @@ impl Draft {
             sections: Draft::questions(package, |index, setting| Question::new(index, setting, None, false)),
             devices: BTreeSet::new(),
             labels: String::new(),
+            force: String::new(),
             revision: None,
             wrong: Wrong::default(),
         }
@@ -135,6 +144,7 @@ impl Draft {
             }),
             devices: deployment.targets.devices.iter().cloned().collect(),
             labels: labels.collect::<Vec<_>>().join(", "),
+            force: deployment.force.clone().unwrap_or_default(),
             revision: Some(deployment.revision),
             wrong: Wrong::default(),
         }
@@ -150,9 +160,19 @@ impl Draft {
             }),
             devices: fields.all("device").map(ToOwned::to_owned).collect(),
             labels: fields.one("labels").to_owned(),
+            force: fields.one("force").trim().to_owned(),
             revision,
             wrong: Wrong::default(),
         }
+    }
+
+    /// Questions that a secret answers keep it.
+    fn keeping_secrets(mut self, held: &BTreeMap<String, serde_json::Value>) -> Self {
+        for question in self.sections.iter_mut().flat_map(|section| &mut section.questions) {
+            let parameter = question.field.strip_prefix("answer.").unwrap_or_default();
+            question.secret = held.get(parameter).filter(|value| value.is_object()).cloned();
+        }
+        self
     }
 
     /// What to ask of the fleet; what is wrong is noted at its field, and then there is nothing to ask.
@@ -187,6 +207,7 @@ impl Draft {
                 labels: labels.unwrap_or_default(),
                 ..Default::default()
             },
+            force: Some(self.force.clone()).filter(|reason| !reason.is_empty()),
             rollback: None,
             strategy: None,
             // A new one must not change another of the same name; what is not there is at revision 0.
@@ -201,6 +222,7 @@ impl Draft {
         let wrong = &self.wrong;
         wrong.name.is_some()
             || !wrong.targets.is_empty()
+            || wrong.force.is_some()
             || !wrong.whole.is_empty()
             || !wrong.misfits.is_empty()
             || self
@@ -228,6 +250,7 @@ impl Draft {
                     match question {
                         Some(question) => question.wrong = Some(message),
                         None if violation.place.starts_with("/targets") => self.wrong.targets.push(message),
+                        None if violation.place == "/force" => self.wrong.force = Some(message),
                         None if violation.place == "/name" => self.wrong.name = Some(message),
                         None => self.wrong.whole.push(message),
                     }
@@ -293,7 +316,7 @@ pub(super) async fn edit(
     let deployment = web.fleet().deployment_counted(&deployment::parse(&name)?).await?;
     let version = which.version.as_deref().unwrap_or(&deployment.version);
     let package = find(&web, &deployment.package, Some(version)).await?;
-    let draft = Draft::of(&deployment, &package);
+    let draft = Draft::of(&deployment, &package).keeping_secrets(&deployment.parameters);
     form(&web, &visitor, draft, package).await
 }
 
@@ -310,6 +333,7 @@ pub(super) async fn change(
     let revision =
         revision.map_err(|_| PageError::Malformed("The form has lost its revision.".to_owned()))?;
     let draft = Draft::typed(&package, &fields, name.as_str(), Some(revision));
+    let draft = draft.keeping_secrets(&deployment.parameters);
     submit(&web, visitor, draft, package).await
 }
 
@@ -321,6 +345,9 @@ async fn submit(
 ) -> Result<Response, PageError> {
     if let Some((name, mut want)) = draft.want(&package) {
         keep_unasked(web, &name, &mut want).await?;
+        if let Some(reason) = &want.force {
+            visitor.note.detail(format!("forced: {reason}"));
+        }
         match web.fleet().put_deployment(&visitor.actor, &name, want).await {
             Ok(deployment) => return Ok(Redirect::to(&link::deployment(&deployment.name)).into_response()),
             Err(error) => draft.refused(error)?,
@@ -335,7 +362,6 @@ async fn keep_unasked(web: &Web, name: &DeploymentName, want: &mut PutDeployment
     match web.fleet().deployment_counted(name).await {
         Ok(held) if !held.removing => {
             want.overrides = held.overrides;
-            want.force = held.force;
             want.targets.select = held.targets.select;
             want.targets.sites = held.targets.sites;
             Ok(())
@@ -451,7 +477,8 @@ async fn fits(
     let profile = ProfileId::parse(&draft.profile).ok();
     // What was sent as a device need not be one; the form says so beside it.
     let devices = choices.iter().filter_map(|choice| DeviceRef::parse(&choice.id).ok());
-    let preview = web.fleet().fits(&id, &version, profile.as_ref(), devices).await?;
+    let of = draft.revision.and_then(|_| DeploymentName::parse(&draft.name).ok());
+    let preview = web.fleet().fits(&id, &version, profile.as_ref(), of.as_ref(), devices).await?;
     let fits = preview.fits.into_iter().map(|fit| fit.device).collect();
     let misfits = preview.misfits.into_iter().map(|misfit| (misfit.device, misfit.reasons)).collect();
     Ok((fits, misfits))

@@ -22,6 +22,8 @@ pub(super) struct Question {
     pub(super) values: Vec<String>,
     pub(super) options: Vec<Choice>,
     pub(super) wrong: Option<String>,
+    /// Where the secret is that answers it. This form shows that and leaves it as it is.
+    pub(super) secret: Option<Value>,
 }
 
 pub(super) struct Choice {
@@ -133,7 +135,13 @@ impl Question {
             options: setting.options.iter().map(chosen).collect(),
             values,
             wrong: None,
+            secret: None,
         }
+    }
+
+    /// Of the secret that answers it.
+    pub(super) fn secret_words(&self) -> String {
+        self.secret.as_ref().map(plain).unwrap_or_default()
     }
 
     pub(super) fn value(&self) -> &str {
@@ -150,6 +158,9 @@ impl Question {
 
     /// The answer to send to the fleet, or what is wrong with it. `None` leaves the package's default.
     pub(super) fn answer(&self, default: Option<&Value>) -> Result<Option<Value>, String> {
+        if let Some(secret) = &self.secret {
+            return Ok(Some(secret.clone()));
+        }
         let scalar = self.kind.scalar();
         match self.kind {
             Kind::List(_) | Kind::Many(_) => {

@@ -1,0 +1,62 @@
+//! Sealing secrets, and noticing that one is another than before.
+
+use margrave_core::deployment::Deployment;
+use margrave_core::id::{DeploymentName, ParameterName};
+use margrave_core::parameters::{Answer, Answers};
+use margrave_core::secret::{Reference, Secrets};
+use margrave_wire::operator::{SealSecret, SealedSecret, SealedText};
+
+use super::{Error, Fleet};
+use crate::vault::VaultError;
+
+impl Fleet {
+    /// A value, so that only this server can open it, for this purpose.
+    pub fn seal(&self, want: &SealSecret) -> Result<SealedSecret, Error> {
+        let name = DeploymentName::parse(&want.deployment)
+            .map_err(|error| Error::invalid("/deployment", "secret", error.to_string()))?;
+        let parameter = ParameterName::parse(&want.parameter)
+            .map_err(|error| Error::invalid("/parameter", "secret", error.to_string()))?;
+        match self.options.vault.seal(&name, &parameter, &want.value) {
+            Ok(Reference::Sealed(sealed)) => {
+                Ok(SealedSecret { secret: SealedText { sealed: sealed.as_str().to_owned() } })
+            }
+            Ok(_) => unreachable!("sealing makes sealed values"),
+            Err(error @ VaultError::Length) => Err(Error::invalid("/value", "secret", error.to_string())),
+            Err(VaultError::NoRandomness) => Err(Error::NoRandomness),
+            Err(error) => Err(Error::Keys(Box::new(error))),
+        }
+    }
+
+    /// Whether something that a deployment refers to is another than when it was last published. What cannot be looked up now
+    /// changes nothing.
+    pub(super) fn has_other_secrets(&self, deployment: &Deployment) -> bool {
+        let mut answers = answers_of(deployment).into_iter().flatten();
+        if !answers.any(|(_, answer)| matches!(answer, Answer::Secret(_))) {
+            return false;
+        }
+        let secrets: Secrets = self.options.vault.secrets(deployment);
+        answers_of(deployment).into_iter().flatten().any(|(parameter, answer)| match answer {
+            Answer::Secret(referred) => secrets
+                .get(parameter, &referred.secret)
+                .is_ok_and(|secret| referred.seen.as_ref() != Some(secret.fingerprint())),
+            Answer::Clear(_) => false,
+        })
+    }
+}
+
+fn answers_of(deployment: &Deployment) -> Vec<&Answers> {
+    let overrides = deployment.overrides.iter().map(|other| &other.answers);
+    [&deployment.answers].into_iter().chain(overrides).collect()
+}
+
+/// The same without what was seen behind its references.
+pub(super) fn unseen(deployment: &Deployment) -> Deployment {
+    let mut deployment = deployment.clone();
+    let overrides = deployment.overrides.iter_mut().map(|other| &mut other.answers);
+    for answer in [&mut deployment.answers].into_iter().chain(overrides).flat_map(Answers::values_mut) {
+        if let Answer::Secret(referred) = answer {
+            referred.seen = None;
+        }
+    }
+    deployment
+}

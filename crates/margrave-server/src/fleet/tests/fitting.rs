@@ -1,0 +1,206 @@
+//! What fits where, beside what others were promised; and what is forced all the same.
+
+use super::super::intent::{Change, Source};
+use super::*;
+
+/// The one who is refused, and everything that is said of it.
+fn misfit(refused: Error) -> (String, String) {
+    let Error::Misfit(misfits) = refused else { panic!("{refused}") };
+    assert_eq!(misfits.len(), 1, "{misfits:?}");
+    (misfits[0].device.clone(), misfits[0].reasons.join("; "))
+}
+
+fn put(deployment: &str, want: operator::PutDeployment) -> Change {
+    Change::PutDeployment { name: name(deployment), want, id: None }
+}
+
+fn forced(reason: &str, want: operator::PutDeployment) -> operator::PutDeployment {
+    operator::PutDeployment { force: Some(reason.into()), ..want }
+}
+
+impl World {
+    async fn change(&self, changes: &[Change]) -> Result<(), Error> {
+        let done = self.fleet.apply(&ann(), changes, Source::Asked).await;
+        done.map_err(|mut refusals| refusals.remove(0).1)
+    }
+
+    /// A device with this much memory; `hello` takes 1Gi.
+    async fn roomy(&self, name: &str, memory: &str, labels: &[(&str, &str)]) {
+        self.join(name, labels).await;
+        self.says(name, memory, &["compose"]).await;
+    }
+
+    async fn runs(&self, on: &str) -> Vec<String> {
+        let device = self.fleet.device(&device(on)).await.unwrap();
+        let wanted = device.assignments.iter().filter(|assignment| assignment.state != "DELETING");
+        wanted.map(|assignment| assignment.deployment.clone()).collect()
+    }
+}
+
+#[tokio::test]
+async fn dm_135_what_was_promised_to_others_is_not_there_and_is_told_with_figures() {
+    let world = World::new().await;
+    world.roomy("line-1", "2Gi", &[]).await;
+    world.put("a", on(&["line-1"])).await.unwrap();
+    world.put("b", on(&["line-1"])).await.unwrap();
+    let (device, reasons) = misfit(world.put("c", on(&["line-1"])).await.unwrap_err());
+    assert_eq!(device, "line-1");
+    let told = "needs 1Gi of memory, has 2Gi, of which 2Gi is promised to a (1Gi) and b (1Gi)";
+    assert!(reasons.contains(told), "{reasons}");
+    assert_eq!(world.runs("line-1").await, ["a", "b"], "nothing was done");
+    // The same in every look that changes nothing.
+    let preview = world.fleet.preview(&name("c"), on(&["line-1"])).await.unwrap();
+    assert!(preview.misfits[0].reasons.iter().any(|reason| reason.ends_with(told)), "{preview:?}");
+    let (id, version) = ("hello".parse().unwrap(), "1.0.0".parse().unwrap());
+    let line = || [super::device("line-1")];
+    let fits = world.fleet.fits(&id, &version, None, None, line()).await.unwrap();
+    assert!(fits.misfits[0].reasons.iter().any(|reason| reason.ends_with(told)), "{fits:?}");
+    let own = world.fleet.fits(&id, &version, None, Some(&name("a")), line()).await.unwrap();
+    assert_eq!(own.fits.len(), 1, "what it has itself is not in its way");
+    let plan = world.fleet.rehearse(&ann(), &[put("c", on(&["line-1"]))]).await.unwrap();
+    assert!(plan.misfits[0].refused && plan.misfits[0].reasons.iter().any(|reason| reason.ends_with(told)));
+    // An update is no second deployment.
+    let mut update = on(&["line-1"]);
+    update.parameters.insert("greeting".into(), json!("hi"));
+    world.put("a", update).await.unwrap();
+    assert_eq!(world.runs("line-1").await, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn several_changes_are_judged_in_the_light_of_each_other() {
+    let world = World::new().await;
+    world.roomy("line-1", "2Gi", &[]).await;
+    world.roomy("line-2", "1Gi", &[]).await;
+    let both = || [put("a", on(&["line-1"])), put("b", on(&["line-1"])), put("c", on(&["line-1"]))];
+    let (device, reasons) = misfit(world.change(&both()).await.unwrap_err());
+    assert_eq!(device, "line-1");
+    assert!(reasons.contains("promised to a (1Gi) and b (1Gi)"), "{reasons}");
+    assert!(world.runs("line-1").await.is_empty(), "all or nothing");
+    world.change(&both()[..2]).await.unwrap();
+    world.put("d", on(&["line-2"])).await.unwrap();
+    // What goes makes room for what comes, also when both change places.
+    let gone = Change::RemoveDeployment { name: name("a"), seen: None };
+    world.change(&[put("c", on(&["line-1"])), gone]).await.unwrap();
+    assert_eq!(world.runs("line-1").await, ["b", "c"]);
+    world.change(&[put("d", on(&["line-1"])), put("c", on(&["line-2"]))]).await.unwrap();
+    assert_eq!(
+        (world.runs("line-1").await, world.runs("line-2").await),
+        (vec!["b".into(), "d".into()], vec!["c".into()])
+    );
+    // Who has something comes before who only wants something, whatever the order.
+    let mut update = on(&["line-2"]);
+    update.parameters.insert("greeting".into(), json!("hi"));
+    let refused = world.change(&[put("new", on(&["line-2"])), put("c", update)]).await.unwrap_err();
+    assert!(misfit(refused).1.contains("promised to c (1Gi)"));
+}
+
+#[tokio::test]
+async fn who_was_left_out_for_want_of_room_comes_in_when_there_is_some() {
+    let world = World::new().await;
+    world.roomy("line-1", "1Gi", &[("site", "nord")]).await;
+    world.roomy("line-2", "2Gi", &[("site", "nord")]).await;
+    world.put("first", labelled("site", "nord")).await.unwrap();
+    let second = world.put("second", labelled("site", "nord")).await.unwrap();
+    assert_eq!((second.counts.total, second.misfits.len()), (1, 1));
+    assert!(second.misfits[0].reasons.iter().any(|reason| reason.contains("promised to first (1Gi)")));
+    world.fleet.remove_deployment(&ann(), &name("first"), None).await.unwrap();
+    let second = world.fleet.deployment(&name("second")).await.unwrap();
+    assert_eq!((second.assignments.len(), second.misfits.len()), (2, 0));
+    // A device that joins is filled in the order of what is wanted, and not beyond what it has.
+    world.put("third", labelled("site", "nord")).await.unwrap();
+    world.roomy("line-3", "1Gi", &[("site", "nord")]).await;
+    assert_eq!(world.runs("line-3").await, ["second"]);
+    // One that reports less keeps what it has, and gets no more.
+    world.roomy("line-4", "3Gi", &[("site", "nord")]).await;
+    assert_eq!(world.runs("line-4").await, ["second", "third"]);
+    world.says("line-4", "1Gi", &["compose"]).await;
+    world.put("fourth", labelled("site", "nord")).await.unwrap();
+    assert_eq!(world.runs("line-4").await, ["second", "third"]);
+}
+
+#[tokio::test]
+async fn a_deployment_is_forced_with_a_reason_that_is_kept_everywhere() {
+    let world = World::new().await;
+    world.roomy("line-1", "1Gi", &[]).await;
+    world.join("cluster", &[]).await;
+    world.says("cluster", "8Gi", &["helm"]).await;
+    world.put("a", on(&["line-1"])).await.unwrap();
+    misfit(world.put("b", on(&["line-1"])).await.unwrap_err());
+    for wrong in ["", "  ", "two\nlines", &"x".repeat(501)] {
+        let refused = world.put("b", forced(wrong, on(&["line-1"]))).await.unwrap_err();
+        let Error::Invalid(broken) = refused else { panic!("{refused}") };
+        assert_eq!((broken[0].place.as_str(), broken[0].rule), ("/force", "force"), "{wrong:?}");
+    }
+    let reason = "a goes tonight, Ann";
+    let compose = operator::PutDeployment { profile: Some("small".into()), ..on(&["line-1", "cluster"]) };
+    let (device, reasons) = misfit(world.put("b", forced(reason, compose)).await.unwrap_err());
+    assert_eq!(device, "cluster");
+    assert!(reasons.contains("runs helm"), "what cannot run there at all is not forced: {reasons}");
+
+    let want = || forced(reason, on(&["line-1"]));
+    let plan = world.fleet.rehearse(&ann(), &[put("b", want())]).await.unwrap();
+    assert_eq!((plan.misfits.len(), plan.changes.len(), plan.forced.len()), (0, 1, 1));
+    assert!(plan.forced[0].despite[0].contains("promised to a (1Gi)"), "{plan:?}");
+    let preview = world.fleet.preview(&name("b"), want()).await.unwrap();
+    assert_eq!(preview.fits[0].despite, plan.forced[0].despite);
+
+    let shown = world.put("b", want()).await.unwrap();
+    assert_eq!((shown.force.as_deref(), shown.counts.total), (Some(reason), 1));
+    assert_eq!(world.runs("line-1").await, ["a", "b"]);
+    let file = world.file("deployments/b.yaml").await.unwrap();
+    assert!(file.contains(reason), "{file}");
+    let commit = world.intent_repository().logged(world.main().await).await.unwrap();
+    assert!(commit.message.contains(reason), "{}", commit.message);
+    let revisions = world.fleet.revisions(&name("b")).await.unwrap();
+    assert_eq!(revisions[0].force.as_deref(), Some(reason));
+    // The one that was there first is not in debt because of it.
+    let mut update = on(&["line-1"]);
+    update.parameters.insert("greeting".into(), json!("hi"));
+    world.put("a", update).await.unwrap();
+    // What is no longer forced keeps what it has, for it asks for no more.
+    let shown = world.put("b", on(&["line-1"])).await.unwrap();
+    assert_eq!((shown.force, shown.counts.total), (None, 1));
+    // A device that is there later is forced, too.
+    world.put("c", forced(reason, labelled("site", "nord"))).await.unwrap();
+    world.roomy("line-2", "64Mi", &[("site", "nord")]).await;
+    assert_eq!(world.runs("line-2").await, ["c"]);
+}
+
+#[tokio::test]
+async fn two_deployments_cannot_have_one_port_or_volume_of_a_device_unless_forced() {
+    let world = World::empty().await;
+    world.push_components().await;
+    let folder = tempfile::tempdir().unwrap();
+    let compose = "services:\n  web:\n    ports: [\"8080:80\"]\n    volumes: [\"/srv/data:/data\", \"own:/own\"]\nvolumes:\n  own:\n";
+    std::fs::write(folder.path().join("compose.yaml"), compose).unwrap();
+    world.push_web(ComposeArchive::build(folder.path(), "web").unwrap().bytes()).await;
+    world.push("1.0.0", &description("1.0.0")).await;
+    world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    world.device("line-1", &[]).await;
+    world.device("line-2", &[]).await;
+    world.put("a", on(&["line-1"])).await.unwrap();
+    world.put("b", on(&["line-2"])).await.unwrap();
+    // What was read from the archive is kept with the package.
+    let world = world.restarted().await;
+    let (device, reasons) = misfit(world.put("b", on(&["line-1", "line-2"])).await.unwrap_err());
+    assert_eq!(device, "line-1");
+    for told in [
+        "wants port 8080/tcp, which a has there",
+        "wants to write to the volume /srv/data, to which a writes there",
+    ] {
+        assert!(reasons.contains(told), "{reasons}");
+    }
+    assert!(!reasons.contains("own"), "{reasons}");
+    // By hand in Git it is the same, with file and both names.
+    let both = [put("c", on(&["line-2"])), put("b", on(&["line-1"]))];
+    assert_eq!(misfit(world.change(&both).await.unwrap_err()).0, "line-1");
+    let update = operator::PutDeployment {
+        parameters: [("greeting".to_owned(), json!("hi"))].into(),
+        ..on(&["line-1"])
+    };
+    world.put("a", update).await.unwrap();
+    let shown = world.put("b", forced("they take turns", on(&["line-1", "line-2"]))).await.unwrap();
+    assert_eq!(shown.counts.total, 2);
+    world.fleet.remove_deployment(&ann(), &name("b"), None).await.unwrap();
+    world.put("c", on(&["line-2"])).await.unwrap();
+}

@@ -1,0 +1,295 @@
+//! What the containers of a Compose file take of the device they run on: its ports, and volumes that others may write to, too.
+//!
+//! Owns only that. Whether a Compose file is right is the container engine's business, so whatever is not understood here claims
+//! nothing. Nor does what depends on a variable: which port that is, is known on the device.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use margrave_core::constraints::{Claims, Port, Protocol};
+use serde_json::{Map, Value};
+
+use crate::yaml::{self, YamlError};
+
+/// More than any application publishes. What is beyond is not looked at.
+const CLAIMS_MAX: usize = 2_000;
+/// Host directories that many containers have in common and that are no data of theirs: devices, sockets.
+const SHARED: [&str; 5] = ["/dev", "/proc", "/sys", "/run", "/var/run"];
+
+/// What the services that start by themselves claim.
+///
+/// # Errors
+/// When it is no YAML that we read.
+pub fn claims(bytes: &[u8]) -> Result<Claims, YamlError> {
+    let file = yaml::read(bytes)?.to_value();
+    let mut claims = Claims::default();
+    let volumes = file.get("volumes");
+    let services = file.get("services").and_then(Value::as_object);
+    for service in services.into_iter().flat_map(Map::values) {
+        // One with a profile starts only when somebody asks for it.
+        let optional =
+            field(service, "profiles").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+        if optional {
+            continue;
+        }
+        for port in field(service, "ports").and_then(Value::as_array).into_iter().flatten() {
+            add_ports(port, &mut claims.ports);
+        }
+        let mounts = field(service, "volumes").and_then(Value::as_array).into_iter().flatten();
+        for mount in mounts.take(CLAIMS_MAX) {
+            claims.volumes.extend(written(mount, volumes).filter(|_| claims.volumes.len() < CLAIMS_MAX));
+        }
+    }
+    Ok(claims)
+}
+
+/// A member of an object, or of what it takes over with `<<`.
+fn field<'a>(object: &'a Value, key: &str) -> Option<&'a Value> {
+    object.get(key).or_else(|| match object.get("<<")? {
+        Value::Array(several) => several.iter().find_map(|one| one.get(key)),
+        one => one.get(key),
+    })
+}
+
+/// A scalar as text, unless it depends on a variable.
+fn plain(value: Option<&Value>) -> Option<String> {
+    let text = match value? {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return None,
+    };
+    (!text.contains('$')).then_some(text)
+}
+
+fn add_ports(entry: &Value, ports: &mut BTreeSet<Port>) {
+    let read = match entry {
+        Value::Object(_) => {
+            let protocol = plain(entry.get("protocol")).unwrap_or_default();
+            let address = plain(entry.get("host_ip")).unwrap_or_default();
+            let target = plain(entry.get("target")).unwrap_or_default();
+            plain(entry.get("published"))
+                .and_then(|published| published_ports(&address, &published, &target, &protocol))
+        }
+        entry => plain(Some(entry)).and_then(|text| {
+            let (text, protocol) = text.rsplit_once('/').unwrap_or((&text, ""));
+            // Without a host's part the engine takes any port that is free.
+            let (host, target) = text.rsplit_once(':')?;
+            let (address, published) = host.rsplit_once(':').unwrap_or(("", host));
+            published_ports(address, published, target, protocol)
+        }),
+    };
+    ports.extend(read.into_iter().flatten().take(CLAIMS_MAX.saturating_sub(ports.len())));
+}
+
+fn published_ports(
+    address: &str,
+    published: &str,
+    target: &str,
+    protocol: &str,
+) -> Option<impl Iterator<Item = Port> + use<>> {
+    let protocol = match protocol.to_ascii_lowercase().as_str() {
+        "" | "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        "sctp" => Protocol::Sctp,
+        _ => return None,
+    };
+    let address = match address.trim_start_matches('[').trim_end_matches(']') {
+        "" => None,
+        text => Some(text.parse::<IpAddr>().ok()?).filter(|address| !address.is_unspecified()),
+    };
+    let (first, last) = range(published)?;
+    // Of several for one port inside, the engine takes one that is free.
+    if first != last && range(target).is_none_or(|(from, to)| to - from != last - first) {
+        return None;
+    }
+    Some((first..=last).map(move |number| Port { number, protocol, address }))
+}
+
+fn range(text: &str) -> Option<(u16, u16)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (0 < first && first <= last).then_some((first, last))
+}
+
+/// The volume or host path that a mount writes to, if others can see it, too.
+fn written(mount: &Value, volumes: Option<&Value>) -> Option<String> {
+    let source = match mount {
+        Value::Object(_) => {
+            if mount.get("read_only").and_then(Value::as_bool) == Some(true) {
+                return None;
+            }
+            plain(mount.get("source"))?
+        }
+        mount => {
+            let text = plain(Some(mount))?;
+            let mut parts = text.split(':');
+            // Without a source it is a volume of this container alone.
+            let (source, _, mode) =
+                (parts.next()?.to_owned(), parts.next()?, parts.next().unwrap_or_default());
+            if mode.split(',').any(|option| option == "ro") {
+                return None;
+            }
+            source
+        }
+    };
+    if source.starts_with(['/', '~']) {
+        return host_path(&source);
+    }
+    // A relative path is in the application's own directory.
+    if source.is_empty() || source.starts_with('.') {
+        return None;
+    }
+    named(&source, volumes?.get(&source)?)
+}
+
+/// The name under which everybody on the device knows a volume; one that belongs to the project has none.
+fn named(key: &str, volume: &Value) -> Option<String> {
+    let options = field(volume, "driver_opts");
+    let device = options.and_then(|options| plain(options.get("device")));
+    if let Some(path) = device.filter(|device| device.starts_with('/')) {
+        return host_path(&path);
+    }
+    let name = match (field(volume, "external"), field(volume, "name")) {
+        (_, Some(name)) => plain(Some(name))?,
+        (Some(Value::Bool(true)), None) => key.to_owned(),
+        (Some(external @ Value::Object(_)), None) => match external.get("name") {
+            Some(name) => plain(Some(name))?,
+            None => key.to_owned(),
+        },
+        _ => return None,
+    };
+    (!name.is_empty()).then_some(name)
+}
+
+fn host_path(text: &str) -> Option<String> {
+    let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    if parts.contains(&"..") {
+        return None;
+    }
+    let path = match text.starts_with('/') {
+        true => format!("/{}", parts.join("/")),
+        false => parts.join("/"),
+    };
+    let shared = SHARED
+        .iter()
+        .any(|shared| path.strip_prefix(shared).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
+    (!shared).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(file: &str, expected: &str) {
+        let claims = claims(file.as_bytes()).unwrap();
+        let ports = claims.ports.iter().map(ToString::to_string);
+        let told: Vec<String> = ports.chain(claims.volumes).collect();
+        assert_eq!(told.join(", "), expected, "{file}");
+    }
+
+    fn check_port(port: &str, expected: &str) {
+        check(&format!("services: {{a: {{ports: [{port}]}}}}"), expected);
+    }
+
+    #[test]
+    fn ports_of_the_host_are_read_in_every_form_that_compose_has() {
+        check_port("8080:80", "8080/tcp");
+        check_port("\"22:22\"", "22/tcp");
+        check_port("\"53:53/udp\"", "53/udp");
+        check_port("\"127.0.0.1:8001:80/TCP\"", "8001/tcp of 127.0.0.1");
+        check_port("\"0.0.0.0:8001:80\"", "8001/tcp");
+        check_port("\"[::1]:8001:80\"", "8001/tcp of ::1");
+        check_port("\"9090-9091:80-81\"", "9090/tcp, 9091/tcp");
+        check_port("{target: 80, published: 8080}", "8080/tcp");
+        check_port(
+            "{target: 80, published: \"8080\", protocol: udp, host_ip: 10.0.0.1}",
+            "8080/udp of 10.0.0.1",
+        );
+        check_port("{target: 80-81, published: 8080-8081}", "8080/tcp, 8081/tcp");
+    }
+
+    #[test]
+    fn what_the_engine_chooses_or_a_variable_decides_claims_nothing() {
+        for port in [
+            "80",
+            "\"80-82\"",
+            "\"127.0.0.1::80\"",
+            "\"8000-9000:80\"",
+            "{target: 80}",
+            "\"${PORT}:80\"",
+            "\"${PORT:-8080}:80\"",
+            "{target: 80, published: \"$P\"}",
+            "\"0:80\"",
+            "\"99999:80\"",
+            "\"9-8:9-8\"",
+            "\"x:80\"",
+            "\"1.2.3:80:80\"",
+            "\"80:80/x\"",
+            "[]",
+            "true",
+            "null",
+            "\":\"",
+            "\"\"",
+            "\"-:-\"",
+        ] {
+            check_port(port, "");
+        }
+    }
+
+    #[test]
+    fn volumes_that_others_can_see_count_where_they_are_written_to() {
+        let top = "volumes:\n  own: {}\n  bare:\n  ext: {external: true}\n  old: {external: {name: plant}}\n  called: {name: shop}\n  \
+                   no: {external: false}\n  var: {name: \"${V}\"}\n  disk: {driver_opts: {type: none, o: bind, device: /srv/disk/}}\n";
+        let check_mount = |mount: &str, expected: &str| {
+            check(&format!("{top}services:\n  a:\n    volumes:\n      - {mount}\n"), expected);
+        };
+        for (mount, expected) in [
+            ("ext:/data", "ext"),
+            ("old:/data", "plant"),
+            ("called:/data:rw", "shop"),
+            ("disk:/data", "/srv/disk"),
+            ("{type: volume, source: ext, target: /x}", "ext"),
+            ("/srv//data/:/x", "/srv/data"),
+            ("~/data:/x", "~/data"),
+            ("{type: bind, source: /srv/data, target: /x}", "/srv/data"),
+            ("/running:/x", "/running"),
+            // Of the project, of nobody, or only read.
+            ("own:/data", ""),
+            ("bare:/data", ""),
+            ("no:/data", ""),
+            ("var:/data", ""),
+            ("unknown:/data", ""),
+            ("/data", ""),
+            ("./conf:/data", ""),
+            ("../conf:/data", ""),
+            ("/srv/../etc:/data", ""),
+            ("ext:/data:ro", ""),
+            ("/srv/data:/x:z,ro", ""),
+            ("{type: bind, source: /srv/data, target: /x, read_only: true}", ""),
+            ("{type: tmpfs, target: /x}", ""),
+            ("\"${HOME}/x:/x\"", ""),
+            ("/var/run/docker.sock:/var/run/docker.sock", ""),
+            ("/dev:/dev", ""),
+        ] {
+            check_mount(mount, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_merged_counts_and_what_does_not_start_by_itself_does_not() {
+        check("x-a: &a\n  ports: [\"80:80\"]\nservices:\n  web:\n    <<: *a\n", "80/tcp");
+        check(
+            "services: {debug: {profiles: [debug], ports: [\"80:80\"]}, web: {ports: [\"81:80\"]}}",
+            "81/tcp",
+        );
+        for nothing in
+            ["", "services:", "services: []", "services: {a: }", "services: {a: {ports: 80, volumes: x}}"]
+        {
+            check(nothing, "");
+        }
+        assert!(claims(b"services: [").is_err());
+        let many =
+            format!("services: {{a: {{ports: [\"1-65535:1-65535\"], volumes: [{}]}}}}", "/a:/b,".repeat(10));
+        assert_eq!(claims(many.as_bytes()).unwrap().ports.len(), CLAIMS_MAX);
+    }
+}

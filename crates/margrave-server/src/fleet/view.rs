@@ -22,7 +22,7 @@ use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
 use super::schedule::is_excused;
-use super::{DeviceQuery, Error, Fleet, origin};
+use super::{DeviceQuery, Error, Fleet, SiteCounts, origin};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
@@ -50,9 +50,14 @@ impl Fleet {
         })
     }
 
+    /// How many devices of each site are in which condition.
+    pub async fn sites(&self) -> Result<SiteCounts, Error> {
+        Ok(self.store.site_counts(self.silence()).await?)
+    }
+
     /// One page of devices, by name.
     pub async fn devices(&self, query: DeviceQuery) -> Result<operator::Page<operator::Device>, Error> {
-        let DeviceQuery { search, label, condition, state, after, limit } = query;
+        let DeviceQuery { search, label, condition, state, site, capability, after, limit } = query;
         let condition = match condition.as_deref().filter(|text| !text.is_empty()) {
             None => None,
             Some(text) => Some(Condition::parse(text).ok_or_else(|| {
@@ -73,6 +78,8 @@ impl Fleet {
             label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
             condition,
             state,
+            site: site.filter(|text| !text.is_empty()),
+            capability: capability.filter(|text| !text.is_empty()),
             silence: self.silence(),
             after,
             // One more than asked for tells whether there is another page.

@@ -1,5 +1,7 @@
 //! The command that does what a page shows, ready to paste.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use askama::filters::HtmlSafe;
 use margrave_wire::operator;
@@ -28,21 +30,43 @@ impl Command {
 
     /// The command that makes this very deployment.
     pub(super) fn deploy(deployment: &operator::Deployment) -> Self {
-        let package = format!("{}@{}", deployment.package, deployment.version);
-        let mut text = Command::new(["margrave", "deploy", &package, "--name", &deployment.name]).text;
+        let operator::Deployment { name, package, version, profile, parameters, targets, strategy, .. } =
+            deployment;
+        Command::deploying(name, package, Some(version), profile.as_ref(), parameters, targets, strategy)
+    }
+
+    /// The command that does what a form asks for.
+    pub(super) fn wanted(name: &str, want: &operator::PutDeployment) -> Self {
+        let operator::PutDeployment { package, version, profile, parameters, targets, strategy, .. } = want;
+        let strategy = strategy.clone().unwrap_or_default();
+        Command::deploying(name, package, version.as_ref(), profile.as_ref(), parameters, targets, &strategy)
+    }
+
+    fn deploying(
+        name: &str,
+        package: &str,
+        version: Option<&String>,
+        profile: Option<&String>,
+        parameters: &BTreeMap<String, Value>,
+        targets: &operator::Targets,
+        strategy: &StrategyBody,
+    ) -> Self {
+        let version = version.map(|version| format!("@{version}")).unwrap_or_default();
+        let mut text =
+            Command::new(["margrave", "deploy", &format!("{package}{version}"), "--name", name]).text;
         // One option per line, as a shell continues them.
         let mut option =
             |flag: &str, value: String| text.push_str(&format!(" \\\n  {flag} {}", quote(&value)));
-        for device in &deployment.targets.devices {
+        for device in &targets.devices {
             option("--to", device.clone());
         }
-        for (key, value) in &deployment.targets.labels {
+        for (key, value) in &targets.labels {
             option("--label", format!("{key}={value}"));
         }
-        if let Some(profile) = &deployment.profile {
+        if let Some(profile) = profile {
             option("--profile", profile.clone());
         }
-        for (name, value) in &deployment.parameters {
+        for (name, value) in parameters {
             match value {
                 Value::Array(values) => {
                     values.iter().for_each(|value| option("--set", format!("{name}={}", plain(value))))
@@ -50,7 +74,7 @@ impl Command {
                 value => option("--set", format!("{name}={}", plain(value))),
             }
         }
-        steps(&deployment.strategy).into_iter().for_each(|(flag, value)| option(flag, value));
+        steps(strategy).into_iter().for_each(|(flag, value)| option(flag, value));
         Command { text }
     }
 }

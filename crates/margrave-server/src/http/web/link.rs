@@ -32,6 +32,11 @@ pub(crate) fn why(subject: &str) -> String {
     format!("/why?subject={}", encode(subject))
 }
 
+/// The form for when devices within reach talk and change.
+pub(crate) fn schedule(reach: &str) -> String {
+    format!("/settings/schedule?reach={}", encode(reach))
+}
+
 /// `next` if it leads to a page of ours, else the front page: a sign-in link must not be able to send
 /// people to another site. Browsers read `//host` and `/\host` as other hosts and drop tabs and newlines.
 pub(crate) fn local(next: Option<&str>) -> String {

@@ -36,7 +36,7 @@
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");
     if (!button) return;
-    const text = button.parentNode.querySelector("pre"), said = button.querySelector("span");
+    const text = button.parentNode.querySelector("pre, code"), said = button.querySelector("span");
     try {
       await navigator.clipboard.writeText(text.textContent);
       said.textContent = "Copied";

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use margrave_core::constraints::{Capacity, Constraints};
 use margrave_core::deployment::{Override, Targets};
 use margrave_core::device::Hold;
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
@@ -423,12 +424,42 @@ fn shown_components(report: &Report) -> Vec<operator::ComponentStatus> {
     components.collect()
 }
 
+/// What a device must have, a phrase each.
+fn needs(constraints: &Constraints) -> Vec<String> {
+    let Constraints { capacity, rules, .. } = constraints;
+    let mut needs = Vec::new();
+    if let Some(Capacity { cores, architectures, memory_bytes, storage_bytes }) = capacity {
+        needs.extend(cores.map(|cores| format!("{cores} {}", if cores == 1.0 { "core" } else { "cores" })));
+        if !architectures.is_empty() {
+            needs.push(architectures.join(" or "));
+        }
+        needs.extend(memory_bytes.map(|bytes| format!("{} memory", amount(bytes))));
+        needs.extend(storage_bytes.map(|bytes| format!("{} storage", amount(bytes))));
+    }
+    match rules.len() {
+        0 => {}
+        1 => needs.push("certain properties".to_owned()),
+        more => needs.push(format!("one of {more} sets of properties")),
+    }
+    needs
+}
+
+/// Bytes in the largest unit that they fill.
+fn amount(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, shift)| bytes >= 1 << shift);
+    let Some((unit, shift)) = unit else { return format!("{bytes} bytes") };
+    let number = format!("{:.1}", bytes as f64 / (1u64 << shift) as f64);
+    format!("{} {unit}", number.strip_suffix(".0").unwrap_or(&number))
+}
+
 fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
     let Entry { record, package } = entry;
     let profiles = package.profiles.iter().map(|profile| operator::PackageProfile {
         id: profile.id.to_string(),
         kind: profile.kind.as_str().to_owned(),
         description: profile.description.clone(),
+        needs: profile.constraints.as_ref().map(needs).unwrap_or_default(),
         components: profile
             .components
             .iter()

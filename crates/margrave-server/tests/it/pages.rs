@@ -281,4 +281,8 @@ async fn a_viewer_sees_everything_and_changes_nothing() {
         operator.send_form(path, &[("csrf", "guess")], &[]).await.is(403);
     }
     assert_eq!(fleet.device(&"press-1".parse().unwrap()).await.unwrap().standing, "accepted");
+    // Only a demo can be broken from its page.
+    let drill = [("device", "press-1"), ("fault", "cut-network")];
+    operator.post("/demo", &drill).await.is(404);
+    assert!(!operator.page("/").await.contains("Break something"));
 }

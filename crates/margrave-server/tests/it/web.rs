@@ -50,6 +50,9 @@ async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
         let policy = reply.header("content-security-policy");
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{path}: {policy}");
         assert_eq!(reply.header("x-content-type-options"), "nosniff", "{path}");
+        // Nobody shows a page of ours inside one of theirs.
+        assert!(policy.contains("frame-ancestors 'none'"), "{path}: {policy}");
+        assert_eq!(reply.header("x-frame-options"), "DENY", "{path}");
         assert_eq!(reply.header("cache-control"), "no-store", "{path}");
         assert!(reply.header("content-type").starts_with("text/html"), "{path}");
         let page = text(&reply);
@@ -68,6 +71,7 @@ async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
     assert!(device.contains("&#60;script&#62;alert"), "{device}");
     let gate = browser.page("/packages/gate/1.0.0").await;
     assert!(gate.contains("Gate &#60;script&#62;"), "{gate}");
+    assert!(gate.contains("Needs 2 cores, amd64, 1 GiB memory"), "{gate}");
 }
 
 #[tokio::test]

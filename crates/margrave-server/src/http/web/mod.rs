@@ -29,6 +29,7 @@ mod live;
 mod need;
 mod pace;
 mod package;
+mod prose;
 mod question;
 mod registry;
 mod rehearsal;

@@ -16,6 +16,7 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::icon::{self, Logo};
 use super::link;
+use super::prose::Prose;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use crate::fleet::Error;
@@ -49,6 +50,8 @@ struct Card {
     deploy: String,
     logo: Logo,
     kinds: Vec<String>,
+    /// What its first profile needs of a device.
+    needs: Vec<String>,
     questions: usize,
     /// Versions before this one, newest first, and where they are.
     older: Vec<(String, String)>,
@@ -101,6 +104,7 @@ impl Card {
             deploy: link::deploy(&package.id, &package.version),
             logo: Logo::of(&package),
             kinds: kinds(&package),
+            needs: package.profiles.first().map(|profile| profile.needs.clone()).unwrap_or_default(),
             questions: package.sections.iter().map(|section| section.settings.len()).sum(),
             older: Vec::new(),
             package,

@@ -226,7 +226,7 @@ fn typed_values(setting: &PackageSetting, fields: &Fields, field: &str) -> Vec<S
 /// The question as it is asked about some of the devices: it need not be answered, has no value of its own, and a box that is not
 /// ticked would be an answer.
 fn in_group(setting: &PackageSetting) -> PackageSetting {
-    let mut setting = PackageSetting { required: false, default: None, ..setting.clone() };
+    let mut setting = PackageSetting { required: false, default: None, description: None, ..setting.clone() };
     if Kind::of(&setting).is_check() {
         setting.options = ["true", "false"].map(str::to_owned).to_vec();
     }

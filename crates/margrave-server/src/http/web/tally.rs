@@ -9,6 +9,7 @@ use margrave_wire::operator::AssignmentCounts;
 use margrave_wire::rollout::RolloutCounts;
 
 use super::badge::Badge;
+use super::tiers::grouped;
 
 /// The conditions of devices, the worst first.
 pub(super) const CONDITIONS: [&str; 4] = ["failed", "silent", "pending", "converged"];
@@ -22,7 +23,8 @@ pub(super) struct Tally {
 
 struct Share {
     badge: Badge,
-    count: u64,
+    /// How many, in words.
+    count: String,
     /// Of a bar that is 1000 wide.
     from: u64,
     width: u64,
@@ -39,7 +41,7 @@ impl Tally {
         for (badge, count) in parts {
             let from = done * 1000 / total;
             done += count;
-            shares.push(Share { badge, count, from, width: done * 1000 / total - from });
+            shares.push(Share { badge, count: grouped(count), from, width: done * 1000 / total - from });
         }
         Tally { total, shares }
     }
@@ -85,7 +87,8 @@ mod tests {
         let states = states.map(|(state, count)| (state.to_owned(), count)).into();
         let tally = Tally::of(&AssignmentCounts { total: 7, states, ..Default::default() });
         assert_eq!(tally.shares.iter().map(|share| share.width).sum::<u64>(), 1000);
-        assert_eq!(tally.shares.iter().map(|share| share.count).sum::<u64>(), tally.total);
+        let counts: Vec<&str> = tally.shares.iter().map(|share| share.count.as_str()).collect();
+        assert_eq!((tally.total, counts), (7, vec!["1", "1", "4", "1"]));
         assert!(Tally::of(&Default::default()).shares.is_empty());
     }
 
@@ -94,8 +97,9 @@ mod tests {
         let states = [("INSTALLED".to_owned(), 4)].into();
         let counts = AssignmentCounts { total: 4, went_back: 1, states, ..Default::default() };
         let tally = Tally::of(&counts);
-        let shown: Vec<_> = tally.shares.iter().map(|share| (share.badge.tone, share.count)).collect();
-        assert_eq!(shown, [(Tone::Ok, 3), (Tone::Bad, 1)]);
+        let shown: Vec<_> =
+            tally.shares.iter().map(|share| (share.badge.tone, share.count.as_str())).collect();
+        assert_eq!(shown, [(Tone::Ok, "3"), (Tone::Bad, "1")]);
         assert_eq!(tally.shares.iter().map(|share| share.width).sum::<u64>(), 1000);
     }
 

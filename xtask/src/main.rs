@@ -1,4 +1,5 @@
-//! `cargo xtask figures`: builds the release programs, measures them on this machine, prints the table.
+//! The project's own automation: `cargo xtask figures` measures the release programs, `cargo xtask screenshots` takes
+//! pictures of every page.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
@@ -6,6 +7,7 @@ mod figures;
 mod responder;
 #[cfg(test)]
 mod rules;
+mod screenshots;
 #[cfg(test)]
 mod tidy;
 
@@ -13,8 +15,12 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 Usage: cargo xtask figures [NAME…] [--quick] [--out FILE]
+       cargo xtask screenshots DIR
 
-Measures the release programs on this machine, each figure beside its baseline in the same run, and prints a table.
+screenshots walks through every page with a real browser, as the tests do, and writes pictures to DIR: as on a desk and as
+on a telephone, light and dark. Needs what `scripts/rig install` installs.
+
+figures measures the release programs on this machine, each figure beside its baseline in the same run, and prints a table.
 Exit code: 0 every goal is met, 1 one is missed, 2 something broke.
 
   NAME       only these; all of them when none is named:
@@ -35,6 +41,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let ended = match arguments.next().as_deref() {
         Some("figures") => figures::Wanted::parse(arguments).and_then(|wanted| figures::run(&wanted)),
+        Some("screenshots") => screenshots::run(arguments),
         // Processes that `figures` starts.
         Some("measure") => figures::Wanted::parse(arguments).and_then(|wanted| figures::measure(&wanted)),
         Some("respond") => responder::run(arguments).map(|()| true),

@@ -36,7 +36,7 @@
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");
     if (!button) return;
-    const text = button.parentNode.querySelector("pre"), said = button.querySelector("span");
+    const text = button.parentNode.querySelector("pre, code"), said = button.querySelector("span");
     try {
       await navigator.clipboard.writeText(text.textContent);
       said.textContent = "Copied";
@@ -46,6 +46,24 @@
     }
     setTimeout(() => { said.textContent = "Copy"; }, 2000);
   });
+
+  // One box that ticks all others, and how many are ticked.
+  const every = document.querySelector("[data-all]"), ticked = document.querySelector("[data-ticked]");
+  if (every) {
+    const boxes = () => [...document.querySelectorAll(`input[name="${every.dataset.all}"]`)];
+    const count = () => {
+      const number = boxes().filter((box) => box.checked).length;
+      every.checked = number > 0 && number === boxes().length;
+      every.indeterminate = number > 0 && !every.checked;
+      ticked.textContent = number ? `With ${number} ticked:` : "With the ticked devices:";
+    };
+    every.hidden = false;
+    document.addEventListener("change", (event) => {
+      if (event.target === every) for (const box of boxes()) box.checked = every.checked;
+      count();
+    });
+    count();
+  }
 
   // Live regions.
   const regions = document.querySelectorAll("[data-live]");
@@ -61,7 +79,7 @@
     for (const { name } of [...now.attributes])
       if (!next.hasAttribute(name) && name !== "open") now.removeAttribute(name);
     for (const { name, value } of next.attributes)
-      if (now.getAttribute(name) !== value) now.setAttribute(name, value);
+      if (now.getAttribute(name) !== value && !(name === "hidden" && now === every)) now.setAttribute(name, value);
     if (state !== now.dataset.state) now.classList.add("fresh");
     let at = now.firstChild;
     for (const wanted of [...next.childNodes]) {

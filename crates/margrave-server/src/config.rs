@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use margrave_core::id::{TrustDomain, WfmId};
 
+use crate::drill::Drills;
 use crate::fleet::{Accept, Follow};
 use crate::http::PathPrefix;
 
@@ -76,6 +77,8 @@ pub struct Config {
     pub follow: Option<Follow>,
     /// Set by `margrave demo`: what is real and what is simulated, in a sentence.
     pub demo: Option<String>,
+    /// Likewise: what people may break there.
+    pub drills: Option<Drills>,
 }
 
 impl Config {
@@ -95,6 +98,7 @@ impl Config {
             registry_address: None,
             follow: None,
             demo: None,
+            drills: None,
         }
     }
 }

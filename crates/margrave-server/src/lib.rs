@@ -10,6 +10,7 @@ mod authority;
 pub mod backup;
 pub mod config;
 mod cores;
+pub mod drill;
 mod files;
 pub mod fleet;
 mod guessing;

@@ -141,6 +141,7 @@ impl Server {
             registry_address,
             follow,
             demo,
+            drills,
         } = config;
         if let Some(follow) = &follow {
             follow.check().map_err(StartError::Follow)?;
@@ -247,6 +248,7 @@ impl Server {
             rotation,
             backups,
             changing: Arc::default(),
+            drills,
         };
         let web_authority = identity.web_authority.certificate_pem();
         let registry_authority =

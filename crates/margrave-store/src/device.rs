@@ -128,6 +128,13 @@ const CONDITION: &str = "CASE WHEN standing = 'retired' THEN 'retired'
     WHEN verdict = 1 OR capabilities IS NULL THEN 'pending'
     ELSE 'converged' END";
 
+/// Whether a value among the capabilities has the text. Most devices do not have it anywhere, which is quick to see.
+const CAPABLE: &str =
+    "CASE WHEN capabilities IS NULL OR instr(lower(CAST(capabilities AS TEXT)), :capability) = 0
+        OR NOT json_valid(CAST(capabilities AS TEXT)) THEN 0
+    ELSE EXISTS (SELECT 1 FROM json_tree(CAST(capabilities AS TEXT)) AS told
+        WHERE told.atom IS NOT NULL AND instr(lower(told.atom), :capability) > 0) END";
+
 /// What is told of a device besides its name.
 macro_rules! told {
     () => {
@@ -178,6 +185,10 @@ pub struct DeviceFilter {
     pub condition: Option<Condition>,
     /// With an assignment in this state.
     pub state: Option<State>,
+    /// With this value of the label `site`.
+    pub site: Option<String>,
+    /// A text, in any case, that is in one of the values of its capabilities: `arm64`, `helm`, `camera`.
+    pub capability: Option<String>,
     pub silence: Silence,
     pub after: Option<DeviceRef>,
     pub limit: u32,
@@ -192,12 +203,18 @@ impl DeviceFilter {
             (Some((_, Some(_))), _) => {
                 format!("{told}label{beside} WHERE among.key = :key AND among.value = :value")
             }
+            _ if self.site.is_some() => {
+                format!("{told}label{beside} WHERE among.key = '{SITE}' AND among.value = :site")
+            }
             (_, Some(Condition::Silent)) => format!("{DEVICES} WHERE device.client IN ({QUIET})"),
             (_, Some(_)) => format!("{told}device_standing{beside} WHERE among.condition = :condition"),
             (_, None) => DEVICES.to_owned(),
         }
     }
 }
+
+/// How many devices are in which condition, by the value of their label `site`.
+pub type SiteCounts = BTreeMap<Option<String>, BTreeMap<String, u64>>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FleetCounts {
@@ -476,7 +493,8 @@ impl Store {
     /// One page of devices, in the order of client and name.
     pub async fn devices(&self, filter: DeviceFilter) -> Result<Vec<DeviceRecord>, Error> {
         self.read(move |sql| {
-            let DeviceFilter { search, label, condition, state, silence, after, limit } = &filter;
+            let DeviceFilter { search, label, condition, state, site, capability, silence, after, limit } =
+                &filter;
             let (key, value) = match label {
                 Some((key, value)) => (Some(key.as_str()), value.as_deref()),
                 None => (None, None),
@@ -487,6 +505,9 @@ impl Store {
                  AND (:search IS NULL OR instr(lower(client || ':' || device), lower(:search)) > 0)
                  AND (:key IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
                      AND label.device = found.device AND key = :key AND (:value IS NULL OR value = :value)))
+                 AND (:site IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
+                     AND label.device = found.device AND key = '{SITE}' AND value = :site))
+                 AND (:capability IS NULL OR {CAPABLE})
                  AND (:condition IS NULL OR condition = :condition)
                  AND (:state IS NULL OR EXISTS (SELECT 1 FROM assignment WHERE assignment.client = found.client
                      AND assignment.device = found.device AND archived = 0 AND state = :state))
@@ -502,6 +523,8 @@ impl Store {
                     ":value": value,
                     ":condition": condition.map(Condition::as_str),
                     ":state": state.map(|state| state.as_str()),
+                    ":site": site,
+                    ":capability": capability.as_ref().map(|text| text.to_lowercase()),
                     ":silent_before": column::moment(silence.before),
                     ":heard": column::json(&silence.heard),
                     ":limit": limit,
@@ -592,6 +615,60 @@ impl Store {
     ) -> Result<Option<BTreeMap<String, String>>, Error> {
         let device = device.clone();
         self.read(move |sql| Ok(setting(sql, &device)?)).await
+    }
+
+    /// How many devices of each site are in which condition; those without a site are under `None`. Retired ones are not counted.
+    pub async fn site_counts(&self, silence: Silence) -> Result<SiteCounts, Error> {
+        self.read(move |sql| {
+            let mut sites = SiteCounts::new();
+            let mut everywhere: BTreeMap<String, u64> = BTreeMap::new();
+            let mut statement = sql.statement("SELECT condition, count FROM device_tally WHERE count > 0")?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                everywhere.insert(row.get(0)?, row.unsigned("count")?);
+            }
+            let mut statement = sql.statement(&format!(
+                "SELECT label.value, device_standing.condition, count(*) FROM label
+                 CROSS JOIN device_standing USING (client, device) WHERE label.key = '{SITE}' GROUP BY 1, 2"
+            ))?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let (site, condition) = (row.get::<_, String>(0)?, row.get::<_, String>(1)?);
+                let count = row.unsigned("count(*)")?;
+                if let Some(left) = everywhere.get_mut(&condition) {
+                    *left = left.saturating_sub(count);
+                }
+                sites.entry(Some(site)).or_default().insert(condition, count);
+            }
+            sites.insert(None, everywhere);
+            // Silent ones were counted as what they would be otherwise.
+            let mut statement = sql.statement(&format!(
+                "SELECT (SELECT value FROM label WHERE label.client = found.client AND label.device = found.device
+                     AND key = '{SITE}') AS site, device_standing.condition AS otherwise, count(*)
+                 FROM ({DEVICES} WHERE device.client IN ({QUIET})) AS found
+                 CROSS JOIN device_standing USING (client, device)
+                 WHERE {CONDITION} = 'silent' GROUP BY 1, 2"
+            ))?;
+            let mut rows = statement.query(named_params! {
+                ":silent_before": column::moment(silence.before),
+                ":heard": column::json(&silence.heard),
+            })?;
+            while let Some(row) = rows.next()? {
+                let (site, otherwise) = (row.get::<_, Option<String>>(0)?, row.get::<_, String>(1)?);
+                let silent = row.unsigned("count(*)")?;
+                let counts = sites.entry(site).or_default();
+                if let Some(count) = counts.get_mut(&otherwise) {
+                    *count = count.saturating_sub(silent);
+                }
+                *counts.entry(Condition::Silent.as_str().to_owned()).or_default() += silent;
+            }
+            for counts in sites.values_mut() {
+                counts.retain(|condition, count| *count > 0 && condition != Condition::Retired.as_str());
+            }
+            sites.retain(|_, counts| !counts.is_empty());
+            Ok(sites)
+        })
+        .await
     }
 
     /// The whole fleet in numbers.

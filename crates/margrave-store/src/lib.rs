@@ -48,7 +48,7 @@ pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, sc
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
 pub use deployment::DeploymentRecord;
-pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence};
+pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence, SiteCounts};
 pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};

@@ -198,6 +198,9 @@ pub struct PackageProfile {
     pub kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// What a device must have, a phrase each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
     pub components: Vec<PackageComponent>,
 }
 

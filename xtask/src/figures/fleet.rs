@@ -33,15 +33,28 @@ const HEARD_MS: i64 = 6 * 3600 * 1000;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What is asked, and what the table calls it.
-const QUESTIONS: [(&str, &str); 7] = [
+const QUESTIONS: [(&str, &str); 5] = [
     ("list of devices, 100 of them", "/api/operator/v1/devices?limit=100"),
     ("list of devices by label", "/api/operator/v1/devices?limit=100&label=group%3D1"),
     ("list of devices by condition, none found", "/api/operator/v1/devices?limit=100&condition=failed"),
     ("list of deployments", "/api/operator/v1/deployments"),
     ("fleet in numbers", "/api/operator/v1/status"),
-    ("fleet page", "/"),
-    ("page of devices by condition", "/devices?condition=pending"),
 ];
+
+/// The same of the pages, and how long each may take at the server.
+const PAGES: [(&str, &str, Duration); 8] = [
+    ("fleet page", "/", Duration::from_secs(1)),
+    ("page of devices", "/devices", FILTER_TIME_MAX),
+    ("page of devices by condition", "/devices?condition=pending", FILTER_TIME_MAX),
+    ("page of devices by label", "/devices?label=group%3D1", FILTER_TIME_MAX),
+    ("page of devices by site", "/devices?site=site-1", FILTER_TIME_MAX),
+    ("page of devices by state, none found", "/devices?state=FAILED", FILTER_TIME_MAX),
+    ("page of devices by capability, none found", "/devices?capability=nothing", FILTER_TIME_MAX),
+    ("page of devices by name, none found", "/devices?search=nothing", FILTER_TIME_MAX),
+];
+const FILTER_TIME_MAX: Duration = Duration::from_millis(200);
+/// Sites that the devices are spread over.
+const SITES: usize = 40;
 
 /// One server and its devices.
 struct Side {
@@ -113,6 +126,16 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
             }
         }
         compared(table, what, [small, large], &times, 3.0)?;
+    }
+    for (what, path, goal) in PAGES {
+        let mut times = Vec::new();
+        for round in 0..=rounds {
+            let took = runtime.block_on(sides[1].look(path)).with_context(|| what.to_owned())?;
+            times.extend((round > 0).then_some(took.as_secs_f64()));
+        }
+        let took = Duration::from_secs_f64(median(&times).context("rounds")?);
+        let goal_words = format!("≤ {}", millis(goal));
+        table.judged(format!("{what}, {large} devices"), millis(took), &goal_words, took <= goal);
     }
 
     // After all of this, with what it keeps of it.
@@ -267,6 +290,7 @@ fn multiply(stage: &Stage, model: &str, count: usize) -> Result<()> {
         let mut label =
             work.prepare_cached("INSERT INTO label (client, device, key, value) VALUES (?1, ?1, ?2, ?3)")?;
         label.execute([&name, "fleet", "all"])?;
+        label.execute([&name, "site", &format!("site-{}", number % SITES)])?;
         label.execute([&name, "group", &(number % (count / GROUP)).to_string()])?;
         before = name;
     }

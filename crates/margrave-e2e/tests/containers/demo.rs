@@ -5,6 +5,7 @@ use std::process::Command;
 use margrave_http::{Client, Limits, Origin, Request, Trust};
 use serde_json::Value;
 
+use crate::chromium::Browser;
 use crate::engine::{Engine, run};
 use crate::stage::{Running, program, wait_for};
 
@@ -60,7 +61,25 @@ fn a_demo_runs_real_containers_and_leaves_nothing_behind() {
         serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
     };
     // One without and one with a volume and a network of its own.
-    margrave(&["deploy", "andon-board", "--to", "press-1", "--wait"]);
+    match Browser::start() {
+        // From the catalog to running, as a person does it.
+        Some(browser) => {
+            browser.open(&format!("{page}/sign-in?next=/packages"));
+            browser.fill("Operator token", &text("token"));
+            browser.press("Sign in");
+            browser.follow("Andon board");
+            browser.follow("Deploy");
+            browser.choose_device("press-1");
+            browser.press("See what will happen");
+            browser.wait_text("h1", "What will happen");
+            browser.press("Deploy");
+            browser.watch();
+            browser.wait_text("#devices", "INSTALLED");
+            assert!(browser.is_still_here(), "the page was loaded anew instead of following by itself");
+            browser.assert_calm(&[]);
+        }
+        None => drop(margrave(&["deploy", "andon-board", "--to", "press-1", "--wait"])),
+    }
     margrave(&["deploy", "line-monitor", "--to", "press-2", "--wait"]);
     let mut projects = vec![];
     for (device, count) in [("press-1", 1), ("press-2", 2)] {

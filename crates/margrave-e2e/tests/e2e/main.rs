@@ -7,6 +7,7 @@ mod authority;
 mod backup;
 mod browser;
 mod catalog;
+mod chromium;
 mod crash;
 mod foreign;
 mod forms;

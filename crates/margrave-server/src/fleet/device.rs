@@ -92,6 +92,27 @@ impl Fleet {
         self.device(device).await
     }
 
+    /// The same for several devices, in one change: all of them, or none.
+    pub async fn label_all(
+        &self,
+        actor: &Actor,
+        devices: &[DeviceRef],
+        want: &operator::SetLabels,
+    ) -> Result<(), Error> {
+        let label =
+            |device: &DeviceRef| Change::Label { device: device.clone(), labels: want.labels.clone() };
+        let changes: Vec<Change> = devices.iter().map(label).collect();
+        self.change_all(actor, &changes).await
+    }
+
+    /// Puts several clients out. One that cannot be stops it there, and is named; doing it again goes on.
+    pub async fn retire_all(&self, actor: &Actor, devices: &[DeviceRef]) -> Result<(), Error> {
+        for device in devices {
+            self.retire(actor, device).await?;
+        }
+        Ok(())
+    }
+
     /// A command for a device that does not exist says so before it does anything.
     async fn known(&self, device: &DeviceRef) -> Result<(), Error> {
         match self.store.device(device).await? {

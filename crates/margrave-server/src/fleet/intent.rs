@@ -96,11 +96,16 @@ pub(super) type Refusals = Vec<(usize, Error)>;
 impl Fleet {
     /// Changes what is wanted, and everything that follows from it.
     pub(super) async fn change(&self, actor: &Actor, change: Change) -> Result<(), Error> {
+        self.change_all(actor, &[change]).await
+    }
+
+    /// Several in one commit, or none of them; the first that is refused says why.
+    pub(super) async fn change_all(&self, actor: &Actor, changes: &[Change]) -> Result<(), Error> {
         let refused = |refusals: Refusals| {
             let first = refusals.into_iter().next().map(|(_, error)| error);
             first.unwrap_or_else(|| Error::conflict("the change was refused"))
         };
-        self.apply(actor, &[change], Source::Asked).await.map_err(refused)
+        self.apply(actor, changes, Source::Asked).await.map_err(refused)
     }
 
     /// Does all of these changes, or none.

@@ -67,7 +67,7 @@ pub use error::Error;
 pub(crate) use event::time;
 pub use git::Follow;
 pub(crate) use made::noting;
-pub use margrave_store::{Put, Standing, UsedSignature};
+pub use margrave_store::{Put, SiteCounts, Standing, UsedSignature};
 pub use rollout::RolloutVerb;
 use schedule::is_excused;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
@@ -156,6 +156,10 @@ pub struct DeviceQuery {
     pub condition: Option<String>,
     /// With something in this state.
     pub state: Option<State>,
+    /// With this value of the label `site`.
+    pub site: Option<String>,
+    /// A text that a value among its capabilities has, in any case.
+    pub capability: Option<String>,
     /// The `next` of the page before.
     pub after: Option<String>,
     /// 1 to 1000; 100 when left out.
@@ -223,6 +227,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
+    /// As devices and operators reach this server.
+    pub fn url(&self) -> &str {
+        &self.options.server_url
+    }
+
     /// Brings the live picture up from the store, and finishes what a crash left half-done.
     pub async fn open(
         store: Store,

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::{SITE, Targets};
-use margrave_core::id::{DeploymentId, DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
 use margrave_oci::manifest::ImageManifest;
 use margrave_oci::reference::{Repository, TagOrDigest};
 use margrave_wire::intent::{Fetch, Plan, Planned, PlannedForce, PlannedMisfit, PlannedState};
+use margrave_wire::operator;
 
 use super::catalog::Entry;
 use super::intent::{Change, Refusals};
@@ -18,6 +19,21 @@ use super::{Actor, Error, Fleet};
 type Packages = BTreeMap<(PackageId, PackageVersion), std::sync::Arc<Entry>>;
 
 impl Fleet {
+    /// What putting a deployment would do, with everything checked as if it were put.
+    pub async fn rehearse_deployment(
+        &self,
+        actor: &Actor,
+        name: &DeploymentName,
+        want: operator::PutDeployment,
+    ) -> Result<Plan, Error> {
+        let change = Change::PutDeployment { name: name.clone(), want, id: None };
+        let refused = |refusals: Refusals| {
+            let first = refusals.into_iter().next().map(|(_, error)| error);
+            first.unwrap_or_else(|| Error::conflict("the change would be refused"))
+        };
+        self.rehearse(actor, &[change]).await.map_err(refused)
+    }
+
     /// Only who reads may be beside it: it is made from one picture.
     pub(super) async fn rehearse(&self, actor: &Actor, changes: &[Change]) -> Result<Plan, Refusals> {
         let _deciding = self.deciding.write().await;

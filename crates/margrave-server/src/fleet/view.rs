@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use margrave_core::constraints::{Capacity, Constraints};
 use margrave_core::deployment::{Override, Targets};
 use margrave_core::device::Hold;
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
@@ -23,7 +24,7 @@ use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
 use super::schedule::is_excused;
-use super::{DeviceQuery, Error, Fleet, origin};
+use super::{DeviceQuery, Error, Fleet, SiteCounts, origin};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
@@ -51,9 +52,14 @@ impl Fleet {
         })
     }
 
+    /// How many devices of each site are in which condition.
+    pub async fn sites(&self) -> Result<SiteCounts, Error> {
+        Ok(self.store.site_counts(self.silence()).await?)
+    }
+
     /// One page of devices, by name.
     pub async fn devices(&self, query: DeviceQuery) -> Result<operator::Page<operator::Device>, Error> {
-        let DeviceQuery { search, label, condition, state, after, limit } = query;
+        let DeviceQuery { search, label, condition, state, site, capability, after, limit } = query;
         let condition = match condition.as_deref().filter(|text| !text.is_empty()) {
             None => None,
             Some(text) => Some(Condition::parse(text).ok_or_else(|| {
@@ -74,6 +80,8 @@ impl Fleet {
             label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
             condition,
             state,
+            site: site.filter(|text| !text.is_empty()),
+            capability: capability.filter(|text| !text.is_empty()),
             silence: self.silence(),
             after,
             // One more than asked for tells whether there is another page.
@@ -423,12 +431,42 @@ fn shown_components(report: &Report) -> Vec<operator::ComponentStatus> {
     components.collect()
 }
 
+/// What a device must have, a phrase each.
+fn needs(constraints: &Constraints) -> Vec<String> {
+    let Constraints { capacity, rules, .. } = constraints;
+    let mut needs = Vec::new();
+    if let Some(Capacity { cores, architectures, memory_bytes, storage_bytes }) = capacity {
+        needs.extend(cores.map(|cores| format!("{cores} {}", if cores == 1.0 { "core" } else { "cores" })));
+        if !architectures.is_empty() {
+            needs.push(architectures.join(" or "));
+        }
+        needs.extend(memory_bytes.map(|bytes| format!("{} memory", amount(bytes))));
+        needs.extend(storage_bytes.map(|bytes| format!("{} storage", amount(bytes))));
+    }
+    match rules.len() {
+        0 => {}
+        1 => needs.push("certain properties".to_owned()),
+        more => needs.push(format!("one of {more} sets of properties")),
+    }
+    needs
+}
+
+/// Bytes in the largest unit that they fill.
+fn amount(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, shift)| bytes >= 1 << shift);
+    let Some((unit, shift)) = unit else { return format!("{bytes} bytes") };
+    let number = format!("{:.1}", bytes as f64 / (1u64 << shift) as f64);
+    format!("{} {unit}", number.strip_suffix(".0").unwrap_or(&number))
+}
+
 fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
     let Entry { record, package, .. } = entry;
     let profiles = package.profiles.iter().map(|profile| operator::PackageProfile {
         id: profile.id.to_string(),
         kind: profile.kind.as_str().to_owned(),
         description: profile.description.clone(),
+        needs: profile.constraints.as_ref().map(needs).unwrap_or_default(),
         components: profile
             .components
             .iter()

@@ -30,6 +30,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::auth::SignInCodes;
 use crate::backup::Backups;
+use crate::drill::Drills;
 use crate::fleet::Fleet;
 use crate::guessing::Guessing;
 use crate::rotation::Rotation;
@@ -55,6 +56,8 @@ pub struct App {
     pub(crate) backups: Arc<Backups>,
     /// Held by whoever changes something on condition over the operator interface.
     pub(crate) changing: Arc<Mutex<()>>,
+    /// What people may break; only in a demo.
+    pub(crate) drills: Option<Drills>,
 }
 
 /// How a request reached us; every listener puts one into each request.

@@ -136,7 +136,8 @@ impl Browser {
 fn pages() -> Vec<(&'static str, &'static str, usize)> {
     const OPEN: [&str; 3] = ["/sign-in", "/welcome/{code}", "/assets/{digest}/{name}"];
     let asking = |path: &str| {
-        ["/new", "/retire", "/remove", "/edit"].iter().any(|end| path.ends_with(end)) || path == "/deploy"
+        let ends = ["/new", "/retire", "/remove", "/edit", "/settings/schedule"];
+        ends.iter().any(|end| path.ends_with(end)) || path == "/deploy"
     };
     let routes = include_str!("../../src/http/web/mod.rs").lines().filter_map(|line| {
         let (path, handlers) = line.trim().strip_prefix(".route(\"")?.split_once('"')?;
@@ -144,7 +145,8 @@ fn pages() -> Vec<(&'static str, &'static str, usize)> {
     });
     let mut pages = Vec::new();
     for (path, handlers) in routes.filter(|(path, _)| !OPEN.contains(path)) {
-        let admins = path.starts_with("/access");
+        let administered = ["/access", "/settings/registries", "/settings/backup"];
+        let admins = administered.iter().any(|start| path.starts_with(start));
         if handlers.contains("get(") {
             pages.push(("GET", path, if admins { 2 } else { usize::from(asking(path)) }));
         }

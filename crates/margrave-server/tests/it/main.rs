@@ -4,6 +4,7 @@
 mod access;
 mod audit;
 mod backup;
+mod browser;
 mod conformance;
 mod described;
 mod device;
@@ -19,6 +20,7 @@ mod metrics;
 mod northbound;
 mod operator;
 mod overload;
+mod pages;
 mod plant;
 mod recognition;
 mod registry;

@@ -1,120 +1,16 @@
 //! The pages: who gets in, what a form needs, and that a name stays a name.
 
-use http::header::{LOCATION, SET_COOKIE};
+use http::header::SET_COOKIE;
 use margrave_wire::operator::{PutDeployment, SetLabels, Targets};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::line::{DEADLINE, Line, Reply};
+use crate::browser::{Browser, cookie, deployed, is_clean, location, text};
+use crate::line::DEADLINE;
 use crate::plant::{Plant, operator};
 use crate::stock::{self, HOSTILE};
-
-/// A browser with one cookie.
-struct Browser {
-    line: Line,
-    cookie: String,
-}
-
-impl Browser {
-    /// Somebody who has not signed in.
-    async fn stranger(plant: &Plant) -> Browser {
-        Browser { line: plant.local().await, cookie: String::new() }
-    }
-
-    async fn signed_in(plant: &Plant) -> Browser {
-        let mut browser = Browser::stranger(plant).await;
-        let reply = browser.send_form("/sign-in", &[("token", &plant.server.context().token)], &[]).await;
-        reply.is(303);
-        browser.cookie = cookie(&reply);
-        browser
-    }
-
-    async fn get(&mut self, path: &str) -> Reply {
-        let cookie = self.cookie.clone();
-        self.line.send("GET", path, &[("cookie", &cookie)], "").await.unwrap()
-    }
-
-    /// A page that must be there, as text.
-    async fn page(&mut self, path: &str) -> String {
-        let reply = self.get(path).await;
-        reply.is(200);
-        text(&reply)
-    }
-
-    /// The mark that this session's forms carry.
-    async fn csrf(&mut self) -> String {
-        let page = self.page("/devices/new").await;
-        let (_, rest) = page.split_once("name=\"csrf\" value=\"").unwrap();
-        rest.split_once('"').unwrap().0.to_owned()
-    }
-
-    /// Fills in a form and sends it.
-    async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Reply {
-        let csrf = self.csrf().await;
-        let mut all = vec![("csrf", csrf.as_str())];
-        all.extend(fields);
-        self.send_form(path, &all, &[]).await
-    }
-
-    async fn send_form(&mut self, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Reply {
-        let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let pairs = fields.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value)));
-        let body = pairs.collect::<Vec<_>>().join("&");
-        let cookie = self.cookie.clone();
-        let mut all =
-            vec![("cookie", cookie.as_str()), ("content-type", "application/x-www-form-urlencoded")];
-        all.extend(headers);
-        self.line.send("POST", path, &all, body).await.unwrap()
-    }
-}
-
-fn text(reply: &Reply) -> String {
-    String::from_utf8(reply.body.to_vec()).unwrap()
-}
-
-fn cookie(reply: &Reply) -> String {
-    reply.headers[SET_COOKIE].to_str().unwrap().split(';').next().unwrap().to_owned()
-}
-
-fn location(reply: &Reply) -> &str {
-    reply.headers[LOCATION].to_str().unwrap()
-}
-
-/// Nothing in the page may be markup that came from a name.
-#[track_caller]
-fn is_clean(page: &str) {
-    for markup in ["<script>alert", "<img src=x", "<b>tag", "<i>Sons", "<u>code"] {
-        assert!(!page.contains(markup), "{markup} in {page}");
-    }
-}
-
-async fn deployed(plant: &Plant) {
-    stock::gate(plant).await;
-    stock::device(plant, "press-1", 4).await;
-    stock::device(plant, "small-1", 1).await;
-    let fleet = plant.server.fleet();
-    let labels = SetLabels { labels: [("note".to_owned(), Some(HOSTILE.to_owned()))].into() };
-    fleet.label(&operator(), &"press-1".parse().unwrap(), labels).await.unwrap();
-    let want = PutDeployment {
-        package: "gate".to_owned(),
-        version: None,
-        profile: None,
-        parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(7))].into(),
-        targets: Targets {
-            devices: vec!["press-1".to_owned()],
-            labels: Default::default(),
-            ..Default::default()
-        },
-        rollback: None,
-        strategy: None,
-        revision: None,
-        ..Default::default()
-    };
-    fleet.put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
-}
 
 #[tokio::test]
 async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
@@ -142,6 +38,12 @@ async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
         "/why?subject=press-1/north",
         "/why?kind=deployment&subject=north",
         "/why?kind=rollout&subject=north",
+        "/devices?site=north&state=PENDING&capability=ethernet",
+        "/deployments/north/revisions/1",
+        "/settings",
+        "/settings/schedule?reach=device:press-1",
+        "/audit",
+        "/access",
         "/sign-in",
     ];
     for path in pages {
@@ -150,6 +52,9 @@ async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
         let policy = reply.header("content-security-policy");
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{path}: {policy}");
         assert_eq!(reply.header("x-content-type-options"), "nosniff", "{path}");
+        // Nobody shows a page of ours inside one of theirs.
+        assert!(policy.contains("frame-ancestors 'none'"), "{path}: {policy}");
+        assert_eq!(reply.header("x-frame-options"), "DENY", "{path}");
         assert_eq!(reply.header("cache-control"), "no-store", "{path}");
         assert!(reply.header("content-type").starts_with("text/html"), "{path}");
         let page = text(&reply);
@@ -168,6 +73,7 @@ async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
     assert!(device.contains("&#60;script&#62;alert"), "{device}");
     let gate = browser.page("/packages/gate/1.0.0").await;
     assert!(gate.contains("Gate &#60;script&#62;"), "{gate}");
+    assert!(gate.contains("Needs 2 cores, amd64, 1 GiB memory"), "{gate}");
 }
 
 #[tokio::test]

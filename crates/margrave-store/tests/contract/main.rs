@@ -16,6 +16,8 @@ mod sqlite;
 mod standing;
 
 use fixture::*;
+use std::collections::BTreeMap;
+
 use margrave_core::deployment::Targets;
 use margrave_core::device::Hold;
 use margrave_core::digest::Digest;
@@ -322,6 +324,24 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
     assert_eq!(find(label(Some("nord"))).await, ["line-3"]);
     assert_eq!(find(label(None)).await, ["line-3"]);
     assert_eq!(find(label(Some("sued"))).await, [""; 0]);
+    let site = |site: &str| DeviceFilter { site: Some(site.into()), ..all.clone() };
+    assert_eq!(find(site("nord")).await, ["line-3"]);
+    assert_eq!(find(DeviceFilter { search: Some("line-1".into()), ..site("nord") }).await, [""; 0]);
+    let told = br#"{"properties": {"cpus": [{"architecture": "ARM64"}], "roles": []}}"#;
+    world.store.put_capabilities(&client("line-2"), body("line-2", told), NOW).await.unwrap();
+    let capability = |text: &str| DeviceFilter { capability: Some(text.into()), ..all.clone() };
+    assert_eq!(find(capability("Arm6")).await, ["line-2"]);
+    assert_eq!(find(capability("roles")).await, [""; 0], "what a field is called is no capability");
+
+    let sites = async |silence| {
+        let sites = world.store.site_counts(silence).await.unwrap();
+        let told = |(site, counts): (Option<String>, BTreeMap<String, u64>)| {
+            format!("{} {counts:?}", site.as_deref().unwrap_or("-"))
+        };
+        sites.into_iter().map(told).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(sites(since(NOW)).await, r#"- {"converged": 2}, nord {"converged": 1}"#);
+    assert_eq!(sites(since(later(50))).await, r#"- {"converged": 1, "silent": 1}, nord {"silent": 1}"#);
 
     let counts = async |silence| {
         let counts = world.store.fleet_counts(silence).await.unwrap();

@@ -1,4 +1,4 @@
-//! The demo's plant: devices with names and labels, each a real agent in this process.
+//! The demo's plant: devices with names and labels, each a real agent in this process, and what people break of it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,21 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margrave_agent::identity::{self, Identity, IdentityError};
-use margrave_agent::launch::{Launch, RuntimeChoice};
-use margrave_agent::run;
+use margrave_agent::launch::RuntimeChoice;
 use margrave_agent::runtime::Runtime;
 use margrave_agent::runtime::simulated::Simulation;
 use margrave_core::digest::Digest;
 use margrave_core::id::DeviceId;
 use margrave_server::Server;
-use margrave_server::fleet::Actor;
+use margrave_server::drill::{Drill, Fault};
+use margrave_server::fleet::{Actor, Fleet};
 use margrave_wire::operator::CreateJoinToken;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::engine::Choice;
+use super::member::{self, Member, Order};
 use super::samples;
-use crate::exit::{Result, Trouble, chain};
+use crate::exit::{Result, Trouble};
 
 /// How long agents get to write down where they are.
 const STOP_TIME_MAX: Duration = Duration::from_secs(15);
@@ -57,9 +58,9 @@ pub(crate) fn plan(number: u16) -> Vec<Plan> {
 
 /// The running devices.
 pub(crate) struct Plant {
-    stop: watch::Sender<bool>,
-    agents: JoinSet<()>,
-    runtimes: Vec<Arc<dyn Runtime>>,
+    members: Vec<Member>,
+    /// Breaks devices when it is asked to; ends with the plant.
+    breaking: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Plant {
@@ -76,35 +77,115 @@ impl Plant {
         }
         joined.sort_by_key(|device| device.number);
 
-        let (stop, stopping) = watch::channel(false);
-        let mut plant = Plant { stop, agents: JoinSet::new(), runtimes: Vec::new() };
+        let mut plant = Plant { members: Vec::new(), breaking: None };
         for device in joined {
-            let name = device.device.clone();
-            let launch = Launch::new(&device.place, runtime(&device, data, choice));
-            let config = launch.prepare().await.map_err(|error| {
+            let name = device.device.to_string();
+            let runtime = runtime(&device, data, choice);
+            let started = Member::start(name.clone(), device.place, runtime, server.addresses().device).await;
+            plant.members.push(started.map_err(|error| {
                 Trouble::because(format!("the demo's device {name} could not start"), &error)
-            })?;
-            plant.runtimes.push(config.runtime.clone());
-            let stopping = stopping.clone();
-            plant.agents.spawn(async move {
-                if let Err(error) = run(config, stopping).await {
-                    tracing::error!(device = %name, error = chain(error.to_string(), &error), "a device of the demo ended");
-                }
-            });
+            })?);
         }
         Ok(plant)
     }
 
-    /// Stops the agents; what they run keeps running. Their runtimes are left for whoever clears up.
-    pub(crate) async fn stop(mut self) -> Vec<Arc<dyn Runtime>> {
-        // Nobody listening means that all have ended already.
-        self.stop.send(true).unwrap_or_default();
-        let ended = async { while self.agents.join_next().await.is_some() {} };
-        if tokio::time::timeout(STOP_TIME_MAX, ended).await.is_err() {
-            self.agents.shutdown().await;
-        }
-        self.runtimes
+    /// From now on devices are broken as people ask for it.
+    pub(crate) fn take_drills(&mut self, fleet: Arc<Fleet>, mut asked: mpsc::Receiver<Drill>) {
+        let known =
+            |member: &Member| (member.name.clone(), (member.orders.clone(), Arc::clone(&member.line)));
+        let members: BTreeMap<_, _> = self.members.iter().map(known).collect();
+        self.breaking = Some(tokio::spawn(async move {
+            let mut under_way = JoinSet::new();
+            while let Some(Drill { device, fault }) = asked.recv().await {
+                if let Some((orders, line)) = members.get(&device) {
+                    let broken = strike(Arc::clone(&fleet), device, fault, orders.clone(), Arc::clone(line));
+                    under_way.spawn(broken);
+                }
+                while under_way.try_join_next().is_some() {}
+            }
+        }));
     }
+
+    /// Stops the agents; what they run keeps running. Their runtimes are left for whoever clears up.
+    pub(crate) async fn stop(self) -> Vec<Arc<dyn Runtime>> {
+        if let Some(breaking) = self.breaking {
+            breaking.abort();
+        }
+        let mut ending: JoinSet<_> = self.members.into_iter().map(Member::end).collect();
+        let mut runtimes = Vec::new();
+        let ended = async {
+            while let Some(launch) = ending.join_next().await {
+                match launch {
+                    Ok(launch) => match member::runtime_of(launch).await {
+                        Ok(runtime) => runtimes.push(runtime),
+                        Err(error) => {
+                            tracing::error!(%error, "the runtime of a device cannot be opened to clear up")
+                        }
+                    },
+                    Err(error) => tracing::error!(%error, "a device of the demo did not end"),
+                }
+            }
+        };
+        if tokio::time::timeout(STOP_TIME_MAX, ended).await.is_err() {
+            tracing::error!("a device of the demo takes too long to end; it is left behind");
+        }
+        runtimes
+    }
+}
+
+/// How long what is broken stays so.
+const BROKEN_FOR: Duration = Duration::from_secs(60);
+/// How long a device that was killed is gone.
+const GONE_FOR: Duration = Duration::from_secs(10);
+/// How long one that is to be killed during an update waits for one.
+const UPDATE_AWAITED_MAX: Duration = Duration::from_secs(600);
+const SKEW_MILLIS: i64 = 2 * 3600 * 1000;
+
+async fn strike(
+    fleet: Arc<Fleet>,
+    device: String,
+    fault: Fault,
+    orders: mpsc::UnboundedSender<Order>,
+    line: Arc<watch::Sender<bool>>,
+) {
+    tracing::info!(device, fault = fault.as_str(), "broken on purpose");
+    // A device that has ended meanwhile hears nothing, which is no matter.
+    let order = |order: Order| orders.send(order).unwrap_or_default();
+    match fault {
+        Fault::CutNetwork => {
+            line.send_replace(true);
+            tokio::time::sleep(BROKEN_FOR).await;
+            line.send_replace(false);
+        }
+        Fault::SkewClock => {
+            order(Order::Skew(SKEW_MILLIS));
+            tokio::time::sleep(BROKEN_FOR).await;
+            order(Order::Skew(0));
+        }
+        Fault::CorruptDownload => order(Order::Kill { back_after: Duration::from_secs(1), damage: true }),
+        Fault::KillDuringUpdate => {
+            let mut events = fleet.subscribe();
+            let busy = async {
+                loop {
+                    match events.recv().await {
+                        Ok(event) if event.device.as_deref() == Some(&device) && is_change(&event.text) => {
+                            return;
+                        }
+                        Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                        Err(broadcast::error::RecvError::Closed) => return,
+                    }
+                }
+            };
+            if tokio::time::timeout(UPDATE_AWAITED_MAX, busy).await.is_ok() {
+                order(Order::Kill { back_after: GONE_FOR, damage: false });
+            }
+        }
+    }
+}
+
+/// Something is being started or changed there.
+fn is_change(text: &str) -> bool {
+    text.contains("INSTALLING") || text.contains("UPDATING")
 }
 
 /// A device with an identity.

@@ -4,19 +4,21 @@
 //! TLS, packages are pushed and added as a vendor would. Only where no container engine answers, the devices'
 //! runtime is the simulated one, and everything says so.
 //!
-//! `mod.rs` starts and ends it in order; `devices.rs` is the plant, `engine.rs` finds out what can run here
+//! `mod.rs` starts and ends it in order; `devices.rs` is the plant, `member.rs` one of its devices, `engine.rs` finds out what can run here
 //! and leaves nothing of the demo behind there, `image.rs` makes the one image that all samples use.
 
 mod devices;
 mod elf;
 mod engine;
 pub(crate) mod image;
+mod member;
 mod samples;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use margrave_server::drill::Drills;
 use margrave_server::{Config, Server, SignedConfig, StartError};
 
 pub(crate) use self::devices::Plan;
@@ -110,7 +112,8 @@ impl Demo {
     }
 
     async fn start_with(data: &Data, mut choice: Choice, ports: Ports, plan: &[Plan]) -> Result<Started> {
-        let (mut server, mut moved) = open(data, &choice, ports, plan.len()).await?;
+        let (drills, asked) = Drills::new(plan.iter().map(|device| device.name.clone()).collect());
+        let (mut server, mut moved) = open(data, &choice, ports, &drills, plan.len()).await?;
         data.mark()?;
         if let Choice::Containers(containers) = &choice {
             // What the engine cannot fetch from here it cannot run: then it is better to know now.
@@ -129,7 +132,7 @@ impl Demo {
                     local: again(addresses.local),
                     signed: addresses.signed,
                 };
-                let (simulated, _) = open(data, &choice, ports, plan.len()).await?;
+                let (simulated, _) = open(data, &choice, ports, &drills, plan.len()).await?;
                 server = simulated;
             }
         }
@@ -139,7 +142,10 @@ impl Demo {
             add_samples(&server, data.path()),
         );
         let trouble = match (plant, added) {
-            (Ok(plant), Ok(())) => return Ok(Started { server, choice, moved, plant }),
+            (Ok(mut plant), Ok(())) => {
+                plant.take_drills(server.fleet(), asked);
+                return Ok(Started { server, choice, moved, plant });
+            }
             (Ok(plant), Err(trouble)) => {
                 plant.stop().await;
                 trouble
@@ -265,6 +271,7 @@ async fn open(
     data: &Data,
     choice: &Choice,
     mut ports: Ports,
+    drills: &Drills,
     devices: usize,
 ) -> Result<(Server, Vec<String>)> {
     let mut moved = Vec::new();
@@ -280,6 +287,7 @@ async fn open(
             Choice::Containers(containers) => text(devices, Some(containers), None),
             Choice::Simulated(why) => text(devices, None, Some(why)),
         });
+        config.drills = Some(drills.clone());
         let error = match Server::start(config).await {
             Ok(server) => return Ok((server, moved)),
             Err(error) => error,

@@ -135,7 +135,7 @@ impl Fleet {
             let Some(held) = self.wanted_deployment(&name).await? else { continue };
             if self.has_other_secrets(&held.deployment) {
                 let (to, seen) = (held.deployment.revision, Some(held.deployment.revision));
-                renewed.push(Change::RevertDeployment { name, to, seen });
+                renewed.push(Change::RevertDeployment { name, to, seen, reason: None });
             }
         }
         Ok(renewed)

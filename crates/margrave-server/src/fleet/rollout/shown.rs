@@ -27,6 +27,20 @@ impl Fleet {
         }
     }
 
+    /// Those that go on only when a person says so: paused, or halted because too much failed.
+    pub async fn rollouts_stopped(&self) -> Result<Vec<Rollout>, Error> {
+        let mut stopped = Vec::new();
+        for record in self.store.rollouts_open().await? {
+            if !matches!(record.state, RolloutState::Paused | RolloutState::Halted) {
+                continue;
+            }
+            if let Some(deployment) = self.store.deployment(&record.name).await? {
+                stopped.push(self.shown_rollout(&record, &deployment).await?);
+            }
+        }
+        Ok(stopped)
+    }
+
     /// The same where it goes in steps, and nothing where it does not.
     pub(in crate::fleet) async fn rollout_of(
         &self,

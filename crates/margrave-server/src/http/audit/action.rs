@@ -6,7 +6,20 @@ use margrave_wire::operator::PREFIX;
 use percent_encoding::percent_decode_str;
 
 /// What pages call otherwise than REST does.
-const FORMS: [(&str, &str); 8] = [
+const FORMS: [(&str, &str); 21] = [
+    ("/demo", "demo.break"),
+    ("/settings/schedule", "schedule.put"),
+    ("/settings/schedule/remove", "schedule.remove"),
+    ("/settings/registries", "registry.put"),
+    ("/settings/registries/check", "registry.check"),
+    ("/settings/registries/remove", "registry.remove"),
+    ("/settings/repository", "intent.resolve"),
+    ("/settings/backup", "backup.add"),
+    ("/watches", "watch.put"),
+    ("/watches/remove", "watch.remove"),
+    ("/devices", "device.change"),
+    ("/deploy/rehearsal", "deployment.rehearse"),
+    ("/deployments/{deployment}/edit/rehearsal", "deployment.rehearse"),
     ("/devices/new", "join-token.add"),
     ("/deploy", "deployment.put"),
     ("/deployments/{deployment}/edit", "deployment.put"),
@@ -30,7 +43,11 @@ pub(super) fn action(method: &Method, route: Option<&str>) -> String {
     let is_name = |word: &str| word.starts_with('{');
     let mut code: Vec<&str> = words.iter().copied().filter(|word| !is_name(word)).collect();
     if let Some(noun) = code.first_mut() {
-        *noun = noun.strip_suffix('s').unwrap_or(noun);
+        *noun = match *noun {
+            "registries" => "registry",
+            "watches" => "watch",
+            noun => noun.strip_suffix('s').unwrap_or(noun),
+        };
     }
     // Below a noun, a word that is posted to is the verb already: `/devices/{device}/retire`.
     let says_verb = code.len() > 1 && words.last().is_some_and(|word| !is_name(word));
@@ -90,6 +107,8 @@ mod tests {
             (Method::POST, "/authority/rotate", "authority.rotate"),
             (Method::POST, "/signed-clients", "signed-client.add"),
             (Method::PUT, "/schedules/{reach}", "schedule.put"),
+            (Method::PUT, "/registries/{host}", "registry.put"),
+            (Method::POST, "/watches/{repository}/look", "watch.look"),
             (Method::POST, "/tokens", "token.add"),
             (Method::POST, "/tokens/{token}/revoke", "token.revoke"),
         ] {
@@ -104,6 +123,9 @@ mod tests {
             ("/access", "token.add"),
             ("/access/{token}/revoke", "token.revoke"),
             ("/sign-in", "session.begin"),
+            ("/devices", "device.change"),
+            ("/watches/look", "watch.look"),
+            ("/settings/schedule/remove", "schedule.remove"),
         ] {
             assert_eq!(action(&Method::POST, Some(path)), code);
         }

@@ -26,6 +26,10 @@ pub(super) struct ListParams {
     condition: Option<String>,
     /// Only those with something in this state, such as `FAILED`.
     state: Option<String>,
+    /// Only those with this value of the label `site`.
+    site: Option<String>,
+    /// Only those with this text in a value of their capabilities, in any case, such as `arm64`.
+    capability: Option<String>,
     /// The `next` of the page before.
     after: Option<String>,
     /// 1 to 1000; 100 when left out.
@@ -41,13 +45,13 @@ pub(super) async fn list(
     State(api): State<Api>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<operator::Page<operator::Device>>, Problem> {
-    let ListParams { search, label, condition, state, after, limit } = params;
+    let ListParams { search, label, condition, state, site, capability, after, limit } = params;
     let state = state.as_deref().map(known_state).transpose()?;
     let label = label.map(|label| match label.split_once('=') {
         Some((key, value)) => (key.to_owned(), value.to_owned()),
         None => (label, String::new()),
     });
-    let query = DeviceQuery { search, label, condition, state, after, limit };
+    let query = DeviceQuery { search, label, condition, state, site, capability, after, limit };
     Ok(Json(api.fleet().devices(query).await?))
 }
 

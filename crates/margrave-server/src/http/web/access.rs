@@ -148,6 +148,7 @@ pub(super) async fn revoke_ask(
         verb: "Revoke",
         action: format!("/access/{id}/revoke"),
         back: "/access".to_owned(),
+        fields: Vec::new(),
         command: Command::new(["margrave", "token", "revoke", &id]),
     })
 }

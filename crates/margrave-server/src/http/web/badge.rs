@@ -119,6 +119,23 @@ impl Badge {
         Badge::new(tone, icon, word)
     }
 
+    /// How a device stands to a rollout, or a rollout to people.
+    pub(crate) fn step(word: &str) -> Self {
+        let (tone, icon) = match word {
+            "done" => (Tone::Ok, "ok"),
+            "under way" | "running" | "waiting" => (Tone::Busy, "wait"),
+            "failed" | "halted" | "reverting" => (Tone::Bad, "failed"),
+            "paused" => (Tone::Warn, "pause"),
+            _ => (Tone::Off, "gone"),
+        };
+        let mut badge = Badge::new(tone, icon, word);
+        // Whose turn has not come is not busy.
+        if word == "waiting" {
+            badge.tone = Tone::Off;
+        }
+        badge
+    }
+
     pub(crate) fn fits() -> Self {
         Badge::new(Tone::Ok, "ok", "fits")
     }
@@ -140,7 +157,8 @@ mod tests {
         let components =
             ["pending", "installing", "installed", "failed", "removing", "removed"].map(Badge::component);
         let conditions = ["converged", "pending", "failed", "silent", "retired"].map(Badge::condition);
-        for badge in states.chain(components).chain(conditions).chain([Badge::went_back()]) {
+        let steps = ["done", "under way", "waiting", "failed", "paused", "never"].map(Badge::step);
+        for badge in states.chain(components).chain(conditions).chain(steps).chain([Badge::went_back()]) {
             let shown = badge.to_string();
             assert!(sprite.contains(&format!("id=\"i-{}\"", badge.icon.name)), "{shown}");
             assert!(shown.ends_with(&format!("{}</span>", badge.word)), "{shown}");

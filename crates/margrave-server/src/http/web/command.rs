@@ -1,5 +1,7 @@
 //! The command that does what a page shows, ready to paste.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use askama::filters::HtmlSafe;
 use margrave_wire::operator;
@@ -28,24 +30,44 @@ impl Command {
 
     /// The command that makes this very deployment.
     pub(super) fn deploy(deployment: &operator::Deployment) -> Self {
-        let package = format!("{}@{}", deployment.package, deployment.version);
-        let mut text = Command::new(["margrave", "deploy", &package, "--name", &deployment.name]).text;
+        let want = operator::PutDeployment {
+            package: deployment.package.clone(),
+            version: Some(deployment.version.clone()),
+            profile: deployment.profile.clone(),
+            parameters: deployment.parameters.clone(),
+            targets: deployment.targets.clone(),
+            strategy: Some(deployment.strategy.clone()),
+            force: deployment.force.clone(),
+            ..Default::default()
+        };
+        Command::wanted(&deployment.name, &want)
+    }
+
+    /// The command that does what a form asks for.
+    pub(super) fn wanted(name: &str, want: &operator::PutDeployment) -> Self {
+        let operator::PutDeployment {
+            package, version, profile, parameters, targets, strategy, force, ..
+        } = want;
+        let strategy = strategy.clone().unwrap_or_default();
+        let version = version.as_ref().map(|version| format!("@{version}")).unwrap_or_default();
+        let mut text =
+            Command::new(["margrave", "deploy", &format!("{package}{version}"), "--name", name]).text;
         // One option per line, as a shell continues them.
         let mut option =
             |flag: &str, value: String| text.push_str(&format!(" \\\n  {flag} {}", quote(&value)));
-        for device in &deployment.targets.devices {
+        for device in &targets.devices {
             option("--to", device.clone());
         }
-        for (key, value) in &deployment.targets.labels {
+        for (key, value) in &targets.labels {
             option("--label", format!("{key}={value}"));
         }
-        if let Some(profile) = &deployment.profile {
+        if let Some(profile) = profile {
             option("--profile", profile.clone());
         }
-        if let Some(reason) = &deployment.force {
+        if let Some(reason) = force {
             option("--force", reason.clone());
         }
-        for (name, value) in &deployment.parameters {
+        for (name, value) in parameters {
             match value {
                 Value::Object(_) => {
                     option("--secret", format!("{name}={}", reference(value).unwrap_or_default()))
@@ -56,7 +78,7 @@ impl Command {
                 value => option("--set", format!("{name}={}", plain(value))),
             }
         }
-        steps(&deployment.strategy).into_iter().for_each(|(flag, value)| option(flag, value));
+        steps(&strategy).into_iter().for_each(|(flag, value)| option(flag, value));
         Command { text }
     }
 }

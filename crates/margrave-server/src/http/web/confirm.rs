@@ -15,5 +15,7 @@ pub(super) struct ConfirmPage {
     pub(super) verb: &'static str,
     pub(super) action: String,
     pub(super) back: String,
+    /// What the form carries besides.
+    pub(super) fields: Vec<(String, String)>,
     pub(super) command: Command,
 }

@@ -1,7 +1,7 @@
-//! The form that makes and changes deployments.
+//! The way from a package to its devices, and the same way for a change: a form, what it would do, and doing it.
 //!
-//! It is built from the package's own sections. What was typed is kept when something is wrong, and every
-//! message stands at the field it is about.
+//! The form is built from the package's own sections (`draft.rs` is what stands in it). What was typed is kept when something
+//! is wrong, and every message stands at the field it is about. `rehearsal.rs` shows what will happen before it does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,20 @@ use askama::Template;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
-use margrave_core::id::{DeploymentName, DeviceRef, InvalidId, ProfileId};
-use margrave_wire::operator::{self, PutDeployment, Targets};
+use margrave_core::id::{DeploymentName, DeviceRef, ProfileId};
+use margrave_wire::operator::{self, PutDeployment};
 
 use super::Web;
 use super::badge::Badge;
 use super::deployment;
-use super::device::pairs;
+use super::draft::Draft;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::icon::Logo;
 use super::link;
 use super::package;
-use super::question::{Kind, Question, Scalar};
+use super::question::{Kind, Scalar};
+use super::rehearsal;
 use super::session::{Changer, Fields, Submitted, Visitor};
 use crate::fleet::{DeviceQuery, Error};
 
@@ -65,216 +66,6 @@ struct DeviceChoice {
     reasons: Vec<String>,
 }
 
-/// What stands in the form.
-struct Draft {
-    name: String,
-    profile: String,
-    sections: Vec<SectionDraft>,
-    devices: BTreeSet<String>,
-    labels: String,
-    /// Why it is to go also where it does not fit.
-    force: String,
-    /// Set when an existing deployment is being changed: the revision that the form was made from.
-    revision: Option<u64>,
-    wrong: Wrong,
-}
-
-struct SectionDraft {
-    name: String,
-    questions: Vec<Question>,
-}
-
-/// Messages that do not belong to a question.
-#[derive(Default)]
-struct Wrong {
-    name: Option<String>,
-    targets: Vec<String>,
-    force: Option<String>,
-    /// About the whole.
-    whole: Vec<String>,
-    /// Devices that were chosen and do not fit.
-    misfits: Vec<operator::Misfit>,
-}
-
-impl Draft {
-    /// Whether it is worth asking why it should be forced.
-    fn asks_for_force(&self) -> bool {
-        !self.force.is_empty() || !self.wrong.misfits.is_empty() || self.wrong.force.is_some()
-    }
-
-    fn questions(
-        package: &operator::Package,
-        mut make: impl FnMut(usize, &operator::PackageSetting) -> Question,
-    ) -> Vec<SectionDraft> {
-        let mut index = 0;
-        let mut sections = Vec::new();
-        for section in &package.sections {
-            let mut questions = Vec::new();
-            for setting in &section.settings {
-                questions.push(make(index, setting));
-                index += 1;
-            }
-            sections.push(SectionDraft { name: section.name.clone(), questions });
-        }
-        sections
-    }
-
-    /// As first shown for a new deployment.
-    fn fresh(package: &operator::Package, name: String) -> Self {
-        Draft {
-            name,
-            profile: String::new(),
-            sections: Draft::questions(package, |index, setting| Question::new(index, setting, None, false)),
-            devices: BTreeSet::new(),
-            labels: String::new(),
-            force: String::new(),
-            revision: None,
-            wrong: Wrong::default(),
-        }
-    }
-
-    /// As first shown for a change.
-    fn of(deployment: &operator::Deployment, package: &operator::Package) -> Self {
-        let labels = deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}"));
-        Draft {
-            name: deployment.name.clone(),
-            profile: deployment.profile.clone().unwrap_or_default(),
-            sections: Draft::questions(package, |index, setting| {
-                Question::new(index, setting, deployment.parameters.get(&setting.parameter), true)
-            }),
-            devices: deployment.targets.devices.iter().cloned().collect(),
-            labels: labels.collect::<Vec<_>>().join(", "),
-            force: deployment.force.clone().unwrap_or_default(),
-            revision: Some(deployment.revision),
-            wrong: Wrong::default(),
-        }
-    }
-
-    /// As it was sent.
-    fn typed(package: &operator::Package, fields: &Fields, name: &str, revision: Option<u64>) -> Self {
-        Draft {
-            name: name.to_owned(),
-            profile: fields.one("profile").to_owned(),
-            sections: Draft::questions(package, |index, setting| {
-                Question::typed(index, setting, fields, revision.is_some())
-            }),
-            devices: fields.all("device").map(ToOwned::to_owned).collect(),
-            labels: fields.one("labels").to_owned(),
-            force: fields.one("force").trim().to_owned(),
-            revision,
-            wrong: Wrong::default(),
-        }
-    }
-
-    /// Questions that a secret answers keep it.
-    fn keeping_secrets(mut self, held: &BTreeMap<String, serde_json::Value>) -> Self {
-        for question in self.sections.iter_mut().flat_map(|section| &mut section.questions) {
-            let parameter = question.field.strip_prefix("answer.").unwrap_or_default();
-            question.secret = held.get(parameter).filter(|value| value.is_object()).cloned();
-        }
-        self
-    }
-
-    /// What to ask of the fleet; what is wrong is noted at its field, and then there is nothing to ask.
-    fn want(&mut self, package: &operator::Package) -> Option<(DeploymentName, PutDeployment)> {
-        let name = DeploymentName::parse(&self.name).map_err(|error: InvalidId| {
-            self.wrong.name = Some(sentence(&format!("{} {}", error.kind, error.rule)));
-        });
-        let labels = pairs(&self.labels).map_err(|wrong| self.wrong.targets.push(wrong));
-        if self.devices.is_empty() && self.labels.is_empty() {
-            self.wrong.targets.push("Tick at least one device, or name labels.".to_owned());
-        }
-        let mut parameters = BTreeMap::new();
-        let settings = package.sections.iter().flat_map(|section| &section.settings);
-        for (setting, question) in
-            settings.zip(self.sections.iter_mut().flat_map(|section| &mut section.questions))
-        {
-            match question.answer(setting.default.as_ref()) {
-                Ok(Some(value)) => {
-                    parameters.insert(setting.parameter.clone(), value);
-                }
-                Ok(None) => {}
-                Err(wrong) => question.wrong = Some(wrong),
-            }
-        }
-        let want = PutDeployment {
-            package: package.id.clone(),
-            version: Some(package.version.clone()),
-            profile: Some(self.profile.clone()).filter(|profile| !profile.is_empty()),
-            parameters,
-            targets: Targets {
-                devices: self.devices.iter().cloned().collect(),
-                labels: labels.unwrap_or_default(),
-                ..Default::default()
-            },
-            force: Some(self.force.clone()).filter(|reason| !reason.is_empty()),
-            rollback: None,
-            strategy: None,
-            // A new one must not change another of the same name; what is not there is at revision 0.
-            revision: Some(self.revision.unwrap_or(0)),
-            ..Default::default()
-        };
-        let fine = name.is_ok() && !self.is_wrong();
-        name.ok().filter(|_| fine).map(|name| (name, want))
-    }
-
-    fn is_wrong(&self) -> bool {
-        let wrong = &self.wrong;
-        wrong.name.is_some()
-            || !wrong.targets.is_empty()
-            || wrong.force.is_some()
-            || !wrong.whole.is_empty()
-            || !wrong.misfits.is_empty()
-            || self
-                .sections
-                .iter()
-                .flat_map(|section| &section.questions)
-                .any(|question| question.wrong.is_some())
-    }
-
-    /// Notes what the fleet said where it belongs; what is not about the form comes back.
-    fn refused(&mut self, error: Error) -> Result<(), Error> {
-        match error {
-            Error::Invalid(violations) => {
-                for violation in violations {
-                    let message = sentence(&violation.message);
-                    let parameter = violation.place.strip_prefix("/parameters/").map(unescape);
-                    let field = parameter.map(|parameter| format!("answer.{parameter}"));
-                    let questions = self.sections.iter_mut().flat_map(|section| &mut section.questions);
-                    let question = field.and_then(|field| {
-                        questions.into_iter().find(|question| {
-                            // A list's values are places below the parameter.
-                            field == question.field || field.starts_with(&format!("{}/", question.field))
-                        })
-                    });
-                    match question {
-                        Some(question) => question.wrong = Some(message),
-                        None if violation.place.starts_with("/targets") => self.wrong.targets.push(message),
-                        None if violation.place == "/force" => self.wrong.force = Some(message),
-                        None if violation.place == "/name" => self.wrong.name = Some(message),
-                        None => self.wrong.whole.push(message),
-                    }
-                }
-                Ok(())
-            }
-            Error::Misfit(misfits) => {
-                self.wrong.misfits = misfits;
-                Ok(())
-            }
-            Error::Conflict { message } => {
-                self.wrong.whole.push(sentence(&message));
-                Ok(())
-            }
-            error => Err(error),
-        }
-    }
-}
-
-/// JSON Pointer's two escapes (RFC 6901).
-fn unescape(segment: &str) -> String {
-    segment.replace("~1", "/").replace("~0", "~")
-}
-
 #[derive(serde::Deserialize)]
 pub(super) struct Which {
     package: Option<String>,
@@ -295,16 +86,32 @@ pub(super) async fn new(
 
 pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
-    let package = find(&web, fields.one("package"), Some(fields.one("version"))).await?;
     visitor.note.subject(fields.one("name"));
-    let mut draft = Draft::typed(&package, &fields, fields.one("name"), None);
+    let (draft, package) = new_draft(&web, &fields).await?;
+    submit(&web, visitor, draft, package).await
+}
+
+/// The same up to the point where something would be changed.
+pub(super) async fn create_rehearsed(
+    State(web): State<Web>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    let Submitted { visitor, fields, .. } = submitted;
+    visitor.note.subject(fields.one("name"));
+    let (draft, package) = new_draft(&web, &fields).await?;
+    rehearse(&web, visitor, &fields, draft, package).await
+}
+
+async fn new_draft(web: &Web, fields: &Fields) -> Result<(Draft, operator::Package), PageError> {
+    let package = find(web, fields.one("package"), Some(fields.one("version"))).await?;
+    let mut draft = Draft::typed(&package, fields, fields.one("name"), None);
     if let Ok(name) = DeploymentName::parse(&draft.name)
         && web.fleet().deployment_counted(&name).await.is_ok_and(|found| !found.removing)
     {
         draft.wrong.name =
             Some("There is a deployment of this name. Choose another, or change that one.".to_owned());
     }
-    submit(&web, visitor, draft, package).await
+    Ok((draft, package))
 }
 
 pub(super) async fn edit(
@@ -326,15 +133,33 @@ pub(super) async fn change(
     submitted: Submitted,
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
-    let name = deployment::parse(&name)?;
+    let (draft, package) = changed_draft(&web, &name, &fields).await?;
+    submit(&web, visitor, draft, package).await
+}
+
+pub(super) async fn change_rehearsed(
+    State(web): State<Web>,
+    Path(name): Path<String>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    let Submitted { visitor, fields, .. } = submitted;
+    let (draft, package) = changed_draft(&web, &name, &fields).await?;
+    rehearse(&web, visitor, &fields, draft, package).await
+}
+
+async fn changed_draft(
+    web: &Web,
+    name: &str,
+    fields: &Fields,
+) -> Result<(Draft, operator::Package), PageError> {
+    let name = deployment::parse(name)?;
     let deployment = web.fleet().deployment_counted(&name).await?;
-    let package = find(&web, &deployment.package, Some(fields.one("version"))).await?;
+    let package = find(web, &deployment.package, Some(fields.one("version"))).await?;
     let revision = fields.one("revision").parse();
     let revision =
         revision.map_err(|_| PageError::Malformed("The form has lost its revision.".to_owned()))?;
-    let draft = Draft::typed(&package, &fields, name.as_str(), Some(revision));
-    let draft = draft.keeping_secrets(&deployment.parameters);
-    submit(&web, visitor, draft, package).await
+    let draft = Draft::typed(&package, fields, name.as_str(), Some(revision));
+    Ok((draft.keeping_secrets(&deployment.parameters), package))
 }
 
 async fn submit(
@@ -343,8 +168,7 @@ async fn submit(
     mut draft: Draft,
     package: operator::Package,
 ) -> Result<Response, PageError> {
-    if let Some((name, mut want)) = draft.want(&package) {
-        keep_unasked(web, &name, &mut want).await?;
+    if let Some((name, want)) = asked(web, &mut draft, &package).await? {
         if let Some(reason) = &want.force {
             visitor.note.detail(format!("forced: {reason}"));
         }
@@ -357,17 +181,59 @@ async fn submit(
     Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response())
 }
 
-/// What a deployment has that this form does not ask for stays as it is.
-async fn keep_unasked(web: &Web, name: &DeploymentName, want: &mut PutDeployment) -> Result<(), PageError> {
-    match web.fleet().deployment_counted(name).await {
-        Ok(held) if !held.removing => {
-            want.overrides = held.overrides;
-            want.targets.select = held.targets.select;
-            want.targets.sites = held.targets.sites;
-            Ok(())
+/// Shows what would happen; or the form again, where somebody goes back to it or wants another group.
+async fn rehearse(
+    web: &Web,
+    visitor: Visitor,
+    fields: &Fields,
+    mut draft: Draft,
+    package: operator::Package,
+) -> Result<Response, PageError> {
+    match fields.one("do") {
+        "edit" => return form(web, &visitor, draft, package).await,
+        "group" => {
+            draft.add_group(&package);
+            return form(web, &visitor, draft, package).await;
         }
-        Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+        _ if fields.raw("drop").is_some() => return form(web, &visitor, draft, package).await,
+        _ => {}
+    }
+    if let Some((name, want)) = asked(web, &mut draft, &package).await? {
+        match web.fleet().rehearse_deployment(&visitor.actor, &name, want.clone()).await {
+            Ok(plan) => {
+                let changing = draft.revision.is_some();
+                let action = action(&draft);
+                return rehearsal::page(
+                    web, &visitor, &package, &name, &want, &plan, action, changing, fields,
+                )
+                .await;
+            }
+            Err(error) => draft.refused(error)?,
+        }
+    }
+    let page = form(web, &visitor, draft, package).await?;
+    Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response())
+}
+
+/// What the form asks of the fleet, if it can be asked.
+async fn asked(
+    web: &Web,
+    draft: &mut Draft,
+    package: &operator::Package,
+) -> Result<Option<(DeploymentName, PutDeployment)>, PageError> {
+    let Some((name, mut want)) = draft.want(package) else { return Ok(None) };
+    match web.fleet().deployment_counted(&name).await {
+        Ok(held) if !held.removing => draft.keep_unasked(held, &mut want),
+        Ok(_) | Err(Error::NotFound { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(Some((name, want)))
+}
+
+fn action(draft: &Draft) -> String {
+    match draft.revision {
+        Some(_) => format!("{}/edit", link::deployment(&draft.name)),
+        None => "/deploy".to_owned(),
     }
 }
 
@@ -399,9 +265,9 @@ async fn form(
             chosen: profile.id == draft.profile,
         }
     });
-    let (action, back) = match draft.revision {
-        Some(_) => (format!("{}/edit", link::deployment(&draft.name)), link::deployment(&draft.name)),
-        None => ("/deploy".to_owned(), link::package(&package.id, &package.version)),
+    let back = match draft.revision {
+        Some(_) => link::deployment(&draft.name),
+        None => link::package(&package.id, &package.version),
     };
     render(&DeployPage {
         frame,
@@ -410,7 +276,7 @@ async fn form(
         profiles: profiles.collect(),
         devices,
         devices_cut,
-        action,
+        action: action(&draft),
         back,
         draft,
         package,

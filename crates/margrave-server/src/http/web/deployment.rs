@@ -1,16 +1,13 @@
 //! Deployments: the list, one of them, and its end.
 
 use askama::Template;
-use askama::filters::HtmlSafe;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use margrave_core::id::DeploymentName;
-use margrave_core::lifecycle::{self, STATES};
 use margrave_wire::operator::{self, WhyKind};
 
 use super::Web;
 use super::assignment::{AssignmentLine, settled, went_back};
-use super::badge::Badge;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
 use super::error::{PageError, sentence};
@@ -20,50 +17,18 @@ use super::revision::RevisionLine;
 use super::rollout::RolloutCard;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
+use super::tally::Tally;
+use super::tiers::counted;
 use super::why::Chain;
 use crate::fleet::Error;
 
 /// Devices shown on a deployment's page; the rest is counted.
 const DEVICES_MAX: usize = 200;
+/// Causes of failures shown there, and devices that each names.
+const CAUSES_MAX: usize = 10;
+const CAUSE_DEVICES_MAX: usize = 8;
 /// Revisions shown there; the command line shows all that are kept.
 const REVISIONS_MAX: usize = 20;
-
-/// How many assignments are in which state, as a bar and in words.
-#[derive(Template)]
-#[template(path = "tally.html")]
-pub(super) struct Tally {
-    total: u64,
-    shares: Vec<Share>,
-}
-
-struct Share {
-    badge: Badge,
-    count: u64,
-    /// Of a bar that is 1000 wide.
-    from: u64,
-    width: u64,
-}
-
-impl HtmlSafe for Tally {}
-
-impl Tally {
-    pub(super) fn of(counts: &operator::AssignmentCounts) -> Self {
-        let total = counts.total;
-        let mut done = 0;
-        let mut shares = Vec::new();
-        let of_state = |state: lifecycle::State| {
-            let count = counts.states.get(state.as_str()).copied().unwrap_or(0);
-            let back = if state == lifecycle::State::Installed { counts.went_back.min(count) } else { 0 };
-            [(Badge::state(state.as_str()), count - back), (Badge::went_back(), back)]
-        };
-        for (badge, count) in STATES.into_iter().flat_map(of_state).filter(|(_, count)| *count > 0) {
-            let from = done * 1000 / total;
-            done += count;
-            shares.push(Share { badge, count, from, width: done * 1000 / total - from });
-        }
-        Tally { total, shares }
-    }
-}
 
 #[derive(Template)]
 #[template(path = "deployments.html")]
@@ -137,6 +102,8 @@ struct DeploymentPage {
     why_path: String,
     changed: Stamp,
     by: String,
+    /// What is wrong, and with how many.
+    causes: Vec<FailureCause>,
     rows: Vec<AssignmentRow>,
     rows_more: usize,
     revisions: Vec<RevisionLine>,
@@ -147,6 +114,72 @@ struct DeploymentPage {
     labels: Vec<String>,
     command: Command,
     command_update: Command,
+    command_history: Command,
+    groups: Vec<GroupLine>,
+    strategy: String,
+    commit: Option<String>,
+}
+
+/// Devices with answers of their own.
+struct GroupLine {
+    of: String,
+    answers: String,
+}
+
+impl GroupLine {
+    fn of(held: &operator::Override) -> Self {
+        let operator::Targets { devices, labels, select, sites } = &held.targets;
+        let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
+        let sites = sites.iter().map(|site| format!("site {site}"));
+        let of: Vec<String> =
+            devices.iter().cloned().chain(labels).chain(sites).chain(select.clone()).collect();
+        let answers = held.parameters.iter().map(|(name, value)| format!("{name} = {}", plain(value)));
+        GroupLine { of: of.join(", "), answers: answers.collect::<Vec<_>>().join(", ") }
+    }
+}
+
+/// The devices that one thing is wrong with.
+struct FailureCause {
+    code: String,
+    message: String,
+    number: u64,
+    words: String,
+    /// The first few, by name and page.
+    devices: Vec<(String, String)>,
+    why: String,
+}
+
+impl FailureCause {
+    fn all(assignments: &[operator::Assignment]) -> Vec<Self> {
+        let mut causes: Vec<FailureCause> = Vec::new();
+        for assignment in assignments.iter().filter(|assignment| !settled(assignment)) {
+            // A component says what is wrong, closer to the cause.
+            let of_component = assignment.components.iter().find_map(|component| component.error.as_ref());
+            let Some(error) = of_component.or(assignment.error.as_ref()) else { continue };
+            let known =
+                causes.iter().position(|cause| cause.code == error.code && cause.message == error.message);
+            let at = known.unwrap_or_else(|| {
+                causes.push(FailureCause {
+                    code: error.code.clone(),
+                    message: error.message.clone(),
+                    number: 0,
+                    words: String::new(),
+                    devices: Vec::new(),
+                    why: link::why(&format!("{}/{}", assignment.device, assignment.deployment)),
+                });
+                causes.len() - 1
+            });
+            let cause = &mut causes[at];
+            cause.number += 1;
+            cause.words = counted(cause.number, "device");
+            if cause.devices.len() < CAUSE_DEVICES_MAX {
+                cause.devices.push((assignment.device.clone(), link::device(&assignment.device)));
+            }
+        }
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.number));
+        causes.truncate(CAUSES_MAX);
+        causes
+    }
 }
 
 struct AssignmentRow {
@@ -197,15 +230,24 @@ pub(super) async fn show(
         why_path: link::why_deployment(&deployment.name),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
+        causes: FailureCause::all(&deployment.assignments),
         rows: assignments.iter().take(DEVICES_MAX).map(|assignment| AssignmentRow::of(assignment)).collect(),
         rows_more: assignments.len().saturating_sub(DEVICES_MAX),
-        revisions: revisions.iter().take(REVISIONS_MAX).map(RevisionLine::of).collect(),
+        revisions: revisions
+            .iter()
+            .take(REVISIONS_MAX)
+            .map(|revision| RevisionLine::of(name.as_str(), revision))
+            .collect(),
         revisions_more: revisions.len().saturating_sub(REVISIONS_MAX),
         seen: if deployment.removing { 0 } else { deployment.revision },
         parameters: deployment.parameters.iter().map(|(name, value)| (name.clone(), plain(value))).collect(),
         labels: deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         command: Command::deploy(&deployment),
         command_update: Command::new(["margrave", "deployment", "show", &deployment.name]),
+        command_history: Command::new(["margrave", "deployment", "history", &deployment.name]),
+        groups: deployment.overrides.iter().map(GroupLine::of).collect(),
+        strategy: deployment.strategy.words().join("; "),
+        commit: deployment.commit.clone(),
         deployment,
     })
 }
@@ -239,6 +281,7 @@ pub(super) async fn remove_ask(
         // Who confirms an old page must not remove what came after it.
         action: format!("{back}/remove?seen={}", deployment.revision),
         back,
+        fields: Vec::new(),
         command: Command::new(["margrave", "deployment", "remove", &deployment.name]),
     })
 }
@@ -276,26 +319,23 @@ pub(super) fn parse(name: &str) -> Result<DeploymentName, PageError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::badge::Tone;
     use super::*;
+    use serde_json::json;
 
     #[test]
-    fn a_tally_fills_its_bar_exactly() {
-        let states = [("INSTALLED", 4), ("FAILED", 1), ("PENDING", 1), ("INSTALLING", 1)];
-        let states = states.map(|(state, count)| (state.to_owned(), count)).into();
-        let tally = Tally::of(&operator::AssignmentCounts { total: 7, states, ..Default::default() });
-        assert_eq!(tally.shares.iter().map(|share| share.width).sum::<u64>(), 1000);
-        assert_eq!(tally.shares.iter().map(|share| share.count).sum::<u64>(), tally.total);
-        assert!(Tally::of(&Default::default()).shares.is_empty());
-    }
-
-    #[test]
-    fn who_went_back_is_not_among_those_that_are_as_wanted() {
-        let states = [("INSTALLED".to_owned(), 4)].into();
-        let counts = operator::AssignmentCounts { total: 4, went_back: 1, states, ..Default::default() };
-        let tally = Tally::of(&counts);
-        let shown: Vec<_> = tally.shares.iter().map(|share| (share.badge.tone, share.count)).collect();
-        assert_eq!(shown, [(Tone::Ok, 3), (Tone::Bad, 1)]);
-        assert_eq!(tally.shares.iter().map(|share| share.width).sum::<u64>(), 1000);
+    fn failures_of_one_cause_are_told_together_the_most_first() {
+        let assignment = |device: &str, code: &str| -> operator::Assignment {
+            let error = json!({ "code": code, "source": "device", "message": "no" });
+            serde_json::from_value(json!({
+                "id": device, "deployment": "gate", "device": device, "package": "p", "version": "1",
+                "state": "FAILED", "current": true, "error": error, "components": [], "attempt": 1,
+            }))
+            .unwrap()
+        };
+        let failed =
+            [assignment("a", "unhealthy"), assignment("b", "image-pull"), assignment("c", "image-pull")];
+        let causes = FailureCause::all(&failed);
+        let told: Vec<_> = causes.iter().map(|cause| (cause.code.as_str(), cause.number)).collect();
+        assert_eq!(told, [("image-pull", 2), ("unhealthy", 1)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Devices: the list, one of them, adding and retiring.
+//! A device: its page, labels, adding one and retiring one. The list is `devices.rs`.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,12 @@ use margrave_wire::operator;
 use serde_json::Value;
 
 use super::Web;
-use super::assignment::{AssignmentLine, badge, settled};
+use super::assignment::{AssignmentLine, settled};
 use super::badge::Badge;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
+use super::demo;
+use super::deployment;
 use super::error::{PageError, sentence};
 use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
@@ -22,161 +24,13 @@ use super::link;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use super::why::Chain;
-use crate::fleet::{DeviceQuery, Error, Fleet};
+use crate::fleet::{Error, Fleet};
 
-const PAGE_SIZE: usize = 50;
 const TIMELINE_MAX: usize = 50;
+/// Steps of an assignment that its device's page lists.
+const STEPS_MAX: usize = 20;
 /// The form of devices that sign their requests.
-const SIGNED: &str = "g1";
-
-#[derive(Template)]
-#[template(path = "devices.html")]
-struct DevicesPage {
-    frame: Frame,
-    filter: Filter,
-    conditions: [&'static str; 5],
-    rows: Vec<Row>,
-    waiting: Vec<Waiting>,
-    next: Option<String>,
-    command: Command,
-}
-
-#[derive(Default, serde::Deserialize)]
-pub(super) struct Filter {
-    #[serde(default)]
-    search: String,
-    #[serde(default)]
-    label: String,
-    #[serde(default)]
-    condition: String,
-    after: Option<String>,
-}
-
-impl Filter {
-    fn is_empty(&self) -> bool {
-        self.search.trim().is_empty() && self.label.trim().is_empty() && self.condition.is_empty()
-    }
-
-    fn query(&self) -> DeviceQuery {
-        let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
-        let label = text(&self.label).map(|label| match label.split_once('=') {
-            Some((key, value)) => (key.trim().to_owned(), value.trim().to_owned()),
-            None => (label, String::new()),
-        });
-        DeviceQuery {
-            search: text(&self.search),
-            label,
-            condition: text(&self.condition),
-            state: None,
-            after: self.after.clone(),
-            limit: Some(PAGE_SIZE),
-        }
-    }
-
-    fn page(&self, after: &str) -> String {
-        let mut path = format!("/devices?after={}", link::encode(after));
-        for (name, value) in
-            [("search", &self.search), ("label", &self.label), ("condition", &self.condition)]
-        {
-            if !value.is_empty() {
-                path.push_str(&format!("&{name}={}", link::encode(value)));
-            }
-        }
-        path
-    }
-}
-
-struct Row {
-    key: String,
-    name: String,
-    path: String,
-    badge: Badge,
-    reason: Option<String>,
-    simulated: bool,
-    /// It signs its requests instead of showing a certificate in the handshake.
-    signed: bool,
-    labels: Vec<String>,
-    assignments: Vec<Line>,
-    contact: Option<Stamp>,
-}
-
-/// Somebody who wants to be let in to sign requests.
-struct Waiting {
-    key: String,
-    id: String,
-    path: String,
-    subject: String,
-    fingerprint: String,
-    kind: String,
-    address: Option<String>,
-    asked: Stamp,
-}
-
-impl Waiting {
-    fn of(client: &operator::SignedClient) -> Self {
-        Waiting {
-            key: format!("waiting-{}", client.client),
-            id: client.client.clone(),
-            path: link::device(&client.client),
-            subject: client.subject.clone(),
-            fingerprint: client.fingerprint.clone(),
-            kind: client.key.clone(),
-            address: client.address.clone(),
-            asked: Stamp::ago(&client.last_seen),
-        }
-    }
-}
-
-struct Line {
-    name: String,
-    path: String,
-    badge: Badge,
-}
-
-impl Row {
-    fn of(device: &operator::Device) -> Self {
-        let line = |assignment: &operator::Assignment| Line {
-            name: assignment.deployment.clone(),
-            path: link::deployment(&assignment.deployment),
-            badge: badge(assignment),
-        };
-        Row {
-            key: format!("device-{}", device.id),
-            name: device.id.clone(),
-            path: link::device(&device.id),
-            badge: Badge::condition(&device.condition),
-            reason: device.reason.clone(),
-            simulated: device.simulated,
-            signed: device.form == SIGNED,
-            labels: device.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
-            assignments: device.assignments.iter().map(line).collect(),
-            contact: device.last_contact.as_deref().map(Stamp::ago),
-        }
-    }
-}
-
-pub(super) async fn list(
-    State(web): State<Web>,
-    visitor: Visitor,
-    Query(filter): Query<Filter>,
-) -> Result<Response, PageError> {
-    let frame = Frame::new(&web, &visitor, Section::Devices, "Devices").await?;
-    let page = web.fleet().devices(filter.query()).await?;
-    // Above the first page of all devices; who looks for something else is not kept from it.
-    let waiting = match filter.is_empty() && filter.after.is_none() {
-        true => web.fleet().signed_clients(Some("pending"))?,
-        false => Vec::new(),
-    };
-    render(&DevicesPage {
-        frame,
-        conditions: ["converged", "pending", "failed", "silent", "retired"],
-        rows: page.items.iter().map(Row::of).collect(),
-        waiting: waiting.iter().map(Waiting::of).collect(),
-        next: page.next.as_deref().map(|after| filter.page(after)),
-        filter,
-        command: Command::new(["margrave", "device", "token", "--name", "line-1"]),
-    })
-}
+pub(super) const SIGNED: &str = "g1";
 
 #[derive(Template)]
 #[template(path = "device.html")]
@@ -184,6 +38,8 @@ struct DevicePage {
     frame: Frame,
     device: operator::Device,
     path: String,
+    /// What a demo has just done to it.
+    broken: Option<&'static str>,
     badge: Badge,
     reason: Option<String>,
     contact: Option<Stamp>,
@@ -191,9 +47,15 @@ struct DevicePage {
     why: Option<Chain>,
     assignments: Vec<AssignmentCard>,
     facts: Vec<Fact>,
+    /// Who holds changes back, and when it talks and changes.
+    times: Vec<Fact>,
+    schedule_path: String,
     own_labels: Vec<String>,
     timeline: Vec<Activity>,
     command: Command,
+    why_command: Command,
+    label_command: Command,
+    schedule_command: Command,
     retired: bool,
     signed: bool,
     /// It speaks through its gateway, and only that can be retired.
@@ -234,12 +96,39 @@ struct AssignmentCard {
     package: String,
     package_path: String,
     why: Option<Chain>,
+    /// What it went through, the newest first.
+    steps: Vec<Step>,
+}
+
+/// One step in an assignment's life.
+struct Step {
+    badge: Badge,
+    at: Stamp,
+    words: Option<String>,
+}
+
+impl Step {
+    fn of(transition: &operator::Transition) -> Self {
+        let error = transition.error.as_ref().map(|error| format!("{} ({})", error.message, error.code));
+        Step {
+            badge: Badge::state(&transition.state),
+            at: Stamp::at(&transition.at),
+            words: error.or_else(|| transition.reason.clone()),
+        }
+    }
+}
+
+/// The fault that a demo has just been asked for.
+#[derive(serde::Deserialize)]
+pub(super) struct Broken {
+    broken: Option<String>,
 }
 
 pub(super) async fn show(
     State(web): State<Web>,
     visitor: Visitor,
     Path(id): Path<String>,
+    Query(Broken { broken }): Query<Broken>,
 ) -> Result<Response, PageError> {
     let id = parse(&id)?;
     let name = id.to_string();
@@ -257,25 +146,35 @@ pub(super) async fn show(
     let why = if settled { None } else { Some(Chain::of(&fleet.why(&name).await?)) };
     let mut assignments = Vec::with_capacity(device.assignments.len());
     for assignment in &device.assignments {
-        assignments.push(assignment_card(&web, assignment).await?);
+        assignments.push(assignment_card(&web, &id, assignment).await?);
     }
     let events = fleet.device_events(&id, TIMELINE_MAX).await?;
     render(&DevicePage {
         frame,
         path: link::device(&name),
+        broken: broken.as_deref().and_then(demo::told),
         badge: Badge::condition(&device.condition),
         reason: device.reason.clone(),
         contact: device.last_contact.as_deref().map(Stamp::ago),
         certificate: device.certificate_expires.as_deref().map(Stamp::at),
         why,
         assignments,
-        facts: schedule_facts(&device)
-            .into_iter()
-            .chain(device.capabilities.iter().flat_map(facts))
-            .collect(),
+        facts: device.capabilities.iter().flat_map(facts).collect(),
+        times: schedule_facts(&device),
+        schedule_path: link::schedule(&format!("device:{name}")),
         own_labels: device.capabilities.as_ref().map(own_labels).unwrap_or_default(),
         timeline: events.iter().map(Activity::of).collect(),
         command: Command::new(["margrave", "device", "show", &name]),
+        why_command: Command::new(["margrave", "why", &name]),
+        label_command: Command::new(["margrave", "device", "label", &name, "site=north"]),
+        schedule_command: Command::new([
+            "margrave",
+            "schedule",
+            "set",
+            &format!("device:{name}"),
+            "--window",
+            "sun 02:00-05:00 Europe/Berlin",
+        ]),
         retired: device.standing == "retired",
         signed: device.form == SIGNED,
         child: id.device.is_child(),
@@ -283,7 +182,17 @@ pub(super) async fn show(
     })
 }
 
-async fn assignment_card(web: &Web, assignment: &operator::Assignment) -> Result<AssignmentCard, PageError> {
+async fn assignment_card(
+    web: &Web,
+    device: &DeviceRef,
+    assignment: &operator::Assignment,
+) -> Result<AssignmentCard, PageError> {
+    let name = deployment::parse(&assignment.deployment)?;
+    let steps = match web.fleet().transitions(&name, device).await {
+        Ok(steps) => steps,
+        Err(Error::NotFound { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
     let why = if settled(assignment) {
         None
     } else {
@@ -301,6 +210,7 @@ async fn assignment_card(web: &Web, assignment: &operator::Assignment) -> Result
         package: format!("{} {}", assignment.package, assignment.version),
         package_path: link::package(&assignment.package, &assignment.version),
         why,
+        steps: steps.iter().rev().take(STEPS_MAX).map(Step::of).collect(),
     })
 }
 
@@ -510,6 +420,7 @@ pub(super) async fn retire_ask(
         verb: "Retire",
         action: format!("{back}/retire"),
         back,
+        fields: Vec::new(),
         command: Command::new(["margrave", "device", "retire", &device.id]),
     })
 }
@@ -547,7 +458,7 @@ fn is_waiting(fleet: &Fleet, id: &str) -> Result<bool, Error> {
     Ok(fleet.signed_clients(None)?.iter().any(|client| client.client == id && client.decision != "accepted"))
 }
 
-fn parse(id: &str) -> Result<DeviceRef, PageError> {
+pub(super) fn parse(id: &str) -> Result<DeviceRef, PageError> {
     DeviceRef::parse(id).map_err(|error| PageError::Malformed(sentence(&error.to_string())))
 }
 

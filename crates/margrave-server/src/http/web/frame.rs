@@ -6,6 +6,7 @@ use margrave_core::access::Role;
 
 use super::Web;
 use super::assets::{Asset, MARK, SCRIPT, SPRITE, STYLE};
+use super::demo::Breaking;
 use super::error::PageError;
 use super::session::Visitor;
 
@@ -18,6 +19,7 @@ pub(super) enum Section {
     Deployments,
     Audit,
     Access,
+    Settings,
 }
 
 pub(super) struct Frame {
@@ -27,6 +29,8 @@ pub(super) struct Frame {
     pub(super) role: Role,
     pub(super) csrf: String,
     pub(super) demo: Option<String>,
+    /// What a demo lets people break.
+    pub(super) breaking: Option<Breaking>,
     /// The newest event when this page was made: the stream goes on from there.
     pub(super) after: u64,
     /// What the page is about, `device:line-1`; changes elsewhere do not refresh it.
@@ -52,6 +56,7 @@ impl Frame {
             role: visitor.role,
             csrf: visitor.csrf(),
             demo: web.demo().await?.map(|text| text.strip_prefix("Demo: ").unwrap_or(&text).to_owned()),
+            breaking: Breaking::of(web).filter(|_| visitor.role.allows(Role::Operator)),
             after: newest.first().map_or(0, |event| event.sequence),
             watch: None,
             gone: None,

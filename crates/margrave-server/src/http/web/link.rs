@@ -36,6 +36,11 @@ pub(crate) fn why_deployment(name: &str) -> String {
     format!("/why?kind=deployment&subject={}", encode(name))
 }
 
+/// The form for when devices within reach talk and change.
+pub(crate) fn schedule(reach: &str) -> String {
+    format!("/settings/schedule?reach={}", encode(reach))
+}
+
 /// `next` if it leads to a page of ours, else the front page: a sign-in link must not be able to send
 /// people to another site. Browsers read `//host` and `/\host` as other hosts and drop tabs and newlines.
 pub(crate) fn local(next: Option<&str>) -> String {

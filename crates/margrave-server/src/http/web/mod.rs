@@ -14,21 +14,35 @@ mod badge;
 mod command;
 mod commit;
 mod confirm;
+mod demo;
 mod deploy;
 mod deployment;
 mod device;
+mod devices;
+mod draft;
 mod error;
 mod fleet;
 mod frame;
+mod group;
 mod icon;
 mod link;
 mod live;
+mod need;
+mod pace;
 mod package;
+mod prose;
 mod question;
+mod registry;
+mod rehearsal;
 mod revision;
 mod rollout;
+mod schedule;
 mod session;
+mod settings;
 mod stamp;
+mod tally;
+mod tiers;
+mod watch;
 mod why;
 
 use std::sync::Arc;
@@ -87,7 +101,7 @@ pub fn router(app: App) -> Router {
     let web = Web { app, feed, demo: Arc::default() };
     Router::new()
         .route("/", get(fleet::page))
-        .route("/devices", get(device::list))
+        .route("/devices", get(devices::list).post(devices::bulk))
         .route("/devices/new", get(device::new).post(device::add))
         .route("/devices/{device}", get(device::show))
         .route("/devices/{device}/labels", post(device::label))
@@ -99,17 +113,32 @@ pub fn router(app: App) -> Router {
         .route("/packages/{package}/{version}/icon", get(package::icon))
         .route("/packages/{package}/{version}/remove", get(package::remove_ask).post(package::remove))
         .route("/deploy", get(deploy::new).post(deploy::create))
+        .route("/deploy/rehearsal", post(deploy::create_rehearsed))
         .route("/deployments", get(deployment::list))
         .route("/deployments/{deployment}", get(deployment::show))
         .route("/deployments/{deployment}/edit", get(deploy::edit).post(deploy::change))
+        .route("/deployments/{deployment}/edit/rehearsal", post(deploy::change_rehearsed))
         .route("/deployments/{deployment}/remove", get(deployment::remove_ask).post(deployment::remove))
+        .route("/deployments/{deployment}/revisions/{revision}", get(revision::show))
         .route("/deployments/{deployment}/revert", post(revision::revert))
         .route("/deployments/{deployment}/rollout/{verb}", post(rollout::hold))
         .route("/why", get(why::page))
+        .route("/demo", post(demo::strike))
         .route("/audit", get(audit::page))
         .route("/commits/{commit}", get(commit::page))
         .route("/access", get(access::page).post(access::create))
         .route("/access/{token}/revoke", get(access::revoke_ask).post(access::revoke))
+        .route("/settings", get(settings::page))
+        .route("/settings/repository", post(settings::resolve))
+        .route("/settings/backup", post(settings::backup))
+        .route("/settings/schedule", get(schedule::form).post(schedule::put))
+        .route("/settings/schedule/remove", post(schedule::remove))
+        .route("/settings/registries", post(registry::put))
+        .route("/settings/registries/check", post(registry::check))
+        .route("/settings/registries/remove", post(registry::remove))
+        .route("/watches", post(watch::put))
+        .route("/watches/look", post(watch::look))
+        .route("/watches/remove", post(watch::remove))
         .route("/events/stream", get(live::stream))
         .route("/sign-in", get(session::sign_in_page).post(session::sign_in))
         .route("/sign-out", post(session::sign_out))

@@ -16,6 +16,7 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::icon::{self, Logo};
 use super::link;
+use super::prose::Prose;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use crate::fleet::Error;
@@ -26,9 +27,20 @@ struct PackagesPage {
     frame: Frame,
     cards: Vec<Card>,
     watches: Vec<WatchCard>,
-    reference: String,
-    wrong: Option<String>,
+    typed: Typed,
     command: Command,
+    watch_command: Command,
+}
+
+/// What was typed into the page's forms, and what is wrong with it.
+#[derive(Default)]
+pub(super) struct Typed {
+    pub(super) reference: String,
+    pub(super) wrong: Option<String>,
+    pub(super) repository: String,
+    pub(super) pattern: String,
+    pub(super) every: String,
+    pub(super) wrong_watch: Option<String>,
 }
 
 struct Card {
@@ -38,7 +50,11 @@ struct Card {
     deploy: String,
     logo: Logo,
     kinds: Vec<String>,
+    /// What its first profile needs of a device.
+    needs: Vec<String>,
     questions: usize,
+    /// Versions before this one, newest first, and where they are.
+    older: Vec<(String, String)>,
 }
 
 /// A watched repository: when it was looked at, and what could not be added from it.
@@ -65,6 +81,22 @@ impl WatchCard {
 }
 
 impl Card {
+    /// One for each application, with its newest version in front.
+    fn all(mut packages: Vec<operator::Package>) -> Vec<Self> {
+        packages.sort_by(|a, b| (&a.id, &b.added_at).cmp(&(&b.id, &a.added_at)));
+        let mut cards: Vec<Card> = Vec::new();
+        for package in packages {
+            match cards.last_mut().filter(|card| card.package.id == package.id) {
+                Some(card) => {
+                    card.older.push((link::package(&package.id, &package.version), package.version.clone()));
+                    card.package.deployments.extend(package.deployments);
+                }
+                None => cards.push(Card::of(package)),
+            }
+        }
+        cards
+    }
+
     fn of(package: operator::Package) -> Self {
         Card {
             key: format!("package-{}-{}", package.id, package.version),
@@ -72,7 +104,9 @@ impl Card {
             deploy: link::deploy(&package.id, &package.version),
             logo: Logo::of(&package),
             kinds: kinds(&package),
+            needs: package.profiles.first().map(|profile| profile.needs.clone()).unwrap_or_default(),
             questions: package.sections.iter().map(|section| section.settings.len()).sum(),
+            older: Vec::new(),
             package,
         }
     }
@@ -86,25 +120,26 @@ fn kinds(package: &operator::Package) -> Vec<String> {
 }
 
 pub(super) async fn list(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
-    list_page(&web, &visitor, String::new(), None).await
+    list_page(&web, &visitor, Typed::default()).await
 }
 
-async fn list_page(
-    web: &Web,
-    visitor: &Visitor,
-    reference: String,
-    wrong: Option<String>,
-) -> Result<Response, PageError> {
+pub(super) async fn list_page(web: &Web, visitor: &Visitor, typed: Typed) -> Result<Response, PageError> {
     let frame = Frame::new(web, visitor, Section::Packages, "Packages").await?;
     let packages = web.fleet().packages().await?;
-    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let wrong = typed.wrong.is_some() || typed.wrong_watch.is_some();
+    let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let page = PackagesPage {
         frame,
-        cards: packages.into_iter().map(Card::of).collect(),
+        cards: Card::all(packages),
         watches: web.fleet().watches().await?.into_iter().map(WatchCard::of).collect(),
-        reference,
-        wrong,
+        typed,
         command: Command::new(["margrave", "package", "add", "./my-application"]),
+        watch_command: Command::new([
+            "margrave",
+            "package",
+            "watch",
+            "oci://registry.example/packages/andon-board",
+        ]),
     };
     Ok((status, render(&page)?).into_response())
 }
@@ -121,7 +156,8 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
         Err(error @ (Error::Storage(_) | Error::Overloaded)) => Err(error.into()),
         Err(error) => {
             let problem = crate::http::problem::Problem::from(error);
-            list_page(&web, &visitor, reference, Some(sentence(&problem.body().detail))).await
+            let wrong = Some(sentence(&problem.body().detail));
+            list_page(&web, &visitor, Typed { reference, wrong, ..Typed::default() }).await
         }
     }
 }
@@ -270,6 +306,7 @@ pub(super) async fn remove_ask(
         verb: "Remove",
         action: format!("{back}/remove"),
         back,
+        fields: Vec::new(),
         command: Command::new(["margrave", "package", "remove", &format!("{id}@{version}")]),
     })
 }

@@ -11,6 +11,8 @@ use super::session::Fields;
 /// A question with what stands in its field, right or wrong.
 pub(super) struct Question {
     pub(super) id: String,
+    /// The parameter that it answers.
+    pub(super) parameter: String,
     /// The form field's name.
     pub(super) field: String,
     pub(super) name: String,
@@ -108,17 +110,39 @@ impl Question {
         Question::with(index, setting, values, editing)
     }
 
+    /// For some of the devices only, where no answer is the one for all.
+    pub(super) fn of_group(
+        group: usize,
+        index: usize,
+        setting: &PackageSetting,
+        current: Option<&Value>,
+    ) -> Self {
+        let setting = in_group(setting);
+        let question = Question::new(index, &setting, current, false);
+        question.moved(group, index)
+    }
+
+    /// The same with what was typed, also where groups before it have gone.
+    pub(super) fn typed_in_group(
+        was: usize,
+        now: usize,
+        index: usize,
+        setting: &PackageSetting,
+        fields: &Fields,
+    ) -> Self {
+        let setting = in_group(setting);
+        let values = typed_values(&setting, fields, &group_field(was, &setting.parameter));
+        Question::with(index, &setting, values, false).moved(now, index)
+    }
+
+    fn moved(self, group: usize, index: usize) -> Self {
+        let field = group_field(group, &self.parameter);
+        Question { id: format!("group-{group}-question-{index}"), field, ..self }
+    }
+
     /// With what was typed.
     pub(super) fn typed(index: usize, setting: &PackageSetting, fields: &Fields, editing: bool) -> Self {
-        let field = field(setting);
-        let values: Vec<String> = match Kind::of(setting) {
-            Kind::List(_) => lines(fields.raw(&field).unwrap_or_default()).map(ToOwned::to_owned).collect(),
-            Kind::Many(_) => fields.all(&field).map(ToOwned::to_owned).collect(),
-            Kind::One(Scalar::Boolean) => {
-                vec![fields.raw(&field).is_some_and(|text| text == "true").to_string()]
-            }
-            Kind::One(_) | Kind::Select(_) => fields.raw(&field).into_iter().map(ToOwned::to_owned).collect(),
-        };
+        let values = typed_values(setting, fields, &field(setting));
         Question::with(index, setting, values, editing)
     }
 
@@ -126,6 +150,7 @@ impl Question {
         let chosen = |option: &String| Choice { value: option.clone(), chosen: values.contains(option) };
         Question {
             id: format!("question-{index}"),
+            parameter: setting.parameter.clone(),
             field: field(setting),
             name: setting.name.clone(),
             description: setting.description.clone(),
@@ -146,6 +171,11 @@ impl Question {
 
     pub(super) fn value(&self) -> &str {
         self.values.first().map(String::as_str).unwrap_or_default()
+    }
+
+    /// There is something to say about it below its field.
+    pub(super) fn is_described(&self) -> bool {
+        self.wrong.is_some() || self.description.is_some()
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -191,6 +221,31 @@ impl Question {
             },
         }
     }
+}
+
+fn typed_values(setting: &PackageSetting, fields: &Fields, field: &str) -> Vec<String> {
+    match Kind::of(setting) {
+        Kind::List(_) => lines(fields.raw(field).unwrap_or_default()).map(ToOwned::to_owned).collect(),
+        Kind::Many(_) => fields.all(field).map(ToOwned::to_owned).collect(),
+        Kind::One(Scalar::Boolean) => {
+            vec![fields.raw(field).is_some_and(|text| text == "true").to_string()]
+        }
+        Kind::One(_) | Kind::Select(_) => fields.raw(field).into_iter().map(ToOwned::to_owned).collect(),
+    }
+}
+
+/// The question as it is asked about some of the devices: it need not be answered, has no value of its own, and a box that is not
+/// ticked would be an answer.
+fn in_group(setting: &PackageSetting) -> PackageSetting {
+    let mut setting = PackageSetting { required: false, default: None, description: None, ..setting.clone() };
+    if Kind::of(&setting).is_check() {
+        setting.options = ["true", "false"].map(str::to_owned).to_vec();
+    }
+    setting
+}
+
+fn group_field(group: usize, parameter: &str) -> String {
+    format!("group.{group}.answer.{parameter}")
 }
 
 fn field(setting: &PackageSetting) -> String {
@@ -271,6 +326,21 @@ mod tests {
             assert!(check(data_type, json!(wrong)).is_err(), "{data_type} {wrong:?}");
         }
         assert!(check("array[integer]", json!(["1", "two"])).unwrap_err().contains("two"));
+    }
+
+    #[test]
+    fn a_group_answers_only_what_is_otherwise_there() {
+        for (data_type, current, answer) in [
+            ("boolean", json!(false), Some(json!(false))),
+            ("boolean", json!(null), None),
+            ("integer", json!(7), Some(json!(7))),
+            ("string", json!(null), None),
+            ("array[string]", json!(null), None),
+        ] {
+            let question = Question::of_group(2, 0, &setting(data_type, &[], false, true), Some(&current));
+            assert_eq!(question.field, "group.2.answer.p");
+            assert_eq!(question.answer(None), Ok(answer), "{data_type}");
+        }
     }
 
     #[test]

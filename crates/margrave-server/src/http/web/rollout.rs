@@ -7,10 +7,14 @@ use axum::response::{IntoResponse, Redirect, Response};
 use margrave_wire::rollout::{Rollout, RolloutCounts};
 
 use super::Web;
+use super::badge::Badge;
+use super::command::Command;
 use super::deployment::parse;
 use super::error::PageError;
 use super::link;
 use super::session::Submitted;
+use super::tally::Tally;
+use super::tiers::counted;
 use crate::fleet::RolloutVerb;
 
 /// Batches that a page lists; the command line lists more.
@@ -22,7 +26,11 @@ pub(super) struct RolloutCard {
     path: String,
     csrf: String,
     revision: u64,
-    state: String,
+    badge: Badge,
+    tally: Tally,
+    /// "3 of 10 devices have it".
+    words: String,
+    commands: Vec<Command>,
     reason: Option<String>,
     strategy: String,
     rows: Vec<Row>,
@@ -65,7 +73,19 @@ impl RolloutCard {
             path: path.to_owned(),
             csrf: csrf.to_owned(),
             revision: rollout.revision,
-            state: rollout.state.clone(),
+            badge: Badge::step(&rollout.state),
+            tally: Tally::rollout(&rollout.counts),
+            words: format!(
+                "{} of {} have it; batch {} of {}",
+                rollout.counts.done,
+                counted(u64::from(rollout.counts.total), "device"),
+                rollout.batch.min(rollout.batches_total),
+                rollout.batches_total
+            ),
+            commands: buttons
+                .iter()
+                .map(|button| Command::new(["margrave", "rollout", button.verb, &rollout.deployment]))
+                .collect(),
             reason: rollout.reason.clone(),
             strategy: rollout.strategy.words().join("; "),
             rows: rows.chain([all]).collect(),

@@ -183,6 +183,11 @@ impl Fields {
         self.0.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
     }
 
+    /// Everything, in the order of the form.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(field, _)| field == name).map(|(_, value)| value.as_str())
     }

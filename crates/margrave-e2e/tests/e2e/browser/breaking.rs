@@ -1,0 +1,46 @@
+//! A demo's devices are broken on purpose, from the page, and heal by themselves.
+
+use std::path::PathBuf;
+
+use super::Demo;
+use crate::chromium::Browser;
+use crate::stage::wait_for;
+
+#[test]
+fn what_is_broken_from_the_banner_heals_in_sight() {
+    let Some(browser) = Browser::start() else { return };
+    let demo = Demo::start();
+    browser.open(&demo.sign_in);
+
+    // Killed in the middle of its first installation, and there in the end.
+    browser.break_device("press-1", "Kill it during an update");
+    browser.wait_text(".notice", "killed as soon as it changes something");
+    demo.margrave(&["deploy", "andon-board", "--name", "board", "--to", "press-1"]);
+    browser.look("device-broken");
+    browser.wait_text("#runs", "INSTALLED");
+
+    // What it has downloaded is spoiled; it fetches it again, because no digest fits.
+    let documents = || -> Vec<PathBuf> {
+        let demos = std::fs::read_dir(demo.directory.path()).expect("a directory").flatten();
+        let places = demos.map(|entry| entry.path().join("devices/press-1/documents"));
+        let files = places.filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
+        files.map(|entry| entry.path()).collect()
+    };
+    let modified = |file: &PathBuf| std::fs::metadata(file).and_then(|it| it.modified()).ok();
+    let (file, bytes) = wait_for("it has a document", || {
+        documents().first().map(|file| (file.clone(), std::fs::read(file).expect("a document")))
+    });
+    let written = modified(&file);
+    browser.break_device("press-1", "Corrupt its downloads");
+    browser.wait_text(".notice", "fetches everything again");
+    wait_for("the document was spoiled, and is whole again", || {
+        (modified(&file) != written && std::fs::read(&file).ok()? == bytes).then_some(())
+    });
+    browser.wait_text("#runs", "INSTALLED");
+
+    browser.break_device("press-2", "Skew its clock");
+    browser.wait_text(".notice", "two hours ahead");
+    browser.break_device("paint-1", "Cut its network");
+    browser.wait_text(".notice", "network is cut");
+    browser.assert_calm(&[]);
+}

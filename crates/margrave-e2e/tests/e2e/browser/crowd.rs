@@ -1,0 +1,76 @@
+//! Ten thousand devices: what a page shows stays small, and everybody can be found.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::chromium::Browser;
+use crate::stage::{Stage, installed};
+
+/// Writes devices beside the one that joined, each like it in everything but its name and site: joining them one by one would take
+/// longer than all other tests.
+const MULTIPLY: &str = r#"
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+def row(table, key):
+    cursor = database.execute(f"SELECT * FROM {table} WHERE {key} = 'model'")
+    return [column[0] for column in cursor.description], list(cursor.fetchone())
+models = {table: row(table, key) for table, key in
+    [("client", "id"), ("contact", "client"), ("manifest", "client"), ("device", "client")]}
+for number in range(10000):
+    name = f"dev-{number:05}"
+    for table, (columns, values) in models.items():
+        new = [name if value == "model" else value for value in values]
+        database.execute(f"INSERT INTO {table} ({','.join(columns)}) VALUES ({','.join('?' * len(new))})", new)
+    database.execute("INSERT INTO label (client, device, key, value) VALUES (?, ?, 'site', ?)",
+        (name, name, f"site-{number % 40:02}"))
+database.commit()
+"#;
+
+#[test]
+fn ten_thousand_devices_are_read_at_a_glance_and_found_again() {
+    let Some(python) = installed("python3") else { return };
+    let Some(browser) = Browser::start() else { return };
+    let mut stage = Stage::start();
+    stage.join("model");
+    let mut agent = stage.simulated("model", "300ms");
+    agent.kill();
+    stage.server().kill();
+    let multiplied =
+        Command::new(python).args(["-c", MULTIPLY]).arg(stage.path("server/store/margrave.db")).output();
+    let multiplied = multiplied.expect("python starts");
+    assert!(multiplied.status.success(), "{}", String::from_utf8_lossy(&multiplied.stderr));
+    stage.start_server();
+    let context: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(stage.path("server/context.json")).expect("a context"))
+            .expect("JSON");
+    let page = format!("http://127.0.0.1:{}", stage.local);
+    browser.open(&format!("{page}/sign-in"));
+    browser.fill("Operator token", context["token"].as_str().expect("a token"));
+    browser.press("Sign in");
+
+    browser.wait_text("#tiers", "10,001 devices in 40 sites");
+    let nodes = browser.run("return document.querySelectorAll('*').length").as_u64();
+    assert!(nodes < Some(2000), "the fleet page has {nodes:?} elements");
+    browser.look("fleet-10000");
+    browser.follow("site-07");
+    browser.wait_text("#devices", "dev-00007");
+    let shown = "return document.querySelectorAll('#devices tbody tr').length";
+    assert_eq!(browser.run(shown), json!(50));
+    browser.follow("Next page");
+    browser.wait_text("#devices", "dev-02007");
+    browser.fill("Name contains", "09967");
+    browser.press("Show");
+    assert_eq!(browser.run(shown), json!(1));
+    browser.look("devices-found");
+    browser.follow("Clear");
+    browser.look("devices-10000");
+    // One box for the whole page, and what can be done with it.
+    browser.run("document.querySelector('[data-all]').click()");
+    browser.wait_text("#bulk", "With 50 ticked");
+    browser.fill_by_id("key", "line");
+    browser.fill_by_id("value", "4");
+    browser.press("Set the label");
+    browser.wait_text(".notice.ok", "50 devices now carry the label line");
+    browser.assert_calm(&[]);
+}

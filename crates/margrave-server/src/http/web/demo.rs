@@ -1,0 +1,72 @@
+//! The demo's own buttons: break a device, and see it heal.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
+
+use super::Web;
+use super::error::PageError;
+use super::link;
+use super::session::Submitted;
+use crate::drill::Fault;
+
+/// What the banner offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Breaking {
+    pub(super) devices: Vec<String>,
+    pub(super) faults: Vec<(&'static str, &'static str)>,
+}
+
+impl Breaking {
+    pub(super) fn of(web: &Web) -> Option<Self> {
+        let drills = web.app.drills.as_ref()?;
+        Some(Breaking {
+            devices: drills.devices.clone(),
+            faults: Fault::ALL.iter().map(|fault| (fault.as_str(), label(*fault))).collect(),
+        })
+    }
+}
+
+fn label(fault: Fault) -> &'static str {
+    match fault {
+        Fault::CutNetwork => "Cut its network",
+        Fault::KillDuringUpdate => "Kill it during an update",
+        Fault::CorruptDownload => "Corrupt its downloads",
+        Fault::SkewClock => "Skew its clock",
+    }
+}
+
+/// What was done, and what to look for.
+pub(super) fn told(fault: &str) -> Option<&'static str> {
+    Some(match Fault::parse(fault)? {
+        Fault::CutNetwork => {
+            "Its network is cut for a minute. What runs on it keeps running; change something, and it catches up when it is back."
+        }
+        Fault::KillDuringUpdate => {
+            "It is killed as soon as it changes something, and comes back ten seconds later. It goes on where it was."
+        }
+        Fault::CorruptDownload => {
+            "What it has downloaded was overwritten, and it was started anew. It sees that the digests are wrong and fetches everything again."
+        }
+        Fault::SkewClock => {
+            "Its clock is two hours ahead for a minute. It goes on as before; the server trusts its own clock."
+        }
+    })
+}
+
+/// `POST /demo`.
+pub(super) async fn strike(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
+    let Submitted { visitor, fields, .. } = submitted;
+    let drills = web.app.drills.as_ref().ok_or(PageError::NotFound)?;
+    let (device, fault) = (fields.one("device"), fields.one("fault"));
+    visitor.note.subject(device);
+    let fault =
+        Fault::parse(fault).ok_or_else(|| PageError::Malformed("There is no such fault.".to_owned()))?;
+    visitor.note.detail(fault.as_str());
+    if !drills.ask(device, fault) {
+        return Err(PageError::Malformed(
+            "This device takes no part, or too much is broken at once.".to_owned(),
+        ));
+    }
+    let path = format!("{}?broken={}", link::device(device), fault.as_str());
+    Ok(Redirect::to(&path).into_response())
+}

@@ -1,0 +1,290 @@
+//! What stands in the form of a deployment, right or wrong, and what it asks of the fleet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use margrave_core::id::{DeploymentName, InvalidId};
+use margrave_wire::operator::{self, PutDeployment, Targets};
+
+use super::device::pairs;
+use super::error::sentence;
+use super::group::{Group, listed};
+use super::pace::Pace;
+use super::question::Question;
+use super::session::Fields;
+use crate::fleet::Error;
+
+/// What stands in the form.
+pub(super) struct Draft {
+    pub(super) name: String,
+    pub(super) profile: String,
+    pub(super) sections: Vec<SectionDraft>,
+    pub(super) devices: BTreeSet<String>,
+    pub(super) labels: String,
+    pub(super) sites: String,
+    /// An expression on labels.
+    pub(super) select: String,
+    pub(super) pace: Pace,
+    /// Why it is to go also where it does not fit.
+    pub(super) force: String,
+    /// Other answers for some of the devices; `None` where the form did not ask for them.
+    pub(super) groups: Option<Vec<Group>>,
+    /// The form asked for sites and an expression.
+    asked: bool,
+    /// Set when an existing deployment is being changed: the revision that the form was made from.
+    pub(super) revision: Option<u64>,
+    pub(super) wrong: Wrong,
+}
+
+pub(super) struct SectionDraft {
+    pub(super) name: String,
+    pub(super) questions: Vec<Question>,
+}
+
+/// Messages that do not belong to a question.
+#[derive(Default)]
+pub(super) struct Wrong {
+    pub(super) name: Option<String>,
+    pub(super) targets: Vec<String>,
+    pub(super) force: Option<String>,
+    /// About the whole.
+    pub(super) whole: Vec<String>,
+    /// Devices that were chosen and do not fit.
+    pub(super) misfits: Vec<operator::Misfit>,
+}
+
+impl Draft {
+    /// Whether it is worth asking why it should be forced.
+    pub(super) fn asks_for_force(&self) -> bool {
+        !self.force.is_empty() || !self.wrong.misfits.is_empty() || self.wrong.force.is_some()
+    }
+
+    fn questions(
+        package: &operator::Package,
+        mut make: impl FnMut(usize, &operator::PackageSetting) -> Question,
+    ) -> Vec<SectionDraft> {
+        let mut index = 0;
+        let mut sections = Vec::new();
+        for section in &package.sections {
+            let mut questions = Vec::new();
+            for setting in &section.settings {
+                questions.push(make(index, setting));
+                index += 1;
+            }
+            sections.push(SectionDraft { name: section.name.clone(), questions });
+        }
+        sections
+    }
+
+    /// As first shown for a new deployment.
+    pub(super) fn fresh(package: &operator::Package, name: String) -> Self {
+        Draft {
+            name,
+            profile: String::new(),
+            sections: Draft::questions(package, |index, setting| Question::new(index, setting, None, false)),
+            devices: BTreeSet::new(),
+            labels: String::new(),
+            sites: String::new(),
+            select: String::new(),
+            pace: Pace::at_once(),
+            force: String::new(),
+            groups: Some(Vec::new()),
+            asked: true,
+            revision: None,
+            wrong: Wrong::default(),
+        }
+    }
+
+    /// As first shown for a change.
+    pub(super) fn of(deployment: &operator::Deployment, package: &operator::Package) -> Self {
+        let labels = deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}"));
+        Draft {
+            name: deployment.name.clone(),
+            profile: deployment.profile.clone().unwrap_or_default(),
+            sections: Draft::questions(package, |index, setting| {
+                Question::new(index, setting, deployment.parameters.get(&setting.parameter), true)
+            }),
+            devices: deployment.targets.devices.iter().cloned().collect(),
+            labels: labels.collect::<Vec<_>>().join(", "),
+            sites: deployment.targets.sites.join(", "),
+            select: deployment.targets.select.clone().unwrap_or_default(),
+            pace: Pace::of(&deployment.strategy),
+            force: deployment.force.clone().unwrap_or_default(),
+            groups: Some(
+                deployment
+                    .overrides
+                    .iter()
+                    .enumerate()
+                    .map(|(at, held)| Group::of(at, held, package))
+                    .collect(),
+            ),
+            asked: true,
+            revision: Some(deployment.revision),
+            wrong: Wrong::default(),
+        }
+    }
+
+    /// As it was sent.
+    pub(super) fn typed(
+        package: &operator::Package,
+        fields: &Fields,
+        name: &str,
+        revision: Option<u64>,
+    ) -> Self {
+        Draft {
+            name: name.to_owned(),
+            profile: fields.one("profile").to_owned(),
+            sections: Draft::questions(package, |index, setting| {
+                Question::typed(index, setting, fields, revision.is_some())
+            }),
+            devices: fields.all("device").map(ToOwned::to_owned).collect(),
+            labels: fields.one("labels").to_owned(),
+            sites: fields.one("sites").to_owned(),
+            select: fields.one("select").to_owned(),
+            pace: Pace::typed(fields),
+            force: fields.one("force").trim().to_owned(),
+            groups: Group::typed(package, fields),
+            asked: fields.raw("select").is_some(),
+            revision,
+            wrong: Wrong::default(),
+        }
+    }
+
+    /// Questions that a secret answers keep it.
+    pub(super) fn keeping_secrets(mut self, held: &BTreeMap<String, serde_json::Value>) -> Self {
+        for question in self.sections.iter_mut().flat_map(|section| &mut section.questions) {
+            let parameter = question.field.strip_prefix("answer.").unwrap_or_default();
+            question.secret = held.get(parameter).filter(|value| value.is_object()).cloned();
+        }
+        self
+    }
+
+    /// What to ask of the fleet; what is wrong is noted at its field, and then there is nothing to ask.
+    pub(super) fn want(&mut self, package: &operator::Package) -> Option<(DeploymentName, PutDeployment)> {
+        let name = DeploymentName::parse(&self.name).map_err(|error: InvalidId| {
+            self.wrong.name = Some(sentence(&format!("{} {}", error.kind, error.rule)));
+        });
+        let labels = pairs(&self.labels).map_err(|wrong| self.wrong.targets.push(wrong));
+        let nowhere = [&self.labels, &self.sites, &self.select].iter().all(|text| text.is_empty());
+        if self.devices.is_empty() && nowhere && self.asked_for_all() {
+            self.wrong.targets.push("Tick at least one device, or name labels or sites.".to_owned());
+        }
+        let mut parameters = BTreeMap::new();
+        let settings = package.sections.iter().flat_map(|section| &section.settings);
+        for (setting, question) in
+            settings.zip(self.sections.iter_mut().flat_map(|section| &mut section.questions))
+        {
+            match question.answer(setting.default.as_ref()) {
+                Ok(Some(value)) => {
+                    parameters.insert(setting.parameter.clone(), value);
+                }
+                Ok(None) => {}
+                Err(wrong) => question.wrong = Some(wrong),
+            }
+        }
+        let want = PutDeployment {
+            package: package.id.clone(),
+            version: Some(package.version.clone()),
+            profile: Some(self.profile.clone()).filter(|profile| !profile.is_empty()),
+            parameters,
+            targets: Targets {
+                devices: self.devices.iter().cloned().collect(),
+                labels: labels.unwrap_or_default(),
+                select: Some(self.select.clone()).filter(|text| !text.is_empty()),
+                sites: listed(&self.sites),
+            },
+            overrides: self.groups.iter_mut().flatten().map(|group| group.want(package)).collect(),
+            force: Some(self.force.clone()).filter(|reason| !reason.is_empty()),
+            rollback: None,
+            strategy: self.pace.want(),
+            // A new one must not change another of the same name; what is not there is at revision 0.
+            revision: Some(self.revision.unwrap_or(0)),
+            ..Default::default()
+        };
+        let fine = name.is_ok() && !self.is_wrong();
+        name.ok().filter(|_| fine).map(|name| (name, want))
+    }
+
+    pub(super) fn is_wrong(&self) -> bool {
+        let wrong = &self.wrong;
+        wrong.name.is_some()
+            || !wrong.targets.is_empty()
+            || wrong.force.is_some()
+            || !wrong.whole.is_empty()
+            || !wrong.misfits.is_empty()
+            || self.pace.is_wrong()
+            || self.groups.iter().flatten().any(Group::is_wrong)
+            || self
+                .sections
+                .iter()
+                .flat_map(|section| &section.questions)
+                .any(|question| question.wrong.is_some())
+    }
+
+    /// What a deployment has that the form did not ask for stays as it is.
+    pub(super) fn keep_unasked(&self, held: operator::Deployment, want: &mut PutDeployment) {
+        if !self.asked {
+            want.targets.select = held.targets.select;
+            want.targets.sites = held.targets.sites;
+        }
+        if self.groups.is_none() {
+            want.overrides = held.overrides;
+        }
+    }
+
+    /// Whether nothing chosen in the form means nothing at all, or a change may still have other targets.
+    fn asked_for_all(&self) -> bool {
+        self.asked || self.revision.is_none()
+    }
+
+    /// One more group to answer otherwise for.
+    pub(super) fn add_group(&mut self, package: &operator::Package) {
+        let groups = self.groups.get_or_insert_default();
+        groups.push(Group::empty(groups.len(), package));
+    }
+
+    /// Notes what the fleet said where it belongs; what is not about the form comes back.
+    pub(super) fn refused(&mut self, error: Error) -> Result<(), Error> {
+        match error {
+            Error::Invalid(violations) => {
+                for violation in violations {
+                    let groups = self.groups.as_deref_mut().unwrap_or_default();
+                    if self.pace.refused(&violation) || Group::refused(groups, &violation) {
+                        continue;
+                    }
+                    let message = sentence(&violation.message);
+                    let parameter = violation.place.strip_prefix("/parameters/").map(unescape);
+                    let field = parameter.map(|parameter| format!("answer.{parameter}"));
+                    let questions = self.sections.iter_mut().flat_map(|section| &mut section.questions);
+                    let question = field.and_then(|field| {
+                        questions.into_iter().find(|question| {
+                            // A list's values are places below the parameter.
+                            field == question.field || field.starts_with(&format!("{}/", question.field))
+                        })
+                    });
+                    match question {
+                        Some(question) => question.wrong = Some(message),
+                        None if violation.place.starts_with("/targets") => self.wrong.targets.push(message),
+                        None if violation.place == "/force" => self.wrong.force = Some(message),
+                        None if violation.place == "/name" => self.wrong.name = Some(message),
+                        None => self.wrong.whole.push(message),
+                    }
+                }
+                Ok(())
+            }
+            Error::Misfit(misfits) => {
+                self.wrong.misfits = misfits;
+                Ok(())
+            }
+            Error::Conflict { message } => {
+                self.wrong.whole.push(sentence(&message));
+                Ok(())
+            }
+            error => Err(error),
+        }
+    }
+}
+
+/// JSON Pointer's two escapes (RFC 6901).
+fn unescape(segment: &str) -> String {
+    segment.replace("~1", "/").replace("~0", "~")
+}

@@ -1,0 +1,285 @@
+//! What does not mend itself: each with its reason, its `why` and the next step.
+//!
+//! A cause that meets many devices is one entry, so that the list stays short when a site goes dark or an update is bad.
+
+use std::collections::BTreeMap;
+
+use margrave_core::deployment::SITE;
+use margrave_wire::operator::{self, FleetStatus};
+use margrave_wire::rollout::Rollout;
+
+use super::Web;
+use super::assignment::settled;
+use super::badge::Badge;
+use super::error::{PageError, sentence};
+use super::link;
+use super::tiers::counted;
+use crate::fleet::{DeviceQuery, Error, Fleet};
+
+/// Entries on the page.
+const NEEDS_MAX: usize = 8;
+/// Devices that are looked at to find what their trouble has in common.
+const LOOKED_AT_MAX: usize = 200;
+/// Devices that an entry names.
+const NAMES_MAX: usize = 3;
+
+pub(super) struct Needs {
+    pub(super) items: Vec<Need>,
+    /// Devices in trouble that no entry speaks of.
+    pub(super) more: u64,
+    /// "3 devices wait" to be let in.
+    pub(super) waiting: Option<Waiting>,
+}
+
+pub(super) struct Waiting {
+    pub(super) badge: Badge,
+    pub(super) words: String,
+}
+
+pub(super) struct Need {
+    pub(super) key: String,
+    pub(super) badge: Badge,
+    /// What it is about, and where that is.
+    pub(super) name: String,
+    pub(super) path: String,
+    pub(super) reason: String,
+    /// What to do, in words.
+    pub(super) next: Option<String>,
+    pub(super) why: Option<String>,
+    /// Buttons that do it.
+    pub(super) posts: Vec<Button>,
+    /// Links that lead to where it can be done; only for who may change things.
+    pub(super) links: Vec<Button>,
+}
+
+pub(super) struct Button {
+    pub(super) label: String,
+    pub(super) path: String,
+}
+
+impl Button {
+    fn new(label: impl Into<String>, path: String) -> Self {
+        Button { label: label.into(), path }
+    }
+}
+
+impl Waiting {
+    fn of(devices: usize) -> Option<Self> {
+        let words = match devices {
+            0 => return None,
+            1 => "1 device waits".to_owned(),
+            more => format!("{more} devices wait"),
+        };
+        Some(Waiting { badge: Badge::waiting(), words })
+    }
+}
+
+impl Needs {
+    pub(super) async fn of(web: &Web, status: &FleetStatus) -> Result<Self, PageError> {
+        let fleet = web.fleet();
+        let mut items = Vec::new();
+        if let Some(need) = repository(&fleet.intent().await?) {
+            items.push(need);
+        }
+        items.extend(fleet.rollouts_stopped().await?.iter().map(stopped));
+        let mut more = 0;
+        for (condition, total) in [("failed", status.devices.failed), ("silent", status.devices.silent)] {
+            if total == 0 {
+                continue;
+            }
+            let query = DeviceQuery {
+                condition: Some(condition.to_owned()),
+                limit: Some(LOOKED_AT_MAX),
+                ..DeviceQuery::default()
+            };
+            let devices = fleet.devices(query).await?.items;
+            let mut told = 0;
+            for (cause, devices) in together(condition, &devices) {
+                if items.len() == NEEDS_MAX {
+                    break;
+                }
+                told += devices.len() as u64;
+                items.push(trouble(fleet, condition, &cause, &devices).await?);
+            }
+            more += total.saturating_sub(told);
+        }
+        Ok(Needs { items, more, waiting: Waiting::of(fleet.signed_waiting()) })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.more == 0 && self.waiting.is_none()
+    }
+}
+
+/// What the trouble of several devices has in common: the deployment and what is wrong with it, or the site.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Cause {
+    of: String,
+    code: String,
+}
+
+/// Devices by what is the matter, the most first.
+fn together<'a>(condition: &str, devices: &'a [operator::Device]) -> Vec<(Cause, Vec<&'a operator::Device>)> {
+    let mut groups: BTreeMap<Cause, Vec<&operator::Device>> = BTreeMap::new();
+    for device in devices {
+        let wrong = failing(device).filter(|_| condition == "failed");
+        let cause = match wrong {
+            Some(assignment) => Cause {
+                of: assignment.deployment.clone(),
+                code: assignment.error.as_ref().map(|error| error.code.clone()).unwrap_or_default(),
+            },
+            None => Cause { of: String::new(), code: device.labels.get(SITE).cloned().unwrap_or_default() },
+        };
+        groups.entry(cause).or_default().push(device);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, devices)| std::cmp::Reverse(devices.len()));
+    groups
+}
+
+/// The assignment that makes a device one that failed.
+fn failing(device: &operator::Device) -> Option<&operator::Assignment> {
+    let unsettled = || device.assignments.iter().filter(|assignment| !settled(assignment));
+    unsettled().find(|assignment| assignment.error.is_some()).or_else(|| unsettled().next())
+}
+
+async fn trouble(
+    fleet: &Fleet,
+    condition: &str,
+    cause: &Cause,
+    devices: &[&operator::Device],
+) -> Result<Need, PageError> {
+    let first = devices[0];
+    let subject = match cause.of.as_str() {
+        "" => first.id.clone(),
+        deployment => format!("{}/{deployment}", first.id),
+    };
+    // The chain's last cause is the one to act on. It may have gone between two reads.
+    let last = match fleet.why(&subject).await {
+        Ok(why) => why.chain.into_iter().next_back(),
+        Err(Error::NotFound { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let reason = first.reason.clone().or_else(|| last.as_ref().map(|cause| cause.text.clone()));
+    let reason = reason.unwrap_or_else(|| "no reason is known yet".to_owned());
+    let (name, path) = match devices {
+        [one] => (one.id.clone(), link::device(&one.id)),
+        several => {
+            let site = (condition == "silent" && !cause.code.is_empty()).then(|| link::encode(&cause.code));
+            let site = site.map(|site| format!("&site={site}")).unwrap_or_default();
+            (counted(several.len() as u64, "device"), format!("/devices?condition={condition}{site}"))
+        }
+    };
+    let mut links = Vec::new();
+    if !cause.of.is_empty() {
+        links.push(Button::new(
+            format!("Change {}", cause.of),
+            format!("{}/edit", link::deployment(&cause.of)),
+        ));
+        let back = format!("{}#revisions", link::deployment(&cause.of));
+        links.push(Button::new("Go back", back));
+    } else if devices.len() == 1 {
+        links.push(Button::new("Open the device", path.clone()));
+    } else {
+        links.push(Button::new("Show them", path.clone()));
+    }
+    Ok(Need {
+        key: format!("need-{condition}-{}-{}", cause.of, cause.code),
+        badge: Badge::condition(condition),
+        reason: match devices {
+            [_] => reason,
+            several => {
+                let names: Vec<&str> =
+                    several.iter().take(NAMES_MAX).map(|device| device.id.as_str()).collect();
+                let more = if several.len() > NAMES_MAX { ", …" } else { "" };
+                format!("{reason} ({}{more})", names.join(", "))
+            }
+        },
+        name,
+        path,
+        next: last.and_then(|cause| cause.hint).map(|hint| sentence(&hint)),
+        why: Some(link::why(&subject)),
+        posts: Vec::new(),
+        links,
+    })
+}
+
+fn stopped(rollout: &Rollout) -> Need {
+    let path = link::deployment(&rollout.deployment);
+    let post = |verb: &str, label: &str| Button::new(label, format!("{path}/rollout/{verb}"));
+    let reason = rollout.reason.clone().unwrap_or_else(|| format!("it is {}", rollout.state));
+    Need {
+        key: format!("need-rollout-{}", rollout.deployment),
+        badge: Badge::step(&rollout.state),
+        name: format!("{}, revision {}", rollout.deployment, rollout.revision),
+        reason: format!(
+            "{reason}; {} of {} have it",
+            rollout.counts.done,
+            counted(u64::from(rollout.counts.total), "device")
+        ),
+        next: Some("Go on when the cause is gone, or stop here and change it.".to_owned()),
+        why: None,
+        posts: vec![post("resume", "Resume"), post("abort", "Abort")],
+        links: vec![Button::new("Open", format!("{path}#rollout"))],
+        path,
+    }
+}
+
+/// The server and the repository of what is wanted do not agree.
+fn repository(intent: &operator::Intent) -> Option<Need> {
+    let flaw = intent.flaws.first().map(ToString::to_string);
+    let reason = intent.conflict.clone().or(flaw)?;
+    Some(Need {
+        key: "need-repository".to_owned(),
+        badge: Badge::step("paused"),
+        name: "The repository of what is wanted".to_owned(),
+        path: "/settings#git".to_owned(),
+        reason,
+        next: Some("Decide which of the two is right.".to_owned()),
+        why: None,
+        posts: Vec::new(),
+        links: vec![Button::new("Decide", "/settings#git".to_owned())],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn device(id: &str, site: &str, code: Option<&str>) -> operator::Device {
+        let error = code.map(|code| json!({"code": code, "source": "device", "message": "no"}));
+        let assignments: Vec<_> = error
+            .map(|error| {
+                json!({"id": "a", "deployment": "gate", "device": id, "package": "p", "version": "1",
+                    "state": "FAILED", "current": true, "error": error, "components": [], "attempt": 1})
+            })
+            .into_iter()
+            .collect();
+        serde_json::from_value(json!({
+            "id": id, "client": id, "form": "g2", "standing": "accepted", "condition": "failed",
+            "simulated": true, "labels": {"site": site}, "manifestVersion": 1, "assignments": assignments,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn one_cause_is_one_entry_however_many_devices_it_meets() {
+        let devices = [
+            device("a", "nord", Some("unhealthy")),
+            device("b", "nord", Some("image-pull")),
+            device("c", "sued", Some("image-pull")),
+        ];
+        let told = |condition: &str| -> Vec<String> {
+            let groups = together(condition, &devices).into_iter();
+            groups
+                .map(|(cause, devices)| {
+                    let names: Vec<&str> = devices.iter().map(|device| device.id.as_str()).collect();
+                    format!("{} {}: {}", cause.of, cause.code, names.join(" "))
+                })
+                .collect()
+        };
+        assert_eq!(told("failed"), ["gate image-pull: b c", "gate unhealthy: a"]);
+        assert_eq!(told("silent"), [" nord: a b", " sued: c"]);
+    }
+}

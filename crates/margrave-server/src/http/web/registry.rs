@@ -1,0 +1,79 @@
+//! Registries that packages come from: how each is opened.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
+use margrave_wire::operator::PutRegistry;
+
+use super::Web;
+use super::error::{PageError, sentence};
+use super::session::{Administering, Submitted};
+use super::settings;
+use crate::fleet::Error;
+
+/// What stands in the form. Secrets that were typed are not shown again.
+#[derive(Default)]
+pub(super) struct RegistryDraft {
+    pub(super) host: String,
+    pub(super) user: String,
+    pub(super) authority: String,
+    pub(super) plain: bool,
+    pub(super) wrong: Vec<String>,
+}
+
+impl RegistryDraft {
+    pub(super) fn is_wrong(&self) -> bool {
+        !self.wrong.is_empty()
+    }
+}
+
+pub(super) async fn put(
+    State(web): State<Web>,
+    submitted: Submitted<Administering>,
+) -> Result<Response, PageError> {
+    let Submitted { visitor, fields, .. } = submitted;
+    let text = |name: &str| Some(fields.one(name).to_owned()).filter(|text| !text.is_empty());
+    let mut draft = RegistryDraft {
+        host: fields.one("host").to_owned(),
+        user: fields.one("user").to_owned(),
+        authority: fields.one("authority").to_owned(),
+        plain: fields.raw("plain").is_some(),
+        wrong: Vec::new(),
+    };
+    visitor.note.subject(&draft.host);
+    let want = PutRegistry {
+        plain: draft.plain,
+        authority: text("authority"),
+        user: text("user"),
+        password: text("password"),
+        token: text("token"),
+    };
+    match web.fleet().put_registry(&visitor.actor, &draft.host, want).await {
+        Ok(_) => return Ok(Redirect::to("/settings#registries").into_response()),
+        Err(Error::Invalid(violations)) => {
+            draft.wrong = violations.iter().map(|violation| sentence(&violation.message)).collect();
+        }
+        Err(error @ Error::Conflict { .. }) => draft.wrong.push(sentence(&error.to_string())),
+        Err(error) => return Err(error.into()),
+    }
+    settings::show(&web, &visitor, draft, None).await
+}
+
+pub(super) async fn check(
+    State(web): State<Web>,
+    submitted: Submitted<Administering>,
+) -> Result<Response, PageError> {
+    let Submitted { visitor, fields, .. } = submitted;
+    visitor.note.subject(fields.one("host"));
+    let said = web.fleet().check_registry(fields.one("host")).await?;
+    settings::show(&web, &visitor, RegistryDraft::default(), Some(said)).await
+}
+
+pub(super) async fn remove(
+    State(web): State<Web>,
+    submitted: Submitted<Administering>,
+) -> Result<Response, PageError> {
+    let Submitted { visitor, fields, .. } = submitted;
+    visitor.note.subject(fields.one("host"));
+    web.fleet().remove_registry(&visitor.actor, fields.one("host")).await?;
+    Ok(Redirect::to("/settings#registries").into_response())
+}

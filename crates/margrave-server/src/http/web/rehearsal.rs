@@ -1,0 +1,197 @@
+//! What a deployment would do to the fleet as it is, shown before anybody confirms it.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::response::Response;
+use margrave_core::id::DeploymentName;
+use margrave_wire::intent::{Fetch, Plan, Planned, PlannedMisfit};
+use margrave_wire::operator::{self, PutDeployment};
+
+use super::Web;
+use super::command::Command;
+use super::error::PageError;
+use super::frame::{Frame, Section, render};
+use super::session::{Fields, Visitor};
+use super::tiers::counted;
+
+/// Devices that the page lists; the rest is counted.
+const ROWS_MAX: usize = 100;
+
+#[derive(Template)]
+#[template(path = "rehearsal.html")]
+struct RehearsalPage {
+    frame: Frame,
+    name: String,
+    package: String,
+    /// "3 devices get it, 1 changes".
+    summary: Vec<String>,
+    sites: Vec<SiteLine>,
+    rows: Vec<Row>,
+    rows_more: usize,
+    misfits: Vec<PlannedMisfit>,
+    misfits_more: usize,
+    /// It would be refused as a whole.
+    refused: bool,
+    fetches: Vec<String>,
+    steps: Vec<String>,
+    groups: usize,
+    /// Everything that was typed.
+    fields: Vec<(String, String)>,
+    action: String,
+    verb: &'static str,
+    command: Command,
+}
+
+struct Row {
+    device: String,
+    site: Option<String>,
+    what: String,
+}
+
+struct SiteLine {
+    site: String,
+    devices: String,
+}
+
+#[expect(clippy::too_many_arguments, reason = "all that the form knows, once")]
+pub(super) async fn page(
+    web: &Web,
+    visitor: &Visitor,
+    package: &operator::Package,
+    name: &DeploymentName,
+    want: &PutDeployment,
+    plan: &Plan,
+    action: String,
+    changing: bool,
+    fields: &Fields,
+) -> Result<Response, PageError> {
+    let title = if changing {
+        format!("Change {name}: what will happen")
+    } else {
+        format!("Deploy {name}: what will happen")
+    };
+    let frame = Frame::new(web, visitor, Section::Deployments, title).await?;
+    // Of what goes in steps, the plan holds the first.
+    let in_all = match want.strategy.as_ref().filter(|strategy| **strategy != Default::default()) {
+        Some(_) => {
+            let reached = web.fleet().preview(name, want.clone()).await?.fits.len() as u64;
+            Some(format!("{} in all, step by step", counted(reached, "device")))
+        }
+        None => None,
+    };
+    let kept = fields.pairs().filter(|(name, _)| !matches!(*name, "csrf" | "do"));
+    render(&RehearsalPage {
+        frame,
+        name: name.to_string(),
+        package: format!("{} {}", package.name, package.version),
+        summary: summary(&plan.changes).into_iter().chain(in_all).collect(),
+        sites: sites(&plan.changes),
+        rows: plan.changes.iter().take(ROWS_MAX).map(Row::of).collect(),
+        rows_more: plan.changes.len().saturating_sub(ROWS_MAX),
+        refused: plan.misfits.iter().any(|misfit| misfit.refused),
+        misfits: plan.misfits.iter().take(ROWS_MAX).cloned().collect(),
+        misfits_more: plan.misfits.len().saturating_sub(ROWS_MAX),
+        fetches: plan.fetches.iter().map(fetched).collect(),
+        steps: want.strategy.as_ref().map(|strategy| strategy.words()).unwrap_or_default(),
+        groups: want.overrides.len(),
+        fields: kept.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        action,
+        verb: if changing { "Change" } else { "Deploy" },
+        command: Command::wanted(name.as_str(), want),
+    })
+}
+
+impl Row {
+    fn of(planned: &Planned) -> Self {
+        let what = match (&planned.from, &planned.to) {
+            (None, Some(to)) => format!("gets version {} with profile {}", to.version, to.profile),
+            (Some(_), None) => "loses it".to_owned(),
+            (Some(from), Some(to)) if from.version != to.version => {
+                format!("goes from version {} to {}", from.version, to.version)
+            }
+            (Some(from), Some(to)) if from.profile != to.profile => {
+                format!("goes from profile {} to {}", from.profile, to.profile)
+            }
+            _ => "gets other answers".to_owned(),
+        };
+        Row { device: planned.device.clone(), site: planned.site.clone(), what }
+    }
+}
+
+fn summary(changes: &[Planned]) -> Vec<String> {
+    let count = |holds: fn(&Planned) -> bool| changes.iter().filter(|planned| holds(planned)).count() as u64;
+    let verb =
+        |number: u64, one: &str, many: &str| if number == 1 { one.to_owned() } else { many.to_owned() };
+    let new = count(|planned| planned.from.is_none());
+    let gone = count(|planned| planned.to.is_none());
+    let changed = count(|planned| planned.from.is_some() && planned.to.is_some());
+    let mut words = Vec::new();
+    for (number, one, many) in
+        [(new, "gets it", "get it"), (changed, "changes", "change"), (gone, "loses it", "lose it")]
+    {
+        if number > 0 {
+            words.push(format!("{} {}", counted(number, "device"), verb(number, one, many)));
+        }
+    }
+    if words.is_empty() {
+        words.push("No device changes".to_owned());
+    }
+    words
+}
+
+fn sites(changes: &[Planned]) -> Vec<SiteLine> {
+    let mut sites: BTreeMap<&str, u64> = BTreeMap::new();
+    for planned in changes {
+        *sites.entry(planned.site.as_deref().unwrap_or("without a site")).or_default() += 1;
+    }
+    if sites.len() < 2 {
+        return Vec::new();
+    }
+    let line =
+        |(site, count): (&str, u64)| SiteLine { site: site.to_owned(), devices: counted(count, "device") };
+    sites.into_iter().map(line).collect()
+}
+
+fn fetched(fetch: &Fetch) -> String {
+    let site = fetch.site.as_deref().map(|site| format!(" of {site}")).unwrap_or_default();
+    let bytes = match fetch.bytes {
+        bytes if bytes >= 1 << 20 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        bytes => format!("{:.1} KiB", bytes as f64 / 1024.0),
+    };
+    let unknown = match fetch.unknown.as_slice() {
+        [] => String::new(),
+        unknown => format!(", and {} of unknown size", unknown.join(", ")),
+    };
+    format!("{}{site}: at most {bytes}{unknown}", counted(fetch.devices, "device"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use margrave_wire::intent::PlannedState;
+
+    #[test]
+    fn what_will_happen_is_told_in_a_line() {
+        let state = |version: &str| {
+            Some(PlannedState { version: version.into(), profile: "p".into(), document: "d".into() })
+        };
+        let planned = |from: Option<PlannedState>, to: Option<PlannedState>| Planned {
+            device: "line-1".into(),
+            site: None,
+            deployment: "gate".into(),
+            from,
+            to,
+        };
+        let changes = [
+            planned(None, state("1")),
+            planned(None, state("1")),
+            planned(state("1"), state("2")),
+            planned(state("1"), None),
+        ];
+        assert_eq!(summary(&changes), ["2 devices get it", "1 device changes", "1 device loses it"]);
+        assert_eq!(summary(&[]), ["No device changes"]);
+        let told: Vec<String> = changes.iter().map(|planned| Row::of(planned).what).collect();
+        assert_eq!(told[2..], ["goes from version 1 to 2", "loses it"]);
+    }
+}

@@ -1,0 +1,223 @@
+//! The server itself: its repository, calendars, registries, certificates and backup.
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
+use http::StatusCode;
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use margrave_wire::operator;
+
+use super::Web;
+use super::command::Command;
+use super::deployment::who;
+use super::error::{PageError, sentence};
+use super::frame::{Frame, Section, render};
+use super::link;
+use super::registry::RegistryDraft;
+use super::session::{Administering, Submitted, Visitor};
+use super::stamp::Stamp;
+use crate::fleet::{Error, time};
+
+/// Commits that the page lists.
+const COMMITS_MAX: usize = 10;
+
+#[derive(Template)]
+#[template(path = "settings.html")]
+struct SettingsPage {
+    frame: Frame,
+    repository: RepositoryCard,
+    schedules: Vec<ScheduleRow>,
+    schedule_new: String,
+    registries: Vec<RegistryRow>,
+    registry: RegistryDraft,
+    /// What a registry said when it was asked.
+    check: Option<operator::RegistryCheck>,
+    certificates: Vec<CertificateRow>,
+    trust_domain: String,
+    phase: String,
+    commands: Commands,
+}
+
+struct Commands {
+    schedule: Command,
+    registry: Command,
+    authority: Command,
+    backup: Command,
+    intent: Command,
+}
+
+/// How the server stands to the repository that says what is wanted.
+struct RepositoryCard {
+    clone: Command,
+    intent: operator::Intent,
+    changed: Option<Stamp>,
+    by: Option<String>,
+    away: Option<Stamp>,
+    flaws: Vec<String>,
+    commits: Vec<CommitRow>,
+}
+
+struct CommitRow {
+    commit: String,
+    at: Stamp,
+    by: String,
+    message: String,
+}
+
+struct ScheduleRow {
+    reach: String,
+    words: Vec<String>,
+    changed: Stamp,
+    by: String,
+    edit: String,
+}
+
+struct RegistryRow {
+    registry: operator::Registry,
+    changed: Stamp,
+    by: String,
+}
+
+struct CertificateRow {
+    name: &'static str,
+    about: &'static str,
+    expires: Stamp,
+}
+
+pub(super) async fn page(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
+    show(&web, &visitor, RegistryDraft::default(), None).await
+}
+
+/// With what was typed about a registry, right or wrong, or what one said.
+pub(super) async fn show(
+    web: &Web,
+    visitor: &Visitor,
+    registry: RegistryDraft,
+    check: Option<operator::RegistryCheck>,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(web, visitor, Section::Settings, "Settings").await?;
+    let fleet = web.fleet();
+    let authority = web.app.rotation.status().await?;
+    let identity = &web.app.rotation.identity;
+    let row = |name, about, expires: &str| CertificateRow { name, about, expires: Stamp::at(expires) };
+    let server = time(identity.svid.current().not_after());
+    let page = time(identity.web_leaf.current().not_after());
+    let mut certificates = vec![
+        row("This page", "Renews itself; browsers see it.", &page),
+        row("The server, to devices", "Renews itself.", &server),
+        row(
+            "The authority",
+            "Behind every device's certificate; rotated by command.",
+            &authority.issuing.expires,
+        ),
+    ];
+    certificates.extend(
+        authority.next.iter().map(|next| row("The next authority", "Not in use yet.", &next.expires)),
+    );
+    certificates.extend(
+        authority.former.iter().map(|former| row("The former authority", "Still trusted.", &former.expires)),
+    );
+    let status = if registry.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let schedules = fleet.schedules().await?.into_iter().map(|schedule| ScheduleRow {
+        words: schedule.schedule.words(),
+        changed: Stamp::ago(&schedule.changed_at),
+        by: who(&schedule.changed_by),
+        edit: link::schedule(&schedule.reach),
+        reach: schedule.reach,
+    });
+    let registries = fleet.registries().await?.into_iter().map(|registry| RegistryRow {
+        changed: Stamp::ago(&registry.changed_at),
+        by: who(&registry.changed_by),
+        registry,
+    });
+    let page = SettingsPage {
+        repository: repository(web).await?,
+        schedules: schedules.collect(),
+        schedule_new: link::schedule("fleet"),
+        registries: registries.collect(),
+        registry,
+        check,
+        certificates,
+        trust_domain: authority.trust_domain,
+        phase: authority.phase,
+        commands: Commands {
+            schedule: Command::new([
+                "margrave",
+                "schedule",
+                "set",
+                "fleet",
+                "--window",
+                "sun 02:00-05:00 Europe/Berlin",
+            ]),
+            registry: Command::new([
+                "margrave",
+                "registry",
+                "add",
+                "registry.example",
+                "--user",
+                "plant",
+                "--password-stdin",
+            ]),
+            authority: Command::new(["margrave", "authority", "rotate"]),
+            backup: Command::new(["margrave", "backup", "margrave-backup.tar"]),
+            intent: Command::new(["margrave", "intent", "log"]),
+        },
+        frame,
+    };
+    Ok((status, render(&page)?).into_response())
+}
+
+async fn repository(web: &Web) -> Result<RepositoryCard, PageError> {
+    let fleet = web.fleet();
+    let intent = fleet.intent().await?;
+    let log = match fleet.intent_log(None, COMMITS_MAX).await {
+        Ok(log) => log.items,
+        // A repository that cannot be read is told of above its commits.
+        Err(Error::NotFound { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let commit = |logged: margrave_wire::intent::Commit| CommitRow {
+        commit: logged.commit.chars().take(10).collect(),
+        at: Stamp::ago(&logged.at),
+        by: who(&logged.by),
+        message: logged.message.lines().next().unwrap_or_default().to_owned(),
+    };
+    Ok(RepositoryCard {
+        clone: Command::new([
+            "git",
+            "clone",
+            &format!("{}/git/intent.git", fleet.url().replacen("://", "://x:TOKEN@", 1)),
+        ]),
+        changed: intent.changed_at.as_deref().map(Stamp::ago),
+        by: intent.changed_by.as_deref().map(who),
+        away: intent.away_since.as_deref().map(Stamp::ago),
+        flaws: intent.flaws.iter().map(|flaw| sentence(&flaw.to_string())).collect(),
+        commits: log.into_iter().map(commit).collect(),
+        intent,
+    })
+}
+
+/// `POST /settings/repository`: decides a conflict.
+pub(super) async fn resolve(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
+    let take = match submitted.fields.one("do") {
+        "take" => true,
+        "keep" => false,
+        _ => return Err(PageError::Malformed("The form does not say which of the two to take.".to_owned())),
+    };
+    web.fleet().resolve(&submitted.visitor.actor, take).await?;
+    Ok(Redirect::to("/settings").into_response())
+}
+
+/// `POST /settings/backup`: everything that the server keeps, as a download.
+pub(super) async fn backup(
+    State(web): State<Web>,
+    submitted: Submitted<Administering>,
+) -> Result<Response, PageError> {
+    let pieces = web.app.backups.begin(web.fleet(), &submitted.visitor.actor).await?;
+    let headers = [
+        (CONTENT_TYPE, "application/x-tar"),
+        (CONTENT_DISPOSITION, "attachment; filename=\"margrave-backup.tar\""),
+    ];
+    Ok((headers, Body::from_stream(pieces)).into_response())
+}

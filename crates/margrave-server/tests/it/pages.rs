@@ -1,0 +1,288 @@
+//! Whole ways through the pages: finding and changing devices together, seeing what a deployment would do, settings.
+
+use serde_json::json;
+
+use crate::browser::{Browser, deployed, is_clean, location, text};
+use crate::plant::{Plant, operator};
+use crate::stock::{self, HOSTILE};
+
+#[tokio::test]
+async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    stock::device(&plant, "press-2", 4).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let both = [("device", "press-1"), ("device", "press-2"), ("do", "label")];
+    let mut set = both.to_vec();
+    set.extend([("key", "site"), ("value", HOSTILE)]);
+    let page = text(browser.post("/devices", &set).await.is(200));
+    assert!(page.contains("2 devices now carry the label site"), "{page}");
+    is_clean(&page);
+    let rows = async |browser: &mut Browser, query: &str| {
+        let page = browser.page(&format!("/devices?{query}")).await;
+        is_clean(&page);
+        page.matches("<tr id=\"device-").count()
+    };
+    let site = "site=%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%22%26";
+    assert_eq!(rows(&mut browser, "").await, 3);
+    assert_eq!(rows(&mut browser, site).await, 2);
+    assert_eq!(rows(&mut browser, &format!("{site}&search=press-1")).await, 1);
+    assert_eq!(rows(&mut browser, "capability=Ethernet").await, 3);
+    assert_eq!(rows(&mut browser, "capability=gpu").await, 0);
+    assert_eq!(rows(&mut browser, "state=PENDING").await, 1);
+    assert_eq!(rows(&mut browser, "state=FAILED").await, 0);
+    assert!(text(browser.get("/devices?state=happy").await.is(422)).contains("“happy” is no state"));
+    assert!(text(browser.get("/devices?condition=happy").await.is(422)).contains("class=\"notice bad\""));
+    // The fleet page groups by the same label.
+    let fleet = browser.page("/").await;
+    is_clean(&fleet);
+    assert!(fleet.contains("Without a site") && fleet.contains("3 devices in 1 site"), "{fleet}");
+
+    for (fields, wrong) in [
+        (&[("do", "label"), ("key", "a")][..], "Tick the devices first"),
+        (&[("device", "press-1"), ("do", "label")], "A label needs a name"),
+        (&[("device", "press-1"), ("device", "nobody"), ("do", "label"), ("key", "a b")], "label"),
+    ] {
+        let page = text(browser.post("/devices", fields).await.is(422));
+        assert!(page.contains("role=\"alert\"") && page.contains(wrong), "{page}");
+    }
+    browser.post("/devices", &[("device", "press-1"), ("do", "explode")]).await.is(400);
+    let fleet = plant.server.fleet();
+    assert!(!fleet.device(&"press-1".parse().unwrap()).await.unwrap().labels.contains_key("a"));
+
+    // Retiring asks first.
+    let retire = [("device", "press-2"), ("device", "small-1"), ("do", "retire")];
+    let ask = text(browser.post("/devices", &retire).await.is(200));
+    assert!(ask.contains("Retire 2 devices?") && ask.contains("value=\"retire-now\""), "{ask}");
+    let standing = async |name: &str| fleet.device(&name.parse().unwrap()).await.unwrap().standing;
+    assert_eq!(standing("press-2").await, "accepted");
+    let retire = [("device", "press-2"), ("device", "small-1"), ("do", "retire-now")];
+    let page = text(browser.post("/devices", &retire).await.is(200));
+    assert!(page.contains("2 devices were retired"), "{page}");
+    assert_eq!((standing("press-2").await, standing("press-1").await), ("retired".into(), "accepted".into()));
+}
+
+#[tokio::test]
+async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    stock::device(&plant, "press-2", 4).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let form = [
+        ("package", "gate"),
+        ("version", "1.0.0"),
+        ("name", "south"),
+        ("answer.owner", "me <b>tag"),
+        ("answer.site", "NORD"),
+        ("answer.rate", "9"),
+        ("answer.shift", "late"),
+        ("device", "press-1"),
+        ("device", "press-2"),
+        ("labels", ""),
+        ("sites", ""),
+        ("select", ""),
+        ("groups", "0"),
+        ("pace", "steps"),
+        ("pace-canary", "1"),
+        ("pace-canary-soak", "10m"),
+    ];
+    let page = text(browser.post("/deploy/rehearsal", &form).await.is(200));
+    is_clean(&page);
+    assert!(page.contains("1 device gets it, 2 devices in all, step by step"), "{page}");
+    assert!(page.contains("watched for 10 min"), "{page}");
+    let fleet = plant.server.fleet();
+    let south = "south".parse().unwrap();
+    assert!(fleet.deployment(&south).await.is_err(), "a rehearsal changes nothing");
+    // Back in the form, nothing is lost; another group is asked for there.
+    let mut back = form.to_vec();
+    back.push(("do", "edit"));
+    let page = text(browser.post("/deploy/rehearsal", &back).await.is(200));
+    assert!(page.contains("value=\"10m\"") && page.contains("value=\"press-2\" checked"), "{page}");
+    *back.last_mut().unwrap() = ("do", "group");
+    let page = text(browser.post("/deploy/rehearsal", &back).await.is(200));
+    assert!(
+        page.contains("name=\"group.0.answer.rate\"") && page.contains("name=\"groups\" value=\"1\""),
+        "{page}"
+    );
+
+    // What is wrong in a step or a group is told there.
+    let mut wrong = form.to_vec();
+    wrong[12] = ("groups", "2");
+    wrong[15] = ("pace-canary-soak", "soon");
+    wrong.extend([
+        ("group.0.labels", "line=4"),
+        ("group.0.answer.rate", "900"),
+        ("group.1.answer.rate", "8"),
+    ]);
+    let page = text(browser.post("/deploy/rehearsal", &wrong).await.is(422));
+    assert!(page.contains("“soon” is no time") && page.contains("Say which devices"), "{page}");
+    wrong[15].1 = "10m";
+    wrong.pop();
+    let page = text(browser.post("/deploy/rehearsal", &wrong).await.is(422));
+    let (_, field) = page.split_once("name=\"group.0.answer.rate\"").unwrap();
+    assert!(field.split_once("</div>").unwrap().0.contains("class=\"wrong\""), "{page}");
+    let mut broken = form.to_vec();
+    broken[14].1 = "many";
+    let page = text(browser.post("/deploy/rehearsal", &broken).await.is(422));
+    let (_, field) = page.split_once("name=\"pace-canary\"").unwrap();
+    assert!(field.split_once("</div>").unwrap().0.contains("class=\"wrong\""), "{page}");
+
+    // With all of it right it is what was seen.
+    let mut right = form.to_vec();
+    right[12] = ("groups", "1");
+    right.extend([
+        ("group.0.labels", "line=4"),
+        ("group.0.answer.rate", "8"),
+        ("group.0.answer.alarm", "false"),
+    ]);
+    assert!(text(browser.post("/deploy/rehearsal", &right).await.is(200)).contains("1 with other answers"));
+    assert_eq!(location(browser.post("/deploy", &right).await.is(303)), "/deployments/south");
+    let made = fleet.deployment(&south).await.unwrap();
+    assert_eq!(
+        made.overrides[0].parameters,
+        [("rate".into(), json!(8)), ("alarm".into(), json!(false))].into()
+    );
+    assert_eq!(made.strategy.canary.unwrap().soak_seconds, Some(600));
+
+    // The form of a change has all of it; a change that says nothing of it leaves it.
+    let page = browser.page("/deployments/south/edit").await;
+    for held in ["value=\"line=4\"", "value=\"10m\"", "value=\"steps\" checked"] {
+        assert!(page.contains(held), "{held}: {page}");
+    }
+    let revision = made.revision.to_string();
+    let change = [
+        ("version", "1.0.0"),
+        ("revision", revision.as_str()),
+        ("answer.owner", "me"),
+        ("answer.site", "NORD"),
+        ("answer.rate", "9"),
+        ("answer.shift", "late"),
+        ("device", "press-1"),
+    ];
+    let page = text(browser.post("/deployments/south/edit/rehearsal", &change).await.is(200));
+    // The other one has had no turn yet, and loses nothing.
+    assert!(page.contains("1 device changes") && !page.contains("loses it"), "{page}");
+    browser.post("/deployments/south/edit", &change).await.is(303);
+    let kept = fleet.deployment(&south).await.unwrap();
+    assert_eq!((kept.overrides.len(), kept.strategy.canary.is_some()), (1, true));
+    let page = browser.page("/deployments/south/revisions/2").await;
+    assert!(page.contains("What differs from revision 1") && page.contains("answer owner"), "{page}");
+    is_clean(&page);
+    browser.get("/deployments/south/revisions/9").await.is(404);
+}
+
+#[tokio::test]
+async fn calendars_registries_and_watches_are_set_from_the_page() {
+    let plant = Plant::new().await;
+    stock::device(&plant, "press-1", 4).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/settings").await;
+    for there in ["Trust domain", "git/intent.git", "Download a backup", "margrave schedule set"] {
+        assert!(page.contains(there), "{there}: {page}");
+    }
+    let window = [("reach", "device:press-1"), ("windows", "sun 02:00-05:00 Europe/Berlin"), ("poll", "15m")];
+    assert_eq!(location(browser.post("/settings/schedule", &window).await.is(303)), "/settings#schedules");
+    assert!(browser.page("/settings").await.contains("changes sun 02:00-05:00"), "it is listed");
+    assert!(browser.page("/settings/schedule?reach=device:press-1").await.contains("value=\"15m\""));
+    assert!(browser.page("/devices/press-1").await.contains("changes sun 02:00-05:00"));
+    for (field, value, told) in [
+        ("windows", "<b>tag", "windows"),
+        ("poll", "often", "often"),
+        ("reach", "<b>tag", "Nothing was changed"),
+    ] {
+        let mut wrong = window.to_vec();
+        wrong.retain(|(name, _)| *name != field);
+        wrong.push((field, value));
+        let page = text(browser.post("/settings/schedule", &wrong).await.is(422));
+        is_clean(&page);
+        assert!(page.contains(told), "{field}: {page}");
+    }
+    browser.post("/settings/schedule/remove", &[("reach", "device:press-1")]).await.is(303);
+    let fleet = plant.server.fleet();
+    assert!(fleet.schedules().await.unwrap().is_empty());
+
+    let registry = [("host", "registry.example"), ("user", "plant"), ("password", "secret <b>tag")];
+    assert_eq!(
+        location(browser.post("/settings/registries", &registry).await.is(303)),
+        "/settings#registries"
+    );
+    let page = browser.page("/settings").await;
+    assert!(page.contains("registry.example") && !page.contains("secret"), "{page}");
+    let wrong = [("host", "registry.example"), ("user", "plant"), ("password", "")];
+    let page = text(browser.post("/settings/registries", &wrong).await.is(422));
+    assert!(page.contains("value=\"plant\"") && page.contains("role=\"alert\""), "{page}");
+    browser.post("/settings/registries/remove", &[("host", "registry.example")]).await.is(303);
+    assert!(fleet.registries().await.unwrap().is_empty());
+
+    let watch = [("repository", "oci://127.0.0.1:9/packages/gate"), ("match", "1.*"), ("every", "1h")];
+    assert_eq!(location(browser.post("/watches", &watch).await.is(303)), "/packages#watches");
+    assert_eq!(fleet.watches().await.unwrap()[0].every_seconds, 3600);
+    assert!(browser.page("/packages").await.contains("Watch no more"));
+    for (field, value) in [("every", "1s"), ("every", "often"), ("repository", "<b>tag")] {
+        let mut wrong = watch.to_vec();
+        wrong.retain(|(name, _)| *name != field);
+        wrong.push((field, value));
+        let page = text(browser.post("/watches", &wrong).await.is(422));
+        is_clean(&page);
+        assert!(page.contains("class=\"wrong\""), "{value}: {page}");
+    }
+    browser.post("/watches/remove", &[("repository", "oci://127.0.0.1:9/packages/gate")]).await.is(303);
+    assert!(fleet.watches().await.unwrap().is_empty());
+    // There is nothing to decide.
+    browser.post("/settings/repository", &[("do", "take")]).await.is(409);
+    browser.post("/settings/repository", &[]).await.is(400);
+    let backup = browser.post("/settings/backup", &[]).await;
+    assert_eq!(backup.is(200).header("content-type"), "application/x-tar");
+}
+
+#[tokio::test]
+async fn a_viewer_sees_everything_and_changes_nothing() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let fleet = plant.server.fleet();
+    let want =
+        serde_json::from_value(json!({ "name": "eve", "role": "viewer", "validSeconds": 3600 })).unwrap();
+    let token = fleet.create_operator_token(&operator(), want).await.unwrap();
+    let mut operator = Browser::signed_in(&plant).await;
+    let csrf = operator.csrf().await;
+    let mut viewer = Browser::stranger(&plant).await;
+    let reply = viewer.send_form("/sign-in", &[("token", &token.secret)], &[]).await;
+    viewer.cookie = crate::browser::cookie(reply.is(303));
+    for path in
+        ["/", "/devices", "/devices/press-1", "/packages", "/deployments/north", "/settings", "/audit"]
+    {
+        let page = viewer.page(path).await;
+        let forms = page.matches("method=\"post\"").count();
+        assert_eq!(forms, 2, "{path} has forms besides signing out: {page}");
+    }
+    for path in ["/devices/new", "/deploy?package=gate", "/settings/schedule?reach=fleet", "/access"] {
+        assert!(text(viewer.get(path).await.is(403)).contains("Your role"), "{path}");
+    }
+    for path in [
+        "/devices",
+        "/deploy",
+        "/deploy/rehearsal",
+        "/deployments/north/edit/rehearsal",
+        "/settings/schedule",
+        "/settings/schedule/remove",
+        "/settings/registries",
+        "/settings/registries/check",
+        "/settings/registries/remove",
+        "/settings/repository",
+        "/settings/backup",
+        "/watches",
+        "/watches/look",
+        "/watches/remove",
+    ] {
+        viewer.send_form(path, &[("csrf", &csrf), ("device", "press-1")], &[]).await.is(403);
+        // Nor does a form of somebody who may, sent from elsewhere.
+        let cross = [("sec-fetch-site", "cross-site")];
+        operator.send_form(path, &[("csrf", &csrf)], &cross).await.is(403);
+        operator.send_form(path, &[("csrf", "guess")], &[]).await.is(403);
+    }
+    assert_eq!(fleet.device(&"press-1".parse().unwrap()).await.unwrap().standing, "accepted");
+    // Only a demo can be broken from its page.
+    let drill = [("device", "press-1"), ("fault", "cut-network")];
+    operator.post("/demo", &drill).await.is(404);
+    assert!(!operator.page("/").await.contains("Break something"));
+}

@@ -1,7 +1,5 @@
 //! The command that does what a page shows, ready to paste.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use askama::filters::HtmlSafe;
 use margrave_wire::operator;

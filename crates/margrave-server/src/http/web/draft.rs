@@ -198,7 +198,6 @@ impl Draft {
             strategy: self.pace.want(),
             // A new one must not change another of the same name; what is not there is at revision 0.
             revision: Some(self.revision.unwrap_or(0)),
-            ..Default::default()
         };
         let fine = name.is_ok() && !self.is_wrong();
         name.ok().filter(|_| fine).map(|name| (name, want))

@@ -73,9 +73,12 @@ fn components_start_in_order_and_two_deployments_of_a_package_do_not_collide() {
 "#
     );
     plant.add_package("pair", "1.0.0", &[("store", &first), ("collector", &second)]);
-    for (name, greeting) in [("pair-one", "one"), ("pair-two", "two")] {
+    // Both write to one folder, which nobody does by mistake.
+    for (name, greeting, why) in [("pair-one", "one", &[][..]), ("pair-two", "two", &["--force", "shared on purpose"])]
+    {
         let set = format!("greeting={greeting}");
-        plant.json(&["deploy", "pair", "--name", name, "--to", &plant.device, "--set", &set]);
+        let deploy = ["deploy", "pair", "--name", name, "--to", &plant.device, "--set", &set];
+        plant.json(&[&deploy[..], why].concat());
     }
     for (name, greeting) in [("pair-one", "one"), ("pair-two", "two")] {
         let installed = plant.wait(name, "INSTALLED");

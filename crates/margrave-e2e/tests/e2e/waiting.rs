@@ -187,7 +187,7 @@ fn mi_g2_210_in_a_known_downtime_a_device_is_quiet_and_not_in_trouble() {
     stage.start_server();
     stage.json(&["deployment", "update", "hello", "--set", "greeting=later"]);
     let why = waits_at_the_server(&stage, "by its schedule it may talk again at");
-    assert_eq!(why["chain"][0]["code"], "out-of-hours");
+    assert_eq!(why["chain"][0]["code"], "in-downtime");
     assert!(stage.agent_status("line-1")["trouble"].is_null());
     let (_, shown) = agent(&stage, "line-1", &["status"]);
     assert!(shown.contains("silent        by its schedule until"), "{shown}");

@@ -8,7 +8,7 @@ use margrave_server::fleet::Follow;
 use margrave_wire::operator::{Intent, SetLabels};
 use tempfile::TempDir;
 
-use crate::git::Client;
+use crate::git::{Client, put_git};
 use crate::line::DEADLINE;
 use crate::plant::{Plant, operator};
 
@@ -66,6 +66,7 @@ impl Remote {
             // Nobody waits for this: the hook says when.
             every: Duration::from_millis(100),
             token_file: None,
+            authority: None,
             ssh_key: None,
             known_hosts: None,
             hook_token_file: Some(hook_token_file),
@@ -125,6 +126,44 @@ async fn what_the_remote_says_is_done_and_nobody_else_says_anything() {
     // It is applied a moment before the flaws of the one before are forgotten.
     until(&plant, "the mended commit", |intent| at(&mended)(intent) && intent.flaws.is_empty()).await;
     assert_eq!(labels(&plant).await, r#"{"line": "4"}"#);
+}
+
+#[tokio::test]
+async fn a_remote_over_https_is_believed_by_its_authority_and_let_in_by_a_token() {
+    let Some(client) = Client::new("") else { return };
+    let above = Plant::new().await;
+    above.join("press.42").await;
+    let authority = client.path("above.pem");
+    std::fs::write(&authority, put_git(&above, "press.42", false, None).await.authority).unwrap();
+    let token_file = client.path("token");
+    std::fs::write(&token_file, format!("{}\n", above.server.context().token)).unwrap();
+    let wrong = client.path("wrong");
+    std::fs::write(&wrong, "not-a-token\n").unwrap();
+    let want = SetLabels { labels: [("line".to_owned(), Some("7".to_owned()))].into() };
+    above.server.fleet().label(&operator(), &"press.42".parse().unwrap(), want).await.unwrap();
+    let commit = above.server.fleet().intent().await.unwrap().commit.unwrap();
+
+    let follow = |token: &Path, authority: Option<&Path>| Follow {
+        url: format!("https://{}/git/intent.git", above.server.addresses().web),
+        branch: "main".to_owned(),
+        every: Duration::from_millis(100),
+        token_file: Some(token.to_owned()),
+        authority: authority.map(Path::to_owned),
+        ssh_key: None,
+        known_hosts: None,
+        hook_token_file: None,
+    };
+    for (token, authority) in [(&token_file, None), (&wrong, Some(authority.as_path()))] {
+        let follow = follow(token, authority);
+        let below = Plant::of(|config| Config { follow: Some(follow), ..config }).await;
+        let intent = until(&below, "it is away", |intent| intent.away_since.is_some()).await;
+        assert_eq!(intent.commit, None, "nothing is taken from whom nobody vouches for");
+    }
+    let follow = follow(&token_file, Some(&authority));
+    let below = Plant::of(|config| Config { follow: Some(follow), ..config }).await;
+    until(&below, "the commit of the other", at(&commit)).await;
+    below.join("press.42").await;
+    assert_eq!(labels(&below).await, r#"{"line": "7"}"#);
 }
 
 #[tokio::test]

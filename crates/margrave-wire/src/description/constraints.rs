@@ -3,7 +3,7 @@
 use margrave_core::constraints::{
     Capacity, Constraints, Expression, MEMORY_UNITS, Operator, Quantity, Rule, STORAGE_UNITS, is_pointer,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::profile::Source;
 use crate::tree::{At, Content, Findings};
@@ -34,6 +34,83 @@ pub(crate) fn read(at: &At<'_>, source: Source, findings: &mut Findings) -> Opti
     (findings.len() == before).then(|| Constraints { capacity, rules, as_written: at.node.to_value() })
 }
 
+/// `requiredResources`, as earlier drafts called it, read as the constraints that it stands for (data-model.md, section 8): amounts
+/// are amounts, and everything that has to be plugged in is an element that the device must have.
+pub(crate) fn read_older(at: &At<'_>, findings: &mut Findings) -> Option<Constraints> {
+    if !findings.is_map(at, "DM-130") {
+        return None;
+    }
+    let before = findings.len();
+    findings.unambiguous(at, "DM-122");
+    only(at, &["cpu", "memory", "storage", "peripherals", "interfaces"], findings);
+    let capacity = amounts(at, older_architecture, findings);
+    let mut expressions = Vec::new();
+    for (list, fields) in [("peripherals", &["type", "manufacturer", "model"][..]), ("interfaces", &["type"])]
+    {
+        let items = at.field(list).and_then(|at| bounded_items(&at, "DM-140", findings)).unwrap_or_default();
+        for item in items.iter().filter(|item| findings.is_map(item, "DM-140")).collect::<Vec<_>>() {
+            only(item, fields, findings);
+            findings.required_text(item, "type", "DM-140");
+            let known = |key: &&str| Some((*key, findings.optional_text(item, key, "DM-140")?));
+            let inner = fields.iter().filter_map(known).map(|(key, text)| Expression {
+                key: format!("/{key}"),
+                operator: Operator::In(vec![Value::String(text)]),
+            });
+            let inner = inner.collect();
+            expressions.push(Expression { key: format!("/{list}"), operator: Operator::ContainsAll(inner) });
+        }
+    }
+    if findings.len() > before {
+        return None;
+    }
+    let as_written = current(at, &capacity, &expressions);
+    let property = (!expressions.is_empty()).then_some(expressions);
+    let rules = property.map(|property| Rule { property: Some(property), label: None }).into_iter().collect();
+    Some(Constraints { capacity: Some(capacity), rules, as_written })
+}
+
+/// The names of two kernels stand for what everybody else calls otherwise.
+fn older_architecture(text: &str) -> &str {
+    match text {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        text => text,
+    }
+}
+
+/// What a device is told of it, in the words of today.
+fn current(at: &At<'_>, capacity: &Capacity, expressions: &[Expression]) -> Value {
+    let mut amounts = serde_json::Map::new();
+    if let Some(cores) = at.field("cpu").and_then(|cpu| cpu.field("cores")) {
+        let mut cpu = json!({ "cores": cores.node.to_value() });
+        if !capacity.architectures.is_empty() {
+            cpu["architectures"] = json!(capacity.architectures);
+        }
+        amounts.insert("cpu".to_owned(), cpu);
+    }
+    for key in ["memory", "storage"] {
+        amounts.extend(at.field(key).map(|amount| (key.to_owned(), amount.node.to_value())));
+    }
+    let mut written = json!({ "capacityRequirements": amounts });
+    if !expressions.is_empty() {
+        let list: Vec<Value> = expressions.iter().map(spelled).collect();
+        written["eligibilityRules"] = json!([{ "propertySelector": { "matchExpressions": list } }]);
+    }
+    written
+}
+
+fn spelled(expression: &Expression) -> Value {
+    match &expression.operator {
+        Operator::In(values) => json!({ "key": expression.key, "operator": "In", "values": values }),
+        Operator::ContainsAll(inner) => {
+            let inner: Vec<Value> = inner.iter().map(spelled).collect();
+            let inner = json!({ "matchExpressions": inner });
+            json!({ "key": expression.key, "operator": "ContainsAll", "itemSelector": inner })
+        }
+        _ => unreachable!("nothing else stands for what earlier drafts could say"),
+    }
+}
+
 /// A field that is silently ignored here would place a workload where it must not run.
 fn only(at: &At<'_>, known: &[&str], findings: &mut Findings) {
     for (key, entry) in at.entries().filter(|(key, _)| !known.contains(key)) {
@@ -62,6 +139,10 @@ fn read_capacity(at: &At<'_>, findings: &mut Findings) -> Option<Capacity> {
         return None;
     }
     only(at, &["cpu", "memory", "storage"], findings);
+    Some(amounts(at, |text| text, findings))
+}
+
+fn amounts(at: &At<'_>, named: fn(&str) -> &str, findings: &mut Findings) -> Capacity {
     let mut capacity = Capacity::default();
     if let Some(cpu) = at.field("cpu").filter(|at| findings.is_map(at, "DM-131")) {
         only(&cpu, &["cores", "architectures"], findings);
@@ -72,9 +153,10 @@ fn read_capacity(at: &At<'_>, findings: &mut Findings) -> Option<Capacity> {
             }
         }
         for item in findings.optional_items(&cpu, "architectures", "DM-131") {
-            let Some(text) = findings.text(&item, "DM-131") else { continue };
+            let Some(text) = findings.text(&item, "DM-131").map(named) else { continue };
             if ARCHITECTURES.contains(&text) {
-                capacity.architectures.push(text.to_owned());
+                let known = capacity.architectures.iter().any(|known| known == text);
+                capacity.architectures.extend((!known).then(|| text.to_owned()));
             } else {
                 let hint = if text == "x86_64" { "; write amd64" } else { "" };
                 let message = format!("must be one of {}{hint}", ARCHITECTURES.join(", "));
@@ -92,7 +174,7 @@ fn read_capacity(at: &At<'_>, findings: &mut Findings) -> Option<Capacity> {
     };
     capacity.memory_bytes = amount("memory", MEMORY_UNITS);
     capacity.storage_bytes = amount("storage", STORAGE_UNITS);
-    Some(capacity)
+    capacity
 }
 
 fn read_rule(at: &At<'_>, findings: &mut Findings) -> Option<Rule> {

@@ -77,8 +77,8 @@ fn read_version(root: &At<'_>, findings: &mut Findings) {
     let message = if version.starts_with("margo.org/") || root.has("kind") {
         format!(
             "{shown:?} is an older shape of the description; to port it, set apiVersion to v1, remove kind, move \
-             metadata.id to the top level, write profile types as helm or compose, replace requiredResources by \
-             deviceConstraints, and packageLocation and keyLocation by repository and revision"
+             metadata.id to the top level, write profile types as helm or compose, and replace \
+             packageLocation and keyLocation by repository and revision"
         )
     } else {
         format!("must be v1, the only version of the description, got {shown:?}")

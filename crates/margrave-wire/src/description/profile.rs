@@ -43,14 +43,16 @@ fn read_one(at: &At<'_>, findings: &mut Findings) -> Option<Profile> {
     let kind = read_kind(at, Source::Description, findings);
     let description = findings.optional_text(at, "description", "DM-020");
     let components = read_components(at, Source::Description, findings);
-    let constraints =
-        at.field("deviceConstraints").and_then(|at| constraints::read(&at, Source::Description, findings));
-    if at.has("requiredResources") {
-        let message = "requiredResources is gone; write cpu, memory and storage under \
-                       deviceConstraints.capacityRequirements, and one ContainsAll expression per peripheral and \
-                       interface under deviceConstraints.eligibilityRules";
-        findings.add(at.place_of("requiredResources"), "DM-074", message);
-    }
+    let constraints = match (at.field("deviceConstraints"), at.field("requiredResources")) {
+        (Some(at), None) => constraints::read(&at, Source::Description, findings),
+        (None, Some(older)) => constraints::read_older(&older, findings),
+        (Some(_), Some(_)) => {
+            let message = "requiredResources is the older form of deviceConstraints; keep one of them";
+            findings.add(at.place_of("requiredResources"), "DM-074", message);
+            None
+        }
+        (None, None) => None,
+    };
     let known = ["id", "type", "description", "components", "deviceConstraints", "requiredResources"];
     let extensions = read_extensions(at, &known, Source::Description, findings);
     Some(Profile { id: id?, kind: kind?, description, components: components?, constraints, extensions })

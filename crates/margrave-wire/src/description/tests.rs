@@ -138,3 +138,56 @@ fn what_is_no_yaml_is_told_with_line_and_column() {
     assert!(read(b"- a list").is_err());
     assert!(read(b"").is_err());
 }
+
+/// The valid vector with `requiredResources` on its last profile.
+fn older(block: &str) -> String {
+    let (head, tail) =
+        PACKAGE.split_once("  - type: custom\n").expect("the vector has a profile of that kind");
+    format!("{head}  - type: custom\n    requiredResources: {block}\n{}", without_constraints(tail))
+}
+
+fn without_constraints(profile: &str) -> String {
+    let (head, rest) =
+        profile.split_once("    deviceConstraints:\n").expect("the vector has constraints there");
+    let end =
+        rest.split_inclusive('\n').take_while(|line| line.starts_with("     ")).map(str::len).sum::<usize>();
+    format!("{head}{}", &rest[end..])
+}
+
+#[test]
+fn dm_131_what_earlier_drafts_required_is_read_as_constraints() {
+    let text = older(
+        "{cpu: {cores: 1.5, architectures: [amd64, x86_64]}, memory: 1024Mi, storage: 10Gi, \
+         peripherals: [{type: gpu, manufacturer: NVIDIA}], interfaces: [{type: ethernet}]}",
+    );
+    let package = read(text.as_bytes()).unwrap();
+    let constraints = package.profiles[1].constraints.as_ref().unwrap();
+    let capacity = constraints.capacity.as_ref().unwrap();
+    assert_eq!((capacity.cores, capacity.memory_bytes), (Some(1.5), Some(1 << 30)));
+    assert_eq!(capacity.architectures, ["amd64"]);
+    assert_eq!(constraints.rules.len(), 1);
+    assert_eq!(constraints.rules[0].property.as_ref().unwrap().len(), 2);
+    // What is sent to devices says the same in today's words.
+    let node = crate::tree::Node::from(&constraints.as_written);
+    let mut findings = crate::tree::Findings::default();
+    let again = constraints::read(&crate::tree::At::root(&node), profile::Source::Description, &mut findings);
+    let again = again.unwrap();
+    assert_eq!((&again.capacity, &again.rules), (&constraints.capacity, &constraints.rules));
+
+    for (wrong, place) in [
+        ("{memory: 1 Gi}", "memory"),
+        ("{cpu: {architectures: [amd64]}}", "cpu/cores"),
+        ("{peripherals: [{manufacturer: NVIDIA}]}", "peripherals/0/type"),
+        ("{interfaces: [{type: ethernet, speed: 1}]}", "interfaces/0/speed"),
+        ("{gpu: 1}", "gpu"),
+        ("[]", ""),
+    ] {
+        let broken = read(older(wrong).as_bytes()).expect_err(wrong);
+        let place = format!("/deploymentProfiles/1/requiredResources/{place}");
+        assert_eq!(broken[0].place, place.trim_end_matches('/'), "{wrong}: {broken:#?}");
+    }
+    let both =
+        PACKAGE.replacen("    deviceConstraints:", "    requiredResources: {}\n    deviceConstraints:", 1);
+    let broken = read(both.as_bytes()).expect_err("both");
+    assert_eq!(broken[0].place, "/deploymentProfiles/0/requiredResources");
+}

@@ -19,7 +19,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("valid/data-model/ApplicationDeployment-compose.yaml", "DM-030"),
     ("valid/data-model/ApplicationDeployment-helm.yaml", "DM-073"),
     ("valid/data-model/ApplicationDescription-compose_only.yaml", "DM-030"),
-    ("valid/data-model/ApplicationDescription-helm_and_compose.yaml", "DM-074"),
+    ("valid/data-model/ApplicationDescription-helm_and_compose.yaml", "DM-030"),
     ("valid/data-model/ApplicationDescription-helm_only.yaml", "DM-001"),
     ("valid/data-model/DesiredStateManifest-001.json", "AMB-25"),
     ("valid/data-model/DeviceCapabilitiesManifest-002.json", "DM-113"),

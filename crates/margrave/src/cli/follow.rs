@@ -23,6 +23,9 @@ pub(crate) struct Follow {
     /// File with the token for an https:// address
     #[arg(long, value_name = "FILE", requires = "follow")]
     pub(crate) follow_token_file: Option<PathBuf>,
+    /// Certificates that vouch for an https:// address, in PEM, where the machine does not know them
+    #[arg(long, value_name = "FILE", requires = "follow")]
+    pub(crate) follow_ca: Option<PathBuf>,
     /// Private key for an ssh:// address
     #[arg(long, value_name = "FILE", requires = "follow", requires = "follow_known_hosts")]
     pub(crate) follow_ssh_key: Option<PathBuf>,

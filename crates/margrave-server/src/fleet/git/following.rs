@@ -41,6 +41,8 @@ pub struct Follow {
     pub every: Duration,
     /// Holds the password for HTTPS.
     pub token_file: Option<PathBuf>,
+    /// Who vouches for an HTTPS remote, in PEM; without it, those whom the server's machine believes.
+    pub authority: Option<PathBuf>,
     pub ssh_key: Option<PathBuf>,
     /// Hosts that SSH may believe; without it, those of the server's machine.
     pub known_hosts: Option<PathBuf>,
@@ -154,6 +156,9 @@ impl Following {
         command.args(["-c", "credential.helper=", "-c", "fetch.fsckObjects=true", "-c", "gc.auto=0"]);
         for protocol in PROTOCOLS {
             command.arg("-c").arg(format!("protocol.{protocol}.allow=always"));
+        }
+        if let Some(authority) = &self.follow.authority {
+            command.env("GIT_SSL_CAINFO", authority);
         }
         if let (Some(askpass), Some(token)) = (&self.askpass, &self.follow.token_file) {
             command.env("GIT_ASKPASS", askpass).env("MARGRAVE_TOKEN_FILE", token);

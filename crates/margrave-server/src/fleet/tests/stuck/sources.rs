@@ -47,6 +47,7 @@ async fn remotes(catalogue: &mut Catalogue) {
         every: Duration::from_secs(60),
         token_file: None,
         ssh_key: None,
+        authority: None,
         known_hosts: None,
         hook_token_file: None,
     };

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
+use core::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};

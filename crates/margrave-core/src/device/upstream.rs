@@ -553,7 +553,7 @@ impl Device {
         for id in &unmoved {
             self.report(settings, *id, now);
         }
-        if skipped {
+        if skipped && !moved {
             // So may it have forgotten what it was told: it was restored from a backup.
             let others = self.assignments.keys().filter(|id| !unmoved.contains(id));
             for id in others.copied().collect::<Vec<_>>() {

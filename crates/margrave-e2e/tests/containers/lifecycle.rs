@@ -74,7 +74,8 @@ fn components_start_in_order_and_two_deployments_of_a_package_do_not_collide() {
     );
     plant.add_package("pair", "1.0.0", &[("store", &first), ("collector", &second)]);
     // Both write to one folder, which nobody does by mistake.
-    for (name, greeting, why) in [("pair-one", "one", &[][..]), ("pair-two", "two", &["--force", "shared on purpose"])]
+    for (name, greeting, why) in
+        [("pair-one", "one", &[][..]), ("pair-two", "two", &["--force", "shared on purpose"])]
     {
         let set = format!("greeting={greeting}");
         let deploy = ["deploy", "pair", "--name", name, "--to", &plant.device, "--set", &set];

@@ -51,12 +51,11 @@ pub(crate) fn read_older(at: &At<'_>, findings: &mut Findings) -> Option<Constra
         for item in items.iter().filter(|item| findings.is_map(item, "DM-140")).collect::<Vec<_>>() {
             only(item, fields, findings);
             findings.required_text(item, "type", "DM-140");
-            let known = |key: &&str| Some((*key, findings.optional_text(item, key, "DM-140")?));
-            let inner = fields.iter().filter_map(known).map(|(key, text)| Expression {
-                key: format!("/{key}"),
-                operator: Operator::In(vec![Value::String(text)]),
-            });
-            let inner = inner.collect();
+            let known = |key: &&str| {
+                let text = findings.optional_text(item, key, "DM-140")?;
+                Some(Expression { key: format!("/{key}"), operator: Operator::In(vec![Value::String(text)]) })
+            };
+            let inner = fields.iter().filter_map(known).collect();
             expressions.push(Expression { key: format!("/{list}"), operator: Operator::ContainsAll(inner) });
         }
     }

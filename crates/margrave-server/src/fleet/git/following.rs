@@ -312,6 +312,7 @@ mod tests {
             url: url.to_owned(),
             branch: branch.to_owned(),
             every: Duration::from_secs(60),
+            authority: None,
             token_file: None,
             ssh_key: None,
             known_hosts: None,

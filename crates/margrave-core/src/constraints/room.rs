@@ -4,9 +4,9 @@
 //! promised on a device is not promised to another. What a deployment has it keeps: a change that asks for no more than it has
 //! is not refused because of what came after it.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
 use std::fmt;
-use core::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};

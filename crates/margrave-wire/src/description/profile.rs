@@ -46,10 +46,11 @@ fn read_one(at: &At<'_>, findings: &mut Findings) -> Option<Profile> {
     let constraints = match (at.field("deviceConstraints"), at.field("requiredResources")) {
         (Some(at), None) => constraints::read(&at, Source::Description, findings),
         (None, Some(older)) => constraints::read_older(&older, findings),
-        (Some(_), Some(_)) => {
+        (Some(now), Some(_)) => {
+            let constraints = constraints::read(&now, Source::Description, findings);
             let message = "requiredResources is the older form of deviceConstraints; keep one of them";
             findings.add(at.place_of("requiredResources"), "DM-074", message);
-            None
+            constraints
         }
         (None, None) => None,
     };

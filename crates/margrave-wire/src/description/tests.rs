@@ -139,19 +139,13 @@ fn what_is_no_yaml_is_told_with_line_and_column() {
     assert!(read(b"").is_err());
 }
 
-/// The valid vector with `requiredResources` on its last profile.
+/// The valid vector with `requiredResources` in place of the constraints of its first profile.
 fn older(block: &str) -> String {
-    let (head, tail) =
-        PACKAGE.split_once("  - type: custom\n").expect("the vector has a profile of that kind");
-    format!("{head}  - type: custom\n    requiredResources: {block}\n{}", without_constraints(tail))
-}
-
-fn without_constraints(profile: &str) -> String {
     let (head, rest) =
-        profile.split_once("    deviceConstraints:\n").expect("the vector has constraints there");
-    let end =
-        rest.split_inclusive('\n').take_while(|line| line.starts_with("     ")).map(str::len).sum::<usize>();
-    format!("{head}{}", &rest[end..])
+        PACKAGE.split_once("    deviceConstraints: &needs\n").expect("the vector has them there");
+    let deeper = rest.split_inclusive('\n').take_while(|line| line.starts_with("     "));
+    let end: usize = deeper.map(str::len).sum();
+    format!("{head}    requiredResources: {block}\n{}", &rest[end..])
 }
 
 #[test]
@@ -161,7 +155,7 @@ fn dm_131_what_earlier_drafts_required_is_read_as_constraints() {
          peripherals: [{type: gpu, manufacturer: NVIDIA}], interfaces: [{type: ethernet}]}",
     );
     let package = read(text.as_bytes()).unwrap();
-    let constraints = package.profiles[1].constraints.as_ref().unwrap();
+    let constraints = package.profiles[0].constraints.as_ref().unwrap();
     let capacity = constraints.capacity.as_ref().unwrap();
     assert_eq!((capacity.cores, capacity.memory_bytes), (Some(1.5), Some(1 << 30)));
     assert_eq!(capacity.architectures, ["amd64"]);
@@ -183,7 +177,7 @@ fn dm_131_what_earlier_drafts_required_is_read_as_constraints() {
         ("[]", ""),
     ] {
         let broken = read(older(wrong).as_bytes()).expect_err(wrong);
-        let place = format!("/deploymentProfiles/1/requiredResources/{place}");
+        let place = format!("/deploymentProfiles/0/requiredResources/{place}");
         assert_eq!(broken[0].place, place.trim_end_matches('/'), "{wrong}: {broken:#?}");
     }
     let both =

@@ -3,7 +3,7 @@
 use margrave_world::run;
 
 /// As many as take some seconds without the compiler's help; `.ci/run` lives through more of them.
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 40;
 
 #[test]
 fn every_promise_holds_in_some_worlds() {

@@ -50,8 +50,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(20);
 const REST_WITHIN_SCHEDULED: Duration = Duration::from_secs(16 * 3600);
 /// Who waits for longer is not looked at as often, and does not look as often.
 const LOOK_CLOSELY_FOR: Duration = Duration::from_secs(1200);
-const LOOK_LATER_EVERY: Duration = Duration::from_secs(300);
+const LOOK_LATER_EVERY: Duration = Duration::from_secs(600);
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
+const SWEEP_LATER_EVERY: Duration = Duration::from_secs(900);
 
 /// What comes next, at a time.
 pub(crate) enum Happening {
@@ -312,6 +313,7 @@ impl World {
             let closely = self.now.since(began) < LOOK_CLOSELY_FOR;
             if !closely {
                 // Hours pass here; what happens to containers is heard of at once all the same.
+                self.sweep_every = SWEEP_LATER_EVERY;
                 self.machines
                     .iter_mut()
                     .for_each(|machine| machine.settings.observe_every = LOOK_LATER_EVERY);

@@ -50,7 +50,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(20);
 const REST_WITHIN_SCHEDULED: Duration = Duration::from_secs(16 * 3600);
 /// Who waits for longer is not looked at as often, and does not look as often.
 const LOOK_CLOSELY_FOR: Duration = Duration::from_secs(1200);
-const LOOK_LATER_EVERY: Duration = Duration::from_secs(600);
+const LOOK_LATER_EVERY: Duration = Duration::from_secs(300);
+const OBSERVE_LATER_EVERY: Duration = Duration::from_secs(600);
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
 const SWEEP_LATER_EVERY: Duration = Duration::from_secs(900);
 
@@ -316,7 +317,7 @@ impl World {
                 self.sweep_every = SWEEP_LATER_EVERY;
                 self.machines
                     .iter_mut()
-                    .for_each(|machine| machine.settings.observe_every = LOOK_LATER_EVERY);
+                    .for_each(|machine| machine.settings.observe_every = OBSERVE_LATER_EVERY);
             }
             let next = self.now.after(if closely { LOOK_EVERY } else { LOOK_LATER_EVERY });
             self.run_until(next).await?;

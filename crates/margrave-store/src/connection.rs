@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -36,6 +36,9 @@ pub(crate) const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) const FILE_NAME: &str = "margrave.db";
 
+const LETTING_GO_MAX: Duration = Duration::from_secs(2);
+const LETTING_GO_LOOK: Duration = Duration::from_millis(20);
+
 /// Takes the directory for this process; the lock ends with the file handle, also on `kill -9`.
 pub(crate) fn lock(directory: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Directory { path: directory.to_owned(), source };
@@ -46,10 +49,15 @@ pub(crate) fn lock(directory: &Path) -> Result<File, OpenError> {
         .write(true)
         .open(directory.join("margrave.lock"))
         .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(directory.to_owned())),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
+    // Whoever is just stopping lets go in a moment; a restart must not fail for that.
+    let until = Instant::now() + LETTING_GO_MAX;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LETTING_GO_LOOK),
+            Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(directory.to_owned())),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
     }
 }
 

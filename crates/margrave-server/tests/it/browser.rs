@@ -101,20 +101,15 @@ pub(crate) async fn deployed(plant: &Plant) {
     let fleet = plant.server.fleet();
     let labels = SetLabels { labels: [("note".to_owned(), Some(HOSTILE.to_owned()))].into() };
     fleet.label(&operator(), &"press-1".parse().unwrap(), labels).await.unwrap();
-    let want = PutDeployment {
+    fleet.put_deployment(&operator(), &"north".parse().unwrap(), gate(7)).await.unwrap();
+}
+
+/// The gate on one device, with this rate.
+pub(crate) fn gate(rate: u64) -> PutDeployment {
+    PutDeployment {
         package: "gate".to_owned(),
-        version: None,
-        profile: None,
-        parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(7))].into(),
-        targets: Targets {
-            devices: vec!["press-1".to_owned()],
-            labels: Default::default(),
-            ..Default::default()
-        },
-        rollback: None,
-        strategy: None,
-        revision: None,
+        parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(rate))].into(),
+        targets: Targets { devices: vec!["press-1".to_owned()], ..Default::default() },
         ..Default::default()
-    };
-    fleet.put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
+    }
 }

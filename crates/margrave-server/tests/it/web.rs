@@ -1,13 +1,13 @@
 //! The pages: who gets in, what a form needs, and that a name stays a name.
 
 use http::header::SET_COOKIE;
-use margrave_wire::operator::{PutDeployment, SetLabels, Targets};
+use margrave_wire::operator::SetLabels;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::browser::{Browser, cookie, deployed, is_clean, location, text};
+use crate::browser::{Browser, cookie, deployed, gate, is_clean, location, text};
 use crate::line::DEADLINE;
 use crate::plant::{Plant, operator};
 use crate::stock::{self, HOSTILE};
@@ -300,21 +300,7 @@ async fn a_deployments_page_leads_back_to_what_it_was() {
     deployed(&plant).await;
     let fleet = plant.server.fleet();
     let north = "north".parse().unwrap();
-    let mut want = PutDeployment {
-        package: "gate".to_owned(),
-        version: None,
-        profile: None,
-        parameters: [("owner".to_owned(), json!("me")), ("rate".to_owned(), json!(9))].into(),
-        targets: Targets {
-            devices: vec!["press-1".to_owned()],
-            labels: Default::default(),
-            ..Default::default()
-        },
-        rollback: None,
-        strategy: None,
-        revision: None,
-        ..Default::default()
-    };
+    let mut want = gate(9);
     fleet.put_deployment(&operator(), &north, want.clone()).await.unwrap();
     let mut browser = Browser::signed_in(&plant).await;
     let page = browser.page("/deployments/north").await;

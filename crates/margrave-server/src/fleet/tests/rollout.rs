@@ -14,6 +14,26 @@ fn greeting(text: &str, strategy: Option<serde_json::Value>) -> operator::PutDep
 }
 
 impl World {
+    /// The power goes when it is written down that the deployment `web` goes back, and nothing else; and comes again.
+    pub(super) async fn cut_off_reverting(self) -> World {
+        let id = self.fleet.store.deployment(&name("web")).await.unwrap().unwrap().deployment.id;
+        let rollout = self.fleet.store.rollout(id).await.unwrap().unwrap();
+        let update = RolloutUpdate {
+            deployment: id,
+            revision: 2,
+            from: vec![RolloutState::Running],
+            to: RolloutState::Reverting,
+            why: Some("so".into()),
+            reached: rollout.reached,
+            forgiven: vec![],
+            at: Moment(START),
+            by: Some("server".into()),
+            event: None,
+        };
+        assert!(self.fleet.store.update_rollout(update).await.unwrap());
+        self.restarted().await
+    }
+
     /// So many devices that run `hi`; those with even numbers are in the north.
     async fn plant(devices: usize) -> World {
         let world = World::new().await;
@@ -218,23 +238,7 @@ async fn failures_revert_at_once_by_the_server_and_a_crash_in_between_changes_no
     world.put("web", greeting("yo", Some(strategy.clone()))).await.unwrap();
     world.report("web", "d0", State::Installed).await;
     world.report("web", "d1", State::Failed).await;
-    // The power goes when it is written down that it goes back, and nothing else.
-    let id = world.fleet.store.deployment(&name("web")).await.unwrap().unwrap().deployment.id;
-    let rollout = world.fleet.store.rollout(id).await.unwrap().unwrap();
-    let update = RolloutUpdate {
-        deployment: id,
-        revision: 2,
-        from: vec![RolloutState::Running],
-        to: RolloutState::Reverting,
-        why: Some("so".into()),
-        reached: rollout.reached,
-        forgiven: vec![],
-        at: Moment(START),
-        by: Some("server".into()),
-        event: None,
-    };
-    assert!(world.fleet.store.update_rollout(update).await.unwrap());
-    let world = world.restarted().await;
+    let world = world.cut_off_reverting().await;
     assert_eq!(world.rollout().await.state, "reverting");
     world.advance().await;
     assert_eq!(world.given(4).await, "hi hi hi hi");

@@ -3,6 +3,7 @@
 use margrave_wire::operator;
 
 use super::badge::Badge;
+use super::link;
 use super::stamp::Stamp;
 
 /// What the two pages have in common; each adds where it leads.
@@ -55,6 +56,23 @@ impl ComponentLine {
 }
 
 /// How it stands: what runs and what is wanted are not the same where an update failed.
+/// A deployment on a device, in a word and a colour.
+pub(super) struct DeploymentMark {
+    pub(super) name: String,
+    pub(super) path: String,
+    pub(super) badge: Badge,
+}
+
+impl DeploymentMark {
+    pub(super) fn of(assignment: &operator::Assignment) -> Self {
+        DeploymentMark {
+            name: assignment.deployment.clone(),
+            path: link::deployment(&assignment.deployment),
+            badge: badge(assignment),
+        }
+    }
+}
+
 pub(super) fn badge(assignment: &operator::Assignment) -> Badge {
     match went_back(assignment) {
         true => Badge::went_back(),

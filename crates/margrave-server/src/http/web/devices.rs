@@ -8,7 +8,7 @@ use margrave_core::lifecycle::{STATES, State as Lifecycle};
 use margrave_wire::operator;
 
 use super::Web;
-use super::assignment::badge;
+use super::assignment::DeploymentMark;
 use super::badge::Badge;
 use super::command::Command;
 use super::confirm::ConfirmPage;
@@ -135,7 +135,7 @@ struct Row {
     /// It signs its requests instead of showing a certificate in the handshake.
     signed: bool,
     labels: Vec<String>,
-    assignments: Vec<Line>,
+    assignments: Vec<DeploymentMark>,
     contact: Option<Stamp>,
 }
 
@@ -166,19 +166,8 @@ impl Waiting {
     }
 }
 
-struct Line {
-    name: String,
-    path: String,
-    badge: Badge,
-}
-
 impl Row {
     fn of(device: &operator::Device) -> Self {
-        let line = |assignment: &operator::Assignment| Line {
-            name: assignment.deployment.clone(),
-            path: link::deployment(&assignment.deployment),
-            badge: badge(assignment),
-        };
         Row {
             key: format!("device-{}", device.id),
             name: device.id.clone(),
@@ -188,7 +177,7 @@ impl Row {
             simulated: device.simulated,
             signed: device.form == SIGNED,
             labels: device.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
-            assignments: device.assignments.iter().map(line).collect(),
+            assignments: device.assignments.iter().map(DeploymentMark::of).collect(),
             contact: device.last_contact.as_deref().map(Stamp::ago),
         }
     }

@@ -8,7 +8,7 @@ use askama::filters::HtmlSafe;
 use margrave_core::deployment::SITE;
 use margrave_wire::operator;
 
-use super::assignment::badge;
+use super::assignment::DeploymentMark;
 use super::badge::Badge;
 use super::link;
 use super::stamp::Stamp;
@@ -49,15 +49,9 @@ struct Tile {
     path: String,
     badge: Badge,
     simulated: bool,
-    lines: Vec<Line>,
+    lines: Vec<DeploymentMark>,
     lines_more: usize,
     contact: Option<Stamp>,
-}
-
-struct Line {
-    name: String,
-    path: String,
-    badge: Badge,
 }
 
 impl HtmlSafe for Tiers {}
@@ -131,18 +125,13 @@ impl Site {
 
 impl Tile {
     fn of(device: &operator::Device) -> Self {
-        let line = |assignment: &operator::Assignment| Line {
-            name: assignment.deployment.clone(),
-            path: link::deployment(&assignment.deployment),
-            badge: badge(assignment),
-        };
         Tile {
             key: format!("tile-{}", device.id),
             name: device.id.clone(),
             path: link::device(&device.id),
             badge: Badge::condition(&device.condition),
             simulated: device.simulated,
-            lines: device.assignments.iter().take(LINES_MAX).map(line).collect(),
+            lines: device.assignments.iter().take(LINES_MAX).map(DeploymentMark::of).collect(),
             lines_more: device.assignments.len().saturating_sub(LINES_MAX),
             contact: device.last_contact.as_deref().map(Stamp::ago),
         }

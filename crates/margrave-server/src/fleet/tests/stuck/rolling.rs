@@ -1,7 +1,6 @@
 //! Rollouts that do not go on.
 
 use margrave_core::report::FailureCode;
-use margrave_store::{RolloutState, RolloutUpdate};
 
 use super::*;
 
@@ -77,24 +76,7 @@ async fn stops(catalogue: &mut Catalogue) {
     world.hold_web(RolloutVerb::Abort).await;
     catalogue.rollout(&world, "aborted by a person", "web", Code::RolloutAborted).await;
 
-    // The power goes when it is written down that it goes back, and nothing else.
-    let world = plant(json!({ "batches": ["1"], "onFailure": "revert" })).await;
-    let id = world.fleet.store.deployment(&name("web")).await.unwrap().unwrap().deployment.id;
-    let rollout = world.fleet.store.rollout(id).await.unwrap().unwrap();
-    let update = RolloutUpdate {
-        deployment: id,
-        revision: 2,
-        from: vec![RolloutState::Running],
-        to: RolloutState::Reverting,
-        why: Some("1 device failed".into()),
-        reached: rollout.reached,
-        forgiven: vec![],
-        at: Moment(START),
-        by: Some("server".into()),
-        event: None,
-    };
-    assert!(world.fleet.store.update_rollout(update).await.unwrap());
-    let world = world.restarted().await;
+    let world = plant(json!({ "batches": ["1"], "onFailure": "revert" })).await.cut_off_reverting().await;
     catalogue.rollout(&world, "about to be reverted", "web", Code::RolloutReverting).await;
 }
 

@@ -133,6 +133,8 @@ impl Drop for Running {
 
 /// Where a server runs, and everything around it.
 pub(crate) struct Stage {
+    pub(crate) server: Option<Running>,
+    /// After the server, which still tells from its log here how a failed test went.
     directory: tempfile::TempDir,
     pub(crate) web: u16,
     pub(crate) device: u16,
@@ -140,7 +142,6 @@ pub(crate) struct Stage {
     extra: Vec<String>,
     /// Where the server looks for programs, if not where we do.
     programs: Option<PathBuf>,
-    pub(crate) server: Option<Running>,
 }
 
 impl Stage {

@@ -10,6 +10,7 @@
 
 mod adopting;
 mod files;
+mod locks;
 mod looking_back;
 pub(in crate::fleet) mod rendering;
 mod repository;

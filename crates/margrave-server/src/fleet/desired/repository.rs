@@ -14,6 +14,7 @@ use margrave_wire::resource::Path as Layout;
 
 use super::super::Error;
 use super::super::git::Quarantine;
+use super::locks;
 
 /// The branch that counts.
 pub(super) const MAIN: &str = "refs/heads/main";
@@ -107,6 +108,8 @@ pub(crate) struct Repository {
 impl Repository {
     /// Opens the repository, or makes an empty one.
     pub(super) fn open(path: &Path, durable: bool) -> Result<Repository, RepositoryError> {
+        locks::break_left(path)
+            .map_err(|error| git2::Error::from_str(&format!("a lock of a killed server stays: {error}")))?;
         let inner = match git2::Repository::open_bare(path) {
             Ok(found) => found,
             Err(error) if error.code() == ErrorCode::NotFound => {
@@ -450,6 +453,31 @@ mod tests {
         let log = repository.log(second, 10).await.unwrap();
         assert_eq!(log.iter().map(|entry| entry.message.as_str()).collect::<Vec<_>>(), ["Second", "First"]);
         assert_eq!(log[0].by, "operator ann");
+    }
+
+    #[tokio::test]
+    async fn locks_of_a_server_that_was_killed_hold_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("intent.git");
+        // Killed while it made the repository,
+        std::fs::create_dir(&path).unwrap();
+        let lock = |name: &str| std::fs::write(path.join(name), "").unwrap();
+        lock("HEAD.lock");
+        lock("config.lock");
+        let repository = Repository::open(&path, false).unwrap();
+        let files = vec![change("fleet.yaml", Some("f"))];
+        let first = repository.commit(None, files, signed(1, "First")).await.unwrap();
+        repository.advance(first).await.unwrap();
+        drop(repository);
+        // while it started, and while it moved `main`.
+        for name in ["config.lock", "packed-refs.lock", "refs/heads/main.lock"] {
+            lock(name);
+        }
+        let repository = Repository::open(&path, false).unwrap();
+        let files = vec![change("fleet.yaml", Some("g"))];
+        let second = repository.commit(Some(first), files, signed(2, "Second")).await.unwrap();
+        repository.advance(second).await.unwrap();
+        assert_eq!(repository.main().await.unwrap(), Some(second));
     }
 
     #[tokio::test]

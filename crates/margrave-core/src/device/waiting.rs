@@ -168,16 +168,16 @@ impl Device {
         }
         let goal = assignment.goal()?;
         let is_here = assignment.held == Some(goal);
+        let unreachable = || match self.network(settings, now) {
+            Gate::Closed(opens) if assignment.ready != Some(goal) => Some(Waiting::Network(opens)),
+            _ => None,
+        };
         match assignment.state {
             State::Pending | State::Installed | State::Failed if !is_here => {
                 // One that can never be applied waits for nothing.
                 if matches!(self.reading(&goal), Some(Err(_))) {
                     return None;
                 }
-                let unreachable = || match self.network(settings, now) {
-                    Gate::Closed(opens) if assignment.ready != Some(goal) => Some(Waiting::Network(opens)),
-                    _ => None,
-                };
                 self.barred(settings, now).or_else(unreachable)
             }
             // Everything is here, and nothing was touched.
@@ -185,11 +185,11 @@ impl Device {
                 let fetched = assignment.components.iter().all(|progress| progress.fetched);
                 self.barred(settings, now).filter(|_| fetched)
             }
-            // What was begun is finished first.
-            State::Installing | State::Updating | State::RollingBack
-                if !is_here && assignment.is_touched() =>
-            {
-                self.barred(settings, now)
+            // What was begun is finished first, also while what is to come cannot be had.
+            State::Installing | State::Updating | State::RollingBack if !is_here => {
+                let barred = || self.barred(settings, now).or_else(unreachable);
+                let begun = assignment.is_touched().then(barred).flatten();
+                begun.or_else(|| self.is_lost(&goal).then_some(Waiting::Network(None)))
             }
             _ => None,
         }

@@ -119,6 +119,8 @@ impl Device {
                 Some(waiting) if assignment.goal() == assignment.held || !assignment.is_touched() => {
                     waiting.until().map_or(Step::Rest, Step::Wait)
                 }
+                // Something else is wanted meanwhile; the state starts over with it.
+                None if assignment.goal() != assignment.held => self.step_taking_up(assignment.goal()),
                 _ => self.step_applying(settings, id, assignment, now),
             },
         }
@@ -775,6 +777,11 @@ impl Device {
         assignment.failure = None;
         assignment.next_try = None;
         self.transition(settings, id, State::Installed, now);
+    }
+
+    /// Whether this document's copy is not here, and has to be fetched again.
+    pub(super) fn is_lost(&self, document: &Digest) -> bool {
+        self.has_read && !self.readings.contains_key(document)
     }
 
     fn is_readable(&self, document: Option<Digest>) -> bool {

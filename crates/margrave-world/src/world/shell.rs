@@ -21,6 +21,8 @@ use crate::upstream::{Ask, Fetch};
 
 /// Never sleep longer than this: clocks jump, and a device must notice.
 const NAP_MAX: Duration = Duration::from_secs(60);
+/// What a device begins at one moment, at most; some documents have many components.
+const ROUNDS_MAX: u32 = 2_000;
 
 /// How a write of the ledger went.
 pub(super) enum Written {
@@ -83,7 +85,11 @@ impl World {
 
     /// Asks the core what to do until it has nothing more, then waits.
     pub(super) fn turn(&mut self, at: usize) -> Result<(), Violation> {
-        loop {
+        for round in 1.. {
+            if round > ROUNDS_MAX {
+                let what = "it begins and drops without end, at one moment".to_owned();
+                return Err(Violation::of(Check::NothingBreaks, &self.machines[at].name, what));
+            }
             let now = self.machines[at].local(self.now);
             let machine = &self.machines[at];
             let next = catch_unwind(AssertUnwindSafe(|| {

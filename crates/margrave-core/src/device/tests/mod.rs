@@ -182,6 +182,7 @@ impl World {
         while let Some(action) = self.device.next(&self.settings, self.now) {
             check(self, &action);
             self.absorb(Event::Began(action.clone()));
+            assert!(!self.device.obsolete(&action), "begun to be dropped, over and over: {action:?}");
             self.commit();
             self.doing.push(action);
             if self.dice.hit(self.faults / 5.0) {
@@ -235,6 +236,10 @@ impl World {
                 };
                 if fails {
                     return Event::Fetched(Err(trouble()));
+                }
+                let is_here = |entry: &Entry| self.store.contains_key(&entry.document.digest);
+                if !entries.iter().all(is_here) {
+                    return Event::Fetched(Err(Trouble::passing("nobody has it")));
                 }
                 let wanted = entries.iter().map(|entry| &self.store[&entry.document.digest]);
                 let delivery: Delivery = wanted.map(|w| (document(w), Ok(w.clone()))).collect();
@@ -532,6 +537,42 @@ fn a_newer_document_makes_work_on_the_older_one_obsolete() {
         world.step();
     }
     assert!(world.device.obsolete(&apply));
+}
+
+#[test]
+fn a_newer_document_that_the_disk_lost_lets_the_older_one_go_on_until_it_is_here_again() {
+    for touched in [false, true] {
+        let mut world = World::new(4);
+        world.publish(vec![workload(1, &["web"], "a")]);
+        let is_under_way = |world: &World| {
+            let applies = |action: &Action| match touched {
+                true => matches!(action, Action::Apply(_)),
+                false => matches!(action, Action::Prefetch(_)),
+            };
+            world.doing.iter().any(applies)
+        };
+        while !is_under_way(&world) {
+            world.step();
+        }
+        let newer = workload(1, &["web"], "b");
+        world.publish(vec![newer.clone()]);
+        while world.device.accepted().unwrap().version < 3 {
+            world.now = world.now.after(Duration::from_secs(60));
+            world.doing.retain(|a| !matches!(a, Action::Apply(_) | Action::Prefetch(_)));
+            world.step();
+        }
+        // The power goes, the newer document with it, and nobody has it for now.
+        world.blobs.remove(&document(&newer).digest()).expect("it was here");
+        let stored = std::mem::take(&mut world.store);
+        world.boot();
+        for _ in 0..100 {
+            world.step();
+        }
+        let runs = touched.then(|| World::fingerprints(&workload(1, &["web"], "a"))).unwrap_or_default();
+        assert_eq!(world.running.values().copied().collect::<Vec<_>>(), runs, "touched: {touched}");
+        world.store = stored;
+        world.run_until_converged();
+    }
 }
 
 #[test]

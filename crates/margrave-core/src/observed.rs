@@ -206,6 +206,7 @@ mod tests {
             waiting: None,
             awaited: None,
             life: None,
+            holds: None,
         };
         Report { detail: Some(detail), ..report(adopted_version, state.reported()) }
     }

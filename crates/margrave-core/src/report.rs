@@ -77,6 +77,16 @@ pub struct Detail {
     /// Which life of the device's memory this is: the manifest version that it began with. `None` from older agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub life: Option<u64>,
+    /// The manifest that the device lives by, while the server shows it another one that it may not follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<Holding>,
+}
+
+/// A manifest, by its number and its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    pub version: u64,
+    pub manifest: Digest,
 }
 
 /// What a change on a device waits for before it begins.

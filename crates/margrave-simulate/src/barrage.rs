@@ -423,6 +423,7 @@ impl Subject {
                 waiting: None,
                 awaited: None,
                 life: None,
+                holds: None,
             }),
             signed_at: None,
         }

@@ -260,6 +260,7 @@ impl SimulatedDevice {
                 waiting: None,
                 awaited: None,
                 life: None,
+                holds: None,
             }),
             signed_at: None,
         };

@@ -3,6 +3,7 @@
 //! A report can come twice, late, or after the deployment is gone. Whether it changes the picture is decided in
 //! `margrave-core` (`observed.rs`); it is kept in the history all the same.
 
+use margrave_core::digest::Digest;
 use margrave_core::id::{ClientId, DeploymentName, DeviceId};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
@@ -164,7 +165,7 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
         // Nobody adopts a version of ours and finds something in it that is not there.
         let is_there = !matches!(report.state, Reported::Removing | Reported::Removed);
         if report.adopted_version == published && report.detail.is_some() && is_there {
-            ahead = Some(claim_above(tx.sql, told)?);
+            ahead = Some(claim_above(tx.sql, told, report.adopted_version)?);
         }
         return Ok(Err(Misplaced { device: None, ahead }));
     };
@@ -189,7 +190,7 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
         return Ok(Ok(recorded));
     }
     if ahead.is_none() && picture.aim.is_of_another_past(report) {
-        recorded.ahead = Some(claim_above(tx.sql, told)?);
+        recorded.ahead = Some(claim_above(tx.sql, told, report.adopted_version)?);
     }
     let before = picture.outlook();
     picture.observed = Some(Observed::next(picture.observed.take(), report, now));
@@ -224,32 +225,48 @@ fn again(sql: &Sql<'_>, told: &Told, mut picture: Picture, now: Moment) -> Resul
 
 /// Remembers a claim of a version above ours; refuses what cannot be true. With the version that is published.
 fn note_version(sql: &Sql<'_>, told: &Told) -> Result<(u64, Option<u64>), ReportError> {
-    let Told { client, report: Report { adopted_version: adopted, .. }, adopted: claimed, .. } = told;
+    let client = told.client.as_str();
     let published = sql
         .statement("SELECT version FROM manifest WHERE client = ?1")?
-        .query_row([client.as_str()], |row| row.unsigned("version"))
+        .query_row([client], |row| row.unsigned("version"))
         .optional()?
         .ok_or(ReportError::ClientUnknown)?;
-    if *adopted <= published {
-        return Ok((published, None));
+    let holds = told.report.detail.as_ref().and_then(|detail| detail.holds);
+    let adopted = holds.map_or(0, |holds| holds.version).max(told.report.adopted_version);
+    if adopted > published {
+        if adopted - published > VERSION_LEAP_MAX {
+            return Err(ReportError::VersionUnknown { adopted, published });
+        }
+        claim(sql, told, adopted)?;
+        return Ok((published, Some(adopted)));
     }
-    if adopted - published > VERSION_LEAP_MAX {
-        return Err(ReportError::VersionUnknown { adopted: *adopted, published });
-    }
-    column::unsigned("the adopted version", *adopted)?;
-    sql.statement("UPDATE client SET version_claimed = max(version_claimed, ?2) WHERE id = ?1")?
-        .execute((client.as_str(), claimed))?;
-    Ok((published, Some(*adopted)))
+    // The same number, and other bytes.
+    let is_other = match holds.filter(|holds| holds.version == published) {
+        Some(holds) => {
+            let body: Vec<u8> = sql
+                .statement("SELECT body FROM manifest WHERE client = ?1")?
+                .query_row([client], |row| row.get("body"))?;
+            Digest::of(&body) != holds.manifest
+        }
+        None => false,
+    };
+    let ahead = is_other.then(|| claim_above(sql, told, published)).transpose()?;
+    Ok((published, ahead))
 }
 
 /// The device holds the published version with other content. It takes only what is above that, so it counts as if it
 /// held the next one.
-fn claim_above(sql: &Sql<'_>, told: &Told) -> Result<u64, ReportError> {
-    let above = told.report.adopted_version.saturating_add(1);
-    let claimed = column::unsigned("the adopted version", above)?;
+fn claim_above(sql: &Sql<'_>, told: &Told, held: u64) -> Result<u64, ReportError> {
+    let above = held.saturating_add(1);
+    claim(sql, told, above)?;
+    Ok(above)
+}
+
+fn claim(sql: &Sql<'_>, told: &Told, version: u64) -> Result<(), ReportError> {
+    let claimed = column::unsigned("the adopted version", version)?;
     sql.statement("UPDATE client SET version_claimed = max(version_claimed, ?2) WHERE id = ?1")?
         .execute((told.client.as_str(), claimed))?;
-    Ok(above)
+    Ok(())
 }
 
 fn told_before(sql: &Sql<'_>, report: &Report) -> rusqlite::Result<bool> {

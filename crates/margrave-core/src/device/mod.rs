@@ -340,6 +340,7 @@ impl Device {
                 waiting: assignment.waiting.clone(),
                 awaited: assignment.awaited,
                 life: self.life,
+                holds: self.disputed(),
             }),
             signed_at: None,
         };
@@ -368,6 +369,7 @@ impl Device {
                 waiting: None,
                 awaited: None,
                 life: self.life,
+                holds: self.disputed(),
             }),
             signed_at: None,
         };

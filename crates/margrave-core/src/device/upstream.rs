@@ -8,6 +8,7 @@ use crate::id::AssignmentId;
 use crate::lifecycle::State;
 use crate::manifest::{self, Manifest, Verdict};
 use crate::moment::Moment;
+use crate::report::Holding;
 use crate::schedule::{Gate, Poll, Schedule};
 
 use super::patience::{Pause, QUIET_KEPT_MIN, is_quiet, quiet_until, spread};
@@ -35,6 +36,8 @@ pub(super) struct Upstream {
     wait_max: Option<Duration>,
     /// The manifest of another past that the server was last told about, and when.
     contradicted: Option<(Digest, Moment)>,
+    /// Whether the server's newest answer was a manifest of another past.
+    disputed: bool,
     /// A newer manifest whose documents are still to come.
     pub(super) staged: Option<(Manifest, Digest)>,
 
@@ -279,12 +282,14 @@ impl Device {
         let first = !std::mem::replace(&mut self.upstream.heard, true);
         match outcome {
             Polled::Unchanged { held_open } => {
+                self.upstream.disputed = false;
                 let pause = self.pause(settings, first, held_open, lasted);
                 self.upstream.ask.succeeded(now, spread(pause, roll));
             }
             Polled::Manifest { manifest, body, held_open } => {
                 match manifest::judge(self.accepted_here(), &manifest, body) {
                     Verdict::Unchanged => {
+                        self.upstream.disputed = false;
                         let pause = self.pause(settings, first, held_open, lasted);
                         self.upstream.ask.succeeded(now, spread(pause, roll));
                     }
@@ -295,6 +300,7 @@ impl Device {
                         self.adopt_staged(settings, now, &[]);
                     }
                     Verdict::Refused(regression) => {
+                        self.upstream.disputed = true;
                         self.contradict(settings, now, &manifest, body);
                         let trouble = Trouble::passing(regression.to_string());
                         self.failed(|up| &mut up.ask, settings, now, roll, trouble);
@@ -325,6 +331,12 @@ impl Device {
                 self.report_absence(settings, entry.id, held, now);
             }
         }
+    }
+
+    /// What is held here, when the server shows something else under a number that is not above.
+    pub(super) fn disputed(&self) -> Option<Holding> {
+        let held = self.accepted_here().filter(|_| self.upstream.disputed)?;
+        Some(Holding { version: held.version, manifest: held.body })
     }
 
     /// How long to wait after a poll that brought nothing new, give or take: jitter keeps a fleet from marching in step.
@@ -499,6 +511,7 @@ impl Device {
     fn adopt(&mut self, settings: &Settings, now: Moment, verified: Verified) {
         let version = verified.manifest().version();
         let moved = std::mem::take(&mut self.moved);
+        self.upstream.disputed = false;
         if moved || self.accepted.is_none() {
             self.life = Some(version);
         }

@@ -134,6 +134,7 @@ pub(crate) fn numbered(
         waiting: None,
         awaited: None,
         life: None,
+        holds: None,
     };
     Report { detail: Some(detail), ..report(assignment, adopted_version, state.reported()) }
 }

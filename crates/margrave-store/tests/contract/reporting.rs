@@ -3,7 +3,7 @@
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeploymentName};
 use margrave_core::lifecycle::{Reported, State};
-use margrave_core::report::{Fault, Report};
+use margrave_core::report::{Fault, Holding, Report};
 use margrave_store::*;
 
 use crate::fixture::*;
@@ -287,6 +287,28 @@ async fn a_device_ahead_of_a_restored_server_is_noticed_and_numbers_continue_abo
         world.store.record_report(&client("line-1"), report(unknown, 50, Reported::Installed), NOW).await;
     assert!(matches!(error, Err(ReportError::AssignmentUnknown { ahead: Some(50) })), "{error:?}");
     assert_eq!(world.store.clients_ahead().await.unwrap(), [(client("line-1"), 50)]);
+}
+
+#[tokio::test]
+async fn a_device_that_holds_the_same_number_with_other_bytes_is_given_the_next() {
+    let (world, id) = world_with_hello().await;
+    let published = world.picture("line-1").await.manifest.version();
+    let body = format!("manifest {published}").into_bytes();
+    let holding = |version, manifest| {
+        // What it runs it had adopted before; the newest change still waits.
+        let mut report = numbered(id, published - 1, State::Installed, version * 10);
+        report.detail.as_mut().unwrap().holds = Some(Holding { version, manifest });
+        report
+    };
+    assert_eq!(world.say(holding(published, Digest::of(&body))).await.ahead, None, "it is ours");
+    assert_eq!(world.say(holding(published - 1, Digest::of(b"older"))).await.ahead, None);
+    assert!(world.store.clients_ahead().await.unwrap().is_empty());
+    assert_eq!(world.say(holding(published, Digest::of(b"other"))).await.ahead, Some(published + 1));
+    assert_eq!(world.picture("line-1").await.version_floor, published + 1);
+    assert_eq!(world.say(holding(published + 7, Digest::of(b"other"))).await.ahead, Some(published + 7));
+    let far = holding(published + VERSION_LEAP_MAX + 1, Digest::of(b"other"));
+    let error = world.store.record_report(&client("line-1"), far, NOW).await.unwrap_err();
+    assert!(matches!(error, ReportError::VersionUnknown { .. }), "{error}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
-use margrave_core::report::{Awaited, ComponentReport, Detail, Fault, Report};
+use margrave_core::report::{Awaited, ComponentReport, Detail, Fault, Holding, Report};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -39,6 +39,8 @@ struct DetailBody {
     awaited: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     life: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    holds: Option<Holding>,
 }
 
 /// The body of a status report.
@@ -76,6 +78,7 @@ pub(crate) fn common(report: &Report, mut body: Value) -> Value {
             waiting: detail.waiting.clone(),
             awaited: detail.awaited.map(|awaited| awaited.as_str().to_owned()),
             life: detail.life,
+            holds: detail.holds,
         };
         body[EXTENSION] = serde_json::to_value(detail).expect("plain fields are JSON");
     }
@@ -197,5 +200,6 @@ fn read_detail(root: &At<'_>) -> Option<Detail> {
         waiting: detail.waiting.map(|waiting| bounded(&waiting, TEXT_LENGTH_MAX)),
         awaited: detail.awaited.as_deref().and_then(Awaited::parse),
         life: detail.life,
+        holds: detail.holds,
     })
 }

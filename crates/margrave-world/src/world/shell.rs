@@ -103,6 +103,10 @@ impl World {
                 }
             };
             self.absorb(at, Event::Began(action.clone()))?;
+            if self.machines[at].device.obsolete(&action) {
+                let what = format!("{} is begun, and nobody wants it", name(&action));
+                return Err(Violation::of(Check::NothingBreaks, &self.machines[at].name, what));
+            }
             if self.sabotage != Some(Sabotage::ActsBeforeWriting) {
                 match self.commit(at)? {
                     Written::Done => {}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::report::Holding;
 use crate::schedule::{Poll, Schedule};
 
 /// A world whose device has told what it is and polls.
@@ -269,6 +270,9 @@ fn a_server_of_an_older_past_hears_now_and_then_what_is_held() {
             .map(|report| (report.assignment, report.adopted_version, report.detail.as_ref().unwrap().state))
             .collect();
         assert_eq!(told, [(id(1), held, State::Installed), (id(2), held, State::Deleted)]);
+        let holding = Holding { version: held, manifest: world.device.accepted().unwrap().body };
+        let mut details = world.device.outbox().waiting().map(|report| report.detail.as_ref().unwrap());
+        assert!(details.all(|detail| detail.holds == Some(holding)));
         world.absorb(Event::Polled(Ok(polled)));
         assert_eq!(world.device.outbox().len(), 2, "a replayed manifest does not fill the outbox");
         assert_eq!(world.device.accepted().unwrap().version, held);
@@ -277,6 +281,10 @@ fn a_server_of_an_older_past_hears_now_and_then_what_is_held() {
             world.absorb(Event::Sent { sequence, result: Ok(()) });
         }
     }
+    // The server goes on above, and there is nothing to dispute any more.
+    world.publish(vec![workload(1, &["web"], "c")]);
+    world.run_until_converged();
+    assert_eq!(world.reports.last().unwrap().detail.as_ref().unwrap().holds, None);
 }
 
 #[test]

@@ -524,6 +524,7 @@ async fn a_device_with_another_manifest_of_the_same_number_gets_one_above_it() {
             waiting: None,
             awaited: None,
             life: None,
+            holds: None,
         }),
         signed_at: None,
     };

@@ -318,6 +318,7 @@ impl World {
                 waiting: None,
                 awaited: None,
                 life: None,
+                holds: None,
             }),
             signed_at: None,
         };

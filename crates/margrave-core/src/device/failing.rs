@@ -98,6 +98,7 @@ impl Device {
         assignment.given_up = Some(GivenUp { document, failure });
         assignment.take_up(good, version, &components);
         assignment.attempt = 1;
+        assignment.next_try = None;
         self.transition(settings, id, State::RollingBack, now);
     }
 

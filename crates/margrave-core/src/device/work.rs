@@ -114,6 +114,9 @@ impl Device {
                 None if assignment.goal() == assignment.held => self.step_held(settings, id, now),
                 None => self.step_taking_up(assignment.goal()),
             },
+            State::RollingBack if let Some(next_try) = paused(settings, assignment, now) => {
+                Step::Wait(next_try)
+            }
             State::Installing | State::Updating | State::RollingBack => match waiting {
                 // Nothing was touched yet, also of what nobody wants any more.
                 Some(waiting) if assignment.goal() == assignment.held || !assignment.is_touched() => {

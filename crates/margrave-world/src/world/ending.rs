@@ -90,9 +90,10 @@ impl World {
         if bad {
             let good = assignment.good.filter(|good| *good != wanted && !self.facts(at, Some(*good)).0);
             let back = state == State::Installed && gave_up;
-            // Whose disk lost the document that it was to go back to, and that says so, has come to its end.
-            let lost = assignment.failure.as_ref().is_some_and(|f| f.code == FailureCode::RollbackFailed)
-                && self.tally.has(Fault::DocumentDamaged);
+            // Whose disk lost the document that it was to go back to has come to its end, or goes on trying.
+            let is_end = assignment.failure.as_ref().is_some_and(|f| f.code == FailureCode::RollbackFailed);
+            let no_way = good.is_some_and(|good| machine.device.reading(&good).is_none());
+            let lost = (is_end || no_way) && self.tally.has(Fault::DocumentDamaged);
             if goes_back && good.is_some() && !excused && !back && !lost {
                 return fails(Check::FailedUpdateGoesBack, told());
             }

@@ -248,6 +248,34 @@ fn an_engine_that_is_away_or_a_full_disk_is_not_the_updates_fault() {
 }
 
 #[test]
+fn a_way_back_that_has_to_wait_for_the_world_is_tried_with_patience() {
+    let (mut world, old, _) = failing_update(Rollback::default());
+    let is_back = |world: &World| world.device.assignments()[&id(1)].state == State::RollingBack;
+    while !is_back(&world) {
+        world.step();
+    }
+    // Nothing can be written for an hour, neither what is fetched nor what is begun.
+    world.doing.clear();
+    world.commit();
+    world.boot();
+    let (end, mut tries) = (world.now.after(Duration::from_secs(3600)), 0);
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            tries += u32::from(matches!(action, Action::Prefetch(_) | Action::Apply(_)));
+            assert!(tries < 100, "it runs in circles");
+            world.absorb(Event::Began(action.clone()));
+            world.absorb(Event::Unbegun(action.clone()));
+            world.absorb(action.undone("the disk is full", FailureCode::DiskFull));
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap();
+    }
+    assert!((3..40).contains(&tries), "{tries}");
+    assert!(is_back(&world));
+    world.rest();
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+}
+
+#[test]
 fn a_newer_document_overtakes_the_way_back() {
     let (mut world, ..) = failing_update(Rollback::default());
     while world.device.assignments()[&id(1)].state != State::RollingBack {

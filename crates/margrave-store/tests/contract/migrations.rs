@@ -13,7 +13,7 @@ use crate::fixture::*;
 
 /// Those that were released. A migration that has run somewhere never runs there again, so nothing in it can be mended:
 /// what is wrong is put right by another one.
-const RELEASED: [(&str, &str); 7] = [
+const RELEASED: [(&str, &str); 12] = [
     ("0001_first.sql", "86c4346ddbe7680607ef1c7c221e92567361478540ff4fbdc01286d31aaadf85"),
     ("0002_signed.sql", "53dc24077e514d7e432620c87405c42cf9d3f72fab150e685029e3a6addfa0cb"),
     ("0003_git.sql", "b738a74920e5e27cec18cbad52b8b20b1688d6b1701b20edf38d0ae9c2fd48a5"),
@@ -21,6 +21,11 @@ const RELEASED: [(&str, &str); 7] = [
     ("0005_device_origin.sql", "c0d27074432b1a0be0bcb5d0b447d982baf3b9d07681def3bd53cbed54cdf0b9"),
     ("0006_rollback.sql", "a90a06d481b5051b8d30760c2c58cd3cd260dbee3a1330bda0254429c91dfdc2"),
     ("0007_schedule.sql", "147797f76ffdf294f77424b0d064900b200a6dc1993545b4c7aace7b52679f09"),
+    ("0008_intent.sql", "48adccddca509f0dfe47610dffd6d6656dc177dccfc6c14164fcb05500a78b9d"),
+    ("0009_access.sql", "b5010ab3438c10a136a3762dcdaf4232c779d8be4678825edcf3b5b216d920de"),
+    ("0010_catalog.sql", "02c556156065b55a05d7b7010723655b812d5a8b7d2253a11ef4c9d5183d2714"),
+    ("0011_rollout.sql", "13f257d33daeca0d51a6e1664bef1ff80dd6dcb3bd53069b2541218f8c3c6db1"),
+    ("0012_standing.sql", "dfb5a9098915d3c403793e3dde8565be3e7200b0a1b9ac38df45825d3112cc6a"),
 ];
 
 fn folder() -> PathBuf {

@@ -155,6 +155,21 @@ fn what_is_broken_is_mended_and_what_began_is_finished_while_held() {
 }
 
 #[test]
+fn a_removal_makes_use_of_a_window_that_is_shorter_than_the_time_between_two_looks() {
+    let windows = Some(spans(&["mon 22:00-22:02"]));
+    let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+    world.settings.observe_every = HOUR;
+    // It asks seldom, too, so that nothing but the window wakes it.
+    world.settings.poll_every = 6 * HOUR;
+    world.want(vec![]);
+    world.live_until(MONDAY.after(12 * HOUR));
+    assert!(world.running.len() == 2 && world.waiting(1).is_some(), "{:?}", world.waiting(1));
+    let did = world.live_until(MONDAY.after(12 * HOUR + minutes(33)));
+    assert_eq!(touches(&did), ["remove web", "remove db"]);
+    assert!(world.running.is_empty());
+}
+
+#[test]
 fn a_hold_is_bounded_in_every_way() {
     let mut world = World::scheduled(Schedule::default());
     let refused = |world: &World, holder: &str, reason: &str, length| {

@@ -39,11 +39,17 @@ impl Moment {
 #[error("{0:?} is no moment; write it like 2026-11-16T12:00:00Z, 2026-11-16 or `2h ago`")]
 pub struct InvalidMoment(String);
 
-/// What people count time in.
-const UNITS: [(&str, u64); 5] = [("s", 1), ("m", 60), ("h", 3600), ("d", 24 * 3600), ("w", 7 * 24 * 3600)];
+/// What people count time in, short, and in a word.
+const UNITS: [(&str, &str, u64); 5] = [
+    ("s", "second", 1),
+    ("m", "minute", 60),
+    ("h", "hour", 3600),
+    ("d", "day", 24 * 3600),
+    ("w", "week", 7 * 24 * 3600),
+];
 
 impl Moment {
-    /// As people write it: RFC 3339, a day (its beginning, in UTC), `now`, or so long ago: `30m ago`, `2d ago`.
+    /// As people write it: RFC 3339, a day (its beginning, in UTC), `now`, or so long ago: `30m ago`, `2 days ago`.
     pub fn read(text: &str, now: Moment) -> Result<Moment, InvalidMoment> {
         let text = text.trim();
         let invalid = || InvalidMoment(text.chars().take(60).collect());
@@ -54,7 +60,10 @@ impl Moment {
             let length = length.trim();
             let digits = length.trim_end_matches(|c: char| !c.is_ascii_digit());
             let unit = length[digits.len()..].trim();
-            let (_, seconds) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?;
+            let is_it =
+                |short: &str, word: &str| unit == short || unit.strip_suffix('s').unwrap_or(unit) == word;
+            let found = UNITS.iter().find(|(short, word, _)| is_it(short, word));
+            let (_, _, seconds) = found.ok_or_else(invalid)?;
             let count: u64 = digits.parse().map_err(|_| invalid())?;
             let millis = count.checked_mul(seconds * 1000).ok_or_else(invalid)?;
             return now.0.checked_sub(millis).map(Moment).ok_or_else(invalid);
@@ -92,6 +101,8 @@ mod tests {
             ("2h ago", "2026-11-17T10:00:00Z"),
             (" 90s ago ", "2026-11-17T11:58:30Z"),
             ("1 d ago", "2026-11-16T12:00:00Z"),
+            ("1 minute ago", "2026-11-17T11:59:00Z"),
+            ("2 hours ago", "2026-11-17T10:00:00Z"),
             ("2026-11-16", "2026-11-16T00:00:00Z"),
             ("2026-11-16T13:00:00+02:00", "2026-11-16T11:00:00Z"),
         ] {
@@ -102,6 +113,7 @@ mod tests {
             "ago",
             "h ago",
             "2 years ago",
+            "2 ss ago",
             "-1h ago",
             "99999999999999999999h ago",
             "90000w ago",

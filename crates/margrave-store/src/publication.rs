@@ -278,8 +278,9 @@ impl Store {
                         "SELECT assignment, bytes FROM document_reference JOIN blob USING (digest)
                          WHERE client = ?1 AND until IS NULL",
                     )?
+                    // By their place: a large fleet's bundles are made of a hundred thousand of them.
                     .query_map([client.as_str()], |row| {
-                        Ok((AssignmentId::from_uuid(row.uuid("assignment")?), row.get("bytes")?))
+                        Ok((AssignmentId::from_uuid(uuid::Uuid::from_bytes(row.get(0)?)), row.get(1)?))
                     })?
                     .collect::<Result<_, _>>()?;
                 found.insert(client, documents);

@@ -508,10 +508,15 @@ impl Fleet {
             touched.push(Touched { picture, changes, documents: BTreeMap::new() });
         }
         let staying = touched.iter().filter(|touched| stays(&touched.picture, &touched.changes));
-        let staying = staying.map(|touched| touched.picture.client.clone()).collect();
-        let mut documents = self.store.documents(staying).await?;
+        let staying: Vec<ClientId> = staying.map(|touched| touched.picture.client.clone()).collect();
+        // Two readers at once, as for pictures.
+        let (first, second) = staying.split_at(staying.len() / 2);
+        let (mut first, mut second) =
+            tokio::try_join!(self.store.documents(first.to_vec()), self.store.documents(second.to_vec()))?;
         for touched in &mut touched {
-            touched.documents = documents.remove(&touched.picture.client).unwrap_or_default();
+            let client = &touched.picture.client;
+            let found = first.remove(client).or_else(|| second.remove(client));
+            touched.documents = found.unwrap_or_default();
         }
         Ok(touched)
     }

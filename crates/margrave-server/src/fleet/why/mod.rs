@@ -77,6 +77,7 @@ fn told(subject: &str, converged: bool, chain: &[Reason]) -> operator::Why {
         converged,
         chain: chain.iter().map(Reason::shown).collect(),
         groups: Vec::new(),
+        looked_at: None,
     }
 }
 

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use margrave_core::deployment::Defaults;
 use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach};
 use margrave_store::{Head, NewEvent, Publication, Store};
@@ -40,7 +41,7 @@ const README: &str = "\
 
 `main` is the truth: a commit here is a change of what runs where, whether it was made on the page, with a command, or by a push.
 
-- `fleet.yaml`: when devices talk and change, for everybody or by label
+- `fleet.yaml`: when devices talk and change, for everybody or by label; in which steps changes go where a deployment does not say
 - `packages/<id>/<version>.yaml`: where a package lies, by digest
 - `deployments/<name>.yaml`: what runs where
 - `devices/<id>.yaml`: labels, site and schedule of one device
@@ -333,18 +334,19 @@ impl Fleet {
     /// Everything that is wanted, by file.
     async fn everything(&self) -> Result<BTreeMap<String, resource::Resource>, Error> {
         let mut files = BTreeMap::new();
+        let defaults = self.store.defaults().await?;
         for record in self.store.packages().await? {
             let place = Place::Package(record.id.clone(), record.version.clone());
             files.insert(place.to_string(), rendering::package(&record));
         }
         for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
             let place = Place::Deployment(record.deployment.name.clone());
-            files.insert(place.to_string(), rendering::deployment(&record.deployment));
+            files.insert(place.to_string(), rendering::deployment(&record.deployment, &defaults));
         }
         let schedules = self.store.schedules().await?;
         let choices: BTreeMap<Reach, Choice> =
             schedules.into_iter().map(|record| (record.reach, record.choice)).collect();
-        files.insert(Place::Fleet.to_string(), rendering::fleet(&choices));
+        files.insert(Place::Fleet.to_string(), rendering::fleet(&choices, &defaults));
         let mut labels: BTreeMap<_, _> = self.store.device_settings().await?.into_iter().collect();
         let mut devices: std::collections::BTreeSet<_> = labels.keys().cloned().collect();
         devices.extend(choices.keys().filter_map(|reach| match reach {
@@ -364,7 +366,8 @@ impl Fleet {
         Ok(self.store.packages().await?.is_empty()
             && self.store.deployments().await?.is_empty()
             && self.store.schedules().await?.is_empty()
-            && self.store.device_settings().await?.is_empty())
+            && self.store.device_settings().await?.is_empty()
+            && self.store.defaults().await? == Defaults::default())
     }
 
     async fn forget_head(&self) -> Result<(), Error> {

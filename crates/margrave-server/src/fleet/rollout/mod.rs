@@ -102,6 +102,11 @@ impl Fleet {
         self.rollouts.news.notified().await;
     }
 
+    /// In which steps a new deployment goes that says nothing of it.
+    pub async fn usual_strategy(&self) -> Result<StrategyBody, Error> {
+        Ok(StrategyBody::from(&self.store.defaults().await?.strategy()))
+    }
+
     /// Pauses, resumes or aborts; doing it twice is as good as once.
     pub async fn hold_rollout(
         &self,

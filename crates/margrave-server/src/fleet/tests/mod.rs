@@ -2,6 +2,7 @@
 
 mod access;
 mod catalog;
+mod defaults;
 mod deploying;
 mod desired;
 mod fitting;

@@ -4,6 +4,7 @@
 mod access;
 mod audit;
 mod backup;
+mod bad_input;
 mod browser;
 mod conformance;
 mod described;

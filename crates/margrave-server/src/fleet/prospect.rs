@@ -344,7 +344,9 @@ impl Fleet {
             same.revision = held.deployment.revision;
             same == held.deployment
         };
-        if draft.held.as_ref().is_some_and(unchanged) {
+        // Asked for again, it is decided again about those who were left out for want of a secret that is there now.
+        let is_answered = |held: &DeploymentRecord| !self.has_secrets_again(held);
+        if draft.held.as_ref().is_some_and(|held| unchanged(held) && is_answered(held)) {
             return Ok(());
         }
         let kind = if draft.held.is_none() { "deployment.created" } else { "deployment.changed" };

@@ -153,6 +153,9 @@ impl Fleet {
                 chain.extend(stand.skip(1).cloned());
             }
             self.look_behind(&mut chain, (package, version)).await?;
+            if let Some(device) = self.store.device(&group.device).await? {
+                self.look_behind_force(&mut chain, &device, name).await?;
+            }
         }
         let mut converged = chain.is_empty();
         if converged {

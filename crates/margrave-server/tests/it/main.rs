@@ -10,6 +10,7 @@ mod conformance;
 mod described;
 mod device;
 mod follow;
+mod follow_ssh;
 mod forge;
 mod git;
 mod identity;

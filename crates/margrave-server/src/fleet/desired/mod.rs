@@ -389,13 +389,15 @@ impl Fleet {
         let conflict = self.desired.conflict();
         let following = self.desired.following();
         let refused = following.map(|following| following.flaws()).unwrap_or_default();
+        let away = following.and_then(|following| following.away());
         Ok(operator::Intent {
             commit: head.map(|head| head.to_string()),
             changed_at: logged.as_ref().map(|logged| event::time(logged.at)),
             changed_by: logged.as_ref().map(|logged| logged.by.clone()),
             message: logged.map(|logged| logged.message.trim_end().to_owned()),
             follows: following.map(|following| following.follow.url.clone()),
-            away_since: following.and_then(|following| following.away_since()).map(event::time),
+            away_since: away.as_ref().map(|(since, _)| event::time(*since)),
+            away_because: away.map(|(_, why)| why),
             conflict: conflict.as_ref().map(|conflict| conflict.message.clone()),
             flaws: conflict.map(|conflict| conflict.flaws).unwrap_or(refused),
         })

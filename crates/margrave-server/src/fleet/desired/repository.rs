@@ -187,6 +187,15 @@ impl Repository {
         .await
     }
 
+    /// Keeps a commit under a name of its own.
+    pub(crate) async fn keep(&self, name: &'static str, commit: CommitId) -> Result<(), RepositoryError> {
+        self.on(move |repository| {
+            repository.reference(name, commit.0, true, "kept")?;
+            Ok(())
+        })
+        .await
+    }
+
     /// Writes a commit on top of `parent`; nobody sees it until `main` moves there.
     pub(crate) async fn commit(
         &self,

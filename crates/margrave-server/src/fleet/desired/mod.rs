@@ -10,6 +10,7 @@
 
 mod adopting;
 mod files;
+mod litter;
 mod locks;
 mod looking_back;
 pub(in crate::fleet) mod rendering;
@@ -27,7 +28,7 @@ use margrave_wire::operator;
 use margrave_wire::resource::{self, Place};
 
 pub(in crate::fleet) use adopting::Unadopted;
-pub(crate) use repository::{CommitId, FileChange, Repository, RepositoryError, Signed};
+pub(crate) use repository::{Clutter, CommitId, FileChange, Repository, RepositoryError, Signed};
 
 use super::git::Following;
 use super::made::made;
@@ -71,6 +72,8 @@ struct State {
     head: Option<CommitId>,
     conflict: Option<Conflict>,
     refused: Option<RefusedPush>,
+    /// Where it was when somebody last asked whether it is quiet.
+    quiet_at: Option<CommitId>,
 }
 
 /// The last push that was refused, until something is applied.
@@ -101,6 +104,13 @@ impl Desired {
     /// The commit whose intent is applied.
     pub(super) fn head(&self) -> Option<CommitId> {
         self.state().head
+    }
+
+    /// Whether nothing was changed since this was last asked.
+    pub(super) fn is_quiet(&self) -> bool {
+        let mut state = self.state();
+        let head = state.head;
+        std::mem::replace(&mut state.quiet_at, head) == head
     }
 
     pub(super) fn conflict(&self) -> Option<Conflict> {

@@ -8,6 +8,7 @@
 mod commit;
 mod following;
 mod intent;
+mod packing;
 mod program;
 mod push;
 mod quarantine;

@@ -10,6 +10,7 @@ mod git;
 mod identity;
 mod looking_back;
 mod moving;
+mod packing;
 mod restoring;
 mod reverting;
 mod rollback;

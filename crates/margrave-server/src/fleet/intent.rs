@@ -25,10 +25,6 @@ use super::publish::{ATTEMPTS_MAX, Decision, Unpublished};
 use super::{Actor, Error, Fleet, Preview, PreviewFit};
 
 /// One change of what is wanted.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there are as many as a commit has files, and most are deployments"
-)]
 pub(super) enum Change {
     AddPackage(Box<Pulled>),
     RemovePackage {

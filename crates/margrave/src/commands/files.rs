@@ -456,6 +456,38 @@ mod tests {
     }
 
     #[test]
+    fn the_steps_of_a_rollout_are_told_in_order_with_what_each_waits_for() {
+        let batch = |number: u32, devices, now, not_yet, first: &[&str], after: Option<&str>| PlannedBatch {
+            number,
+            devices,
+            now,
+            not_yet,
+            first: first.iter().map(|name| (*name).to_owned()).collect(),
+            after: after.map(ToOwned::to_owned),
+        };
+        let rollout = PlannedRollout {
+            deployment: "web".into(),
+            devices: 14,
+            batches_total: 4,
+            batches: vec![
+                batch(1, 3, 1, 1, &["a", "b", "c"], None),
+                batch(2, 10, 0, 0, &["d", "e"], Some("all of batch 1 have it installed")),
+            ],
+            strategy: serde_json::from_str(r#"{ "batches": ["3"] }"#).unwrap(),
+        };
+        assert_eq!(
+            steps(&rollout),
+            [
+                "batch 1 of 4: 3 devices (a, b, c), at once; 1 not in contact, each gets it when it is back; 1 of them \
+                 first, the others as their sites allow",
+                "batch 2 of 4: 10 devices (d, e, …), once all of batch 1 have it installed",
+                "and 2 more batches",
+                "batches of 3; halts when it fails",
+            ]
+        );
+    }
+
+    #[test]
     fn a_folder_is_read_with_its_folders_in_order() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("b")).unwrap();

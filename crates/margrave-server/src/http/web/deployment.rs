@@ -106,6 +106,7 @@ struct DeploymentPage {
     causes: Vec<FailureCause>,
     rows: Vec<AssignmentRow>,
     rows_more: u64,
+    misfits_more: usize,
     revisions: Vec<RevisionLine>,
     revisions_more: usize,
     /// The revision that this page shows; nothing wanted is 0.
@@ -212,7 +213,9 @@ pub(super) async fn show(
     let name = parse(&name)?;
     let frame = Frame::new(&web, &visitor, Section::Deployments, name.to_string()).await?;
     let frame = frame.watching("deployment", name.as_str()).leading_to(format!("/deployments?gone={name}"));
-    let deployment = web.fleet().deployment_glimpsed(&name, DEVICES_MAX).await?;
+    let mut deployment = web.fleet().deployment_glimpsed(&name, DEVICES_MAX).await?;
+    let misfits_more = deployment.misfits.len().saturating_sub(DEVICES_MAX as usize);
+    deployment.misfits.truncate(DEVICES_MAX as usize);
     let revisions = web.fleet().revisions(&name).await?;
     let why = web.fleet().why_of(WhyKind::Deployment, name.as_str()).await?;
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
@@ -243,6 +246,7 @@ pub(super) async fn show(
             .map(|assignment| AssignmentRow::of(assignment))
             .collect(),
         rows_more: deployment.counts.total.saturating_sub(DEVICES_MAX.into()),
+        misfits_more,
         revisions: revisions
             .iter()
             .take(REVISIONS_MAX)

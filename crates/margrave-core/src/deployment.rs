@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
 use crate::parameters::Answers;
 use crate::rollback::Rollback;
@@ -29,6 +31,26 @@ pub struct Deployment {
     pub strategy: Strategy,
     /// Grows by one with every change; a writer names the revision it saw, so that changes never lose one another.
     pub revision: u64,
+}
+
+/// What counts for deployments that say nothing of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Defaults {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Strategy>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<Rollback>,
+}
+
+impl Defaults {
+    /// All at once where nothing is chosen.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy.clone().unwrap_or_default()
+    }
+
+    pub fn rollback(&self) -> Rollback {
+        self.rollback.unwrap_or_default()
+    }
 }
 
 /// Which devices: those named, and those whose labels match.

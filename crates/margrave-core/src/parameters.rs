@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{ComponentName, ParameterName};
 use crate::package::{Package, Profile};
-use crate::secret::{Referred, Secrets};
+use crate::secret::{self, Referred, Secrets};
 use crate::violation::{Violation, join};
 
 /// A value as the standard types it: a scalar, or a list of scalars (DM-042).
@@ -554,7 +554,7 @@ pub fn resolve(
             Some(Answer::Secret(referred)) => match secrets.reveal(name, &referred.secret, schema) {
                 Ok(value) => Some(value),
                 Err(message) => {
-                    broken.push(Violation::new(place(name), "secret", message));
+                    broken.push(Violation::new(place(name), secret::RULE, message));
                     continue;
                 }
             },

@@ -22,6 +22,17 @@ const SEALED_LENGTH_MAX: usize = SECRET_BYTES_MAX / 3 * 4 + 100;
 const NAME_LENGTH_MAX: usize = 200;
 const DEPTH_MAX: usize = 8;
 
+/// The rule that a deployment breaks when a secret is not to be had.
+pub const RULE: &str = "secret";
+
+/// Whether it is for want of a secret that a device was left out.
+pub fn is_wanting(reason: &str) -> bool {
+    reason
+        .strip_suffix(')')
+        .and_then(|reason| reason.strip_suffix(RULE))
+        .is_some_and(|rest| rest.ends_with('('))
+}
+
 /// Where a secret is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

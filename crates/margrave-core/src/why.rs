@@ -193,6 +193,12 @@ codes! {
     RuntimeAbsent, "runtime-absent", Person,
         "The device is among the targets, and says that it has no container engine.",
         "Start a container engine with Compose v2 on the device; its agent says so by itself, and the device comes in.";
+    SecretMissing, "secret-missing", Person,
+        "The device is among the targets, and was left out because a secret that the deployment refers to was not where the server looks for it.",
+        "Put the secret where the text says, then publish the deployment again: `margrave deployment update DEPLOYMENT`, or `margrave apply` its file.";
+    ForcedMisfit, "forced-misfit", Person,
+        "It fails on a device that it does not fit, and that it was given to by force.",
+        "Take the device out of the targets, or leave the force out: `margrave deployment update DEPLOYMENT`.";
     NoDevice, "no-device", Person,
         "No device is among the deployment's targets.",
         "Label devices, or change the targets: `margrave deployment update DEPLOYMENT`.";

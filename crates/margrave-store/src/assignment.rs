@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use margrave_core::deployment::Deployment;
 use margrave_core::digest::Digest;
 use margrave_core::id::{
     AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
@@ -122,6 +123,24 @@ pub struct AssignmentCount {
     pub state: State,
     pub verdict: Verdict,
     pub count: u64,
+}
+
+/// Some of what is not as wanted, and how much that is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Behind {
+    /// By device.
+    pub found: Vec<AssignmentRecord>,
+    /// How many there are.
+    pub total: u64,
+    /// Of these there are more than were read.
+    pub cut: Vec<(State, Verdict)>,
+}
+
+impl Behind {
+    /// Whether there are more like this one that were not read.
+    pub fn is_cut(&self, outlook: Outlook) -> bool {
+        self.cut.contains(&(outlook.state, outlook.verdict))
+    }
 }
 
 /// Forgotten in one transaction; with two hundred reports each, others wait some tens of milliseconds.
@@ -450,14 +469,74 @@ impl Store {
         .await
     }
 
-    /// Those of a deployment that are not as wanted, also those that are still going.
-    pub async fn assignments_behind(&self, deployment: DeploymentId) -> Result<Vec<AssignmentRecord>, Error> {
+    /// Those of a deployment that are not as wanted, also those that are still going: of each state and verdict the first
+    /// `each` by name, so that the cost does not follow the fleet.
+    pub async fn assignments_behind(&self, deployment: DeploymentId, each: u32) -> Result<Behind, Error> {
+        self.read(move |sql| {
+            let id = deployment.uuid();
+            let counts: Vec<AssignmentCount> = sql
+                .statement(
+                    "SELECT deployment, state, verdict, count FROM assignment_tally
+                     WHERE deployment = ?1 AND verdict <> 0 AND count > 0",
+                )?
+                .query_map([id.as_bytes()], read_count)?
+                .collect::<Result<_, _>>()?;
+            // Without the name of the index all of a deployment would be read, and then sorted.
+            let mut statement = sql.statement(
+                "SELECT * FROM assignment INDEXED BY assignment_behind WHERE deployment = ?1 AND state = ?2
+                 AND verdict = ?3 AND archived = 0 AND verdict <> 0 ORDER BY client, device LIMIT ?4",
+            )?;
+            let mut behind = Behind::default();
+            for AssignmentCount { state, verdict, count, .. } in counts {
+                let before = behind.found.len();
+                let key = (id.as_bytes(), state.as_str(), verdict_column(verdict), each);
+                for record in statement.query_map(key, read)? {
+                    behind.found.push(record?);
+                }
+                behind.total += count;
+                if count > (behind.found.len() - before) as u64 {
+                    behind.cut.push((state, verdict));
+                }
+            }
+            behind.found.sort_by(|a, b| a.device.cmp(&b.device));
+            Ok(behind)
+        })
+        .await
+    }
+
+    /// What is wanted of a deployment, device by device, as far as a rollout looks at it.
+    pub async fn assignment_verdicts(
+        &self,
+        deployment: DeploymentId,
+    ) -> Result<HashMap<DeviceRef, (State, Verdict)>, Error> {
         self.read(move |sql| {
             let mut statement = sql.statement(
-                "SELECT * FROM assignment WHERE deployment = ?1 AND archived = 0 AND verdict <> 0
-                 ORDER BY client, device",
+                "SELECT client, device, state, verdict FROM assignment
+                 WHERE deployment = ?1 AND archived = 0 AND wanted = 1",
             )?;
-            Ok(statement.query_map([deployment.uuid().as_bytes()], read)?.collect::<Result<_, _>>()?)
+            let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
+                let device = DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?);
+                Ok((device, (column::word_at(row, 2, State::parse)?, verdict_from_column(row.get(3)?))))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// The first of a deployment that are as wanted, by name.
+    pub async fn assignments_as_wanted(
+        &self,
+        deployment: &Deployment,
+        limit: u32,
+    ) -> Result<Vec<AssignmentRecord>, Error> {
+        let (id, name) = (deployment.id, deployment.name.clone());
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT * FROM assignment INDEXED BY assignment_name WHERE deployment_name = ?1
+                 AND deployment = ?2 AND archived = 0 AND verdict = 0 ORDER BY client, device LIMIT ?3",
+            )?;
+            let rows = statement.query_map((name.as_str(), id.uuid().as_bytes(), limit), read)?;
+            Ok(rows.collect::<Result<_, _>>()?)
         })
         .await
     }

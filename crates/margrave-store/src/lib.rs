@@ -41,7 +41,7 @@ mod watch;
 mod writer;
 
 pub use assignment::{
-    AssignmentCount, AssignmentRecord, HeldAssignment, Scope, TransitionRecord, UnspokenRemoval,
+    AssignmentCount, AssignmentRecord, Behind, HeldAssignment, Scope, TransitionRecord, UnspokenRemoval,
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc;
 
-use margrave_core::deployment::Deployment;
+use margrave_core::deployment::{Defaults, Deployment};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{
     AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
@@ -76,6 +76,8 @@ pub enum Intent {
         choice: Option<Choice>,
         by: String,
     },
+    /// What counts for deployments that say nothing of it.
+    Defaults(Box<Defaults>),
     /// Creates it (`seen` is `None`), or changes the revision that was seen.
     Put {
         deployment: Box<Deployment>,
@@ -427,6 +429,8 @@ fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> R
 
 /// Under what the applied commit is remembered.
 pub(crate) const HEAD: &str = "intent.head";
+/// Under what the defaults of deployments are remembered.
+pub(crate) const DEFAULTS: &str = "intent.defaults";
 
 fn advance(sql: &Sql<'_>, head: &Head) -> Result<(), PublishError> {
     let held: Option<Vec<u8>> = sql
@@ -452,6 +456,11 @@ fn take(tx: &Tx<'_, '_>, intent: &Intent, commit: Option<&str>, at: Moment) -> R
             if schedule::choose(tx, reach, choice.as_ref(), at, by)? == Chosen::TooMany {
                 return Err(PublishError::TooManySchedules);
             }
+        }
+        Intent::Defaults(defaults) => {
+            let sql =
+                "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2";
+            tx.sql.statement(sql)?.execute((DEFAULTS, column::json(defaults).into_bytes()))?;
         }
         Intent::Put { deployment, seen, by } => {
             deployment::put(tx.sql, deployment, *seen, by, at)?;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use margrave_core::deployment::Defaults;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
@@ -160,6 +161,15 @@ impl Store {
         head.map(String::from_utf8)
             .transpose()
             .map_err(|_| Error::Damaged { what: "the applied commit is no text" })
+    }
+
+    /// What counts for deployments that say nothing of it.
+    pub async fn defaults(&self) -> Result<Defaults, Error> {
+        let Some(text) = self.recall(crate::publication::DEFAULTS).await? else {
+            return Ok(Defaults::default());
+        };
+        serde_json::from_slice(&text)
+            .map_err(|_| Error::Damaged { what: "the defaults of deployments cannot be read" })
     }
 
     /// No commit is applied any more: the repository that had it is gone.

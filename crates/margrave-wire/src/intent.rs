@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::rollout::StrategyBody;
+
 /// One commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -74,6 +76,38 @@ pub struct Plan {
     pub forced: Vec<PlannedForce>,
     /// What devices would fetch, by site.
     pub fetches: Vec<Fetch>,
+    /// In which order devices would change, for each deployment that goes in steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rollouts: Vec<PlannedRollout>,
+}
+
+/// The steps in which a deployment would go to its devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedRollout {
+    pub deployment: String,
+    pub devices: u32,
+    pub batches_total: u32,
+    /// The first 200, in their order.
+    pub batches: Vec<PlannedBatch>,
+    pub strategy: StrategyBody,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedBatch {
+    /// From 1.
+    pub number: u32,
+    pub devices: u32,
+    /// So many of them get it with the change itself.
+    pub now: u32,
+    /// So many of them are not heard of at the moment; each gets it when it is back and its turn has come.
+    pub not_yet: u32,
+    /// The first ten, in their order.
+    pub first: Vec<String>,
+    /// What has to have come about before it begins; absent for the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
 }
 
 /// One application on one device.
@@ -84,6 +118,9 @@ pub struct Planned {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<String>,
     pub deployment: String,
+    /// The batch that it would get it in, from 1; absent where all get it at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u32>,
     /// Absent when it would be new there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<PlannedState>,

@@ -311,6 +311,9 @@ pub struct Intent {
     /// Since when that remote gives no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away_since: Option<String>,
+    /// Why not, as far as that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub away_because: Option<String>,
     /// Why the repository is not followed until somebody decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conflict: Option<String>,

@@ -70,7 +70,6 @@ impl Read {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "one is read at a time, and most are deployments")]
 pub enum Resource {
     Fleet(FleetFile),
     Package(PackageFile),
@@ -100,6 +99,13 @@ pub struct FleetSpec {
     /// The same for devices with a label; the first that matches counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<LabelSchedule>,
+    /// In which steps changes go through devices for deployments that say nothing of it; all at once where nothing is said here
+    /// either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<StrategyBody>,
+    /// What devices do about an update that fails, for deployments that say nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<Rollback>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -175,9 +181,11 @@ pub struct DeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
     pub targets: Targets,
+    /// What devices do about an update that fails; as `fleet.yaml` says where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
-    /// In which steps a change goes through the devices; all at once where nothing is said.
+    /// In which steps a change goes through the devices; as `fleet.yaml` says where nothing is said, and all at once where that says
+    /// nothing either. `{}` is all at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategyBody>,
     /// Why it is to be given also to devices that it does not fit. Without a reason such devices are left out, and naming one is

@@ -234,6 +234,21 @@ impl StrategyBody {
     }
 }
 
+/// What has to have come about before a batch (from 0) begins, in words; nothing for the first.
+pub fn after(strategy: &Strategy, batch: u32) -> Option<String> {
+    let before = batch.checked_sub(1)?;
+    // To people the first batch is number 1, so the one before is called as this one is here.
+    let mut words = match strategy.threshold {
+        Percent::ALL => format!("all of batch {batch} that can answer have it installed"),
+        part => format!("{part} of batch {batch} have it installed"),
+    };
+    match strategy.soak_of(before).as_secs() {
+        0 => {}
+        soak => words.push_str(&format!(" and stayed so for {}", time(soak))),
+    }
+    Some(words)
+}
+
 /// Seconds as people say them.
 fn time(seconds: u64) -> String {
     match seconds {
@@ -294,6 +309,22 @@ mod tests {
         // What says the usual is the usual.
         let usual = body(r#"{ "threshold": "100%", "onFailure": "halt", "soakSeconds": 0 }"#).read().unwrap();
         assert!(usual.is_all_at_once());
+    }
+
+    #[test]
+    fn what_a_batch_waits_for_is_said() {
+        let strategy = body(
+            r#"{ "canary": { "size": "1", "soakSeconds": 1800 }, "batches": ["10%"], "threshold": "95%" }"#,
+        );
+        let strategy = strategy.read().unwrap();
+        assert_eq!(after(&strategy, 0), None);
+        let told = [1, 2].map(|batch| after(&strategy, batch).unwrap());
+        assert_eq!(
+            told,
+            ["95% of batch 1 have it installed and stayed so for 30 min", "95% of batch 2 have it installed"]
+        );
+        let plain = body(r#"{ "batches": ["2"] }"#).read().unwrap();
+        assert_eq!(after(&plain, 1).as_deref(), Some("all of batch 1 that can answer have it installed"));
     }
 
     #[test]

@@ -43,6 +43,8 @@ impl Backups {
         let database = copies.path().join("margrave.db");
         // Before the copy, so that it is known in the copy too who has it.
         fleet.note_backup(actor).await?;
+        // Whatever the database refers to has to be found where it lies.
+        let still = fleet.intent_still().await;
         let schema = fleet.copy_database(database.clone()).await?;
         let (sender, mut receiver) = mpsc::channel(PIECES_AHEAD);
         let data = self.data.clone();
@@ -57,7 +59,7 @@ impl Backups {
                     drop(sender.blocking_send(Err(io::Error::other(error))));
                 }
             }
-            drop((copies, place));
+            drop((copies, place, still));
         });
         Ok(stream::poll_fn(move |context| receiver.poll_recv(context)))
     }

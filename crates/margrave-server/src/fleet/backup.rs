@@ -32,6 +32,11 @@ impl Fleet {
         copied.map_err(|error| Error::Storage(Box::new(error)))
     }
 
+    /// Until this is dropped, the files of the repository stay where they are.
+    pub(crate) async fn intent_still(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.desired.repository().still().lock_owned().await
+    }
+
     pub(crate) async fn note_backup(&self, actor: &Actor) -> Result<(), Error> {
         let text = format!("{} takes a backup, which holds every key of this server", actor.name);
         Ok(self.store.note(NewEvent::new(self.now(), "server.backup", &actor.name, text)).await?)

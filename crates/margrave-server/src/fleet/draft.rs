@@ -348,7 +348,7 @@ pub(super) fn check_seen(
     }
 }
 
-fn read_rollback(
+pub(super) fn read_rollback(
     want: Option<&operator::Rollback>,
     before: Option<Rollback>,
     broken: &mut Vec<Violation>,

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use margrave_core::deployment::Defaults;
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
@@ -24,10 +25,6 @@ use super::publish::{ATTEMPTS_MAX, Decision, Unpublished};
 use super::{Actor, Error, Fleet, Preview, PreviewFit};
 
 /// One change of what is wanted.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there are as many as a commit has files, and most are deployments"
-)]
 pub(super) enum Change {
     AddPackage(Box<Pulled>),
     RemovePackage {
@@ -39,6 +36,14 @@ pub(super) enum Change {
         want: operator::PutDeployment,
         id: Option<DeploymentId>,
     },
+    /// The same as its file says it: what is left out is as usual, and not as it was before.
+    PutFile {
+        name: DeploymentName,
+        want: operator::PutDeployment,
+        id: Option<DeploymentId>,
+    },
+    /// What counts for deployments that say nothing of it.
+    Defaults(Box<Defaults>),
     RemoveDeployment {
         name: DeploymentName,
         seen: Option<u64>,

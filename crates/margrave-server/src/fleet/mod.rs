@@ -65,7 +65,7 @@ pub use audit::AuditQuery;
 pub use client::Found;
 pub use error::Error;
 pub(crate) use event::time;
-pub use git::Follow;
+pub use git::{FETCH_BYTES_MAX, Follow};
 pub(crate) use made::noting;
 pub use margrave_store::{Put, SiteCounts, Standing, UsedSignature};
 pub use rollout::RolloutVerb;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use margrave_core::deployment::Deployment;
+use margrave_core::deployment::{Defaults, Deployment};
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach};
@@ -11,6 +11,7 @@ use margrave_core::violation::Violation;
 use margrave_store::{DeploymentRecord, Intent, NewEvent};
 use margrave_wire::operator;
 use margrave_wire::resource::Place;
+use margrave_wire::rollout::StrategyBody;
 
 use super::catalog::{Entry, Pulled, all_kept};
 use super::desired::{FileChange, rendering};
@@ -18,6 +19,7 @@ use super::draft::{Draft, Overlay, check_seen};
 use super::intent::{Change, Refusals};
 use super::secret::unseen;
 use super::token::check_labels;
+use super::view::shown_rollback;
 use super::{Actor, Error, Fleet};
 
 /// What is to be done, and how it is told.
@@ -36,6 +38,9 @@ pub(super) struct Prospect {
     /// What Git is to say of devices' labels.
     labels: BTreeMap<DeviceRef, Option<BTreeMap<String, String>>>,
     schedules: BTreeMap<Reach, Option<Choice>>,
+    /// What counts for deployments that say nothing of it, after all this.
+    defaults: Defaults,
+    defaults_change: bool,
 }
 
 impl Prospect {
@@ -49,9 +54,9 @@ fn turn(change: &Change) -> u8 {
     match change {
         Change::AddPackage(_) => 0,
         Change::Label { .. } | Change::SetLabels { .. } => 1,
-        Change::Schedule { .. } => 2,
+        Change::Schedule { .. } | Change::Defaults(_) => 2,
         Change::RemoveDeployment { .. } => 3,
-        Change::PutDeployment { .. } | Change::RevertDeployment { .. } => 4,
+        Change::PutDeployment { .. } | Change::PutFile { .. } | Change::RevertDeployment { .. } => 4,
         Change::RemovePackage { .. } => 5,
     }
 }
@@ -59,7 +64,8 @@ fn turn(change: &Change) -> u8 {
 impl Fleet {
     /// Looks at all changes together. Everything that is wrong is told, not only the first.
     pub(super) async fn prospect(&self, actor: &Actor, changes: &[Change]) -> Result<Prospect, Refusals> {
-        let mut prospect = Prospect::default();
+        let held = self.store.defaults().await.map_err(|error| vec![(usize::MAX, error.into())])?;
+        let mut prospect = Prospect { defaults: held, ..Prospect::default() };
         let mut refusals = Refusals::new();
         for change in changes {
             if let Change::RemovePackage { id, version } = change {
@@ -115,7 +121,26 @@ impl Fleet {
                 self.look_at_schedule(actor, reach, choice.as_ref(), prospect).await
             }
             Change::PutDeployment { name, want, id } => {
-                self.look_at_deployment(actor, name, want, *id, None, prospect).await
+                let mut want = want.clone();
+                // What is there stays as it is in what is not spoken of.
+                if self.wanted_deployment(name).await?.is_none() {
+                    as_usual(&mut want, &prospect.defaults);
+                }
+                self.look_at_deployment(actor, name, &want, *id, None, prospect).await
+            }
+            Change::PutFile { name, want, id } => {
+                let mut want = want.clone();
+                as_usual(&mut want, &prospect.defaults);
+                self.look_at_deployment(actor, name, &want, *id, None, prospect).await
+            }
+            Change::Defaults(defaults) => {
+                if **defaults != prospect.defaults {
+                    prospect.defaults = Defaults::clone(defaults);
+                    prospect.defaults_change = true;
+                    prospect.words.push("Set the defaults of deployments".to_owned());
+                    prospect.intents.push(Intent::Defaults(defaults.clone()));
+                }
+                Ok(())
             }
             Change::RevertDeployment { name, to, seen, reason } => {
                 let want = self.wish_of(name, *to, *seen).await?;
@@ -319,7 +344,9 @@ impl Fleet {
             same.revision = held.deployment.revision;
             same == held.deployment
         };
-        if draft.held.as_ref().is_some_and(unchanged) {
+        // Asked for again, it is decided again about those who were left out for want of a secret that is there now.
+        let is_answered = |held: &DeploymentRecord| !self.has_secrets_again(held);
+        if draft.held.as_ref().is_some_and(|held| unchanged(held) && is_answered(held)) {
             return Ok(());
         }
         let kind = if draft.held.is_none() { "deployment.created" } else { "deployment.changed" };
@@ -342,7 +369,10 @@ impl Fleet {
         prospect.words.push(format!("{subject}: {package} {version}{forced}"));
         let place = Place::Deployment(name.clone()).to_string();
         let before = self.desired.file(&place).await?;
-        let bytes = rendering::under_comment(before.as_deref(), &rendering::deployment(deployment));
+        let bytes = rendering::under_comment(
+            before.as_deref(),
+            &rendering::deployment(deployment, &prospect.defaults),
+        );
         prospect.files.push(FileChange { path: place, bytes: Some(bytes) });
         prospect.intents.push(Intent::Put {
             deployment: Box::new(deployment.clone()),
@@ -361,7 +391,8 @@ impl Fleet {
         };
         let mut devices: BTreeSet<DeviceRef> = prospect.labels.keys().cloned().collect();
         devices.extend(prospect.schedules.keys().filter_map(of_device));
-        let everybody = prospect.schedules.keys().any(|reach| of_device(reach).is_none());
+        let everybody =
+            prospect.defaults_change || prospect.schedules.keys().any(|reach| of_device(reach).is_none());
         if devices.is_empty() && !everybody {
             return Ok(());
         }
@@ -392,11 +423,18 @@ impl Fleet {
         if everybody {
             let place = Place::Fleet.to_string();
             let before = self.desired.file(&place).await?;
-            let bytes = rendering::under_comment(before.as_deref(), &rendering::fleet(&choices));
+            let bytes =
+                rendering::under_comment(before.as_deref(), &rendering::fleet(&choices, &prospect.defaults));
             prospect.files.push(FileChange { path: place, bytes: Some(bytes) });
         }
         Ok(())
     }
+}
+
+/// What a wish leaves out, as it is for the whole fleet.
+fn as_usual(want: &mut operator::PutDeployment, defaults: &Defaults) {
+    want.strategy.get_or_insert_with(|| StrategyBody::from(&defaults.strategy()));
+    want.rollback.get_or_insert_with(|| shown_rollback(defaults.rollback()));
 }
 
 fn is_same_but_for_secrets(held: &Deployment, wanted: &Deployment) -> bool {

@@ -4,6 +4,7 @@
 //! gives the same documents, bundles and manifests, byte for byte. Only clients for which something changes
 //! get a new manifest, so the cost follows the change and not the fleet.
 
+mod difference;
 mod pacing;
 mod promising;
 
@@ -15,9 +16,7 @@ use bytes::Bytes;
 use margrave_core::constraints::Promise;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::{Digest, Document};
-use margrave_core::id::{
-    AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
-};
+use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
 use margrave_core::parameters::resolve;
@@ -39,6 +38,9 @@ use super::draft::Before;
 use super::{Error, Fleet};
 use crate::cores;
 
+pub(super) use difference::Difference;
+use pacing::Begun;
+pub(super) use pacing::Paced;
 pub(super) use promising::Stand;
 
 /// Losing so often against other writers means that something else is wrong.
@@ -98,40 +100,6 @@ pub(super) struct Touched {
     documents: BTreeMap<AssignmentId, Vec<u8>>,
 }
 
-type State = (PackageVersion, ProfileId, Digest);
-
-/// What would change on one device.
-pub(super) struct Difference {
-    pub(super) device: DeviceRef,
-    pub(super) name: DeploymentName,
-    pub(super) from: Option<State>,
-    pub(super) to: Option<(PackageId, State)>,
-}
-
-impl Difference {
-    pub(super) fn new(held: Option<&HeldAssignment>, wanted: &WantedAssignment) -> Difference {
-        let WantedAssignment { device, name, package, version, profile, document, .. } = wanted.clone();
-        let from = held.map(|held| (held.version.clone(), held.profile.clone(), held.document));
-        Difference { device, name, from, to: Some((package, (version, profile, document))) }
-    }
-
-    pub(super) fn gone(held: &HeldAssignment) -> Difference {
-        let HeldAssignment { device, name, version, profile, document, .. } = held.clone();
-        Difference { device, name, from: Some((version, profile, document)), to: None }
-    }
-}
-
-impl Touched {
-    pub(super) fn differences(&self) -> Vec<Difference> {
-        let held =
-            |id: AssignmentId| self.picture.assignments.iter().find(|held| held.wanted && held.id == id);
-        let wanted = self.changes.wanted.iter().map(|placed| &placed.wanted);
-        let wanted = wanted.map(|wanted| Difference::new(held(wanted.id), wanted));
-        let gone = self.changes.dropped.iter().filter_map(|id| held(*id)).map(Difference::gone);
-        wanted.chain(gone).collect()
-    }
-}
-
 /// Why a decision was not published.
 pub(super) enum Unpublished {
     /// Something is not any more what the decision was made from; look again.
@@ -180,6 +148,9 @@ pub(super) struct Decision {
     pub(super) freed: BTreeSet<DeviceRef>,
     /// What becomes of rollouts: who has to wait.
     pub(super) rollouts: Vec<RolloutChange>,
+    /// Rollouts that begin, and what changes for those who have to wait.
+    pub(super) paced: Vec<Paced>,
+    pub(super) later: Vec<Difference>,
 }
 
 impl Wish {
@@ -318,7 +289,7 @@ impl Fleet {
             .flatten()
             .map(|held| held.device.clone())
             .collect();
-        let mut rollouts = Vec::new();
+        let (mut rollouts, mut paced, mut later) = (Vec::new(), Vec::new(), Vec::new());
         for (wish, devices) in wanted {
             let deployment = wish.deployment.id;
             let mut own: BTreeMap<ClientId, Changes> = BTreeMap::new();
@@ -373,7 +344,15 @@ impl Fleet {
                 freed.insert(held.device.clone());
                 own.entry(held.device.client).or_default().dropped.push(held.id);
             }
-            rollouts.extend(self.begin_rollout(&wish, &mut own).await?);
+            if let Some(Begun { change, paced: begun, waiting }) = self.begin_rollout(&wish, &mut own).await?
+            {
+                rollouts.push(change);
+                paced.push(begun);
+                later.extend(waiting.iter().map(|wanted| {
+                    let held = pictures.held(&wanted.device, wanted.id).filter(|held| held.wanted);
+                    Difference::new(held, wanted)
+                }));
+            }
             for (client, own) in own {
                 let all = changes.entry(client).or_default();
                 all.wanted.extend(own.wanted);
@@ -385,7 +364,7 @@ impl Fleet {
         }
         tracing::debug!(clients = changes.len(), "the devices were placed");
         let touched = self.consider(pictures, changes).await?;
-        Ok(Decision { touched, misfits, unfit, forced, freed, rollouts })
+        Ok(Decision { touched, misfits, unfit, forced, freed, rollouts, paced, later })
     }
 
     /// What all deployments mean for devices about which something changed.
@@ -465,7 +444,16 @@ impl Fleet {
         let touched = self.consider(pictures, changes).await?;
         let rollouts = pacing.changes();
         let (unfit, freed) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Decision { touched, misfits, unfit, forced: Vec::new(), freed, rollouts })
+        Ok(Decision {
+            touched,
+            misfits,
+            unfit,
+            forced: Vec::new(),
+            freed,
+            rollouts,
+            paced: Vec::new(),
+            later: Vec::new(),
+        })
     }
 
     /// What a deployment wants, with its secrets as they are now.

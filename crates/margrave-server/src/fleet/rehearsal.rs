@@ -5,16 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::{SITE, Targets};
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_core::rollout::{Batch, Member};
 use margrave_oci::manifest::ImageManifest;
 use margrave_oci::reference::{Repository, TagOrDigest};
-use margrave_wire::intent::{Fetch, Plan, Planned, PlannedForce, PlannedMisfit, PlannedState};
+use margrave_wire::intent::{
+    Fetch, Plan, Planned, PlannedBatch, PlannedForce, PlannedMisfit, PlannedRollout, PlannedState,
+};
 use margrave_wire::operator;
+use margrave_wire::rollout::{StrategyBody, after};
 
 use super::catalog::Entry;
 use super::intent::{Change, Refusals};
 use super::prospect::Prospect;
-use super::publish::{Decision, Difference, Unplaced};
+use super::publish::{Decision, Difference, Paced, Unplaced};
 use super::{Actor, Error, Fleet};
+
+/// Batches of a rollout that a plan lists, and devices that it names of each.
+const PLANNED_BATCHES_MAX: usize = 200;
+const PLANNED_NAMES_MAX: usize = 10;
 
 type Packages = BTreeMap<(PackageId, PackageVersion), std::sync::Arc<Entry>>;
 
@@ -104,8 +112,10 @@ impl Fleet {
             }
         }
         let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
-        let Decision { touched, misfits, unfit, forced, .. } = self.decide(wishes, &removed).await?;
+        let Decision { touched, misfits, unfit, forced, paced, later, .. } =
+            self.decide(wishes, &removed).await?;
         differences.extend(touched.iter().flat_map(|touched| touched.differences()));
+        differences.extend(later);
         for misfit in misfits {
             let key = (misfit.deployment, misfit.device.clone());
             plan.misfits.push(PlannedMisfit {
@@ -137,6 +147,14 @@ impl Fleet {
             }
         }
         let site = |device: &DeviceRef| sites.get(device).cloned().flatten();
+        let mut batches: BTreeMap<(&DeploymentName, &DeviceRef), u32> = BTreeMap::new();
+        for rollout in &paced {
+            let size = rollout.progress.size;
+            let members = rollout.progress.members.iter();
+            let batch = |member: &Member| rollout.strategy.batch_of(member.place, size) + 1;
+            batches.extend(members.map(|member| ((&rollout.name, &member.device), batch(member))));
+        }
+        plan.rollouts = paced.iter().map(|rollout| self.planned_rollout(rollout)).collect();
         plan.fetches = self.fetches(&differences, &packages, site).await?;
         plan.changes = differences
             .into_iter()
@@ -147,6 +165,7 @@ impl Fleet {
                     document: margrave_core::digest::Digest::to_string(&document),
                 };
                 Planned {
+                    batch: batches.get(&(&difference.name, &difference.device)).copied(),
                     site: site(&difference.device),
                     device: self.live.spoken(&difference.device),
                     deployment: difference.name.to_string(),
@@ -156,6 +175,36 @@ impl Fleet {
             })
             .collect();
         Ok(plan)
+    }
+
+    /// The batches of a rollout that would begin, in their order.
+    fn planned_rollout(&self, rollout: &Paced) -> PlannedRollout {
+        let Paced { name, strategy, progress, batches, released } = rollout;
+        let mut members: BTreeMap<u32, Vec<&Member>> = BTreeMap::new();
+        for member in &progress.members {
+            members.entry(strategy.batch_of(member.place, progress.size)).or_default().push(member);
+        }
+        let planned = |batch: &Batch| {
+            let mut inside = members.get(&batch.number).cloned().unwrap_or_default();
+            inside.sort_by_key(|member| member.place);
+            let first = inside.iter().take(PLANNED_NAMES_MAX).map(|member| self.live.spoken(&member.device));
+            let now = inside.iter().filter(|member| released.contains(&member.device)).count();
+            PlannedBatch {
+                number: batch.number + 1,
+                devices: batch.total(),
+                now: u32::try_from(now).unwrap_or(u32::MAX),
+                not_yet: batch.not_yet,
+                first: first.collect(),
+                after: after(strategy, batch.number),
+            }
+        };
+        PlannedRollout {
+            deployment: name.to_string(),
+            devices: progress.size,
+            batches_total: batches.last().map_or(0, |last| last.number + 1),
+            batches: batches.iter().take(PLANNED_BATCHES_MAX).map(planned).collect(),
+            strategy: StrategyBody::from(strategy),
+        }
     }
 
     /// What devices that get another version would fetch. One that only gets other answers has everything already.

@@ -3,7 +3,8 @@
 use margrave_core::deployment::Deployment;
 use margrave_core::id::{DeploymentName, ParameterName};
 use margrave_core::parameters::{Answer, Answers};
-use margrave_core::secret::{Reference, Secrets};
+use margrave_core::secret::{Reference, Secrets, is_wanting};
+use margrave_store::DeploymentRecord;
 use margrave_wire::operator::{SealSecret, SealedSecret, SealedText};
 
 use super::{Error, Fleet};
@@ -40,6 +41,21 @@ impl Fleet {
                 .get(parameter, &referred.secret)
                 .is_ok_and(|secret| referred.seen.as_ref() != Some(secret.fingerprint())),
             Answer::Clear(_) => false,
+        })
+    }
+}
+
+impl Fleet {
+    /// Whether devices were left out of a deployment for want of a secret, and none is wanting now.
+    pub(super) fn has_secrets_again(&self, held: &DeploymentRecord) -> bool {
+        let reasons = || held.misfits.iter().flat_map(|misfit| &misfit.reasons);
+        if !reasons().any(|reason| is_wanting(reason)) {
+            return false;
+        }
+        let secrets = self.options.vault.secrets(&held.deployment);
+        answers_of(&held.deployment).into_iter().flatten().all(|(parameter, answer)| match answer {
+            Answer::Secret(referred) => secrets.get(parameter, &referred.secret).is_ok(),
+            Answer::Clear(_) => true,
         })
     }
 }

@@ -293,13 +293,28 @@ impl Fleet {
     pub async fn deployment_counted(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
-        let mut counts = operator::AssignmentCounts::default();
-        for AssignmentCount { state, verdict, count, .. } in
-            self.store.assignment_counts_of(record.deployment.id).await?
-        {
-            add(&mut counts, state, verdict, count);
-        }
+        let counts = self.counts_of(&record).await?;
         Ok(shown_deployment(&self.live, record, Vec::new(), counts))
+    }
+
+    /// One deployment as far as a page shows it: its assignments counted, and of them `limit`; what is not as wanted comes
+    /// first, and of each state there are some.
+    pub async fn deployment_glimpsed(
+        &self,
+        name: &DeploymentName,
+        limit: u32,
+    ) -> Result<operator::Deployment, Error> {
+        let record = self.store.deployment(name).await?;
+        let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+        let mut assignments = self.store.assignments_behind(record.deployment.id, limit).await?.found;
+        let room = limit.saturating_sub(u32::try_from(assignments.len()).unwrap_or(u32::MAX));
+        if room > 0 {
+            assignments.extend(self.store.assignments_as_wanted(&record.deployment, room).await?);
+        }
+        let shown = self.shown_assignments(&assignments).await?;
+        let rollout = self.rollout_of(&record).await?;
+        let counts = self.counts_of(&record).await?;
+        Ok(operator::Deployment { rollout, ..shown_deployment(&self.live, record, shown, counts) })
     }
 
     /// One deployment, with each of its assignments.
@@ -307,21 +322,38 @@ impl Fleet {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let assignments = self.store.assignments(Scope::Deployment(record.deployment.id)).await?;
-        let names = assignments.iter().map(|assignment| assignment.device.clone()).collect();
-        let devices = self.store.devices_named(names).await?;
-        let devices: HashMap<DeviceRef, DeviceRecord> =
-            devices.into_iter().map(|device| (device.device.clone(), self.fresh(device))).collect();
-        let shown = |assignment: &AssignmentRecord| {
-            let device = devices.get(&assignment.device)?;
-            Some(self.shown_assignment(device, assignment))
-        };
         let mut counts = operator::AssignmentCounts::default();
         for outlook in assignments.iter().map(AssignmentRecord::outlook) {
             add(&mut counts, outlook.state, outlook.verdict, 1);
         }
         let rollout = self.rollout_of(&record).await?;
-        let shown = assignments.iter().filter_map(shown).collect();
+        let shown = self.shown_assignments(&assignments).await?;
         Ok(operator::Deployment { rollout, ..shown_deployment(&self.live, record, shown, counts) })
+    }
+
+    async fn shown_assignments(
+        &self,
+        assignments: &[AssignmentRecord],
+    ) -> Result<Vec<operator::Assignment>, Error> {
+        let names = assignments.iter().map(|assignment| assignment.device.clone()).collect();
+        let devices = self.store.devices_named(names).await?;
+        let devices: HashMap<DeviceRef, DeviceRecord> =
+            devices.into_iter().map(|device| (device.device.clone(), self.fresh(device))).collect();
+        let shown = assignments.iter().filter_map(|assignment| {
+            let device = devices.get(&assignment.device)?;
+            Some(self.shown_assignment(device, assignment))
+        });
+        Ok(shown.collect())
+    }
+
+    async fn counts_of(&self, record: &DeploymentRecord) -> Result<operator::AssignmentCounts, Error> {
+        let mut counts = operator::AssignmentCounts::default();
+        for AssignmentCount { state, verdict, count, .. } in
+            self.store.assignment_counts_of(record.deployment.id).await?
+        {
+            add(&mut counts, state, verdict, count);
+        }
+        Ok(counts)
     }
 }
 

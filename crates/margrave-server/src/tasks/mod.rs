@@ -25,6 +25,8 @@ const FLUSH_EVERY: Duration = Duration::from_secs(5);
 /// How often expiry is looked at, when certificates live long.
 const RENEW_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+/// How long nobody must have changed anything before the repository is packed.
+const PACK_EVERY: Duration = Duration::from_secs(10 * 60);
 /// What was pushed within a day may belong to a push that is still going on, over a bad network.
 const SWEEP_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -56,6 +58,10 @@ pub(crate) fn start(
     tasks.spawn(repeat("sweep the registry", SWEEP_EVERY, stopping.clone(), async move || {
         of.sweep(SWEEP_GRACE).await.map(drop)
     }));
+
+    let of = Arc::clone(fleet);
+    tasks
+        .spawn(repeat("pack the intent", PACK_EVERY, stopping.clone(), async move || of.tidy_intent().await));
 
     tasks.spawn(git::follow(Arc::clone(fleet), stopping.clone()));
     tasks.spawn(watches::follow(Arc::clone(fleet), stopping.clone()));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use margrave_server::Config;
-use margrave_server::fleet::Follow;
+use margrave_server::fleet::{FETCH_BYTES_MAX, Follow};
 use margrave_wire::operator::{Intent, SetLabels};
 use tempfile::TempDir;
 
@@ -13,13 +13,13 @@ use crate::line::DEADLINE;
 use crate::plant::{Plant, operator};
 
 /// Two people: a bare repository, and the tree of who writes to it.
-struct Remote {
-    folder: TempDir,
+pub(crate) struct Remote {
+    pub(crate) folder: TempDir,
     client: Client,
 }
 
 impl Remote {
-    async fn new() -> Option<Remote> {
+    pub(crate) async fn new() -> Option<Remote> {
         let client = Client::new("")?;
         let folder = tempfile::tempdir().unwrap();
         let remote = Remote { folder, client };
@@ -31,20 +31,20 @@ impl Remote {
         Some(remote)
     }
 
-    async fn git(&self, folder: &Path, arguments: &[&str]) -> String {
+    pub(crate) async fn git(&self, folder: &Path, arguments: &[&str]) -> String {
         self.client.git(folder, arguments).await
     }
 
-    fn bare(&self) -> PathBuf {
+    pub(crate) fn bare(&self) -> PathBuf {
         self.folder.path().join("remote.git")
     }
 
-    fn tree(&self) -> PathBuf {
+    pub(crate) fn tree(&self) -> PathBuf {
         self.folder.path().join("tree")
     }
 
     /// Commits a device's file and pushes it; the commit.
-    async fn say(&self, labels: &str, force: bool) -> String {
+    pub(crate) async fn say(&self, labels: &str, force: bool) -> String {
         let text = format!(
             "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press.42\nspec:\n  labels: {labels}\n"
         );
@@ -58,6 +58,11 @@ impl Remote {
     }
 
     async fn plant(&self) -> Plant {
+        self.plant_taking(FETCH_BYTES_MAX).await
+    }
+
+    /// One that takes at most so much in at a time.
+    async fn plant_taking(&self, bytes_max: u64) -> Plant {
         let hook_token_file = self.folder.path().join("hook");
         std::fs::write(&hook_token_file, "knock knock\n").unwrap();
         let follow = Follow {
@@ -70,12 +75,13 @@ impl Remote {
             ssh_key: None,
             known_hosts: None,
             hook_token_file: Some(hook_token_file),
+            bytes_max,
         };
         Plant::of(|config| Config { follow: Some(follow), ..config }).await
     }
 }
 
-async fn until(plant: &Plant, what: &str, is: impl Fn(&Intent) -> bool) -> Intent {
+pub(crate) async fn until(plant: &Plant, what: &str, is: impl Fn(&Intent) -> bool) -> Intent {
     let look = async {
         loop {
             let intent = plant.server.fleet().intent().await.unwrap();
@@ -91,11 +97,11 @@ async fn until(plant: &Plant, what: &str, is: impl Fn(&Intent) -> bool) -> Inten
     }
 }
 
-fn at(commit: &str) -> impl Fn(&Intent) -> bool + '_ {
+pub(crate) fn at(commit: &str) -> impl Fn(&Intent) -> bool + '_ {
     move |intent| intent.commit.as_deref() == Some(commit) && intent.conflict.is_none()
 }
 
-async fn labels(plant: &Plant) -> String {
+pub(crate) async fn labels(plant: &Plant) -> String {
     let shown = plant.server.fleet().device(&"press.42".parse().unwrap()).await.unwrap();
     format!("{:?}", shown.labels)
 }
@@ -152,6 +158,7 @@ async fn a_remote_over_https_is_believed_by_its_authority_and_let_in_by_a_token(
         ssh_key: None,
         known_hosts: None,
         hook_token_file: None,
+        bytes_max: FETCH_BYTES_MAX,
     };
     for (token, authority) in [(&token_file, None), (&wrong, Some(authority.as_path()))] {
         let follow = follow(token, authority);
@@ -219,4 +226,44 @@ async fn who_follows_nobody_has_no_hook() {
     let mut line = plant.web().await;
     let right = [("authorization", "Bearer x")];
     line.send("POST", "/hooks/intent", &right, "").await.unwrap().is(404);
+}
+
+#[tokio::test]
+async fn a_remote_that_brings_too_much_is_cut_off_and_the_last_good_state_stays() {
+    let Some(remote) = Remote::new().await else { return };
+    let first = remote.say("{line: '1'}", false).await;
+    let plant = remote.plant_taking(2 << 20).await;
+    until(&plant, "the first commit", at(&first)).await;
+    // What cannot be made smaller by packing it.
+    let mut noise = Vec::with_capacity(6 << 20);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    while noise.len() < 6 << 20 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        noise.extend_from_slice(&state.to_le_bytes());
+    }
+    std::fs::write(remote.tree().join("recording.bin"), &noise).unwrap();
+    let large = remote.say("{line: '2'}", false).await;
+    let intent = until(&plant, "the flaw", |intent| !intent.flaws.is_empty()).await;
+    assert_eq!(
+        (intent.commit.as_deref(), intent.conflict, intent.away_since),
+        (Some(first.as_str()), None, None)
+    );
+    let told = intent.flaws[0].to_string();
+    assert!(told.contains("brings more than 2 MiB") && told.contains(&large[..10]), "{told}");
+    // Nothing of it stays.
+    let repository = plant.data.path().join("intent.git");
+    let left: Vec<_> =
+        std::fs::read_dir(&repository).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("incoming-")), "{left:?}");
+    let known = remote.client.git(&repository, &["-c", "safe.directory=*", "count-objects", "-v"]).await;
+    let size = known.lines().find_map(|line| line.strip_prefix("size-pack: ")).unwrap();
+    assert!(size.parse::<u64>().unwrap() < 1024, "{known}");
+
+    // Without it, it goes on.
+    std::fs::remove_file(remote.tree().join("recording.bin")).unwrap();
+    remote.git(&remote.tree(), &["reset", "-q", "--soft", &first]).await;
+    let mended = remote.say("{line: '3'}", true).await;
+    until(&plant, "the mended commit", |intent| at(&mended)(intent) && intent.flaws.is_empty()).await;
 }

@@ -11,7 +11,7 @@ use crate::git::{Client, put_git};
 use crate::plant::{Device, Plant};
 use crate::stock;
 
-fn deployment(owner: &str) -> String {
+pub(crate) fn deployment(owner: &str) -> String {
     format!(
         "# The crew of line 7.\napiVersion: margrave/v1\nkind: Deployment\nmetadata:\n  name: gate\nspec:\n  package: gate\n  \
          version: 1.0.0\n  parameters:\n    owner: {owner}\n  targets:\n    devices: [press.42]\n"
@@ -19,7 +19,7 @@ fn deployment(owner: &str) -> String {
 }
 
 /// A server with a device, the ordinary client, and the address with an operator's token in it.
-async fn plant() -> Option<(Plant, Device, Client, String)> {
+pub(crate) async fn plant() -> Option<(Plant, Device, Client, String)> {
     let plant = Plant::new().await;
     let device = plant.join("press.42").await;
     stock::gate(&plant).await;
@@ -34,11 +34,11 @@ async fn plant() -> Option<(Plant, Device, Client, String)> {
     Some((plant, device, client, url))
 }
 
-fn address(plant: &Plant, token: &str) -> String {
+pub(crate) fn address(plant: &Plant, token: &str) -> String {
     format!("https://anybody:{token}@{}/git/intent.git", plant.server.addresses().web)
 }
 
-async fn write(client: &Client, tree: &Path, file: &str, text: &str) {
+pub(crate) async fn write(client: &Client, tree: &Path, file: &str, text: &str) {
     let path = tree.join(file);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, text).unwrap();
@@ -47,7 +47,7 @@ async fn write(client: &Client, tree: &Path, file: &str, text: &str) {
 }
 
 /// What the client says when a push is refused.
-async fn refused(client: &Client, tree: &Path, what: &[&str]) -> String {
+pub(crate) async fn refused(client: &Client, tree: &Path, what: &[&str]) -> String {
     let mut arguments = vec!["push", "-q", "origin"];
     arguments.extend(what);
     let output = client.run(tree, &arguments).await;
@@ -56,17 +56,17 @@ async fn refused(client: &Client, tree: &Path, what: &[&str]) -> String {
     said
 }
 
-async fn entries(plant: &Plant, device: &Device) -> usize {
+pub(crate) async fn entries(plant: &Plant, device: &Device) -> usize {
     let reply = device.line(plant).await.get("/api/v1/deployments").await.unwrap();
     g2::manifest::read(&reply.is(200).body).unwrap().manifest.entries().len()
 }
 
-async fn main(plant: &Plant) -> String {
+pub(crate) async fn main(plant: &Plant) -> String {
     plant.server.fleet().intent().await.unwrap().commit.unwrap()
 }
 
 /// Everything below the repository's objects, by name.
-fn objects(plant: &Plant) -> Vec<PathBuf> {
+pub(crate) fn objects(plant: &Plant) -> Vec<PathBuf> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -4,11 +4,13 @@
 mod access;
 mod audit;
 mod backup;
+mod bad_input;
 mod browser;
 mod conformance;
 mod described;
 mod device;
 mod follow;
+mod follow_ssh;
 mod forge;
 mod git;
 mod identity;

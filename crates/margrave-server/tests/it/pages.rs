@@ -88,7 +88,7 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
     ];
     let page = text(browser.post("/deploy/rehearsal", &form).await.is(200));
     is_clean(&page);
-    assert!(page.contains("1 device gets it, 2 devices in all, step by step"), "{page}");
+    assert!(page.contains("2 devices get it, in 2 steps"), "{page}");
     assert!(page.contains("watched for 10 min"), "{page}");
     let fleet = plant.server.fleet();
     let south = "south".parse().unwrap();

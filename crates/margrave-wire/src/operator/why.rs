@@ -13,6 +13,9 @@ pub struct Why {
     /// The devices that are not as wanted, by cause, those that a person has to see to first; of a deployment or a rollout.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<CauseGroup>,
+    /// How many devices were looked at for the groups, where those were not all that are not as wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<u64>,
 }
 
 /// What [`Why`] can be asked about.
@@ -43,9 +46,15 @@ pub struct CauseGroup {
     /// The last code of their chains.
     pub code: String,
     pub count: u64,
+    /// There may be more of them: not all devices were looked at.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
     /// One of them.
     pub example: String,
-    /// What is true of that one.
+    /// A few others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
+    /// What is true of the first.
     pub text: String,
     /// Who has to do something: `patience` and `event` go on by themselves, `person` does not.
     pub needs: String,

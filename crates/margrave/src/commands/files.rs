@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use margrave_wire::intent::{Applied, Apply, Plan, PlannedState};
+use margrave_wire::intent::{Applied, Apply, Plan, PlannedBatch, PlannedRollout, PlannedState};
 use margrave_wire::resource::{self, Kind, Resource};
 
 use crate::cli::{self, Format, ResourceKind};
@@ -78,6 +78,7 @@ fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
             Column::fixed("DEVICE"),
             Column::fixed("SITE").optional(),
             Column::fixed("DEPLOYMENT"),
+            Column::fixed("BATCH").optional(),
             Column::fixed("FROM"),
             Column::fixed("TO"),
         ]);
@@ -87,11 +88,18 @@ fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
                 Field::plain(&change.device),
                 Field::plain(change.site.clone().unwrap_or_default()),
                 Field::plain(&change.deployment),
+                Field::plain(change.batch.map(|batch| batch.to_string()).unwrap_or_default()),
                 Field::plain(from),
                 Field::plain(to),
             ]);
         }
         screen.table(&table)?;
+    }
+    for rollout in &plan.rollouts {
+        screen.heading(&printable(&format!("{} goes in steps", rollout.deployment)))?;
+        for line in steps(rollout) {
+            screen.data(printable(&line))?;
+        }
     }
     if !plan.misfits.is_empty() {
         screen.heading("Does not fit")?;
@@ -126,6 +134,38 @@ fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The batches of a rollout, a line each, in their order.
+fn steps(rollout: &PlannedRollout) -> Vec<String> {
+    let total = rollout.batches_total;
+    let line = |batch: &PlannedBatch| {
+        let PlannedBatch { number, devices, now, not_yet, first, after } = batch;
+        let mut names = first.join(", ");
+        if first.len() < *devices as usize {
+            names.push_str(", …");
+        }
+        let mut line =
+            format!("batch {number} of {total}: {} ({names})", counted(*devices as usize, "device"));
+        match after {
+            None => line.push_str(", at once"),
+            Some(after) => line.push_str(&format!(", once {after}")),
+        }
+        if *not_yet > 0 {
+            line.push_str(&format!("; {not_yet} not in contact, each gets it when it is back"));
+        }
+        // Their sites have no room for more of them at a time.
+        if after.is_none() && now + not_yet < *devices {
+            line.push_str(&format!("; {now} of them first, the others as their sites allow"));
+        }
+        line
+    };
+    let mut lines: Vec<String> = rollout.batches.iter().map(line).collect();
+    if rollout.batches.len() < total as usize {
+        lines.push(format!("and {} more batches", total as usize - rollout.batches.len()));
+    }
+    lines.push(rollout.strategy.words().join("; "));
+    lines
 }
 
 /// In words; where the version stays, it is the document that is another.
@@ -413,6 +453,38 @@ mod tests {
             .unwrap();
         let texts: Vec<&str> = documents.iter().map(|document| document.text.as_str()).collect();
         assert_eq!(texts, ["kind: A\n", "kind: B\ntext: '--- no'\n"]);
+    }
+
+    #[test]
+    fn the_steps_of_a_rollout_are_told_in_order_with_what_each_waits_for() {
+        let batch = |number: u32, devices, now, not_yet, first: &[&str], after: Option<&str>| PlannedBatch {
+            number,
+            devices,
+            now,
+            not_yet,
+            first: first.iter().map(|name| (*name).to_owned()).collect(),
+            after: after.map(ToOwned::to_owned),
+        };
+        let rollout = PlannedRollout {
+            deployment: "web".into(),
+            devices: 14,
+            batches_total: 4,
+            batches: vec![
+                batch(1, 3, 1, 1, &["a", "b", "c"], None),
+                batch(2, 10, 0, 0, &["d", "e"], Some("all of batch 1 have it installed")),
+            ],
+            strategy: serde_json::from_str(r#"{ "batches": ["3"] }"#).unwrap(),
+        };
+        assert_eq!(
+            steps(&rollout),
+            [
+                "batch 1 of 4: 3 devices (a, b, c), at once; 1 not in contact, each gets it when it is back; 1 of them \
+                 first, the others as their sites allow",
+                "batch 2 of 4: 10 devices (d, e, …), once all of batch 1 have it installed",
+                "and 2 more batches",
+                "batches of 3; halts when it fails",
+            ]
+        );
     }
 
     #[test]

@@ -58,6 +58,7 @@ fn show(screen: &Screen, intent: &operator::Intent) -> Result {
     fact("Message", &intent.message);
     fact("Follows", &intent.follows);
     fact("Remote away since", &intent.away_since);
+    fact("Because", &intent.away_because);
     fact("Conflict", &intent.conflict);
     screen.facts(&facts)?;
     if !intent.flaws.is_empty() {

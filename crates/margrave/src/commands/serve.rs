@@ -51,6 +51,7 @@ fn follow_config(follow: Follow) -> Result<Option<margrave_server::fleet::Follow
         ssh_key: absolute(follow_ssh_key)?,
         known_hosts: absolute(follow_known_hosts)?,
         hook_token_file: absolute(follow_hook_token_file)?,
+        bytes_max: margrave_server::fleet::FETCH_BYTES_MAX,
     }))
 }
 

@@ -50,13 +50,19 @@ fn show(screen: &Screen, why: &operator::Why) -> Result<()> {
         ]);
         for group in &why.groups {
             table.row([
-                Field::plain(group.count.to_string()),
+                Field::plain(format!("{}{}", group.count, if group.at_least { "+" } else { "" })),
                 Field::plain(&group.code),
                 Field::plain(&group.example),
                 Field::plain(&group.text),
             ]);
         }
         screen.table(&table)?;
+        if let Some(looked_at) = why.looked_at {
+            screen.words(format_args!(
+                " note: {} looked at, some of each state; a + says that there may be more with that cause",
+                if looked_at == 1 { "1 device was".to_owned() } else { format!("{looked_at} devices were") }
+            ));
+        }
     }
     Ok(())
 }

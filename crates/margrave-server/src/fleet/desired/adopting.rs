@@ -5,20 +5,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use margrave_core::deployment::SITE;
+use margrave_core::deployment::{Defaults, SITE};
 use margrave_core::id::{DeploymentId, DeviceRef};
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
 use margrave_oci::reference::{Reference, TagOrDigest};
 use margrave_wire::operator;
 use margrave_wire::resource::{
-    self, DeploymentFile, DeploymentSpec, DeviceFile, Flaw, FleetFile, PackageFile, Path, Place, Read,
-    Resource,
+    self, DeploymentFile, DeploymentSpec, DeviceFile, Flaw, FleetFile, FleetSpec, PackageFile, Path, Place,
+    Read, Resource,
 };
 use margrave_wire::schedule::ScheduleBody;
 
+use super::super::draft::read_rollback;
 use super::super::git::Quarantine;
 use super::super::intent::{Change, Incoming, Refusals, Source};
+use super::super::rollout::read_strategy;
 use super::super::{Actor, Error, Fleet};
 use super::{CommitId, FileChange, Repository, RepositoryError};
 
@@ -196,6 +198,7 @@ impl Fleet {
                 break;
             }
         }
+        self.follow_defaults(&mut reading).await?;
         Ok(reading)
     }
 
@@ -205,6 +208,7 @@ impl Fleet {
                 for (reach, _) in self.choices_of_everybody().await? {
                     reading.change(Change::Schedule { reach, choice: None }, path, None);
                 }
+                reading.change(Change::Defaults(Box::default()), path, None);
             }
             Place::Package(id, version) => {
                 if self.store.package(&id, &version).await?.is_some() {
@@ -288,6 +292,45 @@ impl Fleet {
         for (reach, _) in self.choices_of_everybody().await? {
             if !wanted.contains(&reach) {
                 reading.change(Change::Schedule { reach, choice: None }, path, Some(read));
+            }
+        }
+        let mut broken = Vec::new();
+        let FleetSpec { strategy, rollback, .. } = &file.spec;
+        let defaults = Defaults {
+            strategy: strategy.as_ref().map(|body| read_strategy(Some(body), None, &mut broken)),
+            rollback: rollback.as_ref().map(|body| read_rollback(Some(body), None, &mut broken)),
+        };
+        match broken.is_empty() {
+            true => reading.change(Change::Defaults(Box::new(defaults)), path, Some(read)),
+            false => reading.broken(path, read, broken),
+        }
+        Ok(())
+    }
+
+    /// Deployments whose files leave out what is as usual, when that becomes something else: the same files must come to the
+    /// same, whatever was there before.
+    async fn follow_defaults(&self, reading: &mut Reading) -> Result<(), Error> {
+        let next = reading.changes.iter().find_map(|change| match change {
+            Change::Defaults(defaults) => Some(Defaults::clone(defaults)),
+            _ => None,
+        });
+        let Some(next) = next else { return Ok(()) };
+        if next == self.store.defaults().await? {
+            return Ok(());
+        }
+        let spoken: BTreeSet<String> = reading.sources.iter().map(|(file, _)| file.clone()).collect();
+        for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
+            let place = Place::Deployment(record.deployment.name);
+            let path = place.to_string();
+            if spoken.contains(&path) {
+                continue;
+            }
+            let Some(bytes) = self.desired.file(&path).await? else { continue };
+            let Ok(read) = resource::read_at(&place, &bytes) else { continue };
+            if let Resource::Deployment(file) = &read.resource
+                && (file.spec.strategy.is_none() || file.spec.rollback.is_none())
+            {
+                read_deployment(file, &path, &read, reading);
             }
         }
         Ok(())
@@ -421,10 +464,10 @@ fn read_deployment(file: &DeploymentFile, path: &str, read: &Read, reading: &mut
     };
     let Ok(Place::Deployment(name)) = Place::deployment(&file.metadata.name) else { return };
     let want = wish(&file.spec);
-    reading.change(Change::PutDeployment { name, want, id }, path, Some(read));
+    reading.change(Change::PutFile { name, want, id }, path, Some(read));
 }
 
-/// A deployment's file as the wish that it is. What it does not say is as usual, and not as it was before.
+/// A deployment's file as the wish that it is.
 pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
     let DeploymentSpec {
         package,
@@ -445,8 +488,8 @@ pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
         overrides,
         targets,
         force,
-        rollback: Some(rollback.unwrap_or_default()),
-        strategy: Some(strategy.unwrap_or_default()),
+        rollback,
+        strategy,
         revision: None,
     }
 }

@@ -133,7 +133,7 @@ impl Fleet {
         for file in given.iter().filter(|file| !changed.iter().any(|changed| changed.path == file.path)) {
             let Path::Resource(Place::Deployment(name)) = Path::read(&file.path) else { continue };
             let Some(held) = self.wanted_deployment(&name).await? else { continue };
-            if self.has_other_secrets(&held.deployment) {
+            if self.has_other_secrets(&held.deployment) || self.has_secrets_again(&held) {
                 let (to, seen) = (held.deployment.revision, Some(held.deployment.revision));
                 renewed.push(Change::RevertDeployment { name, to, seen, reason: None });
             }

@@ -10,6 +10,7 @@
 
 mod adopting;
 mod files;
+mod litter;
 mod locks;
 mod looking_back;
 pub(in crate::fleet) mod rendering;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use margrave_core::deployment::Defaults;
 use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach};
 use margrave_store::{Head, NewEvent, Publication, Store};
@@ -26,7 +28,7 @@ use margrave_wire::operator;
 use margrave_wire::resource::{self, Place};
 
 pub(in crate::fleet) use adopting::Unadopted;
-pub(crate) use repository::{CommitId, FileChange, Repository, RepositoryError, Signed};
+pub(crate) use repository::{Clutter, CommitId, FileChange, Repository, RepositoryError, Signed};
 
 use super::git::Following;
 use super::made::made;
@@ -40,7 +42,7 @@ const README: &str = "\
 
 `main` is the truth: a commit here is a change of what runs where, whether it was made on the page, with a command, or by a push.
 
-- `fleet.yaml`: when devices talk and change, for everybody or by label
+- `fleet.yaml`: when devices talk and change, for everybody or by label; in which steps changes go where a deployment does not say
 - `packages/<id>/<version>.yaml`: where a package lies, by digest
 - `deployments/<name>.yaml`: what runs where
 - `devices/<id>.yaml`: labels, site and schedule of one device
@@ -70,6 +72,8 @@ struct State {
     head: Option<CommitId>,
     conflict: Option<Conflict>,
     refused: Option<RefusedPush>,
+    /// Where it was when somebody last asked whether it is quiet.
+    quiet_at: Option<CommitId>,
 }
 
 /// The last push that was refused, until something is applied.
@@ -100,6 +104,13 @@ impl Desired {
     /// The commit whose intent is applied.
     pub(super) fn head(&self) -> Option<CommitId> {
         self.state().head
+    }
+
+    /// Whether nothing was changed since this was last asked.
+    pub(super) fn is_quiet(&self) -> bool {
+        let mut state = self.state();
+        let head = state.head;
+        std::mem::replace(&mut state.quiet_at, head) == head
     }
 
     pub(super) fn conflict(&self) -> Option<Conflict> {
@@ -333,18 +344,19 @@ impl Fleet {
     /// Everything that is wanted, by file.
     async fn everything(&self) -> Result<BTreeMap<String, resource::Resource>, Error> {
         let mut files = BTreeMap::new();
+        let defaults = self.store.defaults().await?;
         for record in self.store.packages().await? {
             let place = Place::Package(record.id.clone(), record.version.clone());
             files.insert(place.to_string(), rendering::package(&record));
         }
         for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
             let place = Place::Deployment(record.deployment.name.clone());
-            files.insert(place.to_string(), rendering::deployment(&record.deployment));
+            files.insert(place.to_string(), rendering::deployment(&record.deployment, &defaults));
         }
         let schedules = self.store.schedules().await?;
         let choices: BTreeMap<Reach, Choice> =
             schedules.into_iter().map(|record| (record.reach, record.choice)).collect();
-        files.insert(Place::Fleet.to_string(), rendering::fleet(&choices));
+        files.insert(Place::Fleet.to_string(), rendering::fleet(&choices, &defaults));
         let mut labels: BTreeMap<_, _> = self.store.device_settings().await?.into_iter().collect();
         let mut devices: std::collections::BTreeSet<_> = labels.keys().cloned().collect();
         devices.extend(choices.keys().filter_map(|reach| match reach {
@@ -364,7 +376,8 @@ impl Fleet {
         Ok(self.store.packages().await?.is_empty()
             && self.store.deployments().await?.is_empty()
             && self.store.schedules().await?.is_empty()
-            && self.store.device_settings().await?.is_empty())
+            && self.store.device_settings().await?.is_empty()
+            && self.store.defaults().await? == Defaults::default())
     }
 
     async fn forget_head(&self) -> Result<(), Error> {
@@ -386,13 +399,15 @@ impl Fleet {
         let conflict = self.desired.conflict();
         let following = self.desired.following();
         let refused = following.map(|following| following.flaws()).unwrap_or_default();
+        let away = following.and_then(|following| following.away());
         Ok(operator::Intent {
             commit: head.map(|head| head.to_string()),
             changed_at: logged.as_ref().map(|logged| event::time(logged.at)),
             changed_by: logged.as_ref().map(|logged| logged.by.clone()),
             message: logged.map(|logged| logged.message.trim_end().to_owned()),
             follows: following.map(|following| following.follow.url.clone()),
-            away_since: following.and_then(|following| following.away_since()).map(event::time),
+            away_since: away.as_ref().map(|(since, _)| event::time(*since)),
+            away_because: away.map(|(_, why)| why),
             conflict: conflict.as_ref().map(|conflict| conflict.message.clone()),
             flaws: conflict.map(|conflict| conflict.flaws).unwrap_or(refused),
         })

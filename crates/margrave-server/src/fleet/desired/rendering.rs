@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use margrave_core::deployment::{Deployment, SITE, Targets};
+use margrave_core::deployment::{Defaults, Deployment, SITE, Targets};
 use margrave_core::id::DeviceRef;
-use margrave_core::rollback::Rollback;
 use margrave_core::schedule::{Choice, Reach};
 use margrave_store::PackageRecord;
 use margrave_wire::operator;
@@ -28,7 +27,8 @@ fn targets(targets: &Targets) -> operator::Targets {
     }
 }
 
-pub(in crate::fleet) fn deployment(deployment: &Deployment) -> Resource {
+/// What is as usual for the whole fleet is not said again, so that it follows when that changes.
+pub(in crate::fleet) fn deployment(deployment: &Deployment, defaults: &Defaults) -> Resource {
     let overrides = deployment.overrides.iter().map(|other| operator::Override {
         targets: targets(&other.of),
         parameters: shown_answers(other.answers.clone()),
@@ -40,8 +40,9 @@ pub(in crate::fleet) fn deployment(deployment: &Deployment) -> Resource {
         parameters: shown_answers(deployment.answers.clone()),
         overrides: overrides.collect(),
         targets: targets(&deployment.targets),
-        rollback: (deployment.rollback != Rollback::default()).then(|| shown_rollback(deployment.rollback)),
-        strategy: (!deployment.strategy.is_all_at_once()).then(|| StrategyBody::from(&deployment.strategy)),
+        rollback: (deployment.rollback != defaults.rollback()).then(|| shown_rollback(deployment.rollback)),
+        strategy: (deployment.strategy != defaults.strategy())
+            .then(|| StrategyBody::from(&deployment.strategy)),
         force: deployment.forced.clone(),
     };
     let id = deployment.id.to_string();
@@ -69,8 +70,12 @@ pub(in crate::fleet) fn device(
 }
 
 /// Everybody's file, always there: whoever looks for what can be set finds where.
-pub(in crate::fleet) fn fleet(choices: &BTreeMap<Reach, Choice>) -> Resource {
-    let mut spec = FleetSpec::default();
+pub(in crate::fleet) fn fleet(choices: &BTreeMap<Reach, Choice>, defaults: &Defaults) -> Resource {
+    let mut spec = FleetSpec {
+        strategy: defaults.strategy.as_ref().map(StrategyBody::from),
+        rollback: defaults.rollback.map(shown_rollback),
+        ..FleetSpec::default()
+    };
     for (reach, choice) in choices {
         let schedule = ScheduleBody::from(choice);
         match reach {
@@ -106,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_comment_at_the_head_outlives_a_change() {
-        let resource = fleet(&BTreeMap::new());
+        let resource = fleet(&BTreeMap::new(), &Defaults::default());
         let before = b"# Ours.\n# Ask Ann.\nkind: Fleet\n# inside\n";
         let after = under_comment(Some(before), &resource);
         assert!(

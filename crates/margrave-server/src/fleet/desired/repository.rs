@@ -14,7 +14,7 @@ use margrave_wire::resource::Path as Layout;
 
 use super::super::Error;
 use super::super::git::Quarantine;
-use super::locks;
+use super::{litter, locks};
 
 /// The branch that counts.
 pub(super) const MAIN: &str = "refs/heads/main";
@@ -103,6 +103,15 @@ impl From<RepositoryError> for Error {
 pub(crate) struct Repository {
     inner: Arc<Mutex<git2::Repository>>,
     path: Arc<PathBuf>,
+    /// Held by whoever needs the files to lie where they are.
+    still: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What lies about in a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Clutter {
+    pub(crate) loose: usize,
+    pub(crate) packs: usize,
 }
 
 impl Repository {
@@ -131,7 +140,24 @@ impl Repository {
         Quarantine::sweep(path).map_err(|error| {
             git2::Error::from_str(&format!("what is left of earlier pushes stays: {error}"))
         })?;
-        Ok(Repository { inner: Arc::new(Mutex::new(inner)), path: Arc::new(path.to_owned()) })
+        litter::sweep(path)
+            .map_err(|error| git2::Error::from_str(&format!("what is left of packing stays: {error}")))?;
+        let still = Arc::default();
+        Ok(Repository { inner: Arc::new(Mutex::new(inner)), path: Arc::new(path.to_owned()), still })
+    }
+
+    /// Who locks this finds every file where it is for as long: nothing is packed meanwhile.
+    pub(crate) fn still(&self) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(&self.still)
+    }
+
+    /// How many objects lie by themselves, and in how many packs the others are.
+    pub(crate) async fn clutter(&self) -> Result<Clutter, RepositoryError> {
+        let path = Arc::clone(&self.path);
+        let counted = tokio::task::spawn_blocking(move || litter::count(&path)).await;
+        let counted = counted.map_err(|_| RepositoryError::CutOff)?;
+        counted
+            .map_err(|error| git2::Error::from_str(&format!("its objects cannot be counted: {error}")).into())
     }
 
     /// The same repository with objects that lie elsewhere and that nobody else sees.
@@ -143,7 +169,7 @@ impl Repository {
                 .to_str()
                 .ok_or_else(|| git2::Error::from_str("the data directory's path is not UTF-8"))?;
             inner.odb()?.add_disk_alternate(objects)?;
-            Ok(Repository { inner: Arc::new(Mutex::new(inner)), path })
+            Ok(Repository { inner: Arc::new(Mutex::new(inner)), path, still: Arc::default() })
         })
         .await
     }
@@ -182,6 +208,15 @@ impl Repository {
     pub(crate) async fn advance(&self, to: CommitId) -> Result<(), RepositoryError> {
         self.on(move |repository| {
             repository.reference(MAIN, to.0, true, "applied")?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Keeps a commit under a name of its own.
+    pub(crate) async fn keep(&self, name: &'static str, commit: CommitId) -> Result<(), RepositoryError> {
+        self.on(move |repository| {
+            repository.reference(name, commit.0, true, "kept")?;
             Ok(())
         })
         .await

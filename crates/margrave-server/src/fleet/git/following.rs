@@ -4,6 +4,9 @@
 //! done; the last good one stays, and what is wrong can be seen until the next comes. One that does not follow what is applied
 //! waits for a person. A remote that is away changes nothing.
 //!
+//! What is fetched waits outside of the repository until it is whole, and is bounded in bytes and in time: whatever a remote sends,
+//! the repository and what is applied stay as they are.
+//!
 //! Credentials are in files that only `git` opens: they are in no argument, no variable and no log.
 
 use std::io;
@@ -18,11 +21,15 @@ use tokio::process::Command;
 use tokio::sync::Notify;
 
 use super::program::{NoGit, RunError, run};
+use super::quarantine::{Quarantine, QuarantineError};
 use crate::fleet::desired::{CommitId, Conflict, Unadopted};
 use crate::fleet::{Actor, Error, Fleet};
 
 const LOOK_TIME_MAX: Duration = Duration::from_secs(60);
 const FETCH_TIME_MAX: Duration = Duration::from_secs(10 * 60);
+/// What one fetch may bring, the first with its whole history: many years of a large fleet. Files that are no use here do not
+/// belong beside it.
+pub const FETCH_BYTES_MAX: u64 = 256 * 1024 * 1024;
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Where a fetched commit is kept from being lost; nobody who fetches sees it.
 const KEPT: &str = "refs/followed/head";
@@ -48,6 +55,8 @@ pub struct Follow {
     pub known_hosts: Option<PathBuf>,
     /// Holds what a caller of `/hooks/intent` must know; nobody may call without.
     pub hook_token_file: Option<PathBuf>,
+    /// What one fetch may bring; [`FETCH_BYTES_MAX`] as a rule.
+    pub bytes_max: u64,
 }
 
 impl Follow {
@@ -91,7 +100,8 @@ pub(in crate::fleet) struct Following {
 
 #[derive(Default)]
 struct State {
-    away_since: Option<Moment>,
+    /// Since when there is no answer, and why not.
+    away: Option<(Moment, String)>,
     flaws: Vec<Flaw>,
     /// The commit that was looked at and is not done: it is wrong, or somebody decided against it.
     refused: Option<CommitId>,
@@ -105,6 +115,8 @@ pub(crate) enum FollowError {
     NoGit(#[from] NoGit),
     #[error("the remote gave no answer")]
     Away(#[source] RunError),
+    #[error("what the remote sent could not be taken in")]
+    Unkept(#[from] QuarantineError),
     #[error("the remote has no branch {0}")]
     NoBranch(String),
     #[error("what is wanted could not be changed")]
@@ -131,8 +143,9 @@ impl Following {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(in crate::fleet) fn away_since(&self) -> Option<Moment> {
-        self.state().away_since
+    /// Since when the remote gives no answer, and why not as far as that is known.
+    pub(in crate::fleet) fn away(&self) -> Option<(Moment, String)> {
+        self.state().away.clone()
     }
 
     pub(in crate::fleet) fn flaws(&self) -> Vec<Flaw> {
@@ -149,6 +162,12 @@ impl Following {
         let held = state.held.take();
         state.refused = held.filter(|_| !take);
         state.flaws.clear();
+    }
+
+    fn is_away(&self, now: Moment, why: String) {
+        let mut state = self.state();
+        let since = state.away.as_ref().map_or(now, |(since, _)| *since);
+        state.away = Some((since, why));
     }
 
     fn dress(&self, command: &mut Command) {
@@ -169,11 +188,64 @@ impl Following {
             ssh.push_str(&format!(" -o IdentitiesOnly=yes -i {}", quoted(key)));
         }
         if let Some(hosts) = &self.follow.known_hosts {
-            ssh.push_str(&format!(" -o UserKnownHostsFile={}", quoted(hosts)));
+            // And nobody else, whomever the machine believes.
+            let hosts = format!("UserKnownHostsFile=\"{}\"", hosts.display());
+            ssh.push_str(&format!(" -o GlobalKnownHostsFile=/dev/null -o {}", quoted(hosts.as_ref())));
         }
         command.env("GIT_SSH_COMMAND", ssh);
     }
 }
+
+/// Why a remote gave no answer, as somebody who can mend it would say it; with what was said, for everything else.
+fn reason(error: &RunError) -> String {
+    let said = match error {
+        RunError::Failed { errors, .. } => errors.clone(),
+        other => return other.to_string(),
+    };
+    let known = [
+        ("IDENTIFICATION HAS CHANGED", HOST_CHANGED),
+        ("Host key verification failed", HOST_UNKNOWN),
+        ("Permission denied (publickey", KEY_REFUSED),
+        ("bad permissions", KEY_OPEN),
+        ("Authentication failed", TOKEN_REFUSED),
+        ("could not read Username", TOKEN_REFUSED),
+        ("certificate", CERTIFICATE_REFUSED),
+        ("Connection refused", NOBODY_THERE),
+        ("Could not resolve", NOBODY_THERE),
+        ("timed out", NOBODY_THERE),
+        ("does not appear to be a git repository", NO_REPOSITORY),
+        ("not found", NO_REPOSITORY),
+    ];
+    let meaning = known.iter().find(|(part, _)| said.contains(part));
+    // Not the frame around a warning, nor the advice for whoever sits before a terminal.
+    let told = said.split("; ").filter(|line| {
+        !line.starts_with('@')
+            && !line.starts_with("Please make sure")
+            && *line != "and the repository exists."
+    });
+    let said: String = told.collect::<Vec<_>>().join("; ");
+    let said: String = said.chars().filter(|c| !c.is_control()).take(SAID_MAX).collect();
+    match meaning {
+        Some((_, meaning)) => format!("{meaning} ({said})"),
+        None if said.is_empty() => error.to_string(),
+        None => said,
+    }
+}
+
+/// Of what `git` and `ssh` said, in characters.
+const SAID_MAX: usize = 300;
+const HOST_CHANGED: &str = "the host has another key than --follow-known-hosts says: somebody may be in between, or it was set \
+                            up anew; compare its fingerprint, then write its key there";
+const HOST_UNKNOWN: &str = "the host's key is not in --follow-known-hosts, so it is not believed; compare its fingerprint, then \
+                            write its key there";
+const KEY_REFUSED: &str =
+    "the remote does not let the key of --follow-ssh-key in; give its public half the right to read";
+const KEY_OPEN: &str =
+    "the key of --follow-ssh-key can be read by others, so ssh does not use it; set its mode to 600";
+const TOKEN_REFUSED: &str = "the remote does not accept the token of --follow-token-file";
+const CERTIFICATE_REFUSED: &str = "the remote's certificate is not vouched for; --follow-ca names who does";
+const NOBODY_THERE: &str = "nobody answers there";
+const NO_REPOSITORY: &str = "there is no repository at this address, or it is not for this key or token";
 
 /// As one word of a shell.
 fn quoted(path: &std::path::Path) -> String {
@@ -215,12 +287,10 @@ impl Fleet {
         let Some(following) = self.desired.following() else { return Ok(()) };
         let looked = self.follow_look(following).await;
         match &looked {
-            Err(FollowError::Away(_) | FollowError::NoBranch(_)) => {
-                let now = self.now();
-                following.state().away_since.get_or_insert(now);
-            }
-            Err(FollowError::NoGit(_) | FollowError::Failed(_)) => {}
-            Ok(()) => following.state().away_since = None,
+            Err(FollowError::Away(error)) => following.is_away(self.now(), reason(error)),
+            Err(error @ FollowError::NoBranch(_)) => following.is_away(self.now(), error.to_string()),
+            Err(FollowError::NoGit(_) | FollowError::Unkept(_) | FollowError::Failed(_)) => {}
+            Ok(()) => following.state().away = None,
         }
         looked
     }
@@ -248,16 +318,16 @@ impl Fleet {
         if known(&following.state()) {
             return Ok(());
         }
-        let mut command = self.git.program.on(repository.path()).await?;
-        following.dress(&mut command);
-        command.args(["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--", url]);
-        command.arg(format!("+{name}:{KEPT}"));
-        run(command, "fetch", b"", OUTPUT_BYTES_MAX, FETCH_TIME_MAX).await.map_err(FollowError::Away)?;
         let failed = |error: Error| FollowError::Failed(error);
-        // The branch may have moved on since it was asked for; the next look finds that.
         if !repository.has(commit).await.map_err(|error| failed(error.into()))? {
-            return Ok(());
+            let Some(quarantine) = self.follow_fetch(following, &name, commit).await? else { return Ok(()) };
+            // The branch may have moved on since it was asked for; the next look finds that.
+            if !quarantine.view().has(commit).await.map_err(|error| failed(error.into()))? {
+                return Ok(());
+            }
+            quarantine.admit().await.map_err(QuarantineError::Disk)?;
         }
+        repository.keep(KEPT, commit).await.map_err(|error| failed(error.into()))?;
         let follows = match head {
             Some(head) => repository.descends(commit, head).await.map_err(|error| failed(error.into()))?,
             None => true,
@@ -276,6 +346,47 @@ impl Fleet {
             return Ok(());
         }
         self.follow_take(following, commit).await
+    }
+
+    /// Fetches into a place of its own; nothing if it is more than may be, which is then told.
+    async fn follow_fetch(
+        &self,
+        following: &Following,
+        name: &str,
+        commit: CommitId,
+    ) -> Result<Option<Quarantine>, FollowError> {
+        let Follow { url, bytes_max, .. } = &following.follow;
+        let quarantine = Quarantine::new(self.desired.repository()).await?;
+        let mut command = quarantine.command(&self.git.program).await?;
+        following.dress(&mut command);
+        // Also a little comes as a pack, and a file of any size piece by piece.
+        command.args(["-c", "fetch.unpackLimit=1", "-c", "core.bigFileThreshold=1m", "-c", "pack.threads=1"]);
+        command.args(["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--", url, name]);
+        let fetch = run(command, "fetch", b"", OUTPUT_BYTES_MAX, FETCH_TIME_MAX);
+        // Dropped, the fetch is killed, and what it left goes with its place.
+        let whole = tokio::select! {
+            fetched = fetch => {
+                fetched.map_err(FollowError::Away)?;
+                quarantine.size().await.map_err(QuarantineError::Disk)? <= *bytes_max
+            }
+            outgrown = quarantine.outgrows(*bytes_max) => {
+                outgrown.map_err(QuarantineError::Disk)?;
+                false
+            }
+        };
+        if whole {
+            return Ok(Some(quarantine));
+        }
+        let message = format!(
+            "commit {} brings more than {} MiB, which is too much for what is wanted; take large files out of the \
+             branch and its history",
+            commit.short(),
+            bytes_max.div_ceil(1 << 20)
+        );
+        tracing::warn!(%commit, bytes_max, "a fetch from the remote was cut off because it brings too much");
+        let flaw = Flaw { file: String::new(), line: 0, rule: "limit".to_owned(), message };
+        *following.state() = State { flaws: vec![flaw], refused: Some(commit), ..State::default() };
+        Ok(None)
     }
 
     async fn follow_take(&self, following: &Following, commit: CommitId) -> Result<(), FollowError> {
@@ -317,6 +428,7 @@ mod tests {
             ssh_key: None,
             known_hosts: None,
             hook_token_file: None,
+            bytes_max: FETCH_BYTES_MAX,
         }
     }
 
@@ -346,6 +458,36 @@ mod tests {
         }
         let token = Follow { token_file: Some("t".into()), ..follow("http://git.example/fleet", "main") };
         assert!(token.check().is_err());
+    }
+
+    #[test]
+    fn what_a_remote_said_becomes_what_to_do() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let failed = |errors: &str| RunError::Failed {
+            act: "ls-remote",
+            status: std::process::ExitStatus::from_raw(128 << 8),
+            errors: errors.to_owned(),
+        };
+        for (said, told) in [
+            ("Host key verification failed.; fatal: Could not read from remote repository.", HOST_UNKNOWN),
+            (
+                "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @; Host key verification failed.",
+                HOST_CHANGED,
+            ),
+            ("ann.example: Permission denied (publickey).", KEY_REFUSED),
+            ("ssh: connect to host x port 22: Connection refused", NOBODY_THERE),
+            ("fatal: Authentication failed for 'https://git.example/'", TOKEN_REFUSED),
+        ] {
+            let reason = reason(&failed(said));
+            assert!(
+                reason.starts_with(told) && reason.len() > told.len() && !reason.contains('@'),
+                "{reason}"
+            );
+        }
+        assert_eq!(reason(&failed("something else")), "something else");
+        assert!(reason(&failed("")).contains("ls-remote"));
+        let long = reason(&failed(&"x".repeat(5000)));
+        assert_eq!(long.len(), SAID_MAX);
     }
 
     #[test]

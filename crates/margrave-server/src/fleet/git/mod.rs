@@ -8,6 +8,7 @@
 mod commit;
 mod following;
 mod intent;
+mod packing;
 mod program;
 mod push;
 mod quarantine;
@@ -28,8 +29,8 @@ use margrave_store::{GitError, GitHolder, GitRecord, NewGitToken, Standing};
 use margrave_wire::{Dialect, identity, operator};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-pub use self::following::Follow;
 pub(super) use self::following::Following;
+pub use self::following::{FETCH_BYTES_MAX, Follow};
 pub(crate) use self::intent::{PUSH_TIME_MAX, Pushed};
 use self::program::{NoGit, Program, Running};
 pub(crate) use self::push::Push;

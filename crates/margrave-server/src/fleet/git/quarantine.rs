@@ -20,6 +20,8 @@ const TIME_MAX: Duration = Duration::from_secs(120);
 /// What the programs print is of no use to anybody but the log.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 const NAME: &str = "incoming-";
+/// How often what comes in is weighed.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QuarantineError {
@@ -43,24 +45,49 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
+    /// An empty one.
+    pub(crate) async fn new(repository: &Repository) -> Result<Quarantine, QuarantineError> {
+        let path = repository.path().to_owned();
+        let folder = tempfile::Builder::new().prefix(NAME).tempdir_in(&path)?;
+        tokio::fs::create_dir(folder.path().join("pack")).await?;
+        let view = repository.with(folder.path().to_owned()).await?;
+        Ok(Quarantine { folder, repository: path, view })
+    }
+
+    /// A command whose new objects wait here.
+    pub(crate) async fn command(&self, program: &Program) -> Result<Command, NoGit> {
+        command(program, &self.repository, self.folder.path()).await
+    }
+
+    /// Ends when more than so many bytes wait here.
+    pub(crate) async fn outgrows(&self, bytes_max: u64) -> io::Result<()> {
+        while self.size().await? <= bytes_max {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    /// How many bytes wait here.
+    pub(crate) async fn size(&self) -> io::Result<u64> {
+        let folder = self.folder.path().to_owned();
+        tokio::task::spawn_blocking(move || size(&folder)).await.map_err(io::Error::other)?
+    }
+
     /// Takes a pack in, and looks at every object in it.
     pub(crate) async fn receive(
         program: &Program,
         repository: &Repository,
         pack: &[u8],
     ) -> Result<Quarantine, QuarantineError> {
-        let path = repository.path().to_owned();
-        let folder = tempfile::Builder::new().prefix(NAME).tempdir_in(&path)?;
-        tokio::fs::create_dir(folder.path().join("pack")).await?;
-        let mut command = command(program, &path, folder.path()).await?;
+        let quarantine = Quarantine::new(repository).await?;
+        let mut command = quarantine.command(program).await?;
         // A large file is written piece by piece, not held in memory.
         command.args(["-c", "core.bigFileThreshold=1m", "-c", "pack.threads=1", "index-pack", "--stdin"]);
         command.args(["--fix-thin", "--strict"]).arg(format!("--max-input-size={PACK_BYTES_MAX}"));
         run(command, "index-pack", pack, OUTPUT_BYTES_MAX, TIME_MAX)
             .await
             .map_err(QuarantineError::Unsound)?;
-        let view = repository.with(folder.path().to_owned()).await?;
-        Ok(Quarantine { folder, repository: path, view })
+        Ok(quarantine)
     }
 
     /// The repository as it would be with these objects.
@@ -115,6 +142,27 @@ impl Quarantine {
         }
         Ok(())
     }
+}
+
+/// Of all files in a folder. One that goes meanwhile has none.
+fn size(folder: &Path) -> io::Result<u64> {
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let mut total = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let found = match entry.metadata() {
+            Err(error) if gone(&error) => continue,
+            found => found?,
+        };
+        total += match found.is_dir() {
+            false => found.len(),
+            true => match size(&entry.path()) {
+                Err(error) if gone(&error) => 0,
+                inside => inside?,
+            },
+        };
+    }
+    Ok(total)
 }
 
 async fn command(program: &Program, repository: &Path, objects: &Path) -> Result<Command, NoGit> {

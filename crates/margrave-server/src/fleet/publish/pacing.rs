@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
-use margrave_core::rollout::{Hold, Member, Progress, Reached, decide};
+use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
+use margrave_core::rollout::{Batch, Decision, Hold, Member, Progress, Reached, Strategy, decide};
 use margrave_store::{
     Candidate, ClientPicture, DeviceRecord, MemberRecord, MisfitRecord, RolloutChange, RolloutState,
+    WantedAssignment,
 };
 
 use super::{Changes, Pictures, Touched, Unplaced, Wish, needs};
@@ -20,6 +21,23 @@ pub(in crate::fleet) struct Released {
     pub(in crate::fleet) devices: Vec<DeviceRef>,
     /// Those for whom it turned out not to be; what they have they keep.
     pub(in crate::fleet) misfits: Vec<MisfitRecord>,
+}
+
+/// A rollout that begins: in which order its devices get what is new.
+pub(in crate::fleet) struct Paced {
+    pub(in crate::fleet) name: DeploymentName,
+    pub(in crate::fleet) strategy: Strategy,
+    pub(in crate::fleet) progress: Progress,
+    pub(in crate::fleet) batches: Vec<Batch>,
+    /// Those that get it with the change itself.
+    pub(in crate::fleet) released: BTreeSet<DeviceRef>,
+}
+
+/// A rollout that begins, and what it holds back.
+pub(super) struct Begun {
+    pub(super) change: RolloutChange,
+    pub(super) paced: Paced,
+    pub(super) waiting: Vec<WantedAssignment>,
 }
 
 /// The rollouts that are not done, as far as some devices are concerned.
@@ -87,11 +105,11 @@ impl Fleet {
         &self,
         wish: &Wish,
         changes: &mut BTreeMap<ClientId, Changes>,
-    ) -> Result<Vec<RolloutChange>, Error> {
+    ) -> Result<Option<Begun>, Error> {
         let deployment = &wish.deployment;
         let strategy = &deployment.strategy;
         if strategy.is_all_at_once() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let superseded = self.store.rollout(deployment.id).await?;
         let unfinished = superseded.filter(|rollout| rollout.state != RolloutState::Done);
@@ -111,7 +129,7 @@ impl Fleet {
             let mut same = before.deployment.clone();
             same.revision = deployment.revision;
             if same == *deployment {
-                return Ok(Vec::new());
+                return Ok(None);
             }
         }
         let devices: Vec<DeviceRef> = changes
@@ -138,21 +156,26 @@ impl Fleet {
             revertible: before.is_some(),
         };
         if progress.members.is_empty() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let decision = decide(strategy, &progress, self.now());
-        let released: BTreeSet<&DeviceRef> = decision.release.iter().collect();
+        let Decision { release, reached, batches, .. } = decide(strategy, &progress, self.now());
+        let released: BTreeSet<DeviceRef> = release.into_iter().collect();
+        let mut waiting = Vec::new();
         for changes in changes.values_mut() {
-            changes.wanted.retain(|placed| released.contains(&placed.wanted.device));
+            let later = changes.wanted.extract_if(.., |placed| !released.contains(&placed.wanted.device));
+            waiting.extend(later.map(|placed| placed.wanted));
         }
         let members = ordered.iter().map(|device| (device.device.clone(), released.contains(&device.device)));
-        Ok(vec![RolloutChange::Begin {
+        let change = RolloutChange::Begin {
             deployment: deployment.id,
             revision: deployment.revision,
             before: before.map(|before| before.deployment.revision),
-            reached: decision.reached,
+            reached,
             members: members.collect(),
-        }])
+        };
+        let (name, strategy) = (deployment.name.clone(), strategy.clone());
+        let paced = Paced { name, strategy, progress, batches, released };
+        Ok(Some(Begun { change, paced, waiting }))
     }
 
     /// What it means that these devices get what a deployment wants now.

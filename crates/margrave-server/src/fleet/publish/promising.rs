@@ -28,6 +28,11 @@ impl Stand {
     pub(in crate::fleet) fn room(&self) -> Room<'_> {
         Room { promised: &self.promised, own: self.own.as_deref() }
     }
+
+    /// As if it were not there yet.
+    pub(in crate::fleet) fn anew(self) -> Stand {
+        Stand { own: None, ..self }
+    }
 }
 
 /// What is promised on some devices.

@@ -18,8 +18,8 @@ use margrave_core::lifecycle::State;
 use margrave_core::rollout::{Hold, Member, Now, Progress, Strategy};
 use margrave_core::violation::Violation;
 use margrave_store::{
-    AssignmentRecord, Condition, DeploymentRecord, DeviceRecord, MemberRecord, NewEvent, RolloutRecord,
-    RolloutState, RolloutUpdate, Scope, Standing, Verdict,
+    Condition, DeploymentRecord, DeviceRecord, MemberRecord, NewEvent, RolloutRecord, RolloutState,
+    RolloutUpdate, Standing, Verdict,
 };
 use margrave_wire::rollout::{Rollout, StrategyBody};
 use tokio::sync::Notify;
@@ -100,6 +100,11 @@ impl Fleet {
     /// Ends when something happened that a rollout may wait for.
     pub async fn rollouts_nudged(&self) {
         self.rollouts.news.notified().await;
+    }
+
+    /// In which steps a new deployment goes that says nothing of it.
+    pub async fn usual_strategy(&self) -> Result<StrategyBody, Error> {
+        Ok(StrategyBody::from(&self.store.defaults().await?.strategy()))
     }
 
     /// Pauses, resumes or aborts; doing it twice is as good as once.
@@ -204,12 +209,7 @@ impl Fleet {
         members: Vec<MemberRecord>,
         devices: Vec<DeviceRecord>,
     ) -> Result<Vec<Member>, Error> {
-        let assignments = self.store.assignments(Scope::Deployment(deployment.id)).await?;
-        let assignments: HashMap<DeviceRef, AssignmentRecord> = assignments
-            .into_iter()
-            .filter(|assignment| assignment.wanted)
-            .map(|assignment| (assignment.device.clone(), assignment))
-            .collect();
+        let verdicts = self.store.assignment_verdicts(deployment.id).await?;
         let mut devices: HashMap<DeviceRef, DeviceRecord> =
             devices.into_iter().map(|device| (device.device.clone(), self.fresh(device))).collect();
         let member = |record: MemberRecord| {
@@ -221,7 +221,7 @@ impl Fleet {
             let released = released_at.is_some();
             let now = match never.contains(&device) {
                 true => Now::Never,
-                false => self.now_of(&known, assignments.get(&device), released),
+                false => self.now_of(&known, verdicts.get(&device).copied(), released),
             };
             let site = known.labels.get("site").cloned().unwrap_or_default();
             Some(Member { device, place, site, released, forgiven, now })
@@ -229,16 +229,14 @@ impl Fleet {
         Ok(members.into_iter().filter_map(member).collect())
     }
 
-    fn now_of(&self, device: &DeviceRecord, assignment: Option<&AssignmentRecord>, released: bool) -> Now {
+    fn now_of(&self, device: &DeviceRecord, assignment: Option<(State, Verdict)>, released: bool) -> Now {
         let silent =
             device.condition(self.silent_before()) == Condition::Silent || device.capabilities.is_none();
-        let outlook = assignment.map(AssignmentRecord::outlook);
-        let down = outlook
-            .is_some_and(|outlook| outlook.verdict == Verdict::Failed && outlook.state == State::Failed);
+        let down = assignment == Some((State::Failed, Verdict::Failed));
         if !released {
             return if silent { Now::Silent } else { Now::Waits { down } };
         }
-        match outlook.map(|outlook| outlook.verdict) {
+        match assignment.map(|(_, verdict)| verdict) {
             // What it said it said, whether it is heard of or not.
             Some(Verdict::Converged) => Now::Done,
             Some(Verdict::Failed) if down => Now::Failed,

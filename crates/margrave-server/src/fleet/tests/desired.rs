@@ -21,7 +21,7 @@ impl World {
     }
 
     /// A commit on top of `main` by somebody's own hands; nobody has looked at it yet.
-    async fn by_hand(&self, files: &[(&str, Option<&str>)]) -> CommitId {
+    pub(super) async fn by_hand(&self, files: &[(&str, Option<&str>)]) -> CommitId {
         let files = files.iter().map(|(path, text)| FileChange {
             path: path.to_string(),
             bytes: text.map(|text| text.as_bytes().to_vec()),
@@ -31,7 +31,7 @@ impl World {
         self.intent_repository().commit(Some(self.main().await), files.collect(), signed).await.unwrap()
     }
 
-    async fn adopt(&self, commit: CommitId) -> Result<(), Vec<String>> {
+    pub(super) async fn adopt(&self, commit: CommitId) -> Result<(), Vec<String>> {
         match self.fleet.adopt(&Actor { name: "bob".into() }, commit).await {
             Ok(()) => Ok(()),
             Err(Unadopted::Flaws(flaws)) => Err(flaws.iter().map(ToString::to_string).collect()),

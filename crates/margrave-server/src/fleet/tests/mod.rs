@@ -2,6 +2,7 @@
 
 mod access;
 mod catalog;
+mod defaults;
 mod deploying;
 mod desired;
 mod fitting;
@@ -9,6 +10,7 @@ mod git;
 mod identity;
 mod looking_back;
 mod moving;
+mod packing;
 mod restoring;
 mod reverting;
 mod rollback;

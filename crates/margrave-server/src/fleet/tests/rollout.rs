@@ -3,6 +3,7 @@
 use margrave_store::{RolloutState, RolloutUpdate};
 use margrave_wire::rollout::{Rollout, RolloutCounts};
 
+use super::super::intent::Change;
 use super::*;
 
 /// Hello with this greeting on all devices of the plant, in the steps of `strategy`.
@@ -405,4 +406,114 @@ async fn killed_at_any_moment_it_goes_on() {
         counts(&world.rollout().await.counts),
         "5: 5 done 0 under way 0 waiting 0 not yet 0 never 0 failed"
     );
+}
+
+/// A rehearsal tells the whole order, and the real change goes by it.
+#[tokio::test]
+async fn a_rehearsal_tells_every_batch_and_what_it_waits_for() {
+    let world = World::plant(5).await;
+    world.join("d9", &[("plant", "a")]).await;
+    world.says("d9", "64Gi", &["compose"]).await;
+    let strategy = json!({
+        "canary": { "size": "1", "labels": { "site": "sued" }, "soakSeconds": 1800 }, "batches": ["2"],
+        "order": ["site"], "threshold": "90%",
+    });
+    world.pass(150);
+    world.all_touched(5);
+    let change =
+        Change::PutDeployment { name: name("web"), want: greeting("yo", Some(strategy.clone())), id: None };
+    let plan = world.fleet.rehearse(&ann(), &[change]).await.unwrap();
+    assert_eq!(plan.rollouts.len(), 1);
+    let rollout = &plan.rollouts[0];
+    assert_eq!((rollout.deployment.as_str(), rollout.devices, rollout.batches_total), ("web", 6, 4));
+    let told: Vec<String> = rollout
+        .batches
+        .iter()
+        .map(|batch| {
+            let after = batch.after.as_deref().unwrap_or("at once");
+            format!(
+                "{} of {} now, {} not yet: {}; {after}",
+                batch.now,
+                batch.devices,
+                batch.not_yet,
+                batch.first.join(" ")
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "1 of 1 now, 0 not yet: d1; at once",
+            "0 of 2 now, 0 not yet: d3 d0; 90% of batch 1 have it installed and stayed so for 30 min",
+            "0 of 2 now, 0 not yet: d2 d4; 90% of batch 2 have it installed",
+            "0 of 1 now, 1 not yet: d9; 90% of batch 3 have it installed",
+        ]
+    );
+    // Every device is among the changes, with its batch.
+    let changes: Vec<(String, Option<u32>, bool)> = plan
+        .changes
+        .iter()
+        .map(|change| (change.device.clone(), change.batch, change.from.is_some()))
+        .collect();
+    let batches = [2, 1, 3, 2, 3];
+    for (number, batch) in (0..5).zip(batches) {
+        assert_eq!(changes[number], (format!("d{number}"), Some(batch), true));
+    }
+    assert_eq!(changes[5], ("d9".to_owned(), Some(4), true));
+    // Nothing was written.
+    assert_eq!(world.given(5).await, "hi hi hi hi hi");
+
+    // What is told is what happens.
+    world.put("web", greeting("yo", Some(strategy))).await.unwrap();
+    assert_eq!(world.given(5).await, "hi yo hi hi hi");
+    world.report("web", "d1", State::Installed).await;
+    world.advance().await;
+    world.pass(1800);
+    world.all_touched(5);
+    world.advance().await;
+    assert_eq!(world.given(5).await, "yo yo hi yo hi");
+
+    // All at once has no steps to tell.
+    let change = Change::PutDeployment { name: name("new"), want: greeting("yo", None), id: None };
+    assert!(world.fleet.rehearse(&ann(), &[change]).await.unwrap().rollouts.is_empty());
+}
+
+#[tokio::test]
+async fn a_push_while_a_rollout_runs_supersedes_it_or_leaves_it_alone() {
+    let world = World::plant(4).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    assert_eq!(world.given(4).await, "yo hi hi hi");
+    let about_a_device = "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: d3\nspec:\n  labels: {plant: a, site: west}\n";
+    let commit = world.by_hand(&[("devices/d3.yaml", Some(about_a_device))]).await;
+    world.adopt(commit).await.unwrap();
+    let rollout = world.rollout().await;
+    assert_eq!((rollout.state.as_str(), rollout.revision, rollout.counts.total), ("running", 2, 4));
+    assert_eq!(world.given(4).await, "yo hi hi hi");
+
+    // A bad one is refused as a whole, and the rollout goes on as if nobody had said anything.
+    let text = world.file("deployments/web.yaml").await.unwrap();
+    let wrong = text.replace("yo", &"y".repeat(30));
+    assert_ne!(text, wrong);
+    let main = world.main().await;
+    let commit = world.by_hand(&[("deployments/web.yaml", Some(&wrong)), ("devices/d2.yaml", None)]).await;
+    let flaws = world.adopt(commit).await.unwrap_err();
+    assert!(flaws[0].starts_with("deployments/web.yaml:"), "{flaws:?}");
+    assert_eq!(world.main().await, main);
+    world.report("web", "d0", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.given(4).await, "yo yo hi hi");
+
+    // Another version of it begins anew: nobody who has not got the one before gets that any more.
+    let next = text.replace("yo", "hej");
+    let commit = world.by_hand(&[("deployments/web.yaml", Some(&next))]).await;
+    world.adopt(commit).await.unwrap();
+    let rollout = world.rollout().await;
+    assert_eq!((rollout.state.as_str(), rollout.revision, rollout.before), ("running", 3, Some(1)));
+    assert_eq!(world.given(4).await, "hej yo hi hi");
+    for device in ["d0", "d1", "d2", "d3"] {
+        world.report("web", device, State::Installed).await;
+        world.advance().await;
+    }
+    assert_eq!(world.given(4).await, "hej hej hej hej");
+    assert_eq!(world.rollout().await.state, "done");
 }

@@ -9,7 +9,7 @@ use super::*;
 const VALUE: &str = "hunter2";
 
 impl World {
-    fn set(&self, path: &str, text: &str) {
+    pub(super) fn set(&self, path: &str, text: &str) {
         let path = self.data.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();

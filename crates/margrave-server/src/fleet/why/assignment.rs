@@ -3,11 +3,12 @@
 use margrave_core::id::{DeploymentName, PackageId, PackageVersion};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
-use margrave_core::report::{Awaited, Detail};
+use margrave_core::report::{Awaited, Detail, FailureCode};
 use margrave_core::schedule::Gate;
+use margrave_core::secret::is_wanting;
 use margrave_core::watch::Warning;
 use margrave_core::why::Code;
-use margrave_store::{AssignmentRecord, DeviceRecord, Standing, Verdict};
+use margrave_store::{AssignmentRecord, Candidate, DeploymentRecord, DeviceRecord, Standing, Verdict};
 use margrave_wire::operator;
 
 use super::{Reason, sentence, told};
@@ -212,7 +213,7 @@ impl Fleet {
         let found = self.store.deployment(name).await?.filter(|found| !found.removed);
         let found =
             found.ok_or_else(|| Error::not_found(format!("deployment {name} on {}", device.device)))?;
-        let misfit = found.misfits.into_iter().find(|misfit| misfit.device == device.device);
+        let misfit = found.misfits.iter().find(|misfit| misfit.device == device.device);
         let id = self.live.spoken(&device.device);
         let chain = match misfit {
             _ if device.standing == Standing::Retired => self.unreachable(device),
@@ -241,9 +242,48 @@ impl Fleet {
             chain.extend(self.unreachable(device));
             return chain;
         };
+        if reasons.iter().any(|reason| is_wanting(reason)) {
+            return vec![Reason::new(Code::SecretMissing, text).on(&id).of(name)];
+        }
         let hosts = device.dialect.capabilities(body).ok().is_none_or(|said| said.hosting.is_some());
         let code = if hosts { Code::Misfit } else { Code::RuntimeAbsent };
         vec![Reason::new(code, text).on(&id).of(name)]
+    }
+
+    /// Goes on from what fails on a device to that it does not fit there and was forced.
+    pub(super) async fn look_behind_force(
+        &self,
+        chain: &mut Vec<Reason>,
+        device: &DeviceRecord,
+        name: &DeploymentName,
+    ) -> Result<(), Error> {
+        // What fails in another way would fail where it fits, too.
+        let of_fit = |code: Code| {
+            use FailureCode::{CreateFailed, DiskFull, NotEligible, StartFailed, Timeout, Unhealthy};
+            matches!(
+                code,
+                Code::Failure(CreateFailed | DiskFull | NotEligible | StartFailed | Timeout | Unhealthy)
+            )
+        };
+        if !chain.last().is_some_and(|last| of_fit(last.code)) {
+            return Ok(());
+        }
+        let Some(DeploymentRecord { deployment, .. }) = self.wanted_deployment(name).await? else {
+            return Ok(());
+        };
+        let Some(reason) = deployment.forced.clone() else { return Ok(()) };
+        let Some(entry) = self.entry(&deployment.package, &deployment.version).await? else { return Ok(()) };
+        let wish = self.wish(deployment, entry, None);
+        let (pictures, mut promises) = self.promised([&device.device], [&wish.entry]).await?;
+        let candidate = Candidate::from(device);
+        let (_, stand) = promises.stand(&pictures, &candidate, &wish);
+        let placed = wish.place(&candidate, &stand.anew(), &self.options.registry_address);
+        let Some(placed) = placed.ok().filter(|placed| !placed.despite.is_empty()) else { return Ok(()) };
+        let id = self.live.spoken(&device.device);
+        let despite = placed.despite.join("; ");
+        let text = format!("{name} does not fit {id} and was forced there ({reason}): {despite}");
+        chain.push(Reason::new(Code::ForcedMisfit, text).on(&id).of(name));
+        Ok(())
     }
 
     /// Goes on from what a device cannot fetch to what its registry does not have any more.

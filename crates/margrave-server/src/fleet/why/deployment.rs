@@ -1,9 +1,13 @@
 //! Why a deployment, or the rollout of its newest revision, is not as wanted: its devices by cause.
 //!
-//! What is read is what is not as wanted, once; what is told is one line a cause, however many devices it has.
+//! What is read is some of what is not as wanted, so that the answer costs the same for a hundred devices and for ten thousand;
+//! what is told is one line a cause. How many are not as wanted is kept by the store. How many have which cause is
+//! counted among those that were looked at, and said to be at least so many where others were not.
 
 use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 
 use margrave_core::id::{DeploymentName, DeviceRef};
 use margrave_core::watch::Warning;
@@ -15,26 +19,71 @@ use super::{Reason, extend, told};
 use crate::fleet::rollout::RolloutTold;
 use crate::fleet::{Error, Fleet};
 
+/// So many devices are looked at of each state that is not as wanted, and of those that do not fit: enough to find the causes
+/// that there are, and soon read.
+const LOOKED_AT_EACH: u32 = 100;
+/// Devices that are named for a cause, besides the first.
+const OTHERS_MAX: usize = 4;
+
 /// Devices by the last code of their chains; of each the first one's chain.
 #[derive(Default)]
 struct Groups {
     by_code: BTreeMap<Code, Group>,
     devices: HashSet<DeviceRef>,
+    /// How many there are that were not looked at, at least.
+    unseen: u64,
+    /// Whether there may be more of those.
+    blurred: bool,
+    /// Those that do not fit any more and still have it.
+    both: u64,
 }
 
 struct Group {
+    /// The first one.
+    device: DeviceRef,
     count: u64,
+    at_least: bool,
     example: String,
+    others: Vec<String>,
     chain: Vec<Reason>,
 }
 
 impl Groups {
-    /// Takes a device that was not taken before.
-    fn add(&mut self, device: &DeviceRef, spoken: String, chain: Vec<Reason>) {
+    /// Takes a device that was not taken before. `cut`: there are others like it that are not looked at.
+    fn add(&mut self, device: &DeviceRef, spoken: String, chain: Vec<Reason>, cut: bool) {
         let Some(code) = chain.last().map(|last| last.code) else { return };
-        if self.devices.insert(device.clone()) {
-            self.by_code.entry(code).or_insert(Group { count: 0, example: spoken, chain }).count += 1;
+        if !self.devices.insert(device.clone()) {
+            return;
         }
+        match self.by_code.entry(code) {
+            Entry::Vacant(free) => {
+                free.insert(Group {
+                    device: device.clone(),
+                    count: 1,
+                    at_least: cut,
+                    example: spoken,
+                    others: Vec::new(),
+                    chain,
+                });
+            }
+            Entry::Occupied(mut held) => {
+                let group = held.get_mut();
+                group.count += 1;
+                group.at_least |= cut;
+                if group.others.len() < OTHERS_MAX {
+                    group.others.push(spoken);
+                }
+            }
+        }
+    }
+
+    /// How many devices are not as wanted.
+    fn behind(&self) -> Behindness {
+        Behindness { devices: self.devices.len() as u64 + self.unseen, at_least: self.blurred }
+    }
+
+    fn looked_at(&self) -> Option<u64> {
+        (self.unseen > 0 || self.blurred).then_some(self.devices.len() as u64)
     }
 
     /// Those that a person has to see to first, then the largest.
@@ -45,12 +94,27 @@ impl Groups {
     }
 }
 
+#[derive(Clone, Copy)]
+struct Behindness {
+    devices: u64,
+    at_least: bool,
+}
+
+impl fmt::Display for Behindness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Behindness { devices, at_least } = self;
+        write!(f, "{}{devices}", if *at_least { "at least " } else { "" })
+    }
+}
+
 fn shown((code, group): &(Code, Group)) -> CauseGroup {
     let last = group.chain.last();
     CauseGroup {
         code: code.as_str().to_owned(),
         count: group.count,
+        at_least: group.at_least,
         example: group.example.clone(),
+        others: group.others.clone(),
         text: last.map(|last| last.text.clone()).unwrap_or_default(),
         needs: code.needs().as_str().to_owned(),
         hint: last.map(Reason::hint).unwrap_or_default(),
@@ -63,21 +127,21 @@ impl Fleet {
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let rollout = self.rollout_told(&record).await?;
         let groups = self.groups(&record, rollout.as_ref()).await?;
-        let behind = groups.devices.len() as u64;
+        let (behind, looked_at, both) = (groups.behind(), groups.looked_at(), groups.both);
         let groups = groups.sorted();
         let total = match &rollout {
-            Some(rollout) => rollout.devices.max(behind),
-            None => self.devices_of(&record).await?.max(behind),
+            Some(rollout) => rollout.devices.max(behind.devices),
+            None => self.devices_of(&record).await?.saturating_sub(both).max(behind.devices),
         };
         let (package, version) = (&record.deployment.package, &record.deployment.version);
         let mut chain = Vec::new();
         if record.removed {
-            let text = format!("{name} is being removed; {} still have it", counted(behind));
+            let text = format!("{name} is being removed; {} still have it", counted(behind.devices));
             chain.push(Reason::new(Code::BeingRemoved, text).of(name));
         } else if total == 0 {
             let text = format!("no device is among the targets of {name}");
             chain.push(Reason::new(Code::NoDevice, text).of(name));
-        } else if behind > 0 {
+        } else if behind.devices > 0 {
             let text = format!("{name} is not as wanted on {behind} of {}", counted(total));
             chain.push(Reason::new(Code::DevicesBehind, text).of(name));
         }
@@ -89,6 +153,9 @@ impl Fleet {
                 chain.extend(stand.skip(1).cloned());
             }
             self.look_behind(&mut chain, (package, version)).await?;
+            if let Some(device) = self.store.device(&group.device).await? {
+                self.look_behind_force(&mut chain, &device, name).await?;
+            }
         }
         let mut converged = chain.is_empty();
         if converged {
@@ -110,14 +177,16 @@ impl Fleet {
         }
         converged &= !blocked;
         let groups = groups.iter().map(shown).collect();
-        Ok(operator::Why { groups, ..told(name.as_str(), converged, &chain) })
+        Ok(operator::Why { groups, looked_at, ..told(name.as_str(), converged, &chain) })
     }
 
     pub(super) async fn why_rollout(&self, name: &DeploymentName) -> Result<operator::Why, Error> {
         let record = self.store.deployment(name).await?.filter(|found| !found.removed);
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let rollout = self.rollout_told(&record).await?;
-        let groups = self.groups(&record, rollout.as_ref()).await?.sorted();
+        let groups = self.groups(&record, rollout.as_ref()).await?;
+        let looked_at = groups.looked_at();
+        let groups = groups.sorted();
         let mut chain = rollout.map(|rollout| rollout.chain).unwrap_or_default();
         // All at once: what keeps it is what keeps its devices.
         if chain.is_empty()
@@ -132,7 +201,7 @@ impl Fleet {
             chain.push(Reason::new(Code::Converged, text));
         }
         let groups = groups.iter().map(shown).collect();
-        Ok(operator::Why { groups, ..told(name.as_str(), converged, &chain) })
+        Ok(operator::Why { groups, looked_at, ..told(name.as_str(), converged, &chain) })
     }
 
     /// The devices that are not as wanted, by cause.
@@ -142,29 +211,41 @@ impl Fleet {
         rollout: Option<&RolloutTold>,
     ) -> Result<Groups, Error> {
         let mut groups = Groups::default();
-        let behind = self.store.assignments_behind(record.deployment.id).await?;
-        let names = behind.iter().map(|assignment| assignment.device.clone());
-        let names = names.chain(record.misfits.iter().map(|misfit| misfit.device.clone())).collect();
+        let behind = self.store.assignments_behind(record.deployment.id, LOOKED_AT_EACH).await?;
+        let misfits = if record.removed { &[][..] } else { &record.misfits };
+        let looked_at = misfits.len().min(LOOKED_AT_EACH as usize);
+        let names = behind.found.iter().map(|assignment| assignment.device.clone());
+        let names = names.chain(misfits[..looked_at].iter().map(|misfit| misfit.device.clone())).collect();
         let devices = self.store.devices_named(names).await?.into_iter();
         let devices: HashMap<DeviceRef, DeviceRecord> =
             devices.map(|device| (device.device.clone(), self.fresh(device))).collect();
-        for assignment in &behind {
+        for assignment in &behind.found {
             let Some(device) = devices.get(&assignment.device) else { continue };
             let mut chain = self.assignment_reasons(device, assignment, &[]);
             extend(&mut chain, self.unreachable(device));
-            groups.add(&assignment.device, self.live.spoken(&assignment.device), chain);
+            let cut = behind.is_cut(assignment.outlook());
+            groups.add(&assignment.device, self.live.spoken(&assignment.device), chain, cut);
         }
-        if record.removed {
-            return Ok(groups);
-        }
-        for misfit in &record.misfits {
+        let unseen = behind.total.saturating_sub(behind.found.len() as u64);
+        let before = groups.devices.len();
+        let both = misfits.iter().filter(|misfit| groups.devices.contains(&misfit.device)).count();
+        groups.both = both as u64;
+        let cut = looked_at < misfits.len();
+        for misfit in &misfits[..looked_at] {
             let Some(device) = devices.get(&misfit.device) else { continue };
             let chain = self.misfit(device, &record.deployment.name, &misfit.reasons);
-            groups.add(&misfit.device, self.live.spoken(&misfit.device), chain);
+            groups.add(&misfit.device, self.live.spoken(&misfit.device), chain, cut);
         }
-        for (device, reason) in rollout.iter().flat_map(|rollout| &rollout.held) {
-            groups.add(device, self.live.spoken(device), vec![reason.clone()]);
+        let held = rollout.filter(|_| !record.removed).map_or(&[][..], |rollout| &rollout.held);
+        for (device, reason) in held {
+            groups.add(device, self.live.spoken(device), vec![reason.clone()], false);
         }
+        let others = (groups.devices.len() - before) as u64;
+        let left = misfits[looked_at..].iter().filter(|misfit| !groups.devices.contains(&misfit.device));
+        let others_all = others + left.count() as u64;
+        // Who was not looked at may be one of those that do not fit, or that wait for their turn, as well.
+        groups.unseen = unseen.max(others_all) - others;
+        groups.blurred = unseen > 0 && others_all > 0;
         Ok(groups)
     }
 

@@ -24,6 +24,7 @@ impl Fleet {
         let mut chain = self.device_reasons(&record, &assignments);
         if let Some(worst) = worst(&assignments) {
             self.look_behind(&mut chain, (&worst.package, &worst.version)).await?;
+            self.look_behind_force(&mut chain, &record, &worst.name).await?;
         }
         if let Some(text) = self.schedule_conflict(&record).await? {
             // Where nothing else is the matter, it is.

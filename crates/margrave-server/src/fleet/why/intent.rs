@@ -17,8 +17,8 @@ impl Fleet {
         }
         if let Some(following) = self.desired.following() {
             let url = &following.follow.url;
-            if let Some(since) = following.away_since() {
-                let text = format!("{url} does not answer since {}", time(since));
+            if let Some((since, why)) = following.away() {
+                let text = format!("{url} does not answer since {}: {why}", time(since));
                 reasons.push(Reason::new(Code::IntentAway, text));
             }
             let flaws = following.flaws();

@@ -77,6 +77,7 @@ fn told(subject: &str, converged: bool, chain: &[Reason]) -> operator::Why {
         converged,
         chain: chain.iter().map(Reason::shown).collect(),
         groups: Vec::new(),
+        looked_at: None,
     }
 }
 
@@ -144,6 +145,7 @@ impl Fleet {
         extend(&mut chain, self.unreachable(&record));
         if let Some(own) = own {
             self.look_behind(&mut chain, (&own.package, &own.version)).await?;
+            self.look_behind_force(&mut chain, &record, &own.name).await?;
         }
         Ok(told(subject, converged, &chain))
     }

@@ -80,7 +80,7 @@ pub(super) async fn new(
     let Some(id) = which.package else { return Ok(Redirect::to("/packages").into_response()) };
     let package = find(&web, &id, which.version.as_deref()).await?;
     let name = free_name(&web, &package.id).await?;
-    let draft = Draft::fresh(&package, name);
+    let draft = Draft::fresh(&package, name, &web.fleet().usual_strategy().await?);
     form(&web, &visitor, draft, package).await
 }
 

@@ -23,7 +23,7 @@ use super::why::Chain;
 use crate::fleet::Error;
 
 /// Devices shown on a deployment's page; the rest is counted.
-const DEVICES_MAX: usize = 200;
+const DEVICES_MAX: u32 = 200;
 /// Causes of failures shown there, and devices that each names.
 const CAUSES_MAX: usize = 10;
 const CAUSE_DEVICES_MAX: usize = 8;
@@ -105,7 +105,8 @@ struct DeploymentPage {
     /// What is wrong, and with how many.
     causes: Vec<FailureCause>,
     rows: Vec<AssignmentRow>,
-    rows_more: usize,
+    rows_more: u64,
+    misfits_more: usize,
     revisions: Vec<RevisionLine>,
     revisions_more: usize,
     /// The revision that this page shows; nothing wanted is 0.
@@ -150,7 +151,10 @@ struct FailureCause {
 }
 
 impl FailureCause {
-    fn all(assignments: &[operator::Assignment]) -> Vec<Self> {
+    /// Of those that are shown, out of so many that are not as wanted.
+    fn all(assignments: &[operator::Assignment], behind: u64) -> Vec<Self> {
+        let seen = assignments.iter().filter(|assignment| !settled(assignment)).count() as u64;
+        let some = if seen < behind { "at least " } else { "" };
         let mut causes: Vec<FailureCause> = Vec::new();
         for assignment in assignments.iter().filter(|assignment| !settled(assignment)) {
             // A component says what is wrong, closer to the cause.
@@ -171,7 +175,7 @@ impl FailureCause {
             });
             let cause = &mut causes[at];
             cause.number += 1;
-            cause.words = counted(cause.number, "device");
+            cause.words = format!("{some}{}", counted(cause.number, "device"));
             if cause.devices.len() < CAUSE_DEVICES_MAX {
                 cause.devices.push((assignment.device.clone(), link::device(&assignment.device)));
             }
@@ -209,7 +213,9 @@ pub(super) async fn show(
     let name = parse(&name)?;
     let frame = Frame::new(&web, &visitor, Section::Deployments, name.to_string()).await?;
     let frame = frame.watching("deployment", name.as_str()).leading_to(format!("/deployments?gone={name}"));
-    let deployment = web.fleet().deployment(&name).await?;
+    let mut deployment = web.fleet().deployment_glimpsed(&name, DEVICES_MAX).await?;
+    let misfits_more = deployment.misfits.len().saturating_sub(DEVICES_MAX as usize);
+    deployment.misfits.truncate(DEVICES_MAX as usize);
     let revisions = web.fleet().revisions(&name).await?;
     let why = web.fleet().why_of(WhyKind::Deployment, name.as_str()).await?;
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
@@ -230,9 +236,17 @@ pub(super) async fn show(
         why_path: link::why_deployment(&deployment.name),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
-        causes: FailureCause::all(&deployment.assignments),
-        rows: assignments.iter().take(DEVICES_MAX).map(|assignment| AssignmentRow::of(assignment)).collect(),
-        rows_more: assignments.len().saturating_sub(DEVICES_MAX),
+        causes: FailureCause::all(
+            &deployment.assignments,
+            deployment.counts.pending + deployment.counts.failed,
+        ),
+        rows: assignments
+            .iter()
+            .take(DEVICES_MAX as usize)
+            .map(|assignment| AssignmentRow::of(assignment))
+            .collect(),
+        rows_more: deployment.counts.total.saturating_sub(DEVICES_MAX.into()),
+        misfits_more,
         revisions: revisions
             .iter()
             .take(REVISIONS_MAX)
@@ -334,8 +348,11 @@ mod tests {
         };
         let failed =
             [assignment("a", "unhealthy"), assignment("b", "image-pull"), assignment("c", "image-pull")];
-        let causes = FailureCause::all(&failed);
+        let causes = FailureCause::all(&failed, 3);
         let told: Vec<_> = causes.iter().map(|cause| (cause.code.as_str(), cause.number)).collect();
         assert_eq!(told, [("image-pull", 2), ("unhealthy", 1)]);
+        assert_eq!(causes[0].words, "2 devices");
+        // Of ten thousand not all are looked at.
+        assert_eq!(FailureCause::all(&failed, 10_000)[0].words, "at least 2 devices");
     }
 }

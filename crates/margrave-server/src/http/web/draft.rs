@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::id::{DeploymentName, InvalidId};
 use margrave_wire::operator::{self, PutDeployment, Targets};
+use margrave_wire::rollout::StrategyBody;
 
 use super::device::pairs;
 use super::error::sentence;
@@ -76,7 +77,7 @@ impl Draft {
     }
 
     /// As first shown for a new deployment.
-    pub(super) fn fresh(package: &operator::Package, name: String) -> Self {
+    pub(super) fn fresh(package: &operator::Package, name: String, strategy: &StrategyBody) -> Self {
         Draft {
             name,
             profile: String::new(),
@@ -85,7 +86,7 @@ impl Draft {
             labels: String::new(),
             sites: String::new(),
             select: String::new(),
-            pace: Pace::at_once(),
+            pace: Pace::of(strategy),
             force: String::new(),
             groups: Some(Vec::new()),
             asked: true,

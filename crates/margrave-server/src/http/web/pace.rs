@@ -66,10 +66,6 @@ impl Pace {
         Pace { steps, fields: FIELDS.iter().map(field).collect(), revert, wrong: Vec::new(), asked }
     }
 
-    pub(super) fn at_once() -> Self {
-        Pace::new(false, false, true, |_| String::new())
-    }
-
     pub(super) fn of(strategy: &StrategyBody) -> Self {
         let StrategyBody {
             canary,
@@ -232,7 +228,7 @@ mod tests {
         let mut pace = Pace::of(&strategy);
         assert_eq!(pace.want(), Some(strategy));
         assert!(!pace.is_wrong());
-        assert_eq!(Pace::at_once().want(), Some(StrategyBody::default()));
+        assert_eq!(Pace::of(&StrategyBody::default()).want(), Some(StrategyBody::default()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use askama::Template;
 use axum::response::Response;
 use margrave_core::id::DeploymentName;
-use margrave_wire::intent::{Fetch, Plan, Planned, PlannedMisfit};
+use margrave_wire::intent::{Fetch, Plan, Planned, PlannedBatch, PlannedMisfit};
 use margrave_wire::operator::{self, PutDeployment};
 
 use super::Web;
@@ -17,6 +17,8 @@ use super::tiers::counted;
 
 /// Devices that the page lists; the rest is counted.
 const ROWS_MAX: usize = 100;
+/// Batches that it lists.
+const BATCHES_MAX: usize = 50;
 
 #[derive(Template)]
 #[template(path = "rehearsal.html")]
@@ -35,6 +37,9 @@ struct RehearsalPage {
     refused: bool,
     fetches: Vec<String>,
     steps: Vec<String>,
+    /// In which order devices get it, where that is not all at once.
+    batches: Vec<BatchLine>,
+    batches_more: usize,
     groups: usize,
     /// Everything that was typed.
     fields: Vec<(String, String)>,
@@ -47,6 +52,31 @@ struct Row {
     device: String,
     site: Option<String>,
     what: String,
+}
+
+struct BatchLine {
+    number: u32,
+    devices: String,
+    /// Those that come first, in their order.
+    first: String,
+    when: String,
+}
+
+impl BatchLine {
+    fn of(batch: &PlannedBatch) -> Self {
+        let mut first = batch.first.join(", ");
+        if batch.first.len() < batch.devices as usize {
+            first.push_str(", …");
+        }
+        let mut when = match &batch.after {
+            None => "at once".to_owned(),
+            Some(after) => format!("once {after}"),
+        };
+        if batch.not_yet > 0 {
+            when.push_str(&format!("; {} not in contact, each gets it when it is back", batch.not_yet));
+        }
+        BatchLine { number: batch.number, devices: counted(batch.devices.into(), "device"), first, when }
+    }
 }
 
 struct SiteLine {
@@ -72,20 +102,14 @@ pub(super) async fn page(
         format!("Deploy {name}: what will happen")
     };
     let frame = Frame::new(web, visitor, Section::Deployments, title).await?;
-    // Of what goes in steps, the plan holds the first.
-    let in_all = match want.strategy.as_ref().filter(|strategy| **strategy != Default::default()) {
-        Some(_) => {
-            let reached = web.fleet().preview(name, want.clone()).await?.fits.len() as u64;
-            Some(format!("{} in all, step by step", counted(reached, "device")))
-        }
-        None => None,
-    };
+    let rollout = plan.rollouts.iter().find(|rollout| rollout.deployment == name.as_str());
+    let in_steps = rollout.map(|rollout| format!("in {}", counted(rollout.batches_total.into(), "step")));
     let kept = fields.pairs().filter(|(name, _)| !matches!(*name, "csrf" | "do"));
     render(&RehearsalPage {
         frame,
         name: name.to_string(),
         package: format!("{} {}", package.name, package.version),
-        summary: summary(&plan.changes).into_iter().chain(in_all).collect(),
+        summary: summary(&plan.changes).into_iter().chain(in_steps).collect(),
         sites: sites(&plan.changes),
         rows: plan.changes.iter().take(ROWS_MAX).map(Row::of).collect(),
         rows_more: plan.changes.len().saturating_sub(ROWS_MAX),
@@ -93,7 +117,19 @@ pub(super) async fn page(
         misfits: plan.misfits.iter().take(ROWS_MAX).cloned().collect(),
         misfits_more: plan.misfits.len().saturating_sub(ROWS_MAX),
         fetches: plan.fetches.iter().map(fetched).collect(),
-        steps: want.strategy.as_ref().map(|strategy| strategy.words()).unwrap_or_default(),
+        steps: match (rollout, &want.strategy) {
+            (Some(rollout), _) => rollout.strategy.words(),
+            (None, Some(strategy)) => strategy.words(),
+            (None, None) => Vec::new(),
+        },
+        batches: rollout
+            .iter()
+            .flat_map(|rollout| &rollout.batches)
+            .take(BATCHES_MAX)
+            .map(BatchLine::of)
+            .collect(),
+        batches_more: rollout
+            .map_or(0, |rollout| (rollout.batches_total as usize).saturating_sub(BATCHES_MAX)),
         groups: want.overrides.len(),
         fields: kept.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         action,
@@ -180,6 +216,7 @@ mod tests {
             device: "line-1".into(),
             site: None,
             deployment: "gate".into(),
+            batch: None,
             from,
             to,
         };

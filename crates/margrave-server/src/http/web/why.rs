@@ -13,6 +13,7 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::session::Visitor;
+use super::tiers::{counted, grouped};
 
 /// Causes in order; the last is the one to act on.
 #[derive(Template)]
@@ -32,15 +33,19 @@ struct Step {
 #[template(path = "groups.html")]
 pub(super) struct Groups {
     groups: Vec<Group>,
+    /// Of so many, where others were not looked at.
+    looked_at: Option<String>,
 }
 
 struct Group {
-    count: u64,
+    count: String,
     text: String,
     hint: String,
     code: String,
     example: String,
     path: String,
+    /// By name and page.
+    others: Vec<(String, String)>,
 }
 
 impl HtmlSafe for Chain {}
@@ -49,14 +54,18 @@ impl HtmlSafe for Groups {}
 impl Groups {
     pub(super) fn of(why: &operator::Why) -> Option<Self> {
         let group = |group: &operator::CauseGroup| Group {
-            count: group.count,
+            count: format!("{}{}", if group.at_least { "at least " } else { "" }, grouped(group.count)),
+            others: group.others.iter().map(|name| (name.clone(), link::device(name))).collect(),
             text: sentence(&group.text),
             hint: sentence(&group.hint),
             code: group.code.clone(),
             example: group.example.clone(),
             path: link::device(&group.example),
         };
-        (!why.groups.is_empty()).then(|| Groups { groups: why.groups.iter().map(group).collect() })
+        (!why.groups.is_empty()).then(|| Groups {
+            groups: why.groups.iter().map(group).collect(),
+            looked_at: why.looked_at.map(|count| counted(count, "device")),
+        })
     }
 }
 

@@ -150,3 +150,81 @@ async fn a_deployment_on_many_devices_is_told_in_a_few_lines() {
     assert_eq!(why.groups[0].example, "d00");
     assert!(why.groups.iter().all(|group| !group.text.is_empty() && !group.hint.is_empty()));
 }
+
+/// Devices are not asked one by one: what is read is bounded, and what is said is true all the same.
+#[tokio::test]
+async fn of_very_many_devices_some_are_looked_at_and_all_are_counted() {
+    let world = World::new().await;
+    for number in 0..130 {
+        world.device(&format!("d{number:03}"), LINE).await;
+    }
+    world.put("web", greeting("hi")).await.unwrap();
+    for number in 0..124 {
+        let on = format!("d{number:03}");
+        match number {
+            0..110 => world.report("web", &on, State::Failed).await,
+            110..115 => world.report("web", &on, State::Installing).await,
+            _ => world.report("web", &on, State::Installed).await,
+        }
+    }
+    (0..130).for_each(|number| world.fleet.touched(&client(&format!("d{number:03}"))));
+    let deployment = world.fleet.deployment_counted(&name("web")).await.unwrap();
+    let id = margrave_core::id::DeploymentId::parse(&deployment.id).unwrap();
+    let behind = world.fleet.store.assignments_behind(id, 100).await.unwrap();
+    assert_eq!((behind.found.len(), behind.total), (100 + 5 + 6, 110 + 5 + 6));
+
+    let why = world.fleet.why_of(WhyKind::Deployment, "web").await.unwrap();
+    assert_eq!(why.chain[0].text, "web is not as wanted on 121 of 130 devices");
+    assert_eq!(why.looked_at, Some(111));
+    let groups: Vec<(&str, u64, bool)> =
+        why.groups.iter().map(|group| (group.code.as_str(), group.count, group.at_least)).collect();
+    let expected = [("pull-failed", 100, true), ("manifest-not-fetched", 6, false), ("installing", 5, false)];
+    assert_eq!(groups, expected);
+    assert_eq!(why.groups[0].example, "d000");
+    assert_eq!(why.groups[0].others, ["d001", "d002", "d003", "d004"]);
+
+    // The page shows the first of each state, and counts the rest.
+    let shown = world.fleet.deployment_glimpsed(&name("web"), 10).await.unwrap();
+    assert_eq!(shown.counts.failed, 110);
+    assert_eq!(shown.assignments.iter().filter(|shown| shown.state == "FAILED").count(), 10);
+    let shown = world.fleet.deployment_glimpsed(&name("web"), 200).await.unwrap();
+    assert_eq!(shown.assignments.iter().filter(|shown| shown.state == "INSTALLED").count(), 9);
+
+    // Of those that were not looked at, any may be one of those that do not fit.
+    world.join("odd", LINE).await;
+    world.says("odd", "128Mi", &["compose"]).await;
+    world.put("web", greeting("hello")).await.unwrap();
+    let why = world.fleet.why_of(WhyKind::Deployment, "web").await.unwrap();
+    assert_eq!(why.chain[0].text, "web is not as wanted on at least 130 of 131 devices");
+    // One that loses it because it does not fit any more is one device.
+    world.device("once", LINE).await;
+    world.says("once", "128Mi", &["compose"]).await;
+    world.put("web", greeting("hej")).await.unwrap();
+    let why = world.fleet.why_of(WhyKind::Deployment, "web").await.unwrap();
+    assert_eq!(why.chain[0].text, "web is not as wanted on at least 131 of 132 devices");
+}
+
+/// Whatever a device takes the time for, it gets what is wanted, and its history stands in the server's time.
+#[tokio::test]
+async fn a_device_whose_clock_is_wrong_gets_what_is_wanted_all_the_same() {
+    for ahead in [-3 * 86_400, -300, 300, 3 * 86_400, -50 * 365 * 86_400] {
+        let world = World::new().await;
+        let mut line = world.machine_with("line-1", LINE, ahead).await;
+        let begun = world.clock.load(Ordering::Relaxed);
+        for text in ["hi", "yo"] {
+            world.put("web", greeting(text)).await.unwrap();
+            line.live(300).await;
+            let why = world.fleet.why("line-1/web").await.unwrap();
+            assert!(why.converged, "{ahead}: {why:#?}");
+        }
+        let ended = world.clock.load(Ordering::Relaxed);
+        let name = super::name("web");
+        let told = world.fleet.store.transitions(&name, &device("line-1")).await.unwrap();
+        assert!(!told.is_empty());
+        // Later than a few minutes ahead is not believed; earlier may be a report that was late.
+        assert!(told.iter().all(|told| told.at.0 <= ended + 300_000), "{ahead}: {told:?}");
+        if ahead.unsigned_abs() > 10 * 365 * 86_400 || ahead > 300 {
+            assert!(told.iter().all(|told| (begun..=ended).contains(&told.at.0)), "{ahead}: {told:?}");
+        }
+    }
+}

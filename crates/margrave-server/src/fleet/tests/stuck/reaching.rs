@@ -11,6 +11,7 @@ pub(super) async fn provoke(catalogue: &mut Catalogue) {
     silence(catalogue).await;
     schedules(catalogue).await;
     targets(catalogue).await;
+    secrets(catalogue).await;
 }
 
 async fn token_for(world: &World, name: &str, valid_seconds: Option<u64>) -> String {
@@ -147,4 +148,29 @@ async fn targets(catalogue: &mut Catalogue) {
     catalogue.device(&world, "no engine on the device", "bare/web", Code::RuntimeAbsent).await;
     world.join("mum", &[("line", "9")]).await;
     catalogue.device(&world, "a target that has said nothing", "mum/web", Code::CapabilitiesMissing).await;
+}
+
+async fn secrets(catalogue: &mut Catalogue) {
+    let world = World::new().await;
+    world.device("line-1", LINE).await;
+    world.set("secrets/greeting", "hunter2");
+    let mut want = labelled("line", "1");
+    want.parameters.insert("greeting".into(), json!({ "secret": { "file": "greeting" } }));
+    world.put("web", want.clone()).await.unwrap();
+    std::fs::remove_file(world.data.path().join("secrets/greeting")).unwrap();
+    world.device("line-2", LINE).await;
+    let why = catalogue.device(&world, "a secret is missing", "line-2/web", Code::SecretMissing).await;
+    assert!(why.chain[0].text.contains("there is no file secrets/greeting"), "{why:#?}");
+    assert!(!why.chain[0].text.contains("hunter2"));
+    let why = world.fleet.why("line-2").await.unwrap();
+    assert_eq!(codes(&why).last(), Some(&"secret-missing"), "{why:#?}");
+    let why = world.fleet.why_of(WhyKind::Deployment, "web").await.unwrap();
+    assert!(why.groups.iter().any(|group| group.code == "secret-missing"), "{why:#?}");
+    // Who has it keeps it, and the other gets it once it is there and the deployment is published again.
+    assert_eq!(world.workloads("line-1").await.len(), 1);
+    assert!(world.put("web", want.clone()).await.is_err(), "what refers to nothing is refused at once");
+    world.set("secrets/greeting", "hunter2");
+    let before = world.put("web", want.clone()).await.unwrap().revision;
+    assert_eq!(world.workloads("line-2").await.len(), 1);
+    assert_eq!(world.put("web", want).await.unwrap().revision, before, "once is enough");
 }

@@ -9,6 +9,7 @@ pub(super) async fn provoke(catalogue: &mut Catalogue) {
     failures(catalogue).await;
     going_back(catalogue).await;
     endings(catalogue).await;
+    by_force(catalogue).await;
 }
 
 async fn beginnings(catalogue: &mut Catalogue) {
@@ -262,4 +263,37 @@ async fn endings(catalogue: &mut Catalogue) {
     world.fleet.remove_deployment(&ann(), &name("web"), None).await.unwrap();
     line.live(60).await;
     catalogue.device(&world, "a removal that never ends", "line-1/web", Code::Deleting).await;
+}
+
+async fn by_force(catalogue: &mut Catalogue) {
+    let world = World::new().await;
+    let hungry = description("2.0.0").replace("memory: 1Gi", "memory: 512Gi");
+    world.push("2.0.0", &hungry).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    let mut line = world.machine("line-1", LINE).await;
+    let mut want = greeting("hi");
+    want.version = Some("2.0.0".into());
+    want.force = Some("it will do for a day, Ann".into());
+    world.put("web", want).await.unwrap();
+    line.faults.apply = Some(FailureCode::StartFailed);
+    line.live(600).await;
+    let state = "forced onto a device that does not fit";
+    let why = catalogue.device(&world, state, "line-1/web", Code::ForcedMisfit).await;
+    assert!(codes(&why).contains(&"start-failed"), "{why:#?}");
+    let last = &why.chain.last().unwrap().text;
+    assert!(last.contains("it will do for a day, Ann") && last.contains("512Gi"), "{last}");
+    for (kind, subject) in [(WhyKind::Device, "line-1"), (WhyKind::Deployment, "web")] {
+        let why = world.fleet.why_of(kind, subject).await.unwrap();
+        assert_eq!(codes(&why).last(), Some(&"forced-misfit"), "{why:#?}");
+    }
+    // What fails for another reason is told so.
+    line.faults.apply = None;
+    line.faults.prefetch = Some(FailureCode::PullNotFound);
+    let mut want = greeting("yo");
+    want.version = Some("2.0.0".into());
+    want.force = Some("it will do for a day, Ann".into());
+    world.put("web", want).await.unwrap();
+    line.live(600).await;
+    let why = world.fleet.why("line-1/web").await.unwrap();
+    assert_eq!(codes(&why).last(), Some(&"pull-not-found"), "{why:#?}");
 }

@@ -50,6 +50,7 @@ async fn remotes(catalogue: &mut Catalogue) {
         authority: None,
         known_hosts: None,
         hook_token_file: None,
+        bytes_max: FETCH_BYTES_MAX,
     };
     world.fleet.follow(follow).unwrap();
     world.fleet.follow_once().await.unwrap();

@@ -134,15 +134,19 @@ pub async fn ask(data: &Path, wish: &Wish) -> Result<Reply, HoldError> {
 
 /// Listens on both sockets for as long as the agent runs.
 pub(crate) async fn serve(data: PathBuf, asked: mpsc::Sender<Asked>) {
-    let own = listen(&control(&data), 0o600);
-    let applications = listen(&applications(&data), 0o666);
+    let own = listen(&control(&data), 0o600, None);
+    // Containers get this directory, and few of them run as root; a service's umask would close it to them.
+    let applications = listen(&applications(&data), 0o666, Some(0o755));
     tokio::join!(take(own, asked.clone(), true), take(applications, asked, false));
 }
 
-fn listen(path: &Path, mode: u32) -> Option<UnixListener> {
+fn listen(path: &Path, mode: u32, directory_mode: Option<u32>) -> Option<UnixListener> {
     let bound = || {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
+            if let Some(mode) = directory_mode {
+                std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode))?;
+            }
         }
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),

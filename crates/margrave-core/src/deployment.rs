@@ -89,6 +89,14 @@ pub struct Override {
 }
 
 impl Deployment {
+    /// Whether a device's labels say what is answered for it.
+    pub fn has_answers_by_label(&self) -> bool {
+        self.overrides.iter().any(|other| {
+            let Targets { labels, select, sites, .. } = &other.of;
+            !labels.is_empty() || !select.is_empty() || !sites.is_empty()
+        })
+    }
+
     /// The answers for one device: the deployment's own, and what was answered otherwise for it.
     pub fn answers_for(&self, device: &DeviceRef, labels: &BTreeMap<String, String>) -> Cow<'_, Answers> {
         let mut answers = Cow::Borrowed(&self.answers);

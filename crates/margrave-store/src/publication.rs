@@ -19,7 +19,7 @@ use margrave_wire::Dialect;
 use rusqlite::OptionalExtension as _;
 
 use crate::assignment::{self, AssignmentRecord, HELD, HeldAssignment};
-use crate::column::{self, Columns as _};
+use crate::column;
 use crate::error::from_database;
 use crate::event::NewEvent;
 use crate::package::{self, PackageError, PackageRecord, ResourceRecord};

@@ -407,13 +407,13 @@ impl ProjectLock {
     }
 }
 
-/// Removes directories that hold no files, from the leaves up.
+/// Removes directories that hold no files, from the leaves up. What an application closed to others is its own, with
+/// whatever lies there: a service without privileges can neither look into it nor remove it.
 fn remove_empty(path: &Path) -> io::Result<()> {
+    use io::ErrorKind::{DirectoryNotEmpty, NotADirectory, NotFound, PermissionDenied};
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(());
-        }
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied) => return Ok(()),
         Err(error) => return Err(error),
     };
     for entry in entries {
@@ -423,7 +423,7 @@ fn remove_empty(path: &Path) -> io::Result<()> {
         }
     }
     match fs::remove_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        Err(error) if matches!(error.kind(), DirectoryNotEmpty | PermissionDenied) => Ok(()),
         result => result,
     }
 }

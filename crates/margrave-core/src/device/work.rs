@@ -89,8 +89,10 @@ impl Device {
         let due = now >= self.work.observe_next
             // A clock that jumped back must not blind the device.
             || self.work.observe_next.since(now) > settings.observe_every.max(settings.retry_delay_max)
-            // The window may be over before the next look.
-            || self.assignments.values().any(|held| self.removal_is_due(settings, held, now));
+            // The window may be over before the next look. What is under way is heard of by itself.
+            || self.assignments.iter().any(|(id, held)| {
+                !self.work.in_flight.contains_key(id) && self.removal_is_due(settings, held, now)
+            });
         self.accepted.is_some() && self.work.observing.is_none() && due
     }
 
@@ -603,6 +605,10 @@ impl Device {
                 }
                 assignment.failure = Some(failure.of(&component));
                 self.report(settings, id, now);
+            }
+            // What holds up the way back counts there, so that it comes to an end.
+            Err(failure) if assignment.state == State::RollingBack => {
+                self.strike(settings, id, failure.of(&component), now, roll)
             }
             Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
         }

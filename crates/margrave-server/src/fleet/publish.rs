@@ -410,7 +410,21 @@ impl Fleet {
                 let targeted = deployment.targets.matches(&device.device, &device.labels);
                 let mut reasons = Vec::new();
                 let mut temporary = false;
-                if !kept.contains(&deployment.name) {
+                if kept.contains(&deployment.name) {
+                    // Other labels may mean other answers.
+                    let own = held.and_then(|held| promises.need(held).cloned());
+                    let profile = held.map(|held| held.profile.clone());
+                    let mut promised = stand.promised.clone();
+                    promised.retain(|promise| promise.to != deployment.name);
+                    let others = Stand { held: profile, own, promised };
+                    if deployment.has_answers_by_label()
+                        && let Ok(placed) = wish.place(&candidate, &others, &self.options.registry_address)
+                        && needs(held, &placed)
+                        && !pacing.waits(deployment.id, &device.device)
+                    {
+                        changes.entry(device.device.client.clone()).or_default().wanted.push(placed);
+                    }
+                } else {
                     let placed = targeted
                         .then(|| wish.place(&candidate, &stand, &self.options.registry_address))
                         .transpose();

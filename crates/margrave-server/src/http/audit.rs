@@ -16,7 +16,7 @@ use axum::Router;
 use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use http::header::USER_AGENT;
+use http::header::{AUTHORIZATION, COOKIE, USER_AGENT};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
 use margrave_core::audit::Entry;
@@ -281,15 +281,32 @@ impl Asked {
     }
 }
 
+/// Of looks only refusals are of interest, and not those of the registry, whose clients ask first and prove then.
+fn is_told_of_when_refused(request: &Request, door: Door) -> bool {
+    match door {
+        Door::Page | Door::Rest => true,
+        // A push begins with a look.
+        Door::Git => request.uri().query() == Some("service=git-receive-pack"),
+        Door::Registry => false,
+    }
+}
+
 async fn pass(State((audit, door)): State<(Audit, Door)>, mut request: Request, next: Next) -> Response {
     let note = Note::default();
     request.extensions_mut().insert(note.clone());
-    if request.method().is_safe() && door != Door::Page {
+    if request.method().is_safe() && !is_told_of_when_refused(&request, door) {
         return next.run(request).await;
     }
     let asked = Asked::of(&request, door);
     if request.method().is_safe() {
+        // Without either nobody tried anything: that is how programs learn that they need one.
+        let shows = request.headers().contains_key(AUTHORIZATION) || request.headers().contains_key(COOKIE);
         let response = next.run(request).await;
+        match response.status() {
+            StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => note.keep(),
+            StatusCode::UNAUTHORIZED if shows => note.keep(),
+            _ => {}
+        }
         // Following a sign-in link is the one thing that a look does.
         if note.noted(|noted| noted.kept) {
             audit.conclude(asked, &note, answer(&response)).await;

@@ -9,6 +9,7 @@ use axum::routing::post;
 use http::{HeaderMap, StatusCode};
 use margrave_core::digest::Digest;
 
+use super::audit::Note;
 use super::problem::Problem;
 use crate::auth;
 use crate::fleet::Fleet;
@@ -21,7 +22,7 @@ pub(crate) fn router(fleet: Arc<Fleet>) -> Router {
 }
 
 /// The body is of no interest: where the branch is, the remote is asked itself.
-async fn nudge(State(fleet): State<Arc<Fleet>>, headers: HeaderMap) -> Response {
+async fn nudge(State(fleet): State<Arc<Fleet>>, note: Note, headers: HeaderMap) -> Response {
     let Some(wanted) = fleet.hook_token().await else {
         return Problem::no_such_path().at(PATH).into_response();
     };
@@ -32,6 +33,8 @@ async fn nudge(State(fleet): State<Arc<Fleet>>, headers: HeaderMap) -> Response 
     if aws_lc_rs::constant_time::verify_slices_are_equal(given.as_bytes(), wanted.as_bytes()).is_err() {
         return Problem::unauthorized("the hook's token is not right").at(PATH).into_response();
     }
+    // Nothing changes by it; what is found does, and is written down then.
+    note.leave_out();
     fleet.nudge_follow();
     StatusCode::ACCEPTED.into_response()
 }

@@ -24,11 +24,13 @@ const PUSH_TYPE: &str = "application/x-git-receive-pack-request";
 /// The lines before the pack.
 const COMMANDS_BYTES_MAX: usize = 64 * 1024;
 
-/// Fetching is looking, which is not written down; pushing is.
+/// Fetching is looking, which is not written down; pushing is, also one that is refused when it begins.
 pub(crate) fn router(app: &App) -> Router {
-    let push = Router::new().route("/git/intent.git/git-receive-pack", any(push)).with_state(app.clone());
-    Router::new()
+    let push = Router::new()
         .route("/git/intent.git/info/refs", any(refs))
+        .route("/git/intent.git/git-receive-pack", any(push))
+        .with_state(app.clone());
+    Router::new()
         .route("/git/intent.git/git-upload-pack", any(fetch))
         .route("/git/intent.git/{*path}", any(other))
         .with_state(app.clone())

@@ -97,7 +97,7 @@ pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::M
     local(app, registry)
         .merge(identity::router(identity))
         .merge(git::router(app))
-        .merge(hook::router(Arc::clone(&app.fleet)))
+        .merge(app.audit.around(hook::router(Arc::clone(&app.fleet)), audit::Door::Rest))
 }
 
 /// What the plain loopback listener offers: the same without identity and devices' Git, which need TLS (ID-062).

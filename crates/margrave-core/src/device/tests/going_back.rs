@@ -276,6 +276,33 @@ fn a_way_back_that_has_to_wait_for_the_world_is_tried_with_patience() {
 }
 
 #[test]
+fn a_way_back_on_which_something_cannot_be_removed_comes_to_an_end() {
+    let mut world = World::new(11);
+    let (old, new) = (workload(1, &["web"], "a"), workload(1, &["more", "web"], "b"));
+    world.publish(vec![old]);
+    world.run_until_converged();
+    world.broken.insert(World::fingerprints(&new)[1]);
+    world.publish(vec![new]);
+    let (end, mut removals) = (world.now.after(Duration::from_secs(3600)), 0);
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            if !matches!(action, Action::Remove { .. }) {
+                world.carry_out(action);
+                continue;
+            }
+            removals += 1;
+            world.absorb(Event::Began(action.clone()));
+            world.absorb(action.undone("still in use", FailureCode::RemoveFailed));
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap();
+    }
+    let assignment = &world.device.assignments()[&id(1)];
+    assert_eq!(assignment.state, State::Failed);
+    assert_eq!(assignment.failure.as_ref().unwrap().code, FailureCode::RollbackFailed);
+    assert_eq!(removals, Rollback::default().attempts);
+}
+
+#[test]
 fn a_newer_document_overtakes_the_way_back() {
     let (mut world, ..) = failing_update(Rollback::default());
     while world.device.assignments()[&id(1)].state != State::RollingBack {

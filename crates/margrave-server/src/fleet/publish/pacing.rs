@@ -72,6 +72,12 @@ impl Pacing {
         true
     }
 
+    /// Whether a device that has an earlier revision waits for its turn.
+    pub(super) fn waits(&self, deployment: DeploymentId, device: &DeviceRef) -> bool {
+        let released = || self.members.get(&(deployment, device.clone())).copied().unwrap_or_default();
+        self.open.contains_key(&deployment) && !released()
+    }
+
     pub(super) fn changes(self) -> Vec<RolloutChange> {
         let revision = |deployment| self.open.get(deployment).copied().unwrap_or_default();
         let joined = self.joining.iter().map(|(deployment, devices)| RolloutChange::Join {

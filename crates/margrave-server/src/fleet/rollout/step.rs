@@ -2,6 +2,7 @@
 
 use margrave_core::id::{DeploymentId, DeviceRef};
 use margrave_core::rollout::{Decision, Standing, decide};
+use margrave_core::secret::is_wanting;
 use margrave_store::{
     Candidate, DeploymentRecord, NewEvent, Publication, RolloutChange, RolloutRecord, RolloutState,
     RolloutUpdate,
@@ -15,6 +16,13 @@ use crate::fleet::{Actor, Error, Fleet};
 enum Then {
     Nothing,
     GoBack(RolloutRecord),
+}
+
+type Turn = (RolloutState, Option<String>, &'static str, String);
+
+fn halted(about: &str, why: String) -> Turn {
+    let text = format!("{about}, was halted: {why}");
+    (RolloutState::Halted, Some(why), "rollout.halted", text)
 }
 
 impl Fleet {
@@ -57,14 +65,12 @@ impl Fleet {
             let decision = decide(&held.deployment.strategy, &progress, self.now());
             let name = &rollout.name;
             let about = format!("the rollout of {name}, revision {}", rollout.revision);
-            let (to, why, kind, text) = match &decision.standing {
+            let (to, why, kind, text): Turn = match &decision.standing {
                 Standing::Done => (RolloutState::Done, None, "rollout.done", format!("{about}, is done")),
-                Standing::Halted(why) => {
-                    (RolloutState::Halted, Some(why), "rollout.halted", format!("{about}, was halted: {why}"))
-                }
+                Standing::Halted(why) => halted(&about, why.clone()),
                 Standing::Reverting(why) => (
                     RolloutState::Reverting,
-                    Some(why),
+                    Some(why.clone()),
                     "rollout.reverting",
                     format!("{about}, goes back: {why}"),
                 ),
@@ -77,12 +83,13 @@ impl Fleet {
                 _ => match self.release(&rollout, &held, &decision).await {
                     Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => continue,
                     Err(unpublished) => return Err(unpublished.into()),
-                    Ok(()) => return Ok(Then::Nothing),
+                    Ok(None) => return Ok(Then::Nothing),
+                    Ok(Some(why)) => halted(&about, why),
                 },
             };
             let at = self.now();
             let changed = RolloutUpdate {
-                why: why.cloned(),
+                why,
                 at,
                 by: Some("server".to_owned()),
                 event: Some(NewEvent::new(at, kind, "server", text).deployment(name)),
@@ -96,13 +103,13 @@ impl Fleet {
         unreachable!("the last attempt returns")
     }
 
-    /// Gives the devices of a decision what the deployment wants now.
+    /// Gives the devices of a decision what the deployment wants now; says why that cannot be made, if it cannot.
     async fn release(
         &self,
         rollout: &RolloutRecord,
         held: &DeploymentRecord,
         decision: &Decision,
-    ) -> Result<(), Unpublished> {
+    ) -> Result<Option<String>, Unpublished> {
         let deployment = &held.deployment;
         let entry =
             self.entry(&deployment.package, &deployment.version).await.map_err(Unpublished::Failed)?;
@@ -113,6 +120,11 @@ impl Fleet {
         let wish = self.wish(deployment.clone(), entry, None);
         let devices = self.candidates(decision.release.clone()).await.map_err(Unpublished::Failed)?;
         let released = self.decide_release(&wish, devices).await.map_err(Unpublished::Failed)?;
+        // It would be wanting for everybody after these, too, and none of them is to blame.
+        let reasons = released.misfits.iter().flat_map(|misfit| &misfit.reasons);
+        if let Some(reason) = reasons.into_iter().find(|reason| is_wanting(reason)) {
+            return Ok(Some(format!("{reason}; put it there, then resume the rollout")));
+        }
         let at = self.now();
         let text = format!(
             "{}, revision {}, batch {}: released for {}",
@@ -137,7 +149,7 @@ impl Fleet {
             }],
             ..Default::default()
         };
-        self.publish(publication, released.touched).await
+        self.publish(publication, released.touched).await.map(|()| None)
     }
 
     async fn candidates(&self, devices: Vec<DeviceRef>) -> Result<Vec<Candidate>, Error> {

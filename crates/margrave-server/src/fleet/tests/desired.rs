@@ -310,6 +310,13 @@ async fn an_override_gives_some_devices_other_answers() {
     want.overrides[0].parameters.insert("interval".into(), json!(30));
     world.put("greeter", want.clone()).await.unwrap();
     assert_eq!(world.version("line-1"), version, "only those that it is about hear of it");
+    // Who gets another label gets what is answered for it, and only who does.
+    let version = world.version("line-2");
+    let labels = operator::SetLabels { labels: [("line".to_owned(), Some("2".to_owned()))].into() };
+    world.fleet.label(&ann(), &device("line-1"), labels).await.unwrap();
+    let text = format!("{:?}", world.workloads("line-1").await[0]);
+    assert!(text.contains("Text(\"30\")"), "{text}");
+    assert_eq!(world.version("line-2"), version);
     want.overrides[0].parameters.insert("interval".into(), json!("soon"));
     let refused = world.put("greeter", want).await.unwrap_err();
     assert!(refused.to_string().contains("/overrides/0/parameters/interval"), "{refused}");

@@ -97,6 +97,33 @@ fn counts(counts: &RolloutCounts) -> String {
 }
 
 #[tokio::test]
+async fn a_secret_that_goes_away_halts_a_rollout_and_leaves_nobody_out() {
+    let world = World::plant(3).await;
+    world.set("secrets/greeting", "yo");
+    let mut want = greeting("", Some(json!({ "batches": ["1"] })));
+    want.parameters.insert("greeting".into(), json!({ "secret": { "file": "greeting" } }));
+    world.put("web", want).await.unwrap();
+    assert_eq!(world.given(3).await, "yo hi hi");
+    world.report("web", "d0", State::Installed).await;
+    std::fs::remove_file(world.data.path().join("secrets/greeting")).unwrap();
+    world.advance().await;
+    world.advance().await;
+    let rollout = world.rollout().await;
+    assert_eq!(rollout.state, "halted");
+    assert!(rollout.reason.as_deref().is_some_and(|why| why.contains("greeting")), "{rollout:?}");
+    assert_eq!(counts(&rollout.counts), "3: 1 done 0 under way 2 waiting 0 not yet 0 never 0 failed");
+    assert_eq!(world.given(3).await, "yo hi hi");
+    world.set("secrets/greeting", "yo");
+    world.hold(RolloutVerb::Resume).await.unwrap();
+    for number in 1..3 {
+        world.advance().await;
+        world.report("web", &format!("d{number}"), State::Installed).await;
+    }
+    world.advance().await;
+    assert_eq!((world.given(3).await.as_str(), world.rollout().await.state.as_str()), ("yo yo yo", "done"));
+}
+
+#[tokio::test]
 async fn a_revision_goes_from_batch_to_batch_as_devices_report() {
     let world = World::plant(5).await;
     world.put("web", greeting("yo", Some(json!({ "batches": ["2"] })))).await.unwrap();

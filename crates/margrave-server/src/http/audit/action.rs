@@ -57,6 +57,7 @@ pub(super) fn action(method: &Method, route: Option<&str>) -> String {
         Method::PUT => Some("put"),
         Method::PATCH => Some("change"),
         Method::DELETE => Some("remove"),
+        Method::GET | Method::HEAD => Some("look"),
         _ => Some("other"),
     };
     code.extend(verb);

@@ -36,15 +36,37 @@ impl Command {
             targets: deployment.targets.clone(),
             strategy: Some(deployment.strategy.clone()),
             force: deployment.force.clone(),
-            ..Default::default()
+            overrides: deployment.overrides.clone(),
+            rollback: Some(deployment.rollback.clone()),
+            revision: None,
         };
-        Command::wanted(&deployment.name, &want)
+        match needs_file(&want) {
+            true => {
+                let name = quote(&deployment.name);
+                let text = format!(
+                    "margrave get deployment {name} -o yaml > {name}.yaml\nmargrave apply -f {name}.yaml"
+                );
+                Command { text }
+            }
+            false => Command::wanted(&deployment.name, &want),
+        }
     }
 
     /// The command that does what a form asks for.
     pub(super) fn wanted(name: &str, want: &operator::PutDeployment) -> Self {
+        if needs_file(want) {
+            return Command { text: format!("margrave apply -f {}.yaml", quote(name)) };
+        }
         let operator::PutDeployment {
-            package, version, profile, parameters, targets, strategy, force, ..
+            package,
+            version,
+            profile,
+            parameters,
+            targets,
+            strategy,
+            force,
+            rollback,
+            ..
         } = want;
         let strategy = strategy.clone().unwrap_or_default();
         let version = version.as_ref().map(|version| format!("@{version}")).unwrap_or_default();
@@ -76,9 +98,20 @@ impl Command {
                 value => option("--set", format!("{name}={}", plain(value))),
             }
         }
+        if let Some(operator::Rollback { when, attempts, health_grace_seconds: grace }) = rollback {
+            when.iter().for_each(|when| option("--rollback", when.clone()));
+            attempts.iter().for_each(|attempts| option("--attempts", attempts.to_string()));
+            grace.iter().for_each(|seconds| option("--health-grace", format!("{seconds}s")));
+        }
         steps(&strategy).into_iter().for_each(|(flag, value)| option(flag, value));
         Command { text }
     }
+}
+
+/// Whether it asks for what only a file can say.
+fn needs_file(want: &operator::PutDeployment) -> bool {
+    let operator::Targets { select, sites, .. } = &want.targets;
+    select.is_some() || !sites.is_empty() || !want.overrides.is_empty()
 }
 
 /// The options that say in which steps it goes.
@@ -166,6 +199,20 @@ mod tests {
             "--canary 2 --canary-label ring=a b --canary-soak 5s --batch 10% --batch 1 --soak 60s --on-failure revert"
         );
         assert!(steps(&StrategyBody::default()).is_empty());
+    }
+
+    #[test]
+    fn what_options_cannot_say_is_said_by_a_file() {
+        let mut want = operator::PutDeployment {
+            package: "hello".into(),
+            rollback: Some(operator::Rollback { attempts: Some(3), ..Default::default() }),
+            ..Default::default()
+        };
+        want.targets.devices = vec!["line-1".into()];
+        let text = Command::wanted("greeter", &want).text;
+        assert!(text.ends_with("--to line-1 \\\n  --attempts 3"), "{text}");
+        want.targets.sites = vec!["nord".into()];
+        assert_eq!(Command::wanted("greeter", &want).text, "margrave apply -f greeter.yaml");
     }
 
     #[test]

@@ -160,7 +160,7 @@ pub(super) async fn show(
                 "--password-stdin",
             ]),
             authority: Command::new(["margrave", "authority", "rotate"]),
-            backup: Command::new(["margrave", "backup", "margrave-backup.tar"]),
+            backup: Command::new(["margrave", "backup", "--to", "margrave-backup.tar"]),
             intent: Command::new(["margrave", "intent", "log"]),
         },
         frame,

@@ -271,8 +271,8 @@ fn a_server_of_an_older_past_hears_now_and_then_what_is_held() {
             .collect();
         assert_eq!(told, [(id(1), held, State::Installed), (id(2), held, State::Deleted)]);
         let holding = Holding { version: held, manifest: world.device.accepted().unwrap().body };
-        let mut details = world.device.outbox().waiting().map(|report| report.detail.as_ref().unwrap());
-        assert!(details.all(|detail| detail.holds == Some(holding)));
+        let told = |report: &Report| report.detail.as_ref().unwrap().holds == Some(holding);
+        assert!(world.device.outbox().waiting().all(told));
         world.absorb(Event::Polled(Ok(polled)));
         assert_eq!(world.device.outbox().len(), 2, "a replayed manifest does not fill the outbox");
         assert_eq!(world.device.accepted().unwrap().version, held);

@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0011_rollout.sql"),
     include_str!("migrations/0012_standing.sql"),
     include_str!("migrations/0013_room.sql"),
+    include_str!("migrations/0014_asked.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

@@ -20,7 +20,9 @@ pub(super) struct Work {
     pub(super) in_flight: BTreeMap<AssignmentId, Action>,
     /// The tick at which the look that is under way began.
     observing: Option<u64>,
-    observe_next: Moment,
+    pub(super) observe_next: Moment,
+    /// The tick at which an operator asked for a look.
+    pub(super) look_asked: u64,
     observe_failures: u32,
     pub(super) seen: Vec<Observation>,
     trouble: Option<Failure>,
@@ -411,6 +413,7 @@ impl Device {
         } else {
             settings.observe_every
         });
+        self.answer_look(settings, began, now);
     }
 
     /// What runs of ours without being in the manifest is removed: the manifest says everything. That is a change, which

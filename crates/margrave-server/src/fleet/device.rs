@@ -17,9 +17,9 @@ impl Fleet {
         capabilities: Capabilities,
         body: Bytes,
     ) -> Result<Put, Error> {
-        let Capabilities { device, simulated, holds, .. } = capabilities;
+        let Capabilities { device, simulated, holds, looked, .. } = capabilities;
         let reported = DeviceRef::new(client.clone(), device.clone());
-        let new = NewCapabilities { device, body: body.to_vec(), simulated, holds };
+        let new = NewCapabilities { device, body: body.to_vec(), simulated, holds, looked };
         let put = self.store.put_capabilities(client, new, self.now()).await.map_err(capabilities_error)?;
         if self.dialect(client) == Some(Dialect::Signed) {
             self.live.learn(&reported);

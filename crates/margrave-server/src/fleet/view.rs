@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use margrave_core::constraints::{Capacity, Constraints};
 use margrave_core::deployment::{Override, Targets};
-use margrave_core::device::Hold;
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::lifecycle::{STATES, State};
 use margrave_core::parameters::{Answer, Answers};
@@ -12,14 +11,15 @@ use margrave_core::report::{Fault, Report};
 use margrave_core::rollback::Rollback;
 use margrave_core::secret::Referred;
 use margrave_store::{
-    AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope,
-    Verdict,
+    AskedRecord, AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord,
+    Scope, Standing, Verdict,
 };
 use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
 use margrave_wire::{g2, operator};
 use serde_json::Value;
 
+use super::asking::{self, shown_hold};
 use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
@@ -110,7 +110,8 @@ impl Fleet {
         }
         let shown = records.into_iter().map(|record| {
             let of_device = assignments.remove(&record.device).unwrap_or_default();
-            self.shown_device(self.fresh(record), &of_device)
+            let asked = asked.get(&record.device.client);
+            self.shown_device(self.fresh(record), &of_device, asked)
         });
         Ok(shown.collect())
     }
@@ -127,7 +128,12 @@ impl Fleet {
         record
     }
 
-    fn shown_device(&self, record: DeviceRecord, assignments: &[AssignmentRecord]) -> operator::Device {
+    fn shown_device(
+        &self,
+        record: DeviceRecord,
+        assignments: &[AssignmentRecord],
+        asked: Option<&AskedRecord>,
+    ) -> operator::Device {
         let condition = record.condition(self.silent_before());
         let reason =
             (condition != Condition::Converged).then(|| self.device_reason(&record, assignments)).flatten();
@@ -142,6 +148,8 @@ impl Fleet {
             condition: condition.as_str().to_owned(),
             reason,
             simulated: record.simulated,
+        let clients = records.iter().map(|record| record.device.client.clone()).collect();
+        let asked = self.store.asked(clients).await?;
             holds: capabilities.as_ref().map(|body| self.holds(body)).unwrap_or_default(),
             capabilities,
             last_contact: record.last_contact.map(time),
@@ -158,16 +166,11 @@ impl Fleet {
     fn holds(&self, capabilities: &Value) -> Vec<operator::Hold> {
         let now = self.now();
         let in_force = g2::capabilities::holds(capabilities).into_iter().filter(|hold| hold.in_force(now));
-        let shown = |Hold { holder, reason, since, until }| operator::Hold {
-            holder,
-            reason,
-            since: time(since),
-            until: time(until),
-        };
-        in_force.map(shown).collect()
+        in_force.map(shown_hold).collect()
     }
 
     /// One assignment, with the reason why it is not as wanted.
+        let asked = asking::shown(&record, capabilities.as_ref(), asked, self.now());
     pub(super) fn shown_assignment(
         &self,
         device: &DeviceRecord,
@@ -183,6 +186,9 @@ impl Fleet {
         operator::Assignment {
             id: record.id.to_string(),
             deployment: record.name.to_string(),
+            asked_hold: asked.hold,
+            asked_look: asked.look,
+            own_agent: asked.own_agent,
             device: self.live.spoken(&record.device),
             package: record.package.to_string(),
             version: record.version.to_string(),

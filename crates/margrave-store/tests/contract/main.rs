@@ -153,6 +153,7 @@ fn body(device_name: &str, body: &[u8]) -> NewCapabilities {
         simulated: true,
         holds: vec![],
     }
+        looked: 0,
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The device against a small world that lies, loses and crashes, all from one seed.
 
+mod asked;
 mod asking;
 mod crowds;
 mod going_back;

@@ -11,6 +11,7 @@ use margrave_wire::operator;
 use serde_json::Value;
 
 use super::Web;
+use super::asking::Asking;
 use super::assignment::{AssignmentLine, settled};
 use super::badge::Badge;
 use super::command::{Command, plain};
@@ -50,6 +51,7 @@ struct DevicePage {
     /// Who holds changes back, and when it talks and changes.
     times: Vec<Fact>,
     schedule_path: String,
+    asking: Asking,
     own_labels: Vec<String>,
     timeline: Vec<Activity>,
     command: Command,
@@ -162,6 +164,7 @@ pub(super) async fn show(
         facts: device.capabilities.iter().flat_map(facts).collect(),
         times: schedule_facts(&device),
         schedule_path: link::schedule(&format!("device:{name}")),
+        asking: Asking::of(&device, fleet.hold_max(&id)),
         own_labels: device.capabilities.as_ref().map(own_labels).unwrap_or_default(),
         timeline: events.iter().map(Activity::of).collect(),
         command: Command::new(["margrave", "device", "show", &name]),

@@ -7,6 +7,7 @@
 //! Start with `fleet.rs`; `frame.rs` is what all pages share, `session.rs` who may see them.
 
 mod access;
+mod asking;
 mod assets;
 mod assignment;
 mod audit;
@@ -109,6 +110,9 @@ pub fn router(app: App) -> Router {
         .route("/devices/{device}/accept", post(device::accept))
         .route("/devices/{device}/reject", post(device::reject))
         .route("/packages", get(package::list).post(package::add))
+        .route("/devices/{device}/hold", post(asking::hold))
+        .route("/devices/{device}/release", post(asking::release))
+        .route("/devices/{device}/look", post(asking::look))
         .route("/packages/{package}/{version}", get(package::show))
         .route("/packages/{package}/{version}/icon", get(package::icon))
         .route("/packages/{package}/{version}/remove", get(package::remove_ask).post(package::remove))

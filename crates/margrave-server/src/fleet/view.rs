@@ -28,6 +28,8 @@ use super::{DeviceQuery, Error, Fleet, SiteCounts, origin};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
+/// Devices that are read at once where all that match are meant.
+const MATCHING_PAGE: u32 = 1000;
 
 impl Fleet {
     /// The fleet at a glance.
@@ -59,7 +61,46 @@ impl Fleet {
 
     /// One page of devices, by name.
     pub async fn devices(&self, query: DeviceQuery) -> Result<operator::Page<operator::Device>, Error> {
-        let DeviceQuery { search, label, condition, state, site, capability, after, limit } = query;
+        let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+        // One more than asked for tells whether there is another page.
+        let filter =
+            DeviceFilter { limit: u32::try_from(limit + 1).unwrap_or(u32::MAX), ..self.filter(query)? };
+        let mut records = self.store.devices(filter).await?;
+        let more = records.len() > limit;
+        records.truncate(limit);
+        let next = records.last().filter(|_| more).map(|last| last.device.to_string());
+        Ok(operator::Page { items: self.shown_devices(records).await?, next })
+    }
+
+    /// The names of all devices that match, on whatever page, each with its standing.
+    ///
+    /// # Errors
+    /// More than `max` match: that is no change that anybody looks over.
+    pub async fn matching(
+        &self,
+        query: DeviceQuery,
+        max: usize,
+    ) -> Result<Vec<(DeviceRef, Standing)>, Error> {
+        let mut filter = DeviceFilter { after: None, limit: MATCHING_PAGE, ..self.filter(query)? };
+        let mut found: Vec<(DeviceRef, Standing)> = Vec::new();
+        loop {
+            let records = self.store.devices(filter.clone()).await?;
+            let last = records.len() < MATCHING_PAGE as usize;
+            filter.after = records.last().map(|record| record.device.clone());
+            found.extend(records.into_iter().map(|record| (record.device, record.standing)));
+            if found.len() > max {
+                return Err(Error::conflict(format!(
+                    "more than {max} devices match; narrow the search, by site or label for example"
+                )));
+            }
+            if last {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn filter(&self, query: DeviceQuery) -> Result<DeviceFilter, Error> {
+        let DeviceQuery { search, label, condition, state, site, capability, after, limit: _ } = query;
         let condition = match condition.as_deref().filter(|text| !text.is_empty()) {
             None => None,
             Some(text) => Some(Condition::parse(text).ok_or_else(|| {
@@ -74,8 +115,7 @@ impl Fleet {
                     .map_err(|error| Error::invalid("/after", "query", error.to_string()))?,
             ),
         };
-        let limit = limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-        let filter = DeviceFilter {
+        Ok(DeviceFilter {
             search: search.filter(|text| !text.is_empty()),
             label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
             condition,
@@ -84,14 +124,8 @@ impl Fleet {
             capability: capability.filter(|text| !text.is_empty()),
             silence: self.silence(),
             after,
-            // One more than asked for tells whether there is another page.
-            limit: u32::try_from(limit + 1).unwrap_or(u32::MAX),
-        };
-        let mut records = self.store.devices(filter).await?;
-        let more = records.len() > limit;
-        records.truncate(limit);
-        let next = records.last().filter(|_| more).map(|last| last.device.to_string());
-        Ok(operator::Page { items: self.shown_devices(records).await?, next })
+            limit: 0,
+        })
     }
 
     pub async fn device(&self, device: &DeviceRef) -> Result<operator::Device, Error> {
@@ -108,6 +142,8 @@ impl Fleet {
         for assignment in self.store.assignments(Scope::Devices(names)).await? {
             assignments.entry(assignment.device.clone()).or_default().push(assignment);
         }
+        let clients = records.iter().map(|record| record.device.client.clone()).collect();
+        let asked = self.store.asked(clients).await?;
         let shown = records.into_iter().map(|record| {
             let of_device = assignments.remove(&record.device).unwrap_or_default();
             let asked = asked.get(&record.device.client);
@@ -140,6 +176,7 @@ impl Fleet {
         let shown = |assignment| self.shown_assignment(&record, assignment);
         let capabilities: Option<Value> =
             record.capabilities.as_deref().and_then(|body| serde_json::from_slice(body).ok());
+        let asked = asking::shown(&record, capabilities.as_ref(), asked, self.now());
         operator::Device {
             id: self.live.spoken(&record.device),
             client: record.device.client.to_string(),
@@ -148,8 +185,6 @@ impl Fleet {
             condition: condition.as_str().to_owned(),
             reason,
             simulated: record.simulated,
-        let clients = records.iter().map(|record| record.device.client.clone()).collect();
-        let asked = self.store.asked(clients).await?;
             holds: capabilities.as_ref().map(|body| self.holds(body)).unwrap_or_default(),
             capabilities,
             last_contact: record.last_contact.map(time),
@@ -157,6 +192,9 @@ impl Fleet {
             certificate_expires: record.certificate_expires.map(time),
             schedule: self.live.told.of(&record.device.client).map(|told| ScheduleBody::from(&*told)),
             schedule_conflict: None,
+            asked_hold: asked.hold,
+            asked_look: asked.look,
+            own_agent: asked.own_agent,
             assignments: assignments.iter().map(shown).collect(),
             labels: record.labels.clone(),
         }
@@ -170,7 +208,6 @@ impl Fleet {
     }
 
     /// One assignment, with the reason why it is not as wanted.
-        let asked = asking::shown(&record, capabilities.as_ref(), asked, self.now());
     pub(super) fn shown_assignment(
         &self,
         device: &DeviceRecord,
@@ -186,9 +223,6 @@ impl Fleet {
         operator::Assignment {
             id: record.id.to_string(),
             deployment: record.name.to_string(),
-            asked_hold: asked.hold,
-            asked_look: asked.look,
-            own_agent: asked.own_agent,
             device: self.live.spoken(&record.device),
             package: record.package.to_string(),
             version: record.version.to_string(),

@@ -12,6 +12,7 @@ mod assets;
 mod assignment;
 mod audit;
 mod badge;
+mod bulk;
 mod command;
 mod commit;
 mod confirm;
@@ -102,7 +103,7 @@ pub fn router(app: App) -> Router {
     let web = Web { app, feed, demo: Arc::default() };
     Router::new()
         .route("/", get(fleet::page))
-        .route("/devices", get(devices::list).post(devices::bulk))
+        .route("/devices", get(devices::list).post(bulk::change))
         .route("/devices/new", get(device::new).post(device::add))
         .route("/devices/{device}", get(device::show))
         .route("/devices/{device}/labels", post(device::label))

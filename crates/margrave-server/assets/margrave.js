@@ -30,6 +30,10 @@
   times(document);
   setInterval(() => times(document), 10000);
 
+  // On a narrow screen the sections are wider than it: the one that is open is in sight.
+  const here = document.querySelector(".sections [aria-current]");
+  if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 40;
+
   // Copy buttons.
   const show = (root) => root.querySelectorAll("[data-copy]").forEach((button) => { button.hidden = false; });
   show(document);

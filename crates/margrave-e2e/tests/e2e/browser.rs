@@ -11,6 +11,7 @@ mod form;
 mod pacing;
 mod people;
 
+mod storm;
 use std::process::Command;
 
 use serde_json::{Value, json};

@@ -7,11 +7,12 @@ mod asking;
 mod breaking;
 mod crowd;
 mod failing;
+mod firefox;
 mod form;
 mod pacing;
 mod people;
-
 mod storm;
+
 use std::process::Command;
 
 use serde_json::{Value, json};

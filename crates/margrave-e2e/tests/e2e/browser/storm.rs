@@ -1,4 +1,7 @@
-//! A thousand events a second: the page keeps up by telling less often, and somebody who types into it is not disturbed.
+//! A storm of events: the page keeps up by telling less often, and somebody who types into it is not disturbed.
+//!
+//! The devices try a thousand a second. How many of those arrive depends on the build and the machine, so nothing is said about that:
+//! what the page is told and asks for must not grow with them.
 
 use serde_json::{Value, json};
 
@@ -25,7 +28,7 @@ const COUNTED: &str = "
 const EVENTS: u64 = 5_000;
 
 #[test]
-fn a_thousand_events_a_second_are_told_a_few_times_a_second() {
+fn a_storm_of_events_is_told_a_few_times_a_second() {
     let Some(browser) = Browser::start() else { return };
     let stage = Stage::start();
     stage.add_package("pulse", "1.0.0", &[("web", "services:\n  web:\n    image: pulse\n")]);

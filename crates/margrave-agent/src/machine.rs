@@ -124,6 +124,7 @@ impl Machine {
             agent_version: Some(offer.agent_version.clone()),
             overrides: offer.overrides.clone(),
             holds: vec![],
+            looked: 0,
             properties,
         })
     }

@@ -223,6 +223,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             () = &mut appeared, if capabilities_later.is_some() => {
                 if let Some(mut capabilities) = capabilities_later.take() {
                     capabilities.holds.clone_from(&agent.own.capabilities.holds);
+                    capabilities.looked = agent.own.capabilities.looked;
                     tracing::info!("a container engine answers; telling the server");
                     agent.become_now(capabilities);
                 }
@@ -323,7 +324,6 @@ impl Agent {
         }
         let blobs = Blobs::open(&data.join("documents"))?;
         let own = Arc::new(Own::new(settings.device.clone(), identity.tongue(), capabilities));
-        let capabilities_are = Digest::of(&own.body);
         let mut agent = Agent {
             device: device.unwrap_or_else(Device::blank),
             settings,
@@ -349,6 +349,8 @@ impl Agent {
             Ok(boot) => agent.absorb(Event::Booted(boot.trim().to_owned())),
             Err(error) => tracing::debug!(%error, "this system does not say when it was started"),
         }
+        // As they are by now: with who holds changes back, which the memory knew.
+        let capabilities_are = Digest::of(&agent.own.body);
         agent.absorb(Event::CapabilitiesAre(capabilities_are));
         Ok(agent)
     }
@@ -361,11 +363,13 @@ impl Agent {
         self.absorb(Event::CapabilitiesAre(are));
     }
 
-    /// The server hears who holds changes back, also while nothing waits for it.
-    fn tell_of_holds(&mut self) {
+    /// The server hears who holds changes back, also while nothing waits for it, and that a look it asked for is done.
+    fn tell_of_passing(&mut self) {
         let holds: Vec<Hold> = self.device.holds(clock::now()).into_iter().cloned().collect();
-        if holds != self.own.capabilities.holds {
-            self.become_now(Capabilities { holds, ..self.own.capabilities.clone() });
+        let looked = self.device.looked();
+        let known = &self.own.capabilities;
+        if holds != known.holds || looked != known.looked {
+            self.become_now(Capabilities { holds, looked, ..known.clone() });
         }
     }
 
@@ -414,7 +418,7 @@ impl Agent {
                 tracing::info!(deployment = %id, state = %assignment.state, attempt = assignment.attempt, reason, "state");
             }
         }
-        self.tell_of_holds();
+        self.tell_of_passing();
     }
 
     /// A fact: remembered at once, and written down as soon as the disk allows.

@@ -27,6 +27,8 @@ pub struct Capabilities {
     pub overrides: Vec<String>,
     /// Who holds changes back there, as the device said last; whether one still stands is for the reader's clock.
     pub holds: Vec<Hold>,
+    /// The last look that operators asked for and that was done there; 0 where there was none.
+    pub looked: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -8,6 +8,7 @@
 //! manifest), and with [`device`] for the device's (manifest → verified → plan → outcome → report).
 
 pub mod access;
+pub mod asked;
 pub mod audit;
 pub mod capabilities;
 pub mod chain;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::asked::Asked;
 use crate::digest::Digest;
 use crate::id::AssignmentId;
 use crate::schedule::Schedule;
@@ -19,6 +20,8 @@ pub struct Manifest {
     schedule: Option<Box<Schedule>>,
     /// What the server still waits to hear is gone: it may never have been there, or the server may have forgotten that it was told.
     leaving: Vec<AssignmentId>,
+    /// `None` asks nothing, as nearly all do.
+    asked: Option<Box<Asked>>,
 }
 
 /// Content by digest, with the advisory size.
@@ -66,7 +69,7 @@ impl Manifest {
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].id == pair[1].id) {
             return Err(InvalidManifest::DuplicateEntry(pair[0].id));
         }
-        Ok(Manifest { version, bundle, entries, schedule: None, leaving: vec![] })
+        Ok(Manifest { version, bundle, entries, schedule: None, leaving: vec![], asked: None })
     }
 
     /// The same, with when the client is to talk and to change.
@@ -87,6 +90,16 @@ impl Manifest {
     /// What the server wants to hear of if it is not here. It is listed nowhere else.
     pub fn leaving(&self) -> &[AssignmentId] {
         &self.leaving
+    }
+
+    /// The same, with what operators ask of the device itself.
+    pub fn with_asked(self, asked: Asked) -> Self {
+        let asked = (!asked.is_nothing()).then(|| Box::new(asked));
+        Manifest { asked, ..self }
+    }
+
+    pub fn asked(&self) -> &Asked {
+        self.asked.as_deref().unwrap_or(Asked::NOTHING)
     }
 
     pub fn version(&self) -> u64 {

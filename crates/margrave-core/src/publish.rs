@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::asked::Asked;
 use crate::capabilities::Capabilities;
 use crate::constraints::{Need, Room, fits};
 use crate::id::{AssignmentId, ProfileId};
@@ -88,18 +89,20 @@ pub fn choose_profile<'p, T, R: ToString>(
     Err(reasons)
 }
 
-/// The manifest that must follow `current` so that the client runs exactly `entries`, by `schedule`; `None` when it
-/// already does. `bundle` is asked for only when there is something to put into it.
+/// The manifest that must follow `current` so that the client runs exactly `entries`, by `schedule`, and does what it is
+/// `asked`; `None` when it says so already. `bundle` is asked for only when there is something to put into it.
 pub fn next_manifest(
     current: Option<&Manifest>,
     mut entries: Vec<Entry>,
     schedule: &Schedule,
+    asked: &Asked,
     bundle: impl FnOnce(&[Entry]) -> Blob,
 ) -> Result<Option<Manifest>, PublishError> {
     entries.sort_by_key(|entry| entry.id);
     if let Some(current) = current {
         let same = |a: &Entry, b: &Entry| a.id == b.id && a.document.digest == b.document.digest;
         let unchanged = current.schedule() == schedule
+            && current.asked() == asked
             && current.entries().len() == entries.len()
             && current.entries().iter().zip(&entries).all(|(a, b)| same(a, b));
         if unchanged {
@@ -114,7 +117,7 @@ pub fn next_manifest(
     let leaving = current.map_or(&[][..], Manifest::leaving).iter().copied();
     let leaving: Vec<AssignmentId> = leaving.filter(|id| !is_back(id)).collect();
     let next = Manifest::new(version, bundle, entries)?;
-    Ok(Some(next.with_schedule(schedule.clone()).with_leaving(leaving)))
+    Ok(Some(next.with_schedule(schedule.clone()).with_leaving(leaving).with_asked(asked.clone())))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -142,9 +145,11 @@ mod tests {
 
     #[test]
     fn mi_g2_047_the_first_manifest_of_a_client_is_version_1_and_empty_ones_have_no_bundle() {
-        let first = next_manifest(None, vec![], &Schedule::default(), |_| panic!("nothing to bundle"))
-            .unwrap()
-            .unwrap();
+        let first = next_manifest(None, vec![], &Schedule::default(), Asked::NOTHING, |_| {
+            panic!("nothing to bundle")
+        })
+        .unwrap()
+        .unwrap();
         assert_eq!((first.version(), first.bundle()), (1, None));
     }
 
@@ -152,7 +157,7 @@ mod tests {
     fn the_last_version_is_an_error_and_not_a_wrap_around() {
         let last = Manifest::new(u64::MAX, None, vec![]).unwrap();
         assert_eq!(
-            next_manifest(Some(&last), vec![entry(1, 1)], &Schedule::default(), bundle),
+            next_manifest(Some(&last), vec![entry(1, 1)], &Schedule::default(), Asked::NOTHING, bundle),
             Err(PublishError::VersionsExhausted)
         );
     }
@@ -181,6 +186,7 @@ mod tests {
                 agent_version: None,
                 overrides: vec![],
                 holds: vec![],
+                looked: 0,
             }
         }
 
@@ -303,7 +309,7 @@ mod tests {
             for wanted in steps {
                 let entries: Vec<Entry> = wanted.iter().map(|(id, content)| entry(*id, *content)).collect();
                 let before = current.clone();
-                match next_manifest(current.as_ref(), entries.clone(), &Schedule::default(), bundle).unwrap() {
+                match next_manifest(current.as_ref(), entries.clone(), &Schedule::default(), Asked::NOTHING, bundle).unwrap() {
                     Some(next) => {
                         prop_assert_eq!(next.version(), before.as_ref().map_or(0, |m| m.version()) + 1);
                         prop_assert_eq!(next.entries(), &entries[..]);

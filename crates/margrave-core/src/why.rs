@@ -159,8 +159,8 @@ codes! {
         "The device has not begun, because of something that it names.",
         "It begins by itself. To have it sooner, change the schedule (margrave schedule), or let the device go on (margrave-agent release).";
     Held, "held", Event,
-        "Somebody at the device, or an application on it, holds changes back.",
-        "It begins by itself when that ends. Sooner with `margrave-agent release` on the device.";
+        "Somebody at the device, an application on it, or an operator holds changes back.",
+        "It begins by itself when that ends. Sooner with `margrave-agent release` on the device, or `margrave device release` where an operator holds.";
     WindowClosed, "window-closed", Event,
         "The device changes what runs only in its maintenance window, and that is closed.",
         "It begins by itself when the window opens. To have it sooner, change the schedule: margrave schedule.";

@@ -30,6 +30,12 @@
   times(document);
   setInterval(() => times(document), 10000);
 
+  // On a narrow screen the sections are wider than it: the one that is open is in sight.
+  const here = document.querySelector(".sections [aria-current]");
+  const sight = () => { if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 40; };
+  addEventListener("resize", sight);
+  sight();
+
   // Copy buttons.
   const show = (root) => root.querySelectorAll("[data-copy]").forEach((button) => { button.hidden = false; });
   show(document);

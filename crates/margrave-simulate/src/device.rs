@@ -326,6 +326,7 @@ fn capabilities(device: &DeviceId) -> Capabilities {
         agent_version: Some(concat!("simulate ", env!("CARGO_PKG_VERSION")).to_owned()),
         overrides: vec![],
         holds: vec![],
+        looked: 0,
     }
 }
 

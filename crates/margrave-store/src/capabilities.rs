@@ -3,7 +3,7 @@
 use margrave_core::device::Hold;
 use margrave_core::id::{ClientId, DeviceId, DeviceRef};
 use margrave_core::moment::Moment;
-use margrave_wire::g2::capabilities::differ_in_holds_only;
+use margrave_wire::g2;
 use rusqlite::OptionalExtension as _;
 
 use crate::client::{self, own_device};
@@ -21,6 +21,8 @@ pub struct NewCapabilities {
     pub simulated: bool,
     /// Who holds changes back there, as `body` says.
     pub holds: Vec<Hold>,
+    /// The last look that was asked for and done there, as `body` says.
+    pub looked: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +53,7 @@ impl Store {
     ) -> Result<Put, CapabilitiesError> {
         let client = client.clone();
         self.write(move |tx| {
-            let NewCapabilities { device, body, simulated, holds } = &capabilities;
+            let NewCapabilities { device, body, simulated, holds, looked } = &capabilities;
             let subject = DeviceRef::new(client.clone(), device.clone());
             if !client::exists(tx.sql, &client)? {
                 return Err(CapabilitiesError::ClientUnknown);
@@ -85,8 +87,12 @@ impl Store {
                 device::welcome(tx.sql, &subject)?;
             }
             let before = before.flatten();
-            // What a device should run does not depend on who holds it back.
-            let is_the_same = before.as_ref().is_some_and(|before| differ_in_holds_only(before, body));
+            // What a device should run does not depend on who holds it back, or on when it looked.
+            let differ = g2::capabilities::differ_in_passing_only;
+            let is_the_same = before.as_ref().is_some_and(|before| differ(before, body));
+            let earlier =
+                before.as_ref().and_then(|before| serde_json::from_slice(before).ok()).unwrap_or_default();
+            let has_looked = *looked > 0 && g2::capabilities::looked(&earlier) != *looked;
             tx.sql
                 .statement(
                     "UPDATE device SET capabilities = ?3, capabilities_at = ?4, simulated = ?5,
@@ -102,6 +108,14 @@ impl Store {
                     i64::from(!is_the_same),
                 ))?;
             let first = before.is_none();
+            if has_looked {
+                let text = format!("{subject} looked again and said how everything stands");
+                let event = NewEvent::new(at, "device.looked", format!("device {client}"), text);
+                tx.note(event.device(&subject))?;
+                if is_the_same && g2::capabilities::holds(&earlier) == *holds {
+                    return Ok(Put::Updated);
+                }
+            }
             let (kind, text) = match holds.first() {
                 Some(hold) if is_the_same => ("device.hold", format!("holds changes back, {hold}")),
                 None if is_the_same => ("device.hold", "holds nothing back any more".to_owned()),

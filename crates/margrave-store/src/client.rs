@@ -89,17 +89,20 @@ impl Store {
         .await
     }
 
-    /// Puts a client out; `false` if there is no such client. Its assignments are archived as they were last seen.
-    pub async fn retire_client(&self, client: &ClientId, at: Moment, actor: &str) -> Result<bool, Error> {
-        let (client, actor) = (client.clone(), actor.to_owned());
+    /// Puts clients out, all of them or none. Their assignments are archived as they were last seen. Who is out already, or
+    /// unknown, is left alone.
+    pub async fn retire_clients(&self, clients: Vec<ClientId>, at: Moment, actor: &str) -> Result<(), Error> {
+        let actor = actor.to_owned();
         self.write(move |tx| {
-            if !retire(tx, &client, at)? {
-                return Ok(exists(tx.sql, &client)?);
+            for client in &clients {
+                if !retire(tx, client, at)? {
+                    continue;
+                }
+                let device = speaker(tx.sql, client)?;
+                let text = format!("{device} was retired; the server refuses it from now on");
+                tx.note(NewEvent::new(at, "device.retired", &actor, text).device(&device))?;
             }
-            let device = speaker(tx.sql, &client)?;
-            let text = format!("{device} was retired; the server refuses it from now on");
-            tx.note(NewEvent::new(at, "device.retired", &actor, text).device(&device))?;
-            Ok(true)
+            Ok(())
         })
         .await
     }

@@ -25,6 +25,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0012_standing.sql"),
     include_str!("migrations/0013_room.sql"),
     include_str!("migrations/0014_behind.sql"),
+    include_str!("migrations/0015_asked.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

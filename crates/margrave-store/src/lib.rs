@@ -10,6 +10,7 @@
 //! the group commit. The verbs know no SQLite-specific type in their signatures, so that PostgreSQL can
 //! stand beside it; `tests/` is the contract that both must keep.
 
+mod asked;
 mod assignment;
 mod audit;
 mod backup;
@@ -40,6 +41,7 @@ mod token;
 mod watch;
 mod writer;
 
+pub use asked::AskedRecord;
 pub use assignment::{
     AssignmentCount, AssignmentRecord, Behind, HeldAssignment, Scope, TransitionRecord, UnspokenRemoval,
 };

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc;
 
+use margrave_core::asked::Asked;
 use margrave_core::deployment::{Defaults, Deployment};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{
@@ -28,7 +29,7 @@ use crate::schedule::{self, Chosen, SCHEDULES_MAX};
 use crate::sql::Sql;
 use crate::writer::Tx;
 use crate::{Error, Standing, Store};
-use crate::{deployment, device, git, revision};
+use crate::{asked, deployment, device, git, revision};
 
 /// Everything that one decision changes.
 #[derive(Debug, Clone, Default)]
@@ -166,6 +167,8 @@ pub struct ClientPicture {
     pub version_floor: u64,
     /// Those that are wanted or still going.
     pub assignments: Vec<HeldAssignment>,
+    /// What operators ask of it now; the manifest has what it was told.
+    pub asked: Asked,
 }
 
 /// Clients of a publication as they are made; `None` says that these were all.
@@ -311,8 +314,10 @@ impl Store {
 fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Error> {
     let found = sql
         .statement(
-            "SELECT standing, dialect, version, bundle, bundle_size, version_claimed, schedule FROM client
-             JOIN manifest ON manifest.client = client.id WHERE id = ?1",
+            "SELECT standing, dialect, version, bundle, bundle_size, version_claimed, schedule, manifest.asked,
+                 asked.hold, asked.look
+             FROM client JOIN manifest ON manifest.client = client.id LEFT JOIN asked ON asked.client = client.id
+             WHERE id = ?1",
         )?
         .query_row([client.as_str()], |row| {
             let size: Option<i64> = row.get(4)?;
@@ -323,15 +328,20 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
             let dialect = column::word_at(row, 1, Dialect::parse)?;
             let schedule: Option<String> = row.get(6)?;
             let schedule = schedule.map(|text| column::json_at(6, &text)).transpose()?.unwrap_or_default();
+            let told: Option<String> = row.get(7)?;
+            let told: Asked = told.map(|text| column::json_at(7, &text)).transpose()?.unwrap_or_default();
+            let asked = asked::read_at(row, 8)?;
             let versions = (column::unsigned_at(row, 2)?, column::unsigned_at(row, 5)?);
-            Ok((standing, dialect, versions, bundle, schedule))
+            Ok((standing, dialect, versions, bundle, (schedule, told, asked)))
         })
         .optional()?;
-    let Some((standing, dialect, (version, claimed), bundle, schedule)) = found else { return Ok(None) };
+    let Some((standing, dialect, (version, claimed), bundle, terms)) = found else { return Ok(None) };
+    let (schedule, told, asked) = terms;
     let entries = entries(sql, client)?;
     let manifest = Manifest::new(version, bundle, entries)
         .map_err(|_| Error::Damaged { what: "a client's references do not make its manifest" })?
-        .with_schedule(schedule);
+        .with_schedule(schedule)
+        .with_asked(told);
     let assignments = sql
         .statement(&format!("SELECT {HELD} FROM assignment WHERE client = ?1 AND archived = 0"))?
         .query_map([client.as_str()], assignment::read_held)?
@@ -344,6 +354,7 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
         manifest,
         version_floor,
         assignments,
+        asked,
     }))
 }
 
@@ -658,7 +669,8 @@ fn swap_manifest(
     let size =
         new_bundle.and_then(|blob| blob.size).map(|size| column::unsigned("a size", size)).transpose()?;
     sql.statement(
-        "UPDATE manifest SET version = ?2, body = ?3, bundle = ?4, bundle_size = ?5, schedule = ?6 WHERE client = ?1",
+        "UPDATE manifest SET version = ?2, body = ?3, bundle = ?4, bundle_size = ?5, schedule = ?6, asked = ?7
+         WHERE client = ?1",
     )?
     .execute((
         client.as_str(),
@@ -667,6 +679,7 @@ fn swap_manifest(
         new_bundle.as_ref().map(|blob| blob.digest.as_bytes().as_slice()),
         size,
         (!manifest.schedule().is_usual()).then(|| column::json(manifest.schedule())),
+        (!manifest.asked().is_nothing()).then(|| column::json(manifest.asked())),
     ))?;
     Ok(())
 }

@@ -16,11 +16,13 @@ use crate::rollout::{Rollout, StrategyBody};
 use crate::schedule::ScheduleBody;
 
 mod access;
+mod device;
 mod secret;
 mod why;
 
 pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
 pub use catalog::*;
+pub use device::{Hold, HoldDevice, Look};
 pub use secret::{SealSecret, SealedSecret, SealedText};
 pub use why::{Cause, CauseGroup, Why, WhyKind};
 
@@ -91,17 +93,15 @@ pub struct Device {
     /// Who holds changes back at the device, the longest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<Hold>,
+    /// What operators asked of it; whether it does so, `holds` and `done` say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_hold: Option<Hold>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_look: Option<Look>,
+    /// Whether it runs our own agent, which alone understands what is asked so; absent until it has said what it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_agent: Option<bool>,
     pub assignments: Vec<Assignment>,
-}
-
-/// Somebody at a device, or an application on it, holds changes back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Hold {
-    pub holder: String,
-    pub reason: String,
-    pub since: String,
-    pub until: String,
 }
 
 /// One deployment on one device.

@@ -252,6 +252,7 @@ impl Own {
             agent_version: None,
             overrides: vec![],
             holds: vec![],
+            looked: 0,
         };
         let body = g2::capabilities::write(&capabilities);
         Own { device: device.clone(), capabilities, body }

@@ -16,9 +16,9 @@ use margrave_identity::pin::Pin;
 use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
     AcceptCertificate, AddPackage, AuthorityStatus, Context, CreateJoinToken, Deployment, Device, Event,
-    FleetStatus, GitRepository, JoinToken, MoveDevice, PREFIX, Package, Page, Problem, PutDeployment, PutGit,
-    RetireAuthority, RevertDeployment, Revision, RotateAuthority, Schedule, SetLabels, SignedClient,
-    Transition, Why, WhyKind,
+    FleetStatus, GitRepository, HoldDevice, JoinToken, MoveDevice, PREFIX, Package, Page, Problem,
+    PutDeployment, PutGit, RetireAuthority, RevertDeployment, Revision, RotateAuthority, Schedule, SetLabels,
+    SignedClient, Transition, Why, WhyKind,
 };
 use margrave_wire::rollout::Rollout;
 use margrave_wire::schedule::ScheduleBody;
@@ -100,14 +100,9 @@ impl Client {
     }
 
     /// All devices that match, however many pages they are.
-    pub(crate) async fn devices(
-        &self,
-        search: Option<&str>,
-        label: Option<&str>,
-        condition: Option<&str>,
-    ) -> Result<Vec<Device>> {
+    pub(crate) async fn devices(&self, filters: &[(&str, Option<String>)]) -> Result<Vec<Device>> {
         let mut query = format!("/devices?limit={PAGE}");
-        for (name, value) in [("search", search), ("label", label), ("condition", condition)] {
+        for (name, value) in filters {
             if let Some(value) = value {
                 query.push_str(&format!("&{name}={}", segment(value)));
             }
@@ -161,6 +156,18 @@ impl Client {
 
     pub(crate) async fn retire(&self, device: &str) -> Result<Device> {
         self.ask(Request::post(at(&format!("/devices/{}/retire", segment(device))))).await
+    }
+
+    pub(crate) async fn hold(&self, device: &str, want: &HoldDevice) -> Result<Device> {
+        self.ask(Request::post(at(&format!("/devices/{}/hold", segment(device)))).json(want)).await
+    }
+
+    pub(crate) async fn release(&self, device: &str) -> Result<Device> {
+        self.ask(Request::post(at(&format!("/devices/{}/release", segment(device))))).await
+    }
+
+    pub(crate) async fn look(&self, device: &str) -> Result<Device> {
+        self.ask(Request::post(at(&format!("/devices/{}/look", segment(device))))).await
     }
 
     pub(crate) async fn label(&self, device: &str, want: &SetLabels) -> Result<Device> {

@@ -63,6 +63,7 @@ fn device() -> Capabilities {
         agent_version: None,
         overrides: vec![],
         holds: vec![],
+        looked: 0,
     }
 }
 

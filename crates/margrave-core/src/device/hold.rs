@@ -1,4 +1,4 @@
-//! "Not now": somebody at the device holds changes back for a while.
+//! "Not now": somebody at the device, or an operator, holds changes back for a while.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Hold {
 pub const HOLD_MAX_USUAL: Duration = Duration::from_secs(24 * 3600);
 /// Holders at the same time; each is an application on this device, or a person.
 pub const HOLDS_MAX: usize = 16;
-const HOLDER_LENGTH_MAX: usize = 60;
+pub const HOLDER_LENGTH_MAX: usize = 60;
 const REASON_LENGTH_MAX: usize = 200;
 /// How long changes have the way before anybody may hold them back again, once they were for the longest time. Without it
 /// holders that ask again and again, or in turns, would hold for ever.
@@ -58,6 +58,33 @@ fn is_line(text: &str, length_max: usize) -> bool {
 }
 
 impl Hold {
+    /// One that begins now, if it may be asked for where `max` is the longest.
+    pub fn beginning(
+        holder: &str,
+        reason: &str,
+        length: Duration,
+        max: Duration,
+        now: Moment,
+    ) -> Result<Hold, HoldRefused> {
+        if !is_line(holder, HOLDER_LENGTH_MAX) {
+            return Err(HoldRefused::Holder);
+        }
+        if !is_line(reason, REASON_LENGTH_MAX) {
+            return Err(HoldRefused::Reason);
+        }
+        if length < Duration::from_secs(1) {
+            return Err(HoldRefused::NoTime);
+        }
+        if max.is_zero() {
+            return Err(HoldRefused::NotAllowed);
+        }
+        if length > max {
+            return Err(HoldRefused::TooLong(max));
+        }
+        let (holder, reason) = (holder.trim().to_owned(), reason.trim().to_owned());
+        Ok(Hold { holder, reason, since: now, until: now.after(length) })
+    }
+
     /// As another device says it, if it can have been said by one.
     pub fn told(holder: &str, reason: &str, since: Moment, until: Moment) -> Option<Hold> {
         let fits = is_line(holder, HOLDER_LENGTH_MAX) && is_line(reason, REASON_LENGTH_MAX) && since <= until;
@@ -92,42 +119,38 @@ impl Device {
         length: Duration,
         now: Moment,
     ) -> Result<Hold, HoldRefused> {
-        if !is_line(holder, HOLDER_LENGTH_MAX) {
-            return Err(HoldRefused::Holder);
-        }
-        if !is_line(reason, REASON_LENGTH_MAX) {
-            return Err(HoldRefused::Reason);
-        }
-        if length < Duration::from_secs(1) {
-            return Err(HoldRefused::NoTime);
-        }
+        let hold = self.new_hold(holder, reason, length, now)?;
+        let keeps = |before: &&&Hold| {
+            before.holder == hold.holder
+                && before.reason == hold.reason
+                && before.until <= now.after(length)
+                && before.until >= now.after(length * 3 / 4)
+        };
+        let before = self.holds(now).iter().find(keeps).map(|before| (*before).clone());
+        Ok(before.unwrap_or(hold))
+    }
+
+    /// The same for who means every word of it.
+    pub(super) fn new_hold(
+        &self,
+        holder: &str,
+        reason: &str,
+        length: Duration,
+        now: Moment,
+    ) -> Result<Hold, HoldRefused> {
         let max = self.hold_max();
-        if max.is_zero() {
-            return Err(HoldRefused::NotAllowed);
-        }
-        if length > max {
-            return Err(HoldRefused::TooLong(max));
-        }
+        let hold = Hold::beginning(holder, reason, length, max, now)?;
         if let Some(from) = self.rests_until(now) {
             return Err(HoldRefused::Spent { from });
         }
-        let (holder, reason) = (holder.trim().to_owned(), reason.trim().to_owned());
         let in_force = self.holds(now);
-        let before = in_force.iter().find(|hold| hold.holder == holder);
-        if before.is_none() && in_force.len() >= HOLDS_MAX {
+        if in_force.len() >= HOLDS_MAX && in_force.iter().all(|before| before.holder != hold.holder) {
             return Err(HoldRefused::TooMany);
-        }
-        if let Some(before) = before
-            && before.reason == reason
-            && before.until <= now.after(length)
-            && before.until >= now.after(length * 3 / 4)
-        {
-            return Ok((*before).clone());
         }
         let known = in_force.iter().filter(|hold| !hold.is_lost(now));
         // One that lies ahead began before the clock was lost.
         let since = known.map(|hold| hold.since).min().unwrap_or(now).min(now);
-        Ok(Hold { holder, reason, since, until: now.after(length).min(since.after(max)) })
+        Ok(Hold { since, until: hold.until.min(since.after(max)), ..hold })
     }
 
     /// Those in force, the longest first.

@@ -8,6 +8,7 @@
 //! the runtime (observe, apply, remove). Both only read and write this one state.
 
 mod action;
+mod asked;
 mod assignment;
 mod failing;
 mod health;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::asked::Asked;
 use crate::digest::Digest;
 use crate::id::{AssignmentId, ComponentName, DeviceId};
 use crate::lifecycle::{Reported, State};
@@ -36,7 +38,7 @@ use crate::workload::Workload;
 
 pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
 pub use assignment::{Ahead, Assignment, GivenUp, Progress};
-pub use hold::{HOLD_MAX_USUAL, HOLDS_MAX, Hold, HoldRefused};
+pub use hold::{HOLD_MAX_USUAL, HOLDER_LENGTH_MAX, HOLDS_MAX, Hold, HoldRefused};
 pub use order::{Health, Observation, Order};
 pub use outbox::Outbox;
 pub use verify::{Missing, Verified};
@@ -139,6 +141,12 @@ pub struct Device {
     /// Changes were held back for as long as they may be; until then nobody may do so again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rest_until: Option<Moment>,
+    /// What operators asked of this device last.
+    #[serde(default, skip_serializing_if = "Asked::is_nothing")]
+    asked: Asked,
+    /// The last look that they asked for and that was done.
+    #[serde(default, skip_serializing_if = "is_never")]
+    looked: u64,
 
     #[serde(skip)]
     readings: BTreeMap<Digest, Reading>,
@@ -171,6 +179,8 @@ impl Device {
             last_heard: None,
             holds: vec![],
             rest_until: None,
+            asked: Asked::default(),
+            looked: 0,
             readings: BTreeMap::new(),
             has_read: false,
             upstream: Default::default(),
@@ -376,6 +386,10 @@ impl Device {
         let alone = self.saves();
         self.outbox.push(report, alone);
     }
+}
+
+fn is_never(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A schedule that an agent of another version wrote and this one cannot read is as good as none: memory must not be lost for it.

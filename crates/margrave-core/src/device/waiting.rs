@@ -3,13 +3,14 @@
 //! Only beginnings are kept back. What was begun is brought to its end, what is broken is mended, and an update that failed is
 //! gone back from at any time: half a change is worse than one at the wrong hour.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Action, Assignment, Device, Hold, Order, Settings};
+use super::{Action, Ahead, Assignment, Device, Hold, Order, Settings, backoff};
 use crate::id::AssignmentId;
 use crate::lifecycle::State;
 use crate::moment::Moment;
-use crate::report::Awaited;
+use crate::report::{Awaited, Failure};
 use crate::schedule::Gate;
 
 /// Why a change waits.
@@ -227,6 +228,49 @@ impl Device {
         }
         let fetched = |order: &Order| tried.is_some_and(|ahead| ahead.fetched.contains(&order.component));
         self.orders(&goal).into_iter().find(|order| !fetched(order)).ok_or(None)
+    }
+
+    /// Something of a change that may not begin yet.
+    pub(super) fn fetched_ahead(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        order: &Order,
+        result: Result<(), Failure>,
+    ) {
+        let id = order.assignment;
+        let Some(goal) = self.assignments.get(&id).and_then(Assignment::goal) else { return };
+        let orders = self.orders(&goal);
+        // Of something that is not wanted any more.
+        if !orders.contains(order) {
+            return;
+        }
+        let assignment = self.assignments.get_mut(&id).expect("looked up above");
+        let before = assignment.ahead.take().filter(|ahead| ahead.document == goal);
+        let mut ahead = before.unwrap_or_else(|| Ahead {
+            document: goal,
+            fetched: BTreeSet::new(),
+            failures: 0,
+            next: now,
+            trouble: None,
+        });
+        match result {
+            Ok(()) => {
+                ahead.fetched.insert(order.component.clone());
+                (ahead.failures, ahead.trouble) = (0, None);
+                if orders.iter().all(|order| ahead.fetched.contains(&order.component)) {
+                    assignment.ready = Some(goal);
+                }
+            }
+            Err(failure) => {
+                let pause = backoff(settings.retry_delay, settings.retry_delay_max, ahead.failures, roll);
+                ahead.next = now.after(pause);
+                ahead.failures = ahead.failures.saturating_add(1);
+                ahead.trouble = Some(failure.message);
+            }
+        }
+        assignment.ahead = Some(ahead);
     }
 
     /// Says so when an assignment begins to wait, or waits for something else.

@@ -12,7 +12,7 @@ use crate::report::{Failure, FailureCode};
 use crate::schedule::Gate;
 
 use super::waiting::{AHEAD_COUNT_MAX, Waiting};
-use super::{Action, Ahead, Assignment, Device, Health, Observation, Order, Settings, backoff};
+use super::{Action, Assignment, Device, Health, Observation, Order, Settings, backoff};
 
 /// Impressions of the runtime; a restart looks again.
 #[derive(Debug, Clone, Default)]
@@ -20,7 +20,9 @@ pub(super) struct Work {
     pub(super) in_flight: BTreeMap<AssignmentId, Action>,
     /// The tick at which the look that is under way began.
     observing: Option<u64>,
-    observe_next: Moment,
+    pub(super) observe_next: Moment,
+    /// The tick at which an operator asked for a look.
+    pub(super) look_asked: u64,
     observe_failures: u32,
     pub(super) seen: Vec<Observation>,
     trouble: Option<Failure>,
@@ -416,6 +418,7 @@ impl Device {
         } else {
             settings.observe_every
         });
+        self.answer_look(settings, began, now);
     }
 
     /// What runs of ours without being in the manifest is removed: the manifest says everything. That is a change, which
@@ -485,49 +488,6 @@ impl Device {
             }
             Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
         }
-    }
-
-    /// Something of a change that may not begin yet.
-    fn fetched_ahead(
-        &mut self,
-        settings: &Settings,
-        now: Moment,
-        roll: f64,
-        order: &Order,
-        result: Result<(), Failure>,
-    ) {
-        let id = order.assignment;
-        let Some(goal) = self.assignments.get(&id).and_then(Assignment::goal) else { return };
-        let orders = self.orders(&goal);
-        // Of something that is not wanted any more.
-        if !orders.contains(order) {
-            return;
-        }
-        let assignment = self.assignments.get_mut(&id).expect("looked up above");
-        let before = assignment.ahead.take().filter(|ahead| ahead.document == goal);
-        let mut ahead = before.unwrap_or_else(|| Ahead {
-            document: goal,
-            fetched: BTreeSet::new(),
-            failures: 0,
-            next: now,
-            trouble: None,
-        });
-        match result {
-            Ok(()) => {
-                ahead.fetched.insert(order.component.clone());
-                (ahead.failures, ahead.trouble) = (0, None);
-                if orders.iter().all(|order| ahead.fetched.contains(&order.component)) {
-                    assignment.ready = Some(goal);
-                }
-            }
-            Err(failure) => {
-                let pause = backoff(settings.retry_delay, settings.retry_delay_max, ahead.failures, roll);
-                ahead.next = now.after(pause);
-                ahead.failures = ahead.failures.saturating_add(1);
-                ahead.trouble = Some(failure.message);
-            }
-        }
-        assignment.ahead = Some(ahead);
     }
 
     #[allow(clippy::too_many_arguments, reason = "an event's fields, spelled out")]

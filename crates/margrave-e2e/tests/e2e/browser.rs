@@ -3,12 +3,15 @@
 //!
 //! Every page on the way is audited, wide and narrow, light and dark; `cargo xtask screenshots DIR` keeps pictures.
 
+mod asking;
 mod breaking;
 mod crowd;
 mod failing;
+mod firefox;
 mod form;
 mod pacing;
 mod people;
+mod storm;
 
 use std::process::Command;
 

@@ -9,6 +9,9 @@ use margrave_wire::{Dialect, operator};
 use super::intent::Change;
 use super::{Actor, Error, Fleet};
 
+/// Devices that are changed in one go: one commit, or one transaction, during which others wait.
+const CHANGED_TOGETHER_MAX: usize = 500;
+
 impl Fleet {
     /// Keeps what a device says it is, then gives it what that makes it fit for.
     pub async fn put_capabilities(
@@ -17,9 +20,9 @@ impl Fleet {
         capabilities: Capabilities,
         body: Bytes,
     ) -> Result<Put, Error> {
-        let Capabilities { device, simulated, holds, .. } = capabilities;
+        let Capabilities { device, simulated, holds, looked, .. } = capabilities;
         let reported = DeviceRef::new(client.clone(), device.clone());
-        let new = NewCapabilities { device, body: body.to_vec(), simulated, holds };
+        let new = NewCapabilities { device, body: body.to_vec(), simulated, holds, looked };
         let put = self.store.put_capabilities(client, new, self.now()).await.map_err(capabilities_error)?;
         if self.dialect(client) == Some(Dialect::Signed) {
             self.live.learn(&reported);
@@ -64,21 +67,35 @@ impl Fleet {
 
     /// Puts a client out at once: when this answers, its next request is refused.
     pub async fn retire(&self, actor: &Actor, device: &DeviceRef) -> Result<operator::Device, Error> {
-        let device = &self.live.addressed(device);
-        self.known(device).await?;
-        speaks_for_itself(device, "retire", "retired")?;
-        let before = self.standing(&device.client);
-        // Out first, written down second: between the two it is refused already.
-        self.live.set_standing(&device.client, Standing::Retired);
-        self.git.revoked();
-        let retired = self.store.retire_client(&device.client, self.now(), &actor.name).await;
-        if let (Err(_), Some(before)) = (&retired, before) {
-            self.live.set_standing(&device.client, before);
-        }
-        if !retired? {
-            return Err(Error::not_found(format!("device {device}")));
-        }
+        self.put_out(actor, std::slice::from_ref(device)).await?;
         self.device(device).await
+    }
+
+    /// Puts clients out, all of them or none.
+    async fn put_out(&self, actor: &Actor, devices: &[DeviceRef]) -> Result<(), Error> {
+        let mut clients = Vec::with_capacity(devices.len());
+        for device in devices {
+            let device = self.live.addressed(device);
+            self.known(&device).await?;
+            speaks_for_itself(&device, "retire", "retired")?;
+            clients.push(device.client);
+        }
+        let before: Vec<(ClientId, Option<Standing>)> =
+            clients.iter().map(|client| (client.clone(), self.standing(client))).collect();
+        // Out first, written down second: between the two they are refused already.
+        for client in &clients {
+            self.live.set_standing(client, Standing::Retired);
+        }
+        self.git.revoked();
+        let retired = self.store.retire_clients(clients, self.now(), &actor.name).await;
+        if retired.is_err() {
+            for (client, before) in before {
+                if let Some(before) = before {
+                    self.live.set_standing(&client, before);
+                }
+            }
+        }
+        Ok(retired?)
     }
 
     /// Gives and takes labels; deployments that select by label follow.
@@ -92,7 +109,8 @@ impl Fleet {
         self.device(device).await
     }
 
-    /// The same for several devices, in one change: all of them, or none.
+    /// The same for several devices, so many of them in one change: all of those, or none. What was done before something was
+    /// refused stays, and is counted.
     pub async fn label_all(
         &self,
         actor: &Actor,
@@ -101,14 +119,21 @@ impl Fleet {
     ) -> Result<(), Error> {
         let label =
             |device: &DeviceRef| Change::Label { device: device.clone(), labels: want.labels.clone() };
-        let changes: Vec<Change> = devices.iter().map(label).collect();
-        self.change_all(actor, &changes).await
+        let mut done = 0;
+        for together in devices.chunks(CHANGED_TOGETHER_MAX) {
+            let changes: Vec<Change> = together.iter().map(label).collect();
+            self.change_all(actor, &changes).await.map_err(|error| after(done, error))?;
+            done += together.len();
+        }
+        Ok(())
     }
 
-    /// Puts several clients out. One that cannot be stops it there, and is named; doing it again goes on.
+    /// Puts several clients out, so many of them together. Doing it again goes on where something was refused.
     pub async fn retire_all(&self, actor: &Actor, devices: &[DeviceRef]) -> Result<(), Error> {
-        for device in devices {
-            self.retire(actor, device).await?;
+        let mut done = 0;
+        for together in devices.chunks(CHANGED_TOGETHER_MAX) {
+            self.put_out(actor, together).await.map_err(|error| after(done, error))?;
+            done += together.len();
         }
         Ok(())
     }
@@ -119,6 +144,16 @@ impl Fleet {
             Some(_) => Ok(()),
             None => Err(Error::not_found(format!("device {device}"))),
         }
+    }
+}
+
+/// Says how far it came, where that is anywhere.
+fn after(done: usize, error: Error) -> Error {
+    match (done, error) {
+        (1.., Error::Conflict { message }) => {
+            Error::conflict(format!("{done} devices were changed, then one was refused: {message}"))
+        }
+        (_, error) => error,
     }
 }
 

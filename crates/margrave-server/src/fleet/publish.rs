@@ -7,6 +7,7 @@
 mod difference;
 mod pacing;
 mod promising;
+mod renumbering;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
@@ -243,7 +244,12 @@ impl Fleet {
             tokio::try_join!(self.store.pictures(first.to_vec()), self.store.pictures(second.to_vec()))?;
         let pictures = first.into_iter().chain(second);
         let accepted = pictures.filter(|picture| picture.standing == Standing::Accepted);
-        Ok(Pictures(accepted.map(|picture| (picture.client.clone(), picture)).collect()))
+        let now = self.now();
+        let as_of_now = |mut picture: ClientPicture| {
+            picture.asked = picture.asked.at(now);
+            (picture.client.clone(), picture)
+        };
+        Ok(Pictures(accepted.map(as_of_now).collect()))
     }
 
     /// What new, changed and removed deployments mean together: for those they reach, and for those they reach no more.
@@ -500,10 +506,16 @@ impl Fleet {
         mut pictures: Pictures,
         changes: BTreeMap<ClientId, Changes>,
     ) -> Result<Vec<Touched>, Error> {
+        let now = self.now();
         let mut touched = Vec::new();
         for (client, changes) in changes {
             let Some(picture) = pictures.0.remove(&client) else { continue };
-            let same = changes.wanted.is_empty() && changes.dropped.is_empty() && changes.schedule.is_none();
+            // That a hold is over the device knows by itself.
+            let asked = picture.asked != picture.manifest.asked().at(now);
+            let same = changes.wanted.is_empty()
+                && changes.dropped.is_empty()
+                && changes.schedule.is_none()
+                && !asked;
             if same && !lists_unwanted(&picture) {
                 continue;
             }
@@ -573,66 +585,6 @@ impl Fleet {
                 "devices could not be settled; will try again"
             );
         }
-    }
-
-    /// Publishes the same manifest again above the version that the client holds: this server was restored from a
-    /// backup, and the client rightly refuses what is older (open point 3).
-    pub(super) async fn leap(&self, client: &ClientId) -> Result<(), Error> {
-        self.renumber([client.clone()].into(), |picture| {
-            let version = picture.version_floor.saturating_add(1);
-            (picture.version_floor > picture.manifest.version()).then_some(version)
-        })
-        .await
-    }
-
-    /// Publishes the manifests of these clients again, under the number that `number` gives them, if any.
-    pub(super) async fn renumber(
-        &self,
-        clients: BTreeSet<ClientId>,
-        number: impl Fn(&ClientPicture) -> Option<u64>,
-    ) -> Result<(), Error> {
-        let _deciding = self.deciding.write().await;
-        for attempt in 1.. {
-            let pictures = self.pictures(clients.clone()).await?;
-            let at = self.now();
-            let mut publication = Publication { at, ..Default::default() };
-            for picture in pictures.0.values() {
-                let Some(version) = number(picture) else { continue };
-                let (client, was) = (&picture.client, picture.manifest.version());
-                let manifest = renumbered(picture, version)?;
-                if picture.version_floor > was {
-                    let text = format!(
-                        "{client} holds manifest version {}, this server was at {was}: continued at {version}",
-                        picture.version_floor,
-                    );
-                    publication.events.push(margrave_store::NewEvent::new(
-                        at,
-                        "device.ahead",
-                        "server",
-                        text,
-                    ));
-                }
-                publication.clients.push(ClientPublication {
-                    client: client.clone(),
-                    expected: was,
-                    manifest: Some(NewManifest {
-                        body: picture.dialect.manifest(client, &manifest),
-                        manifest,
-                        bundle: None,
-                        documents: Vec::new(),
-                    }),
-                    assignments: Vec::new(),
-                });
-            }
-            if publication.clients.is_empty() {
-                return Ok(());
-            }
-            match self.publish(publication, Vec::new()).await {
-                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {}
-                done => return Ok(done?),
-            }
-        }
-        unreachable!("the last attempt returns")
     }
 
     /// Finishes what a crash left between two steps.
@@ -721,17 +673,18 @@ fn next(touched: Touched) -> Result<ClientPublication, Error> {
     documents.retain(|id, _| entries.contains_key(id));
 
     let mut bundled = None;
-    let above = floor(picture)?;
+    let above = renumbering::floor(picture)?;
     let schedule = schedule.as_ref().unwrap_or(picture.manifest.schedule());
-    let manifest = next_manifest(Some(&above), entries.into_values().collect(), schedule, |_| {
-        let mut all: BTreeMap<AssignmentId, &[u8]> =
-            documents.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect();
-        all.extend(wanted.iter().map(|placed| (placed.wanted.id, placed.document.bytes())));
-        let bytes = bundle::write(&Vec::from_iter(all));
-        let blob = Blob { digest: Digest::of(&bytes), size: u64::try_from(bytes.len()).ok() };
-        bundled = Some(bytes);
-        blob
-    });
+    let manifest =
+        next_manifest(Some(&above), entries.into_values().collect(), schedule, &picture.asked, |_| {
+            let mut all: BTreeMap<AssignmentId, &[u8]> =
+                documents.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect();
+            all.extend(wanted.iter().map(|placed| (placed.wanted.id, placed.document.bytes())));
+            let bytes = bundle::write(&Vec::from_iter(all));
+            let blob = Blob { digest: Digest::of(&bytes), size: u64::try_from(bytes.len()).ok() };
+            bundled = Some(bytes);
+            blob
+        });
     let manifest = manifest.map_err(|error| {
         Error::conflict(format!("{} cannot be given another manifest: {error}", picture.client))
     })?;
@@ -760,20 +713,6 @@ fn stays(picture: &ClientPicture, changes: &Changes) -> bool {
         !changes.dropped.contains(&entry.id)
             && changes.wanted.iter().all(|placed| placed.wanted.id != entry.id)
     })
-}
-
-/// The current manifest, numbered so that the next one is above everything that the client ever held.
-fn floor(picture: &ClientPicture) -> Result<Manifest, Error> {
-    renumbered(picture, picture.version_floor)
-}
-
-/// The same under another number, asking for all that is not known to be gone.
-fn renumbered(picture: &ClientPicture, version: u64) -> Result<Manifest, Error> {
-    let manifest = &picture.manifest;
-    let renumbered = Manifest::new(version, manifest.bundle(), manifest.entries().to_vec())
-        .map_err(|error| Error::conflict(error.to_string()))?;
-    let leaving = picture.assignments.iter().filter(|held| !held.wanted).map(|held| held.id);
-    Ok(renumbered.with_schedule(manifest.schedule().clone()).with_leaving(leaving))
 }
 
 fn is_wanted(picture: &ClientPicture, id: AssignmentId) -> bool {

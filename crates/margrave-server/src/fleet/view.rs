@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use margrave_core::constraints::{Capacity, Constraints};
 use margrave_core::deployment::{Override, Targets};
-use margrave_core::device::Hold;
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::lifecycle::{STATES, State};
 use margrave_core::parameters::{Answer, Answers};
@@ -12,14 +11,15 @@ use margrave_core::report::{Fault, Report};
 use margrave_core::rollback::Rollback;
 use margrave_core::secret::Referred;
 use margrave_store::{
-    AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord, Scope,
-    Verdict,
+    AskedRecord, AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord,
+    Scope, Standing, Verdict,
 };
 use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
 use margrave_wire::{g2, operator};
 use serde_json::Value;
 
+use super::asking::{self, shown_hold};
 use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
@@ -28,6 +28,8 @@ use super::{DeviceQuery, Error, Fleet, SiteCounts, origin};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
+/// Devices that are read at once where all that match are meant.
+const MATCHING_PAGE: u32 = 1000;
 
 impl Fleet {
     /// The fleet at a glance.
@@ -59,7 +61,46 @@ impl Fleet {
 
     /// One page of devices, by name.
     pub async fn devices(&self, query: DeviceQuery) -> Result<operator::Page<operator::Device>, Error> {
-        let DeviceQuery { search, label, condition, state, site, capability, after, limit } = query;
+        let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+        // One more than asked for tells whether there is another page.
+        let filter =
+            DeviceFilter { limit: u32::try_from(limit + 1).unwrap_or(u32::MAX), ..self.filter(query)? };
+        let mut records = self.store.devices(filter).await?;
+        let more = records.len() > limit;
+        records.truncate(limit);
+        let next = records.last().filter(|_| more).map(|last| last.device.to_string());
+        Ok(operator::Page { items: self.shown_devices(records).await?, next })
+    }
+
+    /// The names of all devices that match, on whatever page, each with its standing.
+    ///
+    /// # Errors
+    /// More than `max` match: that is no change that anybody looks over.
+    pub async fn matching(
+        &self,
+        query: DeviceQuery,
+        max: usize,
+    ) -> Result<Vec<(DeviceRef, Standing)>, Error> {
+        let mut filter = DeviceFilter { after: None, limit: MATCHING_PAGE, ..self.filter(query)? };
+        let mut found: Vec<(DeviceRef, Standing)> = Vec::new();
+        loop {
+            let records = self.store.devices(filter.clone()).await?;
+            let last = records.len() < MATCHING_PAGE as usize;
+            filter.after = records.last().map(|record| record.device.clone());
+            found.extend(records.into_iter().map(|record| (record.device, record.standing)));
+            if found.len() > max {
+                return Err(Error::conflict(format!(
+                    "more than {max} devices match; narrow the search, by site or label for example"
+                )));
+            }
+            if last {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn filter(&self, query: DeviceQuery) -> Result<DeviceFilter, Error> {
+        let DeviceQuery { search, label, condition, state, site, capability, after, limit: _ } = query;
         let condition = match condition.as_deref().filter(|text| !text.is_empty()) {
             None => None,
             Some(text) => Some(Condition::parse(text).ok_or_else(|| {
@@ -74,8 +115,7 @@ impl Fleet {
                     .map_err(|error| Error::invalid("/after", "query", error.to_string()))?,
             ),
         };
-        let limit = limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-        let filter = DeviceFilter {
+        Ok(DeviceFilter {
             search: search.filter(|text| !text.is_empty()),
             label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
             condition,
@@ -84,14 +124,8 @@ impl Fleet {
             capability: capability.filter(|text| !text.is_empty()),
             silence: self.silence(),
             after,
-            // One more than asked for tells whether there is another page.
-            limit: u32::try_from(limit + 1).unwrap_or(u32::MAX),
-        };
-        let mut records = self.store.devices(filter).await?;
-        let more = records.len() > limit;
-        records.truncate(limit);
-        let next = records.last().filter(|_| more).map(|last| last.device.to_string());
-        Ok(operator::Page { items: self.shown_devices(records).await?, next })
+            limit: 0,
+        })
     }
 
     pub async fn device(&self, device: &DeviceRef) -> Result<operator::Device, Error> {
@@ -108,9 +142,12 @@ impl Fleet {
         for assignment in self.store.assignments(Scope::Devices(names)).await? {
             assignments.entry(assignment.device.clone()).or_default().push(assignment);
         }
+        let clients = records.iter().map(|record| record.device.client.clone()).collect();
+        let asked = self.store.asked(clients).await?;
         let shown = records.into_iter().map(|record| {
             let of_device = assignments.remove(&record.device).unwrap_or_default();
-            self.shown_device(self.fresh(record), &of_device)
+            let asked = asked.get(&record.device.client);
+            self.shown_device(self.fresh(record), &of_device, asked)
         });
         Ok(shown.collect())
     }
@@ -127,13 +164,19 @@ impl Fleet {
         record
     }
 
-    fn shown_device(&self, record: DeviceRecord, assignments: &[AssignmentRecord]) -> operator::Device {
+    fn shown_device(
+        &self,
+        record: DeviceRecord,
+        assignments: &[AssignmentRecord],
+        asked: Option<&AskedRecord>,
+    ) -> operator::Device {
         let condition = record.condition(self.silent_before());
         let reason =
             (condition != Condition::Converged).then(|| self.device_reason(&record, assignments)).flatten();
         let shown = |assignment| self.shown_assignment(&record, assignment);
         let capabilities: Option<Value> =
             record.capabilities.as_deref().and_then(|body| serde_json::from_slice(body).ok());
+        let asked = asking::shown(&record, capabilities.as_ref(), asked, self.now());
         operator::Device {
             id: self.live.spoken(&record.device),
             client: record.device.client.to_string(),
@@ -149,6 +192,9 @@ impl Fleet {
             certificate_expires: record.certificate_expires.map(time),
             schedule: self.live.told.of(&record.device.client).map(|told| ScheduleBody::from(&*told)),
             schedule_conflict: None,
+            asked_hold: asked.hold,
+            asked_look: asked.look,
+            own_agent: asked.own_agent,
             assignments: assignments.iter().map(shown).collect(),
             labels: record.labels.clone(),
         }
@@ -158,13 +204,7 @@ impl Fleet {
     fn holds(&self, capabilities: &Value) -> Vec<operator::Hold> {
         let now = self.now();
         let in_force = g2::capabilities::holds(capabilities).into_iter().filter(|hold| hold.in_force(now));
-        let shown = |Hold { holder, reason, since, until }| operator::Hold {
-            holder,
-            reason,
-            since: time(since),
-            until: time(until),
-        };
-        in_force.map(shown).collect()
+        in_force.map(shown_hold).collect()
     }
 
     /// One assignment, with the reason why it is not as wanted.

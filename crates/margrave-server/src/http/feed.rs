@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::stream::{self, Stream};
 use margrave_wire::operator::Event;
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -93,11 +93,28 @@ impl Follower {
                     Some(seen) if event.sequence > seen + 1 => self.behind = true,
                     _ => {
                         self.seen = Some(event.sequence);
-                        return Some(vec![event]);
+                        let mut events = vec![event];
+                        self.drain(&mut events);
+                        return Some(events);
                     }
                 },
                 Err(RecvError::Lagged(_)) => self.behind = self.seen.is_some(),
                 Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// Adds what has come meanwhile, for as long as nothing is missing in between.
+    fn drain(&mut self, events: &mut Vec<Arc<Event>>) {
+        while events.len() < READ_MAX && !self.behind {
+            match self.live.try_recv() {
+                Ok(event) if self.seen.is_some_and(|seen| event.sequence == seen + 1) => {
+                    self.seen = Some(event.sequence);
+                    events.push(event);
+                }
+                Ok(event) => self.behind = self.seen.is_some_and(|seen| event.sequence > seen + 1),
+                Err(TryRecvError::Lagged(_)) => self.behind = true,
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return,
             }
         }
     }

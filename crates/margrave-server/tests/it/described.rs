@@ -154,6 +154,7 @@ async fn every_operation_answers_as_it_is_described() {
     for name in ["press-1", "press-2", "press-3"] {
         stock::device(&plant, name, 4).await;
     }
+    plant.join("press-9").await;
     let mut reader = Reader::new(&plant).await;
     let none = Value::Null;
     let want = json!({"package": "gate", "version": "1.0.0", "parameters": {"owner": "me"},
@@ -229,6 +230,14 @@ async fn every_operation_answers_as_it_is_described() {
         ("POST", "/signed-clients", json!({"certificate": "none"})),
         ("POST", "/devices/nobody/reject", none.clone()),
         ("POST", "/devices/press-1/move", json!({"to": "press-2"})),
+        ("POST", "/devices/press-9/hold", json!({"reason": "batch 17 runs", "seconds": 60})),
+        ("POST", "/devices/press-9/hold", json!({"reason": "", "seconds": 60})),
+        ("POST", "/devices/nobody/hold", json!({"reason": "batch 17 runs", "seconds": 60})),
+        ("POST", "/devices/press-9/release", none.clone()),
+        ("POST", "/devices/press-9/release", none.clone()),
+        ("POST", "/devices/nobody/release", none.clone()),
+        ("POST", "/devices/press-9/look", none.clone()),
+        ("POST", "/devices/nobody/look", none.clone()),
         ("POST", "/devices/press-3/retire", none.clone()),
         ("POST", "/devices/nobody/retire", none.clone()),
         ("POST", "/devices/press-3/accept", none.clone()),

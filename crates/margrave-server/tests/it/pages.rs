@@ -53,13 +53,75 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     // Retiring asks first.
     let retire = [("device", "press-2"), ("device", "small-1"), ("do", "retire")];
     let ask = text(browser.post("/devices", &retire).await.is(200));
-    assert!(ask.contains("Retire 2 devices?") && ask.contains("value=\"retire-now\""), "{ask}");
+    assert!(ask.contains("Retire 2 devices?") && ask.contains("name=\"sure\" value=\"2\""), "{ask}");
     let standing = async |name: &str| fleet.device(&name.parse().unwrap()).await.unwrap().standing;
     assert_eq!(standing("press-2").await, "accepted");
-    let retire = [("device", "press-2"), ("device", "small-1"), ("do", "retire-now")];
+    let retire = [("device", "press-2"), ("device", "small-1"), ("do", "retire"), ("sure", "2")];
     let page = text(browser.post("/devices", &retire).await.is(200));
     assert!(page.contains("2 devices were retired"), "{page}");
     assert_eq!((standing("press-2").await, standing("press-1").await), ("retired".into(), "accepted".into()));
+
+    // All that match: asked back with the number, and once more when it is another number by then.
+    let label = |sure: &'static str| {
+        [
+            ("all", "true"),
+            ("where-search", "press"),
+            ("do", "label"),
+            ("key", "shift"),
+            ("value", "night"),
+            ("sure", sure),
+        ]
+    };
+    for sure in ["", "1", "nonsense"] {
+        let ask = text(browser.post("/devices", &label(sure)).await.is(200));
+        assert!(ask.contains("Label 2 devices with shift=night?"), "{ask}");
+        assert!(ask.contains("name=\"where-search\" value=\"press\""), "{ask}");
+    }
+    let labels = async |name: &str| fleet.device(&name.parse().unwrap()).await.unwrap().labels;
+    assert!(!labels("press-1").await.contains_key("shift"), "nothing was done yet");
+    let page = text(browser.post("/devices", &label("2")).await.is(200));
+    assert!(page.contains("2 devices now carry the label shift"), "{page}");
+    assert!(labels("press-1").await.contains_key("shift") && labels("press-2").await.contains_key("shift"));
+    // Who is out already is left out, and said to be.
+    let retire = [("all", "true"), ("where-search", "press"), ("do", "retire")];
+    let ask = text(browser.post("/devices", &retire).await.is(200));
+    assert!(ask.contains("Retire 1 device?") && ask.contains("1 device more match"), "{ask}");
+    let nobody = [("all", "true"), ("where-search", "no such name"), ("do", "retire")];
+    browser.post("/devices", &nobody).await.is(422);
+}
+
+#[tokio::test]
+async fn what_is_asked_of_a_device_stands_on_its_page() {
+    let plant = Plant::new().await;
+    stock::device(&plant, "press-1", 4).await;
+    plant.join("press-9").await;
+    let mut browser = Browser::signed_in(&plant).await;
+    // Somebody else's agent is not asked in vain.
+    let page = text(browser.get("/devices/press-1").await.is(200));
+    assert!(
+        page.contains("does not run Margrave's agent") || page.contains("does not run Margrave&#39;s agent"),
+        "{page}"
+    );
+    assert!(!page.contains("Take a fresh look"), "{page}");
+    browser.post("/devices/press-1/look", &[]).await.is(409);
+    // One that has not said what it is may be ours.
+    let hold = [("reason", "batch <17> runs"), ("seconds", "7200")];
+    browser.post("/devices/press-9/hold", &hold).await.is(303);
+    let page = text(browser.get("/devices/press-9").await.is(200));
+    assert!(
+        page.contains("batch &#60;17&#62; runs") && page.contains("The device has not said yet"),
+        "{page}"
+    );
+    browser.post("/devices/press-9/hold", &[("reason", ""), ("seconds", "60")]).await.is(422);
+    browser.post("/devices/press-9/hold", &[("reason", "x"), ("seconds", "soon")]).await.is(400);
+    browser.post("/devices/press-9/release", &[]).await.is(303);
+    browser.post("/devices/press-9/release", &[]).await.is(409);
+    browser.post("/devices/press-9/look", &[]).await.is(303);
+    let page = text(browser.get("/devices/press-9").await.is(200));
+    assert!(
+        page.contains("No operator holds changes back") && page.contains("it has not answered yet"),
+        "{page}"
+    );
 }
 
 #[tokio::test]

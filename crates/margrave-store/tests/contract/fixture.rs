@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use margrave_core::asked::Asked;
 use margrave_core::constraints::{Claims, Port, Protocol};
 use margrave_core::deployment::{Deployment, Override, Targets};
 use margrave_core::digest::{Digest, Document};
@@ -199,8 +200,14 @@ impl World {
             picture.manifest.bundle(),
             picture.manifest.entries().to_vec(),
         );
-        let manifest =
-            next_manifest(Some(&floor.unwrap()), entries.collect(), &Schedule::default(), |_| blob).unwrap();
+        let manifest = next_manifest(
+            Some(&floor.unwrap()),
+            entries.collect(),
+            &Schedule::default(),
+            &Asked::default(),
+            |_| blob,
+        )
+        .unwrap();
         let mut assignments: Vec<AssignmentChange> = wanted.into_iter().map(AssignmentChange::Want).collect();
         for held in &picture.assignments {
             if !documents.iter().any(|(name, _)| held.name.as_str() == *name) {

@@ -172,7 +172,7 @@ async fn only_accepted_clients_get_a_repository_and_permission_goes_with_it() {
     let nothing = world.store.add_git_token(&client("nobody"), shown(b"t"), NOW).await;
     assert!(matches!(nothing, Err(GitError::NotOn(_))), "{nothing:?}");
     world.join("line-1").await;
-    world.store.retire_client(&client("line-1"), NOW, "operator ann").await.unwrap();
+    world.store.retire_clients(vec![client("line-1")], NOW, "operator ann").await.unwrap();
     let retired = world.store.begin_git(&client("line-1"), shown(b"t"), NOW, "operator ann").await;
     assert!(matches!(retired, Err(GitError::NotAccepted(_))), "{retired:?}");
 

@@ -97,7 +97,7 @@ async fn id_176_a_name_in_use_and_a_retired_name_get_no_token() {
     world.store.touch_contacts(vec![(client("line-1"), NOW)]).await.unwrap();
     let taken = world.store.create_join_token(token("line-1", b"b", later(60))).await.unwrap_err();
     assert!(matches!(taken, JoinError::Joined(_)), "{taken}");
-    assert!(world.store.retire_client(&client("line-1"), NOW, "operator ann").await.unwrap());
+    world.store.retire_clients(vec![client("line-1")], NOW, "operator ann").await.unwrap();
     let retired = world.store.create_join_token(token("line-1", b"c", later(60))).await.unwrap_err();
     assert!(matches!(retired, JoinError::Retired(_)), "{retired}");
 }
@@ -131,10 +131,11 @@ async fn retiring_puts_a_client_out_with_its_assignments_and_accepting_lets_it_i
     let world = World::new();
     world.join("line-1").await;
     let id = world.deploy("hello", "line-1", b"doc").await;
-    assert!(world.store.retire_client(&client("line-1"), NOW, "operator ann").await.unwrap());
+    world.store.retire_clients(vec![client("line-1")], NOW, "operator ann").await.unwrap();
     assert_eq!(world.store.clients().await.unwrap()[0].standing, Standing::Retired);
     assert!(world.assignments("line-1").await.is_empty());
-    assert!(!world.store.retire_client(&client("nobody"), NOW, "operator ann").await.unwrap());
+    world.store.retire_clients(vec![client("nobody")], NOW, "operator ann").await.unwrap();
+    assert_eq!(world.store.clients().await.unwrap().len(), 1, "who is unknown stays so");
 
     assert!(world.store.accept_client(&client("line-1"), NOW, "operator ann").await.unwrap());
     assert_eq!(world.store.clients().await.unwrap()[0].standing, Standing::Accepted);
@@ -152,6 +153,7 @@ fn body(device_name: &str, body: &[u8]) -> NewCapabilities {
         body: body.to_vec(),
         simulated: true,
         holds: vec![],
+        looked: 0,
     }
 }
 
@@ -280,7 +282,7 @@ async fn labels_are_given_and_taken_and_select_devices() {
     world.want(forget).await.unwrap();
     assert_eq!(selected("line=3, site=west").await, ["later"], "nobody said that it should lose them");
     assert_eq!(world.store.device_setting(&device("later")).await.unwrap(), None);
-    world.store.retire_client(&client("a"), NOW, "operator ann").await.unwrap();
+    world.store.retire_clients(vec![client("a")], NOW, "operator ann").await.unwrap();
     assert_eq!(targeted(&[("site", "nord")], &[]).await, [""; 0], "a retired client is no target");
 }
 
@@ -293,7 +295,7 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
         world.store.touch_contacts(vec![(client(name), NOW)]).await.unwrap();
     }
     world.store.touch_contacts(vec![(client("line-1"), later(100))]).await.unwrap();
-    world.store.retire_client(&client("press-1"), NOW, "operator ann").await.unwrap();
+    world.store.retire_clients(vec![client("press-1")], NOW, "operator ann").await.unwrap();
     let find = async |filter: DeviceFilter| {
         let found = world.store.devices(DeviceFilter { limit: 2, ..filter }).await.unwrap();
         found.into_iter().map(|record| record.device.to_string()).collect::<Vec<_>>()
@@ -376,7 +378,7 @@ async fn the_condition_in_sql_and_in_rust_are_the_same() {
             world.store.record_report(&client(name), report, NOW).await.unwrap();
         }
     }
-    world.store.retire_client(&client("retired"), NOW, "operator ann").await.unwrap();
+    world.store.retire_clients(vec![client("retired")], NOW, "operator ann").await.unwrap();
     for condition in Condition::ALL {
         let filter = DeviceFilter {
             condition: Some(condition),

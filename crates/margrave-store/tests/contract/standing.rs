@@ -61,7 +61,7 @@ async fn what_is_counted_follows_every_turn_of_a_device() {
     assert_kept(&world, "dropping");
     world.store.record_report(&client("line-1"), report(first, 4, Reported::Removed), NOW).await.unwrap();
     assert_kept(&world, "removing");
-    world.store.retire_client(&client("line-2"), NOW, "operator ann").await.unwrap();
+    world.store.retire_clients(vec![client("line-2")], NOW, "operator ann").await.unwrap();
     assert_kept(&world, "retiring");
     world.store.accept_client(&client("line-2"), NOW, "operator ann").await.unwrap();
     assert_kept(&world, "accepting again");

@@ -29,8 +29,11 @@ const HOSTING: [&str; 8] = [
     "supportedRuntimes",
     "supportedDeploymentTypes",
 ];
-/// Among our additions: who holds changes back on the device.
+/// Among our additions: who holds changes back on the device, and which look that was asked for it has done.
 const HOLDS: &str = "holds";
+const LOOKED: &str = "looked";
+const AGENT_VERSION: &str = "agentVersion";
+const SIMULATED: &str = "simulated";
 pub(crate) const LIST_LENGTH_MAX: usize = 1_000;
 pub(crate) const TEXT_LENGTH_MAX: usize = 4_000;
 
@@ -51,27 +54,31 @@ pub fn write(capabilities: &Capabilities) -> Vec<u8> {
 pub(crate) fn extension(capabilities: &Capabilities) -> serde_json::Map<String, Value> {
     let mut extension = serde_json::Map::new();
     if capabilities.simulated {
-        extension.insert("simulated".into(), true.into());
+        extension.insert(SIMULATED.into(), true.into());
     }
     if let Some(version) = &capabilities.agent_version {
-        extension.insert("agentVersion".into(), version.as_str().into());
+        extension.insert(AGENT_VERSION.into(), version.as_str().into());
     }
     if !capabilities.overrides.is_empty() {
         extension.insert("overrides".into(), capabilities.overrides.clone().into());
     }
     if !capabilities.holds.is_empty() {
-        let told = |Hold { holder, reason, since, until }: &Hold| json!({ "holder": holder, "reason": reason, "since": since.0, "until": until.0 });
-        extension.insert(HOLDS.into(), capabilities.holds.iter().map(told).collect());
+        extension.insert(HOLDS.into(), capabilities.holds.iter().map(write_hold).collect());
+    }
+    if capabilities.looked > 0 {
+        extension.insert(LOOKED.into(), capabilities.looked.into());
     }
     extension
 }
 
-/// Whether two bodies say the same, but for who holds changes back: nothing else follows from that.
-pub fn differ_in_holds_only(before: &[u8], after: &[u8]) -> bool {
+/// Whether two bodies say the same, but for who holds changes back and when the device looked again: nothing else follows
+/// from that.
+pub fn differ_in_passing_only(before: &[u8], after: &[u8]) -> bool {
     let without = |body: &[u8]| {
         let mut body: Value = serde_json::from_slice(body).ok()?;
         if let Some(extension) = body.get_mut(EXTENSION).and_then(Value::as_object_mut) {
             extension.remove(HOLDS);
+            extension.remove(LOOKED);
             if extension.is_empty() {
                 body.as_object_mut()?.remove(EXTENSION);
             }
@@ -87,6 +94,7 @@ pub(crate) struct Additions {
     pub(crate) agent_version: Option<String>,
     pub(crate) overrides: Vec<String>,
     pub(crate) holds: Vec<Hold>,
+    pub(crate) looked: u64,
 }
 
 /// Never a reason to refuse: what makes no sense there was not said.
@@ -99,7 +107,7 @@ pub(crate) fn read_extension(root: &At<'_>) -> Additions {
             _ => &[],
         }
     };
-    let version = match field("agentVersion") {
+    let version = match field(AGENT_VERSION) {
         Some(Content::Text(version)) => Some(version.chars().take(100).collect()),
         _ => None,
     };
@@ -108,10 +116,11 @@ pub(crate) fn read_extension(root: &At<'_>) -> Additions {
         _ => None,
     });
     Additions {
-        simulated: matches!(field("simulated"), Some(Content::Boolean(true))),
+        simulated: matches!(field(SIMULATED), Some(Content::Boolean(true))),
         agent_version: version,
         overrides: words.collect(),
         holds: list(HOLDS).iter().take(HOLDS_MAX).filter_map(read_hold).collect(),
+        looked: extension.as_ref().and_then(|at| at.field(LOOKED)?.unsigned()).unwrap_or_default(),
     }
 }
 
@@ -122,7 +131,22 @@ pub fn holds(body: &Value) -> Vec<Hold> {
     nodes.filter_map(|node| read_hold(&node)).collect()
 }
 
-fn read_hold(node: &Node) -> Option<Hold> {
+/// Whether our own agent says this, in a body of either generation: others do not tell its version, nor that they are simulated.
+pub fn is_own_agent(body: &Value) -> bool {
+    let said = |key: &str| body.get(EXTENSION).and_then(|extension| extension.get(key));
+    said(AGENT_VERSION).is_some_and(Value::is_string) || said(SIMULATED) == Some(&Value::Bool(true))
+}
+
+/// The last look that was asked for and done, in a body of either generation.
+pub fn looked(body: &Value) -> u64 {
+    body.get(EXTENSION).and_then(|extension| extension.get(LOOKED)?.as_u64()).unwrap_or_default()
+}
+
+pub(crate) fn write_hold(Hold { holder, reason, since, until }: &Hold) -> Value {
+    json!({ "holder": holder, "reason": reason, "since": since.0, "until": until.0 })
+}
+
+pub(crate) fn read_hold(node: &Node) -> Option<Hold> {
     let at = At::root(node);
     let text = |key: &str| match &node.get(key)?.content {
         Content::Text(text) => Some(text.as_str()),
@@ -173,7 +197,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     }
     let hosts = HOSTING.iter().any(|key| at.has(key));
     let hosting = if hosts { read_hosting(&at, labels.is_empty(), findings) } else { None };
-    let Additions { simulated, agent_version, overrides, holds } = read_extension(root);
+    let Additions { simulated, agent_version, overrides, holds, looked } = read_extension(root);
     let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
         device,
@@ -187,6 +211,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         agent_version,
         overrides,
         holds,
+        looked,
     })
 }
 

@@ -1,5 +1,6 @@
 //! State manifests: [`Manifest`] ↔ JSON (data-model.md, section 4).
 
+use margrave_core::asked::Asked;
 use margrave_core::digest::Digest;
 use margrave_core::id::AssignmentId;
 use margrave_core::manifest::{Blob, ENTRY_COUNT_MAX, Entry, InvalidManifest, Manifest};
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use crate::body::{BodyError, read_body};
 use crate::bundle;
 use crate::g2::EXTENSION;
+use crate::g2::capabilities::{read_hold, write_hold};
 use crate::schedule::{self, ScheduleBody};
 use crate::tree::{At, Content, Findings, Node};
 
@@ -23,6 +25,8 @@ const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
 /// What our own addition to a manifest says.
 const SCHEDULE: &str = "schedule";
 const LEAVING: &str = "leaving";
+const HOLD: &str = "hold";
+const LOOK: &str = "look";
 
 /// What every path of the generation starts with.
 const ROOT: &str = "/api/v1";
@@ -76,6 +80,13 @@ pub(crate) fn write_under(root: &str, manifest: &Manifest) -> Vec<u8> {
     }
     if !manifest.leaving().is_empty() {
         addition.insert(LEAVING.to_owned(), json!(manifest.leaving()));
+    }
+    let Asked { hold, look } = manifest.asked();
+    if let Some(hold) = hold {
+        addition.insert(HOLD.to_owned(), write_hold(hold));
+    }
+    if *look > 0 {
+        addition.insert(LOOK.to_owned(), (*look).into());
     }
     if !addition.is_empty() {
         out.extend(format!(",\"{EXTENSION}\":").bytes());
@@ -161,9 +172,10 @@ fn read_root(root: &At<'_>, paths: &str, findings: &mut Findings) -> Option<List
     let said = root.field(EXTENSION).and_then(|at| at.field(SCHEDULE));
     let schedule = said.map(|at| schedule::read(&at)).unwrap_or_default();
     let leaving = root.field(EXTENSION).map(|at| read_leaving(&at)).unwrap_or_default();
+    let asked = root.field(EXTENSION).map(|at| read_asked(&at)).unwrap_or_default();
     match Manifest::new(version?, blob, entries) {
         Ok(manifest) => {
-            let manifest = manifest.with_schedule(schedule).with_leaving(leaving);
+            let manifest = manifest.with_schedule(schedule).with_leaving(leaving).with_asked(asked);
             Some(Listing { manifest, bundle_url, document_urls })
         }
         Err(error) => {
@@ -190,6 +202,14 @@ fn read_leaving(addition: &At<'_>) -> Vec<AssignmentId> {
         _ => None,
     };
     items.iter().take(ENTRY_COUNT_MAX).filter_map(id).collect()
+}
+
+/// What makes no sense was not asked.
+fn read_asked(addition: &At<'_>) -> Asked {
+    Asked {
+        hold: addition.field(HOLD).and_then(|at| read_hold(at.node)),
+        look: addition.field(LOOK).and_then(|at| at.unsigned()).unwrap_or_default(),
+    }
 }
 
 fn read_entry(at: &At<'_>, paths: &str, findings: &mut Findings) -> Option<(Entry, String)> {
@@ -246,6 +266,8 @@ fn read_url(at: &At<'_>, expected: &str, findings: &mut Findings) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use margrave_core::device::Hold;
+    use margrave_core::moment::Moment;
 
     fn version(text: &str) -> Option<u64> {
         let body = format!(r#"{{"bundle":null,"deployments":[],"manifestVersion":{text}}}"#);
@@ -270,6 +292,33 @@ mod tests {
         }
         let many = vec![format!("\"{id}\""); ENTRY_COUNT_MAX + 5].join(",");
         assert_eq!(leaving(&format!(r#"{{"leaving":[{many}]}}"#)).len(), ENTRY_COUNT_MAX);
+    }
+
+    #[test]
+    fn mi_g2_085_what_is_asked_of_a_device_survives_and_nonsense_costs_no_manifest() {
+        let hold = Hold::told("operator ann", "batch 17 runs", Moment(1_000), Moment(2_000)).unwrap();
+        let asking = Asked { hold: Some(hold), look: 1_790_000_000_000 };
+        let manifest = Manifest::new(7, None, vec![]).unwrap().with_asked(asking.clone());
+        assert_eq!(read(&write(&manifest)).unwrap().manifest, manifest);
+        let silent = Manifest::new(7, None, vec![]).unwrap().with_asked(Asked::default());
+        assert!(!String::from_utf8(write(&silent)).unwrap().contains(EXTENSION));
+        let asked = |text: &str| {
+            let body = format!(
+                r#"{{"bundle":null,"deployments":[],"manifestVersion":7,"x-margrave-extensions":{text}}}"#
+            );
+            read(body.as_bytes()).unwrap().manifest.asked().clone()
+        };
+        assert_eq!(asked(r#"{"hold":7,"look":9}"#), Asked { hold: None, look: 9 });
+        for nonsense in [
+            r#"{"look":-1}"#,
+            r#"{"look":"soon"}"#,
+            r#"{"hold":{"holder":"ann"}}"#,
+            r#"{"hold":{"holder":"ann","reason":"","since":1,"until":2}}"#,
+            r#"{"hold":{"holder":"ann","reason":"x","since":3,"until":2}}"#,
+            "7",
+        ] {
+            assert!(asked(nonsense).is_nothing(), "{nonsense}");
+        }
     }
 
     #[test]

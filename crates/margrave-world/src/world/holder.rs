@@ -1,15 +1,19 @@
-//! Those at a device who want changes later: technicians and applications.
+//! Those who want changes on a device later: technicians and applications there, and operators from afar.
 
 use std::time::Duration;
 
 use margrave_core::device::{Event, Hold};
+use margrave_core::id::DeviceRef;
 use margrave_core::moment::Moment;
+use margrave_server::fleet::{Error, Fleet};
+use margrave_wire::operator::HoldDevice;
 
-use super::World;
 use super::machine::Granted;
 use super::shell::Written;
+use super::{World, broken};
 use crate::check::Violation;
 use crate::sabotage::Sabotage;
+use crate::server::{client, operator};
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
@@ -46,6 +50,33 @@ impl World {
             }
         }
         if self.machines[at].is_up() { self.turn(at) } else { Ok(()) }
+    }
+
+    /// An operator asks a device to hold changes back, to let them go on, or to look again.
+    pub(super) async fn ask_a_device(&mut self, fleet: &Fleet) -> Result<(), Violation> {
+        let name = client(self.dice.below(self.machines.len()));
+        let device = DeviceRef::parse(name.as_str()).map_err(broken)?;
+        let (said, result) = match self.dice.below(5) {
+            0 => ("look again".to_owned(), fleet.look_again(&operator(), &device).await),
+            1 => ("let changes go on".to_owned(), fleet.release_device(&operator(), &device).await),
+            _ => {
+                let longest = self.dice.pick(&[600, 7200]);
+                let seconds = self.dice.seconds(20, longest).as_secs();
+                let want = HoldDevice { reason: "a batch runs".to_owned(), seconds };
+                let said = format!("hold changes back for {seconds} s");
+                (said, fleet.hold_device(&operator(), &device, &want).await)
+            }
+        };
+        self.story.tell(self.now, "operator", format_args!("asks {name} to {said}"));
+        match result {
+            Ok(_) => {}
+            // Longer than is allowed there, or nothing to take back.
+            Err(error @ (Error::Invalid(_) | Error::Conflict { .. } | Error::NotFound { .. })) => {
+                self.story.tell(self.now, "operator", format_args!("was refused: {error}"));
+            }
+            Err(error) => return Err(broken(format!("the operator asks {name} to {said}: {error}"))),
+        }
+        self.after_server().await
     }
 
     fn grant(&mut self, at: usize, hold: Hold) -> Result<(), Violation> {

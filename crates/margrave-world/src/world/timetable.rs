@@ -23,6 +23,9 @@ impl World {
             return Ok(());
         };
         let fleet = server.fleet.clone();
+        if self.dice.hit(0.4) {
+            return self.ask_a_device(&fleet).await;
+        }
         let chosen = fleet.schedules().await.map_err(broken)?;
         let (said, result) = if !chosen.is_empty() && self.dice.hit(0.3) {
             let reach = &chosen[self.dice.below(chosen.len())].reach;

@@ -1,7 +1,7 @@
 //! `margrave device`: the fleet's devices.
 
 use jiff::Timestamp;
-use margrave_wire::operator::{self, AcceptCertificate, CreateJoinToken, MoveDevice, SetLabels};
+use margrave_wire::operator::{self, AcceptCertificate, CreateJoinToken, HoldDevice, MoveDevice, SetLabels};
 
 use super::confirm::confirm;
 use crate::cli::{self, Noun};
@@ -13,9 +13,17 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
     let client = Client::connect(&args.connection)?;
     match args.verb {
         cli::Device::List { waiting: true, .. } => list_waiting(screen, &client.waiting().await?),
-        cli::Device::List { search, label, condition, waiting: false } => {
+        cli::Device::List { search, label, condition, state, site, capability, waiting: false } => {
             let label = label.map(|pair| format!("{}={}", pair.key, pair.value));
-            let devices = client.devices(search.as_deref(), label.as_deref(), condition.as_deref()).await?;
+            let filters = [
+                ("search", search),
+                ("label", label),
+                ("condition", condition),
+                ("state", state),
+                ("site", site),
+                ("capability", capability),
+            ];
+            let devices = client.devices(&filters).await?;
             list(screen, &devices)?;
             if !screen.json {
                 remind(screen, client.waiting().await?.len());
@@ -78,6 +86,16 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
             }
             changed(screen, &client.retire(&known.id).await?, "retired")
         }
+        cli::Device::Hold { device, reason, length } => {
+            let want = HoldDevice { reason, seconds: length.as_secs() };
+            let device = client.hold(&device, &want).await?;
+            let until = device.asked_hold.as_ref().map(|hold| render::clock(&hold.until)).unwrap_or_default();
+            asked(screen, &device, &format!("is asked to hold changes back until {until}"))
+        }
+        cli::Device::Release { device } => {
+            asked(screen, &client.release(&device).await?, "is asked to let changes go on")
+        }
+        cli::Device::Look { device } => asked(screen, &client.look(&device).await?, "is asked to look again"),
         cli::Device::Label { device, changes } => {
             let labels = changes.into_iter().map(|change| (change.key, change.value)).collect();
             let device = client.label(&device, &SetLabels { labels }).await?;
@@ -211,6 +229,13 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
     for operator::Hold { holder, reason, until, .. } in &device.holds {
         facts.push(("Held back", format!("by {holder} until {}: {reason}", render::clock(until))));
     }
+    if let Some(operator::Hold { holder, reason, until, .. }) = &device.asked_hold {
+        facts.push(("Asked to wait", format!("by {holder} until {}: {reason}", render::clock(until))));
+    }
+    if let Some(operator::Look { at, by, done }) = &device.asked_look {
+        let answer = if *done { "done" } else { "not answered yet" };
+        facts.push(("Asked to look", format!("by {by} {}, {answer}", render::ago(at, now))));
+    }
     if let Some(conflict) = &device.schedule_conflict {
         facts.push(("Schedule", conflict.clone()));
     }
@@ -308,6 +333,19 @@ fn token(screen: &Screen, token: &operator::JoinToken) -> Result {
         render::clock(&token.expires)
     ));
     screen.data(&token.command)?;
+    Ok(Answer::Done)
+}
+
+/// The device does it when it hears of it, which is not now where it is away.
+fn asked(screen: &Screen, device: &operator::Device, words: &str) -> Result {
+    if screen.json {
+        screen.object(device)?;
+    } else {
+        screen.words(format_args!("{} {words}.", device.id));
+        if device.condition == "silent" {
+            screen.words("It is silent at the moment, and hears of it when it is back.");
+        }
+    }
     Ok(Answer::Done)
 }
 

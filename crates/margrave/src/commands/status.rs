@@ -37,7 +37,7 @@ struct Look {
 impl Look {
     async fn take(client: &Client) -> Result<Look> {
         let (status, devices, intent) =
-            tokio::try_join!(client.status(), client.devices(None, None, None), client.intent())?;
+            tokio::try_join!(client.status(), client.devices(&[]), client.intent())?;
         Ok(Look { status, device_list: worst_first(devices), intent })
     }
 

@@ -1,5 +1,6 @@
 //! The device against a small world that lies, loses and crashes, all from one seed.
 
+mod asked;
 mod asking;
 mod crowds;
 mod going_back;
@@ -568,10 +569,7 @@ fn a_newer_document_that_the_disk_lost_lets_the_older_one_go_on_until_it_is_here
         for _ in 0..100 {
             world.step();
         }
-        let runs = match touched {
-            true => World::fingerprints(&workload(1, &["web"], "a")),
-            false => Default::default(),
-        };
+        let runs = if touched { World::fingerprints(&workload(1, &["web"], "a")) } else { vec![] };
         assert_eq!(world.running.values().copied().collect::<Vec<_>>(), runs, "touched: {touched}");
         world.store = stored;
         world.run_until_converged();

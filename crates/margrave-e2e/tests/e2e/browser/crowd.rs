@@ -72,5 +72,39 @@ fn ten_thousand_devices_are_read_at_a_glance_and_found_again() {
     browser.fill_by_id("value", "4");
     browser.press("Set the label");
     browser.wait_text(".notice.ok", "50 devices now carry the label line");
+
+    // Every filter narrows, and the address can be kept.
+    for (filter, number) in [
+        ("condition=pending", 0),
+        ("site=site-39&search=00039", 1),
+        ("label=line%3D4", 50),
+        ("label=line%3D4&site=site-00", 2),
+        ("capability=no-such-thing", 0),
+    ] {
+        browser.open(&format!("{page}/devices?{filter}"));
+        assert_eq!(browser.run(shown), json!(number), "{filter}");
+    }
+    // All of a site, on however many pages they are: asked back with their number, and done to the last.
+    browser.open(&format!("{page}/devices?site=site-07"));
+    browser.run("document.querySelector('[data-all]').click()");
+    browser.tick("All that match, also on other pages");
+    browser.fill_by_id("key", "shift");
+    browser.fill_by_id("value", "night");
+    browser.press("Set the label");
+    browser.wait_text("h1", "Label 250 devices with shift=night?");
+    browser.look("devices-all");
+    browser.press("Set the label");
+    browser.wait_text(".notice.ok", "250 devices now carry the label shift");
+    browser.open(&format!("{page}/devices?label=shift%3Dnight&search=dev-09967"));
+    assert_eq!(browser.run(shown), json!(1), "also on the last page");
+    browser.open(&format!("{page}/devices?label=shift%3Dnight"));
+    browser.run("document.querySelector('[data-all]').click()");
+    browser.tick("All that match, also on other pages");
+    browser.press("Retire…");
+    browser.wait_text("h1", "Retire 250 devices?");
+    browser.press("Retire");
+    browser.wait_text(".notice.ok", "250 devices were retired");
+    browser.open(&page);
+    browser.wait_text("#tiers", "9,751 devices");
     browser.assert_calm(&[]);
 }

@@ -1,6 +1,7 @@
 //! The fleet on a real store and a real registry, with a clock that tests turn.
 
 mod access;
+mod asking;
 mod catalog;
 mod defaults;
 mod deploying;

@@ -100,6 +100,8 @@ mod tests {
             (Method::POST, "/deployments/{deployment}/revert", "deployment.revert"),
             (Method::PATCH, "/devices/{device}/labels", "device.labels"),
             (Method::POST, "/devices/{device}/retire", "device.retire"),
+            (Method::POST, "/devices/{device}/hold", "device.hold"),
+            (Method::POST, "/devices/{device}/look", "device.look"),
             (Method::PUT, "/devices/{device}/git", "device.git.put"),
             (Method::DELETE, "/devices/{device}/git", "device.git.remove"),
             (Method::POST, "/join-tokens", "join-token.add"),

@@ -108,6 +108,50 @@ pub(super) async fn retire(
     Ok(Json(api.fleet().retire(&actor, &ids.device()?).await?))
 }
 
+/// Has changes on a device wait, as if somebody there held them back: a device with our own agent hears of it with its next
+/// manifest, and goes on by itself when the time is over. In place of what an operator asked before.
+#[utoipa::path(post, path = "/devices/{device}/hold", tag = "devices", operation_id = "holdDevice",
+    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    request_body = operator::HoldDevice,
+    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem),
+        (status = 409, body = operator::Problem), (status = 422, body = operator::Problem)))]
+pub(super) async fn hold(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+    note: Note,
+    Body(want): Body<operator::HoldDevice>,
+) -> Result<Json<operator::Device>, Problem> {
+    note.detail(format!("for {} s: {}", want.seconds, want.reason));
+    Ok(Json(api.fleet().hold_device(&actor, &ids.device()?, &want).await?))
+}
+
+/// Lets changes go on that an operator holds back.
+#[utoipa::path(post, path = "/devices/{device}/release", tag = "devices", operation_id = "releaseDevice",
+    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem),
+        (status = 409, body = operator::Problem)))]
+pub(super) async fn release(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<Json<operator::Device>, Problem> {
+    Ok(Json(api.fleet().release_device(&actor, &ids.device()?).await?))
+}
+
+/// Has a device with our own agent look at what runs there at once, and say again how everything stands.
+#[utoipa::path(post, path = "/devices/{device}/look", tag = "devices", operation_id = "lookDevice",
+    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem),
+        (status = 409, body = operator::Problem)))]
+pub(super) async fn look(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<Json<operator::Device>, Problem> {
+    Ok(Json(api.fleet().look_again(&actor, &ids.device()?).await?))
+}
+
 /// A token for one device to join with. It is shown this once.
 #[utoipa::path(post, path = "/join-tokens", tag = "devices", operation_id = "createJoinToken",
     request_body = operator::CreateJoinToken,

@@ -166,7 +166,7 @@ fn reference(value: &Value) -> Option<String> {
     Some(format!("{kind}:{}", text.as_str()?))
 }
 
-fn quote(word: &str) -> String {
+pub(super) fn quote(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:@=,+%".contains(&b);
     if !word.is_empty() && word.bytes().all(plain) {
         word.to_owned()

@@ -102,7 +102,7 @@ struct DeploymentPage {
     why_path: String,
     changed: Stamp,
     by: String,
-    /// What is wrong, and with how many.
+    /// What went wrong, and with how many: told instead of the chain, which knows one of them.
     causes: Vec<FailureCause>,
     rows: Vec<AssignmentRow>,
     rows_more: u64,

@@ -11,6 +11,7 @@ use margrave_wire::operator;
 use serde_json::Value;
 
 use super::Web;
+use super::asking::Asking;
 use super::assignment::{AssignmentLine, settled};
 use super::badge::Badge;
 use super::command::{Command, plain};
@@ -50,6 +51,7 @@ struct DevicePage {
     /// Who holds changes back, and when it talks and changes.
     times: Vec<Fact>,
     schedule_path: String,
+    asking: Asking,
     own_labels: Vec<String>,
     timeline: Vec<Activity>,
     command: Command,
@@ -66,26 +68,32 @@ struct DevicePage {
 struct Fact {
     name: &'static str,
     text: String,
+    /// A moment that the text ends with.
+    when: Option<Stamp>,
+}
+
+impl Fact {
+    fn new(name: &'static str, text: String) -> Self {
+        Fact { name, text, when: None }
+    }
 }
 
 /// Who holds changes back, when it talks and changes, where that is not as usual, and what was set on the device itself.
 fn schedule_facts(device: &operator::Device) -> Vec<Fact> {
     let held = device.holds.iter().map(|operator::Hold { holder, reason, until, .. }| Fact {
         name: "Held back",
-        text: format!("by {holder} until {until}: {reason}"),
+        text: format!("by {holder}: {reason}, until "),
+        when: Some(Stamp::at(until)),
     });
     let told = device.schedule.iter().flat_map(|schedule| schedule.words());
-    let told = told.map(|text| Fact { name: "Schedule", text });
+    let told = told.map(|text| Fact::new("Schedule", text));
     let own = device
         .capabilities
         .iter()
         .filter_map(|body| body.pointer("/x-margrave-extensions/overrides")?.as_array());
     let own = own.flatten().filter_map(|words| words.as_str());
-    let conflict = device.schedule_conflict.clone().map(|text| Fact { name: "Schedule", text });
-    held.chain(conflict)
-        .chain(told)
-        .chain(own.map(|text| Fact { name: "Set on it", text: text.to_owned() }))
-        .collect()
+    let conflict = device.schedule_conflict.clone().map(|text| Fact::new("Schedule", text));
+    held.chain(conflict).chain(told).chain(own.map(|text| Fact::new("Set on it", text.to_owned()))).collect()
 }
 
 /// An assignment with its components, as it stands on a device's page.
@@ -162,6 +170,7 @@ pub(super) async fn show(
         facts: device.capabilities.iter().flat_map(facts).collect(),
         times: schedule_facts(&device),
         schedule_path: link::schedule(&format!("device:{name}")),
+        asking: Asking::of(&device, fleet.hold_max(&id)),
         own_labels: device.capabilities.as_ref().map(own_labels).unwrap_or_default(),
         timeline: events.iter().map(Activity::of).collect(),
         command: Command::new(["margrave", "device", "show", &name]),
@@ -259,7 +268,7 @@ fn facts(capabilities: &Value) -> Vec<Fact> {
         ("Peripherals", list("peripherals", Some("type"))),
     ]
     .into_iter()
-    .filter_map(|(name, text)| text.map(|text| Fact { name, text }))
+    .filter_map(|(name, text)| text.map(|text| Fact::new(name, text)))
     .collect()
 }
 

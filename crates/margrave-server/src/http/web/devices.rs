@@ -1,4 +1,4 @@
-//! The list of devices: found, filtered, and changed together.
+//! The list of devices: found and filtered. What is done with many of them at once is `bulk.rs`.
 
 use askama::Template;
 use axum::extract::{Query, State};
@@ -11,21 +11,19 @@ use super::Web;
 use super::assignment::DeploymentMark;
 use super::badge::Badge;
 use super::command::Command;
-use super::confirm::ConfirmPage;
-use super::device::{self, SIGNED};
+use super::device::SIGNED;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
-use super::session::{Submitted, Visitor};
+use super::session::{Fields, Visitor};
 use super::stamp::Stamp;
-use super::tiers::counted;
 use crate::fleet::{DeviceQuery, Error};
 
 const PAGE_SIZE: usize = 50;
 /// Sites that the filter offers; any other can be written into the address.
 const SITES_MAX: usize = 500;
-/// Filters that the command line has as well.
-const COMMAND_OPTIONS: [&str; 3] = ["search", "label", "condition"];
+/// What the fields of a filter are called in a form that does something with all that match.
+const WHERE: &str = "where-";
 
 #[derive(Template)]
 #[template(path = "devices.html")]
@@ -39,6 +37,8 @@ struct DevicesPage {
     waiting: Vec<Waiting>,
     next: Option<String>,
     first: Option<String>,
+    beyond: bool,
+    carried: Vec<(String, String)>,
     /// What came of a bulk action.
     done: Option<String>,
     wrong: Option<String>,
@@ -87,7 +87,7 @@ impl Filter {
         self.fields().any(|(name, _)| !matches!(name, "search" | "condition"))
     }
 
-    fn query(&self) -> Result<DeviceQuery, String> {
+    pub(super) fn query(&self) -> Result<DeviceQuery, String> {
         let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         let label = text(&self.label).map(|label| match label.split_once('=') {
             Some((key, value)) => (key.trim().to_owned(), value.trim().to_owned()),
@@ -109,15 +109,40 @@ impl Filter {
     }
 
     /// The address of this list, from its beginning or behind a device.
-    fn path(&self, after: Option<&str>) -> String {
+    pub(super) fn path(&self, after: Option<&str>) -> String {
         let after = after.map(|after| ("after", after));
         let pairs = self.fields().chain(after).map(|(name, value)| format!("{name}={}", link::encode(value)));
         let pairs = pairs.collect::<Vec<_>>().join("&");
         if pairs.is_empty() { "/devices".to_owned() } else { format!("/devices?{pairs}") }
     }
 
-    fn command(&self) -> Command {
-        let options = self.fields().filter(|(name, _)| COMMAND_OPTIONS.contains(name));
+    /// As a form about all that match carries it.
+    pub(super) fn carried(&self) -> Vec<(String, String)> {
+        self.fields().map(|(name, value)| (format!("{WHERE}{name}"), value.to_owned())).collect()
+    }
+
+    /// What such a form carries.
+    pub(super) fn of(fields: &Fields) -> Filter {
+        let field = |name: &str| fields.one(&format!("{WHERE}{name}")).to_owned();
+        Filter {
+            search: field("search"),
+            label: field("label"),
+            condition: field("condition"),
+            state: field("state"),
+            site: field("site"),
+            capability: field("capability"),
+            after: None,
+        }
+    }
+
+    /// In words, for a question about all that match.
+    pub(super) fn words(&self) -> String {
+        let words: Vec<String> = self.fields().map(|(name, value)| format!("{name} {value}")).collect();
+        if words.is_empty() { "all devices".to_owned() } else { words.join(", ") }
+    }
+
+    pub(super) fn command(&self) -> Command {
+        let options = self.fields();
         let options = options.flat_map(|(name, value)| [format!("--{name}"), value.to_owned()]);
         let words: Vec<_> =
             ["margrave", "device", "list"].map(str::to_owned).into_iter().chain(options).collect();
@@ -191,7 +216,7 @@ pub(super) async fn list(
     page(&web, &visitor, filter, Ok(None)).await
 }
 
-async fn page(
+pub(super) async fn page(
     web: &Web,
     visitor: &Visitor,
     filter: Filter,
@@ -229,6 +254,9 @@ async fn page(
         sites: web.fleet().sites().await?.into_keys().flatten().take(SITES_MAX).collect(),
         rows: page.items.iter().map(Row::of).collect(),
         waiting: waiting.iter().map(Waiting::of).collect(),
+        // There is more than this page shows.
+        beyond: page.next.is_some() || filter.after.is_some(),
+        carried: filter.carried(),
         next: page.next.as_deref().map(|after| filter.path(Some(after))),
         first: filter.after.is_some().then(|| filter.path(None)),
         done,
@@ -238,64 +266,4 @@ async fn page(
         command: Command::new(["margrave", "device", "token", "--name", "line-1"]),
     };
     Ok((status, render(&page)?).into_response())
-}
-
-/// `POST /devices`: the same for every ticked device.
-pub(super) async fn bulk(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
-    let Submitted { visitor, fields, .. } = submitted;
-    let names: Vec<&str> = fields.all("device").collect();
-    let devices = names.iter().map(|name| device::parse(name)).collect::<Result<Vec<_>, _>>()?;
-    visitor.note.subject(names.join(" "));
-    let number = counted(devices.len() as u64, "device");
-    if devices.is_empty() {
-        let wrong = "Tick the devices first; nothing was changed.".to_owned();
-        return page(&web, &visitor, Filter::default(), Err(wrong)).await;
-    }
-    let key = fields.one("key").to_owned();
-    let fleet = web.fleet();
-    let done = match fields.one("do") {
-        "label" | "unlabel" if key.is_empty() => Err("A label needs a name; nothing was changed.".to_owned()),
-        verb @ ("label" | "unlabel") => {
-            let value = (verb == "label").then(|| fields.one("value").to_owned());
-            let want = operator::SetLabels { labels: [(key.clone(), value)].into() };
-            match fleet.label_all(&visitor.actor, &devices, &want).await {
-                Ok(()) if verb == "label" => Ok(format!("{number} now carry the label {key}.")),
-                Ok(()) => Ok(format!("{number} no longer carry the label {key}.")),
-                Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
-                    Err(sentence(&error.to_string()))
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        "retire" => return retire_ask(&web, &visitor, &names).await,
-        "retire-now" => match fleet.retire_all(&visitor.actor, &devices).await {
-            Ok(()) => Ok(format!("{number} were retired.")),
-            Err(error @ Error::Conflict { .. }) => Err(sentence(&error.to_string())),
-            Err(error) => return Err(error.into()),
-        },
-        _ => return Err(PageError::Malformed("The form does not say what to do.".to_owned())),
-    };
-    page(&web, &visitor, Filter::default(), done.map(Some)).await
-}
-
-async fn retire_ask(web: &Web, visitor: &Visitor, names: &[&str]) -> Result<Response, PageError> {
-    let number = counted(names.len() as u64, "device");
-    let frame = Frame::new(web, visitor, Section::Devices, format!("Retire {number}")).await?;
-    let fields = names.iter().map(|name| ("device".to_owned(), (*name).to_owned()));
-    render(&ConfirmPage {
-        frame,
-        question: format!("Retire {number}?"),
-        effects: vec![
-            format!("{}.", names.join(", ")),
-            "They are shut out at once: this server answers none of their requests any more.".to_owned(),
-            "What runs on them keeps running, and they can be accepted again later.".to_owned(),
-        ],
-        verb: "Retire",
-        action: "/devices".to_owned(),
-        back: "/devices".to_owned(),
-        fields: fields.chain([("do".to_owned(), "retire-now".to_owned())]).collect(),
-        command: Command::new(
-            ["margrave", "device", "retire"].into_iter().chain(names.iter().copied().take(1)),
-        ),
-    })
 }

@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Query, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::StreamExt as _;
+use futures_util::stream::{self, StreamExt as _};
 use http::{HeaderMap, StatusCode};
 use margrave_wire::operator::Event;
+use tokio::time::Instant;
 
 use super::Web;
 use super::error::PageError;
@@ -17,6 +19,8 @@ use super::session::Visitor;
 use crate::http::feed::KEEP_ALIVE;
 use crate::http::problem::Problem;
 
+/// However much happens, a page is told of it four times a second at most: it cannot show more, and nobody can see more.
+const FRAME_PAUSE: Duration = Duration::from_millis(250);
 /// More than this at once concerns every page; an empty list says so.
 const CHANGES_MAX: usize = 64;
 
@@ -27,7 +31,7 @@ pub(super) struct After {
 
 /// `GET /events/stream`. Unlike a page it answers 401 instead of leading to the sign-in page, which an
 /// `EventSource` could not show.
-pub(super) async fn stream(
+pub(super) async fn follow(
     State(web): State<Web>,
     visitor: Result<Visitor, PageError>,
     headers: HeaderMap,
@@ -46,8 +50,15 @@ pub(super) async fn stream(
     // Whoever loses the token loses the stream.
     let fleet = Arc::clone(&web.app.fleet);
     let ended = async move { fleet.token_ended(&visitor.token).await };
-    let frames =
-        follower.into_stream().take_until(Box::pin(ended)).map(|events| Ok::<_, Infallible>(frame(&events)));
+    // A pause behind each, in which what happens meanwhile gathers for the next.
+    let paced = stream::unfold((follower, None), |(mut follower, told)| async move {
+        if let Some(told) = told {
+            tokio::time::sleep_until(told + FRAME_PAUSE).await;
+        }
+        let events = follower.next().await?;
+        Some((events, (follower, Some(Instant::now()))))
+    });
+    let frames = paced.take_until(Box::pin(ended)).map(|events| Ok::<_, Infallible>(frame(&events)));
     Ok(Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 

@@ -7,10 +7,12 @@
 //! Start with `fleet.rs`; `frame.rs` is what all pages share, `session.rs` who may see them.
 
 mod access;
+mod asking;
 mod assets;
 mod assignment;
 mod audit;
 mod badge;
+mod bulk;
 mod command;
 mod commit;
 mod confirm;
@@ -101,13 +103,16 @@ pub fn router(app: App) -> Router {
     let web = Web { app, feed, demo: Arc::default() };
     Router::new()
         .route("/", get(fleet::page))
-        .route("/devices", get(devices::list).post(devices::bulk))
+        .route("/devices", get(devices::list).post(bulk::change))
         .route("/devices/new", get(device::new).post(device::add))
         .route("/devices/{device}", get(device::show))
         .route("/devices/{device}/labels", post(device::label))
         .route("/devices/{device}/retire", get(device::retire_ask).post(device::retire))
         .route("/devices/{device}/accept", post(device::accept))
         .route("/devices/{device}/reject", post(device::reject))
+        .route("/devices/{device}/hold", post(asking::hold))
+        .route("/devices/{device}/release", post(asking::release))
+        .route("/devices/{device}/look", post(asking::look))
         .route("/packages", get(package::list).post(package::add))
         .route("/packages/{package}/{version}", get(package::show))
         .route("/packages/{package}/{version}/icon", get(package::icon))
@@ -139,7 +144,7 @@ pub fn router(app: App) -> Router {
         .route("/watches", post(watch::put))
         .route("/watches/look", post(watch::look))
         .route("/watches/remove", post(watch::remove))
-        .route("/events/stream", get(live::stream))
+        .route("/events/stream", get(live::follow))
         .route("/sign-in", get(session::sign_in_page).post(session::sign_in))
         .route("/sign-out", post(session::sign_out))
         .route("/sign-out/everywhere", post(session::sign_out_everywhere))

@@ -78,6 +78,16 @@ impl Chain {
         };
         Chain { steps: why.chain.iter().map(step).collect() }
     }
+
+    /// What is seen, without what causes it.
+    pub(super) fn seen(&self) -> Option<&str> {
+        self.steps.first().map(|step| step.text.as_str())
+    }
+
+    /// What to do about the last cause.
+    pub(super) fn next(&self) -> Option<&str> {
+        self.steps.last().and_then(|step| step.hint.as_deref())
+    }
 }
 
 #[derive(Template)]

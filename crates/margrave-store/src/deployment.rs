@@ -213,7 +213,7 @@ pub(crate) fn put(
         "INSERT INTO deployment (id, name, package, version, profile, answers, targets, revision, changed_at,
              changed_by, rollback_when, rollback_attempts, health_grace, overrides, forced, strategy)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
-         ON CONFLICT (id) DO UPDATE SET package = ?3, version = ?4, profile = ?5, answers = ?6, targets = ?7,
+         ON CONFLICT (id) DO UPDATE SET removed = 0, package = ?3, version = ?4, profile = ?5, answers = ?6, targets = ?7,
              revision = ?8, changed_at = ?9, changed_by = ?10, rollback_when = ?11, rollback_attempts = ?12,
              health_grace = ?13, overrides = ?14, forced = ?15, strategy = ?16",
     )?

@@ -57,7 +57,7 @@ pub struct Applied {
     /// The commit that is applied now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Files that are, or would be, other than before.
+    /// Files that are, or would be, other than before, or whose secrets are.
     pub files: Vec<String>,
     /// For a dry run: what would follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -66,6 +66,10 @@ impl Fleet {
             let message = format!("{name} has the id {}; keep it, or leave it out", held.deployment.id);
             broken.push(Violation::new("/../metadata/id", "resource", message));
         }
+        let going = match &held {
+            Some(_) => None,
+            None => self.going(name, id, &mut broken).await?,
+        };
         let before = held.as_ref().map(|held| held.deployment.rollback);
         let rollback = read_rollback(want.rollback.as_ref(), before, &mut broken);
         let before = held.as_ref().map(|held| &held.deployment.strategy);
@@ -78,10 +82,10 @@ impl Fleet {
             None => self.store.revision_newest(name).await?.unwrap_or(0),
         };
         let mut deployment = Deployment {
-            id: held.as_ref().map_or_else(
-                || id.unwrap_or_else(|| DeploymentId::from_uuid(self.options.naming.next())),
-                |held| held.deployment.id,
-            ),
+            id: match &held {
+                Some(held) => held.deployment.id,
+                None => going.or(id).unwrap_or_else(|| DeploymentId::from_uuid(self.options.naming.next())),
+            },
             name: name.clone(),
             package: entry.record.id.clone(),
             version: entry.record.version.clone(),
@@ -103,6 +107,26 @@ impl Fleet {
         check_answers(&entry, &deployment, previous.as_ref(), &secrets)?;
         let wish = Wish { deployment, entry, previous, secrets: Arc::new(secrets) };
         Ok(Draft { held, wish, devices, named })
+    }
+
+    /// The deployment of this name that was removed and that devices still have: who wants it again takes the removal
+    /// back, and what runs goes on. An `id` that is another's is refused.
+    async fn going(
+        &self,
+        name: &DeploymentName,
+        id: Option<DeploymentId>,
+        broken: &mut Vec<Violation>,
+    ) -> Result<Option<DeploymentId>, Error> {
+        let all = self.store.deployments().await?;
+        let other =
+            all.iter().find(|other| Some(other.deployment.id) == id && other.deployment.name != *name);
+        if let Some(other) = other {
+            let message = format!("this id is that of {}; leave it out", other.deployment.name);
+            broken.push(Violation::new("/../metadata/id", "resource", message));
+        }
+        let mut going = all.iter().filter(|other| other.removed && other.deployment.name == *name);
+        let wanted = going.clone().find(|other| Some(other.deployment.id) == id);
+        Ok(wanted.or_else(|| going.next()).map(|going| going.deployment.id))
     }
 
     /// What installations of a deployment have, as far as a change to `entry` has to keep it: immutable values

@@ -28,8 +28,8 @@ impl Fleet {
         }
     }
 
-    /// Whether something that a deployment refers to is another than when it was last published. What cannot be looked up now
-    /// changes nothing.
+    /// Whether something that a deployment refers to is another than when it was last published, or not to be had any more:
+    /// whoever wants it again hears of that.
     pub(super) fn has_other_secrets(&self, deployment: &Deployment) -> bool {
         let mut answers = answers_of(deployment).into_iter().flatten();
         if !answers.any(|(_, answer)| matches!(answer, Answer::Secret(_))) {
@@ -37,9 +37,10 @@ impl Fleet {
         }
         let secrets: Secrets = self.options.vault.secrets(deployment);
         answers_of(deployment).into_iter().flatten().any(|(parameter, answer)| match answer {
-            Answer::Secret(referred) => secrets
-                .get(parameter, &referred.secret)
-                .is_ok_and(|secret| referred.seen.as_ref() != Some(secret.fingerprint())),
+            Answer::Secret(referred) => {
+                let found = secrets.get(parameter, &referred.secret);
+                found.map_or(true, |secret| referred.seen.as_ref() != Some(secret.fingerprint()))
+            }
             Answer::Clear(_) => false,
         })
     }

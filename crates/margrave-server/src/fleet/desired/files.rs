@@ -97,10 +97,11 @@ impl Fleet {
                     files.push(file.clone());
                 }
             }
-            let renewed = self.renewed(&given, &files).await?;
+            let (others, renewed): (Vec<String>, Vec<Change>) =
+                self.renewed(&given, &files).await?.into_iter().unzip();
             let mut applied = Applied {
                 commit: head.map(|head| head.to_string()),
-                files: files.iter().map(|file| file.path.clone()).collect(),
+                files: files.iter().map(|file| file.path.clone()).chain(others).collect(),
                 plan: None,
             };
             if want.dry_run {
@@ -127,15 +128,20 @@ impl Fleet {
         Err(Error::conflict("others change the same things at this moment; try again"))
     }
 
-    /// Deployments among the files that say nothing new while a secret that they refer to did change: they are wanted again.
-    async fn renewed(&self, given: &[FileChange], changed: &[FileChange]) -> Result<Vec<Change>, Error> {
+    /// Files of deployments that say nothing new while a secret that they refer to did change: they are wanted again.
+    async fn renewed(
+        &self,
+        given: &[FileChange],
+        changed: &[FileChange],
+    ) -> Result<Vec<(String, Change)>, Error> {
         let mut renewed = Vec::new();
         for file in given.iter().filter(|file| !changed.iter().any(|changed| changed.path == file.path)) {
             let Path::Resource(Place::Deployment(name)) = Path::read(&file.path) else { continue };
             let Some(held) = self.wanted_deployment(&name).await? else { continue };
             if self.has_other_secrets(&held.deployment) || self.has_secrets_again(&held) {
                 let (to, seen) = (held.deployment.revision, Some(held.deployment.revision));
-                renewed.push(Change::RevertDeployment { name, to, seen, reason: None });
+                let change = Change::RevertDeployment { name, to, seen, reason: None };
+                renewed.push((file.path.clone(), change));
             }
         }
         Ok(renewed)

@@ -1,6 +1,7 @@
 //! What is wanted is a commit; what is a commit is wanted.
 
 use margrave_core::lifecycle::State;
+use margrave_wire::intent::Apply;
 use margrave_wire::resource::{self, Resource};
 
 use super::super::desired::{CommitId, FileChange, Repository, Signed, Unadopted};
@@ -287,6 +288,39 @@ async fn a_repository_that_is_lost_is_made_anew_from_what_is_wanted() {
     assert_eq!(world.version("line-1"), version);
     assert!(world.file("deployments/greeter.yaml").await.unwrap().contains("package: hello"));
     world.put("other", on(&["line-1"])).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_removal_is_taken_back_by_wanting_the_same_again() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let first = world.put("greeter", on(&["line-1"])).await.unwrap();
+    world.report("greeter", "line-1", State::Installed).await;
+    let file = world.file("deployments/greeter.yaml").await.unwrap();
+    let remove = || async { world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap() };
+    let is_alone = || async {
+        let all = world.fleet.deployments().await.unwrap();
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(!all[0].removing && all[0].id == first.id, "{all:?}");
+        assert_eq!(world.workloads("line-1").await.len(), 1);
+    };
+    // By its file, which has its id; by its name; and by going back.
+    remove().await;
+    let documents = vec![file.clone()];
+    world.fleet.apply_files(&ann(), &Apply { documents, ..Default::default() }).await.unwrap();
+    is_alone().await;
+    remove().await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    is_alone().await;
+    remove().await;
+    let gone = world.fleet.remove_deployment(&ann(), &name("greeter"), None).await.unwrap_err();
+    assert!(gone.to_string().contains("greeter"), "{gone}");
+    // Under another name it is another one.
+    let renamed = file.replace("name: greeter", "name: other");
+    let want = Apply { documents: vec![renamed], ..Default::default() };
+    let refused = world.fleet.apply_files(&ann(), &want).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("is that of greeter; leave it out"), "{refused}");
 }
 
 #[tokio::test]

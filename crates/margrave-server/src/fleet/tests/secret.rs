@@ -129,7 +129,9 @@ async fn a_changed_secret_is_an_update_with_the_next_publication() {
     // The same with a file that says nothing new.
     world.set("secrets/greeting", "three");
     let file = world.file("deployments/greeter.yaml").await.unwrap();
-    let plan = world.apply_text(&file, true).await.plan.unwrap();
+    let planned = world.apply_text(&file, true).await;
+    assert_eq!(planned.files, ["deployments/greeter.yaml"]);
+    let plan = planned.plan.unwrap();
     assert_eq!(plan.changes.len(), 1, "{plan:?}");
     assert_eq!(world.version("line-1"), 3, "a plan writes nothing");
     world.apply_text(&file, false).await;
@@ -143,6 +145,11 @@ async fn a_changed_secret_is_an_update_with_the_next_publication() {
     std::fs::remove_file(world.data.path().join("secrets/greeting")).unwrap();
     world.says("line-1", "32Gi", &["compose"]).await;
     assert_eq!(world.answer_on("line-1", "greeting").await, ParameterValue::Text("three".into()));
+    for dry_run in [true, false] {
+        let want = Apply { documents: vec![file.clone()], dry_run, ..Apply::default() };
+        let refused = world.fleet.apply_files(&ann(), &want).await.unwrap_err().to_string();
+        assert!(refused.contains("greeting"), "{refused}");
+    }
 }
 
 #[tokio::test]

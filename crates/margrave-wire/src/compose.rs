@@ -43,6 +43,52 @@ pub fn claims(bytes: &[u8]) -> Result<Claims, YamlError> {
     Ok(claims)
 }
 
+const TAGS: [&str; 2] = ["!reset", "!override"];
+
+/// What is so wrong with a Compose file that no engine takes it (PK-083): one sentence each. What only an engine can judge is left
+/// to it.
+pub fn flaws(bytes: &[u8]) -> Vec<String> {
+    let file = match yaml::read(bytes) {
+        Ok(file) => file.to_value(),
+        // Compose has tags of its own, which our reader does not take.
+        Err(_) if TAGS.iter().any(|tag| bytes.windows(tag.len()).any(|part| part == tag.as_bytes())) => {
+            return vec![];
+        }
+        Err(YamlError { line, message, .. }) => return vec![format!("line {line}: {message}")],
+    };
+    if !file.is_object() {
+        return vec!["is empty; write what is to run under `services`".to_owned()];
+    }
+    let services = match file.get("services") {
+        // What is included has services of its own.
+        None if file.get("include").is_some() => return vec![],
+        Some(Value::Object(services)) if !services.is_empty() => services,
+        _ => return vec!["names no service; write what is to run under `services`".to_owned()],
+    };
+    let mut flaws = Vec::new();
+    for (name, service) in services {
+        let has = |key: &str| field(service, key).is_some();
+        if !service.is_object() {
+            flaws.push(format!("service {name} says nothing; give it an `image`"));
+        } else if !["image", "build", "extends", "provider"].into_iter().any(has) {
+            flaws.push(format!("service {name} has no `image`"));
+        }
+        for port in field(service, "ports").and_then(Value::as_array).into_iter().flatten() {
+            let beyond =
+                |number: &str| number.parse::<u64>().is_ok_and(|number| number > u64::from(u16::MAX));
+            let text = match port {
+                Value::Object(port) => plain(port.get("published")).or_else(|| plain(port.get("target"))),
+                port => plain(Some(port)),
+            };
+            let text = text.unwrap_or_default();
+            if text.split(['/', ':', '-']).any(beyond) {
+                flaws.push(format!("service {name} asks for port {text}; ports go up to {}", u16::MAX));
+            }
+        }
+    }
+    flaws
+}
+
 /// A member of an object, or of what it takes over with `<<`.
 fn field<'a>(object: &'a Value, key: &str) -> Option<&'a Value> {
     object.get(key).or_else(|| match object.get("<<")? {
@@ -179,6 +225,30 @@ fn host_path(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pk_083_what_no_engine_takes_is_told() {
+        let told = |text: &str| flaws(text.as_bytes()).join("; ");
+        for (text, says) in [
+            ("services: [", "line "),
+            ("", "is empty"),
+            ("services: {}", "names no service"),
+            ("version: '3'", "names no service"),
+            ("services: {web: {imagee: x}}", "service web has no `image`"),
+            ("services: {web: }", "service web says nothing"),
+            ("services: {web: {image: x, ports: ['99999999:80']}}", "asks for port 99999999:80"),
+            ("services: {web: {image: x, ports: [{target: 70000}]}}", "asks for port 70000"),
+        ] {
+            assert!(told(text).contains(says), "{text}: {}", told(text));
+        }
+        for right in [
+            "services: {web: {image: x, ports: ['127.0.0.1:80:80/udp', '${PORT}:1', 3000-3005, {target: 1}]}}",
+            "services: {web: {build: .}, other: {extends: {service: web}}}",
+            "include: [other.yaml]",
+        ] {
+            assert_eq!(told(right), "", "{right}");
+        }
+    }
 
     fn check(file: &str, expected: &str) {
         let claims = claims(file.as_bytes()).unwrap();

@@ -261,6 +261,12 @@ fn read_components(
             findings.push(Finding::in_file(shown, "PK-082", message));
             continue;
         }
+        // One that cannot be read stops the packing below.
+        if let Ok(compose) = fs::read(folder.join("compose.yaml")) {
+            let flaws = margrave_wire::compose::flaws(&compose).into_iter();
+            let of_file = |flaw| Finding::in_file(format!("{shown}/compose.yaml"), "PK-083", flaw);
+            findings.extend(flaws.map(of_file));
+        }
         let reference = Repository::parse(&component.repository)
             .and_then(|repository| repository.at_revision(component.revision.as_str()));
         let reference = match reference {

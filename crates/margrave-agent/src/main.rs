@@ -21,6 +21,9 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// Where an agent keeps everything, as a rule.
+const DATA: &str = "/var/lib/margrave-agent";
+
 /// The device of a Margrave fleet: pulls what it should run, checks every byte, runs it, and says what happened.
 #[derive(Parser)]
 #[command(name = "margrave-agent", version = VERSION, max_term_width = 100)]
@@ -36,7 +39,7 @@ struct Cli {
         long,
         global = true,
         env = "MARGRAVE_AGENT_DATA",
-        default_value = "/var/lib/margrave-agent",
+        default_value = DATA,
         value_name = "DIR"
     )]
     data: PathBuf,
@@ -358,8 +361,12 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             if json {
                 say(&serde_json::json!({ "holder": holder, "until": until }).to_string());
             } else {
+                let place = match data.as_path() == Path::new(DATA) {
+                    true => String::new(),
+                    false => format!(" --data {}", data.display()),
+                };
                 say(&format!(
-                    "Changes are held back until {until}. To let them go on:\n  margrave-agent release"
+                    "Changes are held back until {until}. To let them go on:\n  margrave-agent release{place}"
                 ));
             }
             Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 //! The two servers take turns, round by round. What touches a hundred devices must not cost more because there are others,
 //! and what is looked at must not cost ten times as much.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -138,6 +139,14 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         table.judged(format!("{what}, {large} devices"), millis(took), &goal_words, took <= goal);
     }
 
+    let weight = runtime.block_on(sides[1].weight())?;
+    table.judged(
+        "what the page loads beside its text, compressed",
+        format!("{:.1} KB", weight as f64 / 1000.0),
+        "≤ 150 KB",
+        weight <= 150_000,
+    );
+
     // After all of this, with what it keeps of it.
     let memory = pss(sides[1].server.id())?;
     let each = memory as f64 / large as f64 / 1000.0;
@@ -223,6 +232,23 @@ impl Side {
             ensure!(answer.status.is_success(), "{path} was answered {}", answer.status);
         }
         Ok(begun.elapsed())
+    }
+
+    /// Bytes of everything that the fleet page names, as they travel.
+    async fn weight(&self) -> Result<usize> {
+        let get = |path: &str| Request::get(path).secret_header(header::COOKIE, &self.cookie);
+        let page = self.browser.send(get("/")).await?;
+        let page = String::from_utf8(page.body.to_vec())?;
+        let named: BTreeSet<&str> = page.split('"').filter(|part| part.starts_with("/assets/")).collect();
+        ensure!(!named.is_empty(), "the fleet page names nothing to load");
+        let mut weight = 0;
+        for path in named {
+            let path = path.split('#').next().unwrap_or(path);
+            let answer = self.browser.send(get(path).header(header::ACCEPT_ENCODING, "gzip")).await?;
+            ensure!(answer.status.is_success(), "{path} was answered {}", answer.status);
+            weight += answer.body.len();
+        }
+        Ok(weight)
     }
 
     /// Another process for the same data; says how long it took until it answered.

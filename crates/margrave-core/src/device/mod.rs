@@ -13,6 +13,7 @@ mod assignment;
 mod failing;
 mod health;
 mod hold;
+mod hush;
 mod order;
 mod outbox;
 mod patience;
@@ -207,7 +208,7 @@ impl Device {
         if self.tick == 1 {
             self.upstream.dice = roll.clamp(0.0, 1.0);
         }
-        match event {
+        match self.hushed(event) {
             Event::Began(action) => self.began(settings, now, action),
             Event::Unbegun(action) => self.unbegun(&action),
             Event::Read(readings) => {

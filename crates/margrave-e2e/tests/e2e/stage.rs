@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -36,12 +37,18 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// A port that was free a moment ago. Restarted servers must come back on the same one.
+/// A port that was free a moment ago, and that the system gives to nobody who asks for any: those begin at 32768. Restarted
+/// servers must come back on the same one.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("loopback has free ports")
-        .port()
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    // Tests are processes beside each other, each with a number of its own.
+    let mut ports = std::iter::repeat_with(|| {
+        let asked = ASKED.fetch_add(1, Ordering::Relaxed);
+        let number = std::process::id().wrapping_mul(127).wrapping_add(asked.wrapping_mul(31));
+        u16::try_from(12_000 + number % 20_000).expect("below 32000")
+    });
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.by_ref().take(1_000).find(is_free).expect("loopback has free ports")
 }
 
 /// Says aloud that a test does not run here, and why; in CI nothing may be missing.

@@ -66,10 +66,9 @@ impl Fleet {
             let message = format!("{name} has the id {}; keep it, or leave it out", held.deployment.id);
             broken.push(Violation::new("/../metadata/id", "resource", message));
         }
-        let going = match &held {
-            Some(_) => None,
-            None => self.going(name, id, &mut broken).await?,
-        };
+        if held.is_none() {
+            self.check_id(name, id, &mut broken).await?;
+        }
         let before = held.as_ref().map(|held| held.deployment.rollback);
         let rollback = read_rollback(want.rollback.as_ref(), before, &mut broken);
         let before = held.as_ref().map(|held| &held.deployment.strategy);
@@ -82,10 +81,10 @@ impl Fleet {
             None => self.store.revision_newest(name).await?.unwrap_or(0),
         };
         let mut deployment = Deployment {
-            id: match &held {
-                Some(held) => held.deployment.id,
-                None => going.or(id).unwrap_or_else(|| DeploymentId::from_uuid(self.options.naming.next())),
-            },
+            id: held.as_ref().map_or_else(
+                || id.unwrap_or_else(|| DeploymentId::from_uuid(self.options.naming.next())),
+                |held| held.deployment.id,
+            ),
             name: name.clone(),
             package: entry.record.id.clone(),
             version: entry.record.version.clone(),
@@ -109,24 +108,23 @@ impl Fleet {
         Ok(Draft { held, wish, devices, named })
     }
 
-    /// The deployment of this name that was removed and that devices still have: who wants it again takes the removal
-    /// back, and what runs goes on. An `id` that is another's is refused.
-    async fn going(
+    /// Who wants a deployment again by its id, as its file says it, takes its removal back: what runs goes on. An id that is
+    /// another's is refused.
+    async fn check_id(
         &self,
         name: &DeploymentName,
         id: Option<DeploymentId>,
         broken: &mut Vec<Violation>,
-    ) -> Result<Option<DeploymentId>, Error> {
+    ) -> Result<(), Error> {
+        let Some(id) = id else { return Ok(()) };
         let all = self.store.deployments().await?;
-        let other =
-            all.iter().find(|other| Some(other.deployment.id) == id && other.deployment.name != *name);
-        if let Some(other) = other {
+        if let Some(other) =
+            all.iter().find(|other| other.deployment.id == id && other.deployment.name != *name)
+        {
             let message = format!("this id is that of {}; leave it out", other.deployment.name);
             broken.push(Violation::new("/../metadata/id", "resource", message));
         }
-        let mut going = all.iter().filter(|other| other.removed && other.deployment.name == *name);
-        let wanted = going.clone().find(|other| Some(other.deployment.id) == id);
-        Ok(wanted.or_else(|| going.next()).map(|going| going.deployment.id))
+        Ok(())
     }
 
     /// What installations of a deployment have, as far as a change to `entry` has to keep it: immutable values

@@ -96,11 +96,7 @@ fn show(screen: &Screen, schedule: &operator::Schedule) -> Result {
         screen.object(schedule)?;
         return Ok(Answer::Done);
     }
-    let mut facts = vec![("For", schedule.reach.clone())];
-    facts.extend(schedule.schedule.words().into_iter().map(|words| ("", words)));
-    if let Some(first) = facts.get_mut(1) {
-        first.0 = "When";
-    }
+    let mut facts = vec![("For", schedule.reach.clone()), ("When", schedule.schedule.words().join("; "))];
     facts.push(("Set by", format!("{} at {}", schedule.changed_by, schedule.changed_at)));
     screen.facts(&facts)?;
     Ok(Answer::Done)

@@ -577,6 +577,36 @@ fn a_newer_document_that_the_disk_lost_lets_the_older_one_go_on_until_it_is_here
 }
 
 #[test]
+fn what_an_application_prints_of_a_secret_is_in_no_report() {
+    let mut world = World::new(4);
+    let mut with_secret = workload(1, &["web"], "hunter2-hunter2\nsecond-line-of-it");
+    with_secret.hints.salt = Some("salt".into());
+    world.publish(vec![with_secret, workload(2, &["db"], "no-secret-at-all")]);
+    for _ in 0..200 {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            let Action::Apply(order) = &action else {
+                world.carry_out(action);
+                continue;
+            };
+            let order = order.clone();
+            world.absorb(Event::Began(action));
+            let message = "password hunter2-hunter2 second-line-of-it, port no-secret-at-all";
+            let result = Err(Failure::new(FailureCode::StartFailed, message));
+            let (assignment, fingerprint) = (order.assignment, order.fingerprint());
+            world.absorb(Event::Applied { assignment, fingerprint, component: order.component, result });
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap();
+    }
+    let said = |n: u8| {
+        let of = world.reports.iter().filter(|report| report.assignment == id(n));
+        format!("{:?}", of.collect::<Vec<_>>())
+    };
+    assert!(said(1).contains("password (hidden) (hidden), port no-secret-at-all"), "{}", said(1));
+    assert!(!said(1).contains("hunter2") && !said(1).contains("second-line"));
+    assert!(said(2).contains("port no-secret-at-all") && !said(2).contains("(hidden)"));
+}
+
+#[test]
 fn a_memory_that_was_lost_lives_anew_and_says_so() {
     let lives = |world: &World| {
         let detail = |report: &Report| report.detail.as_ref().unwrap().life;

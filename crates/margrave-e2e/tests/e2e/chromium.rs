@@ -161,6 +161,12 @@ impl Browser {
         self.leave(&button);
     }
 
+    pub(crate) fn sign_in(&self, page: &str, token: &str) {
+        self.open(&format!("{page}/sign-in"));
+        self.fill("Operator token", token);
+        self.press("Sign in");
+    }
+
     /// Uses the demo's banner.
     pub(crate) fn break_device(&self, device: &str, fault: &str) {
         self.run("document.querySelector('.banner details').open = true");

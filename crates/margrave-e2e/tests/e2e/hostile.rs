@@ -48,9 +48,7 @@ impl Plant {
         wait_for("every report is delivered", || {
             (stage.agent_status("line-1")["reportsWaiting"] == 0).then_some(())
         });
-        let context = std::fs::read(stage.path("server/context.json")).expect("the server wrote its context");
-        let context: Value = serde_json::from_slice(&context).expect("the context is JSON");
-        let token = context["token"].as_str().expect("an operator's token").to_owned();
+        let token = stage.token();
         let before = picture(&stage);
         Plant { stage, signed, token, before, _agent: agent }
     }

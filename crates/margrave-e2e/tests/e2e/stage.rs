@@ -210,6 +210,18 @@ impl Stage {
         });
     }
 
+    /// The page, without TLS, so that a browser trusts it.
+    pub(crate) fn page(&self) -> String {
+        format!("http://127.0.0.1:{}", self.local)
+    }
+
+    /// The first operator's.
+    pub(crate) fn token(&self) -> String {
+        let context = std::fs::read(self.path("server/context.json")).expect("the server wrote it");
+        let context: Value = serde_json::from_slice(&context).expect("it is JSON");
+        context["token"].as_str().expect("it has a token").to_owned()
+    }
+
     pub(crate) fn server(&mut self) -> &mut Running {
         self.server.as_mut().expect("the server was started")
     }

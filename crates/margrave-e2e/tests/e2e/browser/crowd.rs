@@ -41,13 +41,8 @@ fn ten_thousand_devices_are_read_at_a_glance_and_found_again() {
     let multiplied = multiplied.expect("python starts");
     assert!(multiplied.status.success(), "{}", String::from_utf8_lossy(&multiplied.stderr));
     stage.start_server();
-    let context: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(stage.path("server/context.json")).expect("a context"))
-            .expect("JSON");
-    let page = format!("http://127.0.0.1:{}", stage.local);
-    browser.open(&format!("{page}/sign-in"));
-    browser.fill("Operator token", context["token"].as_str().expect("a token"));
-    browser.press("Sign in");
+    let page = stage.page();
+    browser.sign_in(&page, &stage.token());
 
     browser.wait_text("#tiers", "10,001 devices in 40 sites");
     let nodes = browser.run("return document.querySelectorAll('*').length").as_u64();

@@ -28,15 +28,10 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.press_labelled("Take back what is set for fleet");
 
     browser.press("Sign out");
-    let sign_in = |secret: &str| {
-        browser.open(&format!("{}/sign-in", demo.page));
-        browser.fill("Operator token", secret);
-        browser.press("Sign in");
-    };
-    sign_in("mgo_guess");
+    browser.sign_in(&demo.page, "mgo_guess");
     browser.wait_text(".wrong", "not known");
     browser.look("sign-in-wrong");
-    sign_in(&secret);
+    browser.sign_in(&demo.page, &secret);
     browser.wait_text(".who", "viewer");
     browser.look("fleet-viewer");
     let forms = "return String([...document.forms].filter(form => form.method === 'post' && !form.action.includes('/sign-out')).length)";
@@ -50,7 +45,7 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
 
     browser.open(&demo.page);
     browser.press("Sign out");
-    sign_in(&demo.token);
+    browser.sign_in(&demo.page, &demo.token);
     browser.follow("Access");
     browser.run("document.querySelector('tr:has(.name) a.danger').dataset.first = 'yes'");
     let revoke = browser.run(
@@ -63,7 +58,7 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.wait_text("table", "token.revoke");
     browser.look("audit");
     browser.press("Sign out");
-    sign_in(&secret);
+    browser.sign_in(&demo.page, &secret);
     browser.wait_text(".wrong", "revoked");
     browser.assert_calm(&[("/sign-in", 403), ("/devices/new", 403)]);
 }

@@ -3,7 +3,7 @@
 //! The devices try a thousand a second. How many of those arrive depends on the build and the machine, so nothing is said about that:
 //! what the page is told and asks for must not grow with them.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::chromium::Browser;
 use crate::stage::{Running, Stage, wait_for};
@@ -44,13 +44,7 @@ fn a_storm_of_events_is_told_a_few_times_a_second() {
     });
     stage.json(&["deploy", "pulse", "--label", "line=storm"]);
 
-    let context: Value =
-        serde_json::from_slice(&std::fs::read(stage.path("server/context.json")).expect("a context"))
-            .expect("JSON");
-    let page = format!("http://127.0.0.1:{}", stage.local);
-    browser.open(&format!("{page}/sign-in"));
-    browser.fill("Operator token", context["token"].as_str().expect("a token"));
-    browser.press("Sign in");
+    browser.sign_in(&stage.page(), &stage.token());
     browser.wait_text("#tiers", "200 devices");
     browser.follow("Devices");
     browser.watch();

@@ -445,7 +445,11 @@ impl Device {
     }
 
     pub(super) fn begin_removal(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let accepted = self.accepted.as_ref().map(|accepted| accepted.version);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments are removed");
+        // That it goes is what this manifest says. It may have gone and come back in others that were never seen here, and
+        // its end must not be taken for the end of that life.
+        assignment.adopted_version = accepted.unwrap_or(assignment.adopted_version);
         assignment.next_try = None;
         assignment.attempt = 0;
         assignment.failure = None;

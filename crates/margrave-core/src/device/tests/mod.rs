@@ -577,6 +577,21 @@ fn a_newer_document_that_the_disk_lost_lets_the_older_one_go_on_until_it_is_here
 }
 
 #[test]
+fn a_removal_is_told_with_the_version_that_asked_for_it() {
+    let mut world = World::new(4);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    // It went and came back while nobody could be asked, and went again.
+    for workloads in [vec![], vec![workload(1, &["web"], "a")], vec![]] {
+        world.publish(workloads);
+    }
+    world.run_until_converged();
+    let removal = |report: &&Report| matches!(report.state, Reported::Removing | Reported::Removed);
+    let versions: Vec<u64> = world.reports.iter().filter(removal).map(|told| told.adopted_version).collect();
+    assert_eq!(versions, [world.manifest.version(); 2]);
+}
+
+#[test]
 fn what_an_application_prints_of_a_secret_is_in_no_report() {
     let mut world = World::new(4);
     let mut with_secret = workload(1, &["web"], "hunter2-hunter2\nsecond-line-of-it");

@@ -33,6 +33,7 @@ Exit code: 0 every goal is met, 1 one is missed, 2 something broke.
              reports      durable reports, beside a bare loop of SQLite commits
              waiting      9,000 clients waiting: memory, one publish to all, a restart of the server
              fleet        10,000 devices × 10 deployments beside 1,000: publishing, a start, lists and pages, memory
+             page         first paint of the fleet page with 10,000 devices in Chromium; a storm of 1,000 events a second
              agent        bytes on the wire and on the disk of an idle agent
   --quick    smaller and shorter; shows that it works, not how fast it is
   --out FILE write the table there too";

@@ -101,6 +101,10 @@ impl Launch {
         let access = Access::open(&identity)?;
         let device = identity.device_id.clone();
         let simulated = matches!(runtime, RuntimeChoice::Simulated(_));
+        let images = match runtime {
+            RuntimeChoice::Compose { images, .. } => images,
+            RuntimeChoice::Simulated(_) => ImagePolicy::Keep,
+        };
         let runtime: Arc<dyn Runtime> = match runtime {
             RuntimeChoice::Simulated(simulation) => {
                 let opened = SimulatedRuntime::open(simulation, data.join("simulated.json"));
@@ -137,7 +141,7 @@ impl Launch {
             otel_collector: true,
             simulated,
             agent_version: VERSION.to_owned(),
-            overrides: own_words(poll_every, poll_wait, any_time),
+            overrides: own_words(poll_every, poll_wait, any_time, images),
         };
         let able = machine.capabilities(&device, &offer(vec![ProfileKind::Compose]), &overrides)?;
         let (capabilities, capabilities_later) = if hosts {
@@ -166,12 +170,18 @@ impl Launch {
             settings,
             refuse_older_bundle,
             supervisor: Supervisor::default(),
+            way_open: Arc::default(),
         })
     }
 }
 
 /// What was set on the device itself, for people.
-fn own_words(poll_every: Option<Duration>, poll_wait: Option<Duration>, any_time: bool) -> Vec<String> {
+fn own_words(
+    poll_every: Option<Duration>,
+    poll_wait: Option<Duration>,
+    any_time: bool,
+    images: ImagePolicy,
+) -> Vec<String> {
     let mut words = vec![];
     words.extend(poll_every.map(|every| format!("polls every {}s", every.as_secs_f64())));
     words.extend(poll_wait.map(|wait| match wait.is_zero() {
@@ -179,6 +189,8 @@ fn own_words(poll_every: Option<Duration>, poll_wait: Option<Duration>, any_time
         false => format!("polls are held open for {}s", wait.as_secs_f64()),
     }));
     words.extend(any_time.then(|| "talks and changes at any time".to_owned()));
+    let removes = images == ImagePolicy::Remove;
+    words.extend(removes.then(|| "removes images that no deployment needs any more".to_owned()));
     words
 }
 

@@ -125,6 +125,7 @@ impl Machine {
             overrides: offer.overrides.clone(),
             holds: vec![],
             looked: 0,
+            blind: None,
             properties,
         })
     }

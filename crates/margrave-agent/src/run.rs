@@ -18,7 +18,7 @@ use margrave_http::{Client, Limits, Origin, Trust};
 use margrave_identity::live::{LiveBundle, LiveSvid};
 use margrave_identity::tls::device_client_config;
 use margrave_ledger::{Blobs, LedgerError, Recovery, StateFile};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::clock;
@@ -47,6 +47,8 @@ pub struct AgentConfig {
     /// Whether a trust bundle with a lower number than the one in use is refused (ID-145).
     pub refuse_older_bundle: bool,
     pub supervisor: Supervisor,
+    /// Whoever knows that the way to the server is open again says so here, and the device asks at once.
+    pub way_open: Arc<Notify>,
 }
 
 /// The identity in use, shared with whatever else connects to the server: all see a renewal at once.
@@ -128,6 +130,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
         settings,
         refuse_older_bundle,
         mut supervisor,
+        way_open,
     } = config;
     let _lock = lock(&data)?;
     let mut agent = Agent::open(&data, &identity, runtime, capabilities, settings)?;
@@ -220,10 +223,12 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             Some(()) = stirred.recv() => agent.absorb(Event::Stirred),
             Some(asked) = asked.recv() => agent.asked(asked),
             () = way.renewed.notified() => agent.absorb(Event::WayRenewed),
+            () = way_open.notified() => agent.absorb(Event::WayRenewed),
             () = &mut appeared, if capabilities_later.is_some() => {
                 if let Some(mut capabilities) = capabilities_later.take() {
                     capabilities.holds.clone_from(&agent.own.capabilities.holds);
                     capabilities.looked = agent.own.capabilities.looked;
+                    capabilities.blind.clone_from(&agent.own.capabilities.blind);
                     tracing::info!("a container engine answers; telling the server");
                     agent.become_now(capabilities);
                 }
@@ -296,8 +301,8 @@ struct Agent {
     own: Arc<Own>,
     ledger: StateFile<Device>,
     blobs: Blobs,
-    /// The documents that were kept at the last sweep.
-    kept: BTreeSet<Digest>,
+    /// The documents that were kept at the last sweep, if there was one.
+    kept: Option<BTreeSet<Digest>>,
     /// Whether the server has answered a poll since the start; said once in the log.
     polled: bool,
 }
@@ -329,15 +334,15 @@ impl Agent {
             settings,
             runtime,
             own,
-            ledger,
+            ledger: ledger.with_reserve(),
             blobs,
-            kept: BTreeSet::new(),
+            kept: None,
             polled: false,
         };
         let mut readings = vec![];
         for digest in agent.device.documents() {
             // A document that the disk lost is fetched again by its digest.
-            if let Some(document) = agent.blobs.read(&digest)? {
+            if let Some(document) = agent.blobs.read(&digest) {
                 readings.push((digest, agent.own.read(None, &document)));
             }
         }
@@ -363,13 +368,14 @@ impl Agent {
         self.absorb(Event::CapabilitiesAre(are));
     }
 
-    /// The server hears who holds changes back, also while nothing waits for it, and that a look it asked for is done.
+    /// The server hears who holds changes back, also while nothing waits for it, that a look it asked for is done, and that the
+    /// device cannot look.
     fn tell_of_passing(&mut self) {
         let holds: Vec<Hold> = self.device.holds(clock::now()).into_iter().cloned().collect();
-        let looked = self.device.looked();
+        let (looked, blind) = (self.device.looked(), self.device.blind().cloned());
         let known = &self.own.capabilities;
-        if holds != known.holds || looked != known.looked {
-            self.become_now(Capabilities { holds, looked, ..known.clone() });
+        if holds != known.holds || looked != known.looked || blind != known.blind {
+            self.become_now(Capabilities { holds, looked, blind, ..known.clone() });
         }
     }
 
@@ -460,9 +466,12 @@ impl Agent {
     fn commit(&mut self) -> Result<(), LedgerError> {
         self.ledger.commit(&self.device)?;
         let documents = self.device.documents();
-        if documents != self.kept {
-            self.blobs.sweep(&documents)?;
-            self.kept = documents;
+        if self.kept.as_ref() != Some(&documents) {
+            self.blobs.sweep(&documents);
+            self.kept = Some(documents);
+            if let Some(orders) = self.device.needed() {
+                self.runtime.keep(orders);
+            }
         }
         Ok(())
     }
@@ -475,6 +484,8 @@ impl Agent {
         live.identity_notice = way.notice();
         live.overrides = self.own.capabilities.overrides.clone();
         live.remarks = self.runtime.remarks();
+        live.seen = self.device.seen().to_vec();
+        live.seen_at = self.device.seen_at();
         live.silent_until = match self.device.network(&self.settings, clock::now()) {
             Gate::Closed(opens) => opens,
             Gate::Open(_) => None,

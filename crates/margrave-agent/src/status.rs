@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use margrave_core::device::Device;
+use margrave_core::device::{Device, Health, Observation};
+use margrave_core::digest::Digest;
+use margrave_core::id::DeviceId;
 use margrave_core::moment::Moment;
 use margrave_ledger::{Blobs, LedgerError, StateFile};
 use margrave_wire::document;
@@ -31,6 +33,9 @@ pub struct Live {
     pub silent_until: Option<Moment>,
     pub overrides: Vec<String>,
     pub remarks: Vec<String>,
+    /// What the last look saw, and when that was.
+    pub seen: Vec<Observation>,
+    pub seen_at: Option<Moment>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// To its own memory, and for what runs: documents, archives, records.
@@ -71,6 +76,9 @@ pub struct Status {
     /// What a person should know about what runs, though nothing is wrong with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
+    /// When it last looked at what runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked: Option<String>,
     pub deployments: Vec<DeploymentStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_sent: Option<u64>,
@@ -96,6 +104,15 @@ pub struct DeploymentStatus {
     pub name: String,
     pub state: String,
     pub since: String,
+    /// What should run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<DocumentStatus>,
+    /// What is here, or is being brought here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<DocumentStatus>,
+    /// It is not wanted any more, and is to be removed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub goes: bool,
     pub attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<String>,
@@ -110,6 +127,28 @@ pub struct DeploymentStatus {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub went_back: bool,
     pub components: Vec<(String, String)>,
+    /// How the last look found each component that is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seen: Vec<(String, String)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DocumentStatus {
+    /// The first digits, as logs and the server's page have them.
+    pub digest: String,
+    /// The package's version, where the server says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+impl std::fmt::Display for DocumentStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.version {
+            Some(version) => write!(f, "version {version}, document {}", self.digest),
+            None => write!(f, "document {}", self.digest),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -138,19 +177,24 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
 
     let mut deployments = vec![];
     for (id, assignment) in device.assignments() {
-        let document = assignment.wanted.or(assignment.held);
-        let document = document.map(|digest| blobs.read(&digest)).transpose()?.flatten();
-        let name = document
-            .and_then(|bytes| document::read_any(bytes.bytes(), &identity.device_id).ok())
-            .map_or_else(|| "(document not here)".to_owned(), |workload| workload.name);
+        let of = |document: Option<Digest>| document.map(|digest| told(&blobs, &identity.device_id, digest));
+        let (wanted, held) = (of(assignment.wanted), of(assignment.held));
+        let goes = assignment.wanted.is_none();
+        let name = wanted.iter().chain(&held).find_map(|(_, name)| name.clone());
+        let nameless = if goes { "(its document is not kept)" } else { "(document not here)" };
+        let seen = live.iter().flat_map(|live| &live.seen).filter(|seen| seen.assignment == *id);
         let components = &assignment.components;
         // Of what it went back from, where that is so: it runs, and yet it is not as wanted.
         let failure = assignment.failure.as_ref().or(assignment.gave_up().map(|given_up| &given_up.failure));
         deployments.push(DeploymentStatus {
             id: id.to_string(),
-            name,
+            name: name.unwrap_or_else(|| nameless.to_owned()),
             state: assignment.state.to_string(),
             since: timestamp(assignment.since),
+            wanted: wanted.map(|(document, _)| document),
+            held: held.map(|(document, _)| document),
+            goes,
+            seen: seen.map(|seen| (seen.component.to_string(), words(&seen.health))).collect(),
             attempt: assignment.attempt,
             next_try: assignment.next_try.map(timestamp),
             code: failure.map(|failure| failure.code.to_string()),
@@ -189,11 +233,29 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         silent_until: live.and_then(|live| live.silent_until).map(timestamp),
         overrides: live.map(|live| live.overrides.clone()).unwrap_or_default(),
         remarks: live.map(|live| live.remarks.clone()).unwrap_or_default(),
+        looked: live.and_then(|live| live.seen_at).map(timestamp),
         deployments,
         bytes_sent: live.map(|live| live.bytes_sent),
         bytes_received: live.map(|live| live.bytes_received),
         bytes_written: live.map(|live| live.bytes_written),
     })
+}
+
+/// Which document that is, and the name of what it is about.
+fn told(blobs: &Blobs, device: &DeviceId, digest: Digest) -> (DocumentStatus, Option<String>) {
+    let document = blobs.read(&digest);
+    let workload = document.and_then(|document| document::read_any(document.bytes(), device).ok());
+    let version = workload.as_ref().and_then(|workload| workload.hints.package_version.clone());
+    let name = workload.map(|workload| workload.name);
+    (DocumentStatus { digest: digest.short(), version }, name)
+}
+
+fn words(health: &Health) -> String {
+    match health {
+        Health::Healthy => "healthy".to_owned(),
+        Health::Starting => "starting".to_owned(),
+        other => other.complaint().unwrap_or_default().to_owned(),
+    }
 }
 
 impl Status {
@@ -226,6 +288,9 @@ impl std::fmt::Display for Status {
         if let Some(trouble) = &self.runtime_trouble {
             writeln!(f, "runtime       {trouble}")?;
         }
+        if let Some(looked) = &self.looked {
+            writeln!(f, "last look     {looked}")?;
+        }
         writeln!(f, "manifest      version {}", self.manifest_version)?;
         writeln!(f, "reports       {} waiting to be sent", self.reports_waiting)?;
         if let Some(until) = &self.silent_until {
@@ -248,8 +313,27 @@ impl std::fmt::Display for Status {
         }
         for deployment in &self.deployments {
             writeln!(f, "\n{:<12} {}  since {}", deployment.state, deployment.name, deployment.since)?;
+            match (&deployment.wanted, &deployment.held) {
+                (Some(wanted), Some(held)) if wanted == held => {
+                    writeln!(f, "  should run, and is here: {wanted}")?
+                }
+                (wanted, held) => {
+                    if let Some(wanted) = wanted {
+                        writeln!(f, "  should run: {wanted}")?;
+                    }
+                    if deployment.goes {
+                        writeln!(f, "  should not run any more: it is to be removed")?;
+                    }
+                    if let Some(held) = held {
+                        writeln!(f, "  is here: {held}")?;
+                    }
+                }
+            }
             for (name, state) in &deployment.components {
                 writeln!(f, "  {state:<11} {name}")?;
+            }
+            for (name, health) in &deployment.seen {
+                writeln!(f, "  seen: {name} {health}")?;
             }
             if deployment.went_back {
                 writeln!(f, "             runs in its former version: the update failed and was given up")?;
@@ -330,4 +414,46 @@ async fn ask(data: &Path) -> Option<Status> {
         serde_json::from_slice(&text).ok()
     };
     tokio::time::timeout(Duration::from_secs(2), exchange).await.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_technician_reads_what_should_run_what_is_here_and_what_was_seen() {
+        let deployment = |more: serde_json::Value| {
+            let mut one = json!({"id": "1", "name": "hello", "state": "INSTALLED", "since": "noon", "attempt": 0,
+                "components": [["web", "installed"]]});
+            one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            one
+        };
+        let (old, new) =
+            (json!({"digest": "aaaa", "version": "1.0.0"}), json!({"digest": "bbbb", "version": "1.1.0"}));
+        let status: Status = serde_json::from_value(json!({
+            "device": "line-1", "server": "https://server", "form": "g2", "certificateExpires": "later", "running": true,
+            "manifestVersion": 7, "reportsWaiting": 0, "looked": "just now",
+            "deployments": [
+                deployment(json!({"wanted": old, "held": old, "seen": [["web", "healthy"]]})),
+                deployment(json!({"wanted": new, "held": old, "waiting": "held back",
+                    "seen": [["web", "service web is paused"]]})),
+                deployment(json!({"state": "PENDING", "goes": true, "components": []})),
+            ],
+        }))
+        .unwrap();
+        let text = status.to_string();
+        for line in [
+            "last look     just now",
+            "  should run, and is here: version 1.0.0, document aaaa",
+            "  seen: web healthy",
+            "  should run: version 1.1.0, document bbbb",
+            "  is here: version 1.0.0, document aaaa",
+            "  seen: web service web is paused",
+            "  should not run any more: it is to be removed",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
 }

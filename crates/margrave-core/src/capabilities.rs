@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::device::Hold;
+use crate::device::{Blind, Hold};
 use crate::id::DeviceId;
 use crate::package::ProfileKind;
 
@@ -29,6 +29,8 @@ pub struct Capabilities {
     pub holds: Vec<Hold>,
     /// The last look that operators asked for and that was done there; 0 where there was none.
     pub looked: u64,
+    /// It cannot look at its containers, as it says itself; `None` also of those that say nothing of the kind.
+    pub blind: Option<Blind>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -9,6 +9,7 @@ use crate::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersi
 use crate::parameters::Answers;
 use crate::rollback::Rollback;
 use crate::rollout::Strategy;
+use crate::schedule::Weekly;
 use crate::selector::Selector;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +30,8 @@ pub struct Deployment {
     pub rollback: Rollback,
     /// In which steps a change goes through the devices.
     pub strategy: Strategy,
+    /// When its changes may begin, where that is not at any time; the windows of each device count besides.
+    pub windows: Vec<Weekly>,
     /// Grows by one with every change; a writer names the revision it saw, so that changes never lose one another.
     pub revision: u64,
 }
@@ -153,6 +156,7 @@ mod tests {
             forced: None,
             rollback: Rollback::default(),
             strategy: Strategy::default(),
+            windows: Vec::new(),
             revision: 1,
         };
         assert_eq!(*deployment.answers_for(&device, &given), answer("line"), "the last counts");

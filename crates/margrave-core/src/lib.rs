@@ -15,6 +15,7 @@ pub mod chain;
 pub mod constraints;
 pub mod deployment;
 pub mod device;
+pub mod difference;
 pub mod digest;
 pub mod id;
 pub mod identity;

@@ -69,6 +69,32 @@ impl Observed {
     }
 }
 
+/// So far ahead of the server's a device's clock is told to be wrong; less is no trouble to anybody.
+const CLOCK_AHEAD_TOLD_SECONDS: i64 = 30;
+/// No clock before 2020 is right.
+const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
+
+impl Observed {
+    /// By how many seconds the device's clock was ahead of the server's when it said this (behind, if less than nothing), as far
+    /// as it was certainly wrong: what was under way for long was said with a clock that may have been right.
+    pub fn clock_ahead(&self) -> Option<i64> {
+        let said = self.report.detail.as_ref()?.at;
+        let ahead = said.0.cast_signed().wrapping_sub(self.received_at.0.cast_signed()) / 1000;
+        (ahead >= CLOCK_AHEAD_TOLD_SECONDS || said < CLOCK_SENSIBLE).then_some(ahead)
+    }
+}
+
+/// The same in words: "2 h ahead of the server's".
+pub fn clock_words(ahead_seconds: i64) -> String {
+    let by = match ahead_seconds.unsigned_abs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7140 => format!("{} min", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", (seconds + 1800) / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    };
+    format!("{by} {} the server's", if ahead_seconds > 0 { "ahead of" } else { "behind" })
+}
+
 /// The state in our own words: our agent says it, for others it follows from what was before.
 pub fn reported_state(before: Option<&Observed>, report: &Report) -> State {
     if let Some(detail) = &report.detail {
@@ -107,6 +133,8 @@ impl Aim {
             // A device that lost its memory counts from the beginning again.
             (Some(new), Some(old)) => match (new.life, old.life) {
                 (Some(new), Some(old)) if new != old => new < old,
+                // The same memory counts on, whatever its clock says.
+                _ if new.memory.is_some() && new.memory == old.memory => new.sequence <= old.sequence,
                 // Had it been lost since, it would have begun anew with this version.
                 (Some(life), Some(_)) if life < report.adopted_version => new.sequence <= old.sequence,
                 // Where that cannot be told, its clock tells. It also begins anew with everything, so what is no beginning is
@@ -207,6 +235,7 @@ mod tests {
             awaited: None,
             life: None,
             holds: None,
+            memory: None,
         };
         Report { detail: Some(detail), ..report(adopted_version, state.reported()) }
     }
@@ -241,6 +270,29 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_is_wrong_only_where_that_is_certain() {
+        let said_at = |at: u64| {
+            let mut report = detailed(5, State::Installed, 1);
+            report.detail.as_mut().unwrap().at = Moment(at);
+            Observed::next(None, &report, NOW).clock_ahead()
+        };
+        assert_eq!(said_at(NOW.0 + 7_199_000), Some(7199));
+        assert_eq!(said_at(NOW.0 + 10_000), None);
+        assert_eq!(said_at(NOW.0 - 86_400_000), None, "it may have been under way for a day");
+        assert!(said_at(1000).is_some_and(|ahead| ahead < 0), "no clock of 1970 is right");
+        assert_eq!(Observed::next(None, &report(5, Reported::Installed), NOW).clock_ahead(), None);
+        let words = [
+            (45, "45 s ahead of"),
+            (300, "5 min ahead of"),
+            (7199, "2 h ahead of"),
+            (-200_000, "2 days behind"),
+        ];
+        for (ahead, expected) in words {
+            assert_eq!(clock_words(ahead), format!("{expected} the server's"));
+        }
+    }
+
+    #[test]
     fn a_state_lasts_since_it_was_first_reported() {
         let first = Observed::next(None, &detailed(5, State::Failed, 1), NOW);
         let later = Moment(NOW.0 + 1000);
@@ -267,6 +319,13 @@ mod tests {
             report
         };
         check(&known, &at_99(State::Pending), false);
+        // Unless it is of the very memory that said the other: then its clock was set back since, and it came late.
+        let of_memory = |mut report: Report, memory: u32| {
+            report.detail.as_mut().unwrap().memory = Some(memory);
+            report
+        };
+        check(&of_memory(known.clone(), 7), &of_memory(at_99(State::Pending), 7), true);
+        check(&of_memory(known.clone(), 7), &of_memory(at_99(State::Pending), 8), false);
         // Said before the device's clock was set back, and kept on the way for long.
         check(&known, &at_99(State::Installed), true);
     }

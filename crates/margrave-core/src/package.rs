@@ -121,6 +121,10 @@ impl Revision {
     }
 }
 
+/// The longest that a device waits for one component to come up, whatever its `timeout` says. A database that mends itself after
+/// a power cut may need most of it; what takes longer holds up everything else that there is to do on the device.
+pub const START_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(60 * 60);
+
 /// Minutes and seconds, written `8m30s` (DM-033).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeout {

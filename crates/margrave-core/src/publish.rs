@@ -187,6 +187,7 @@ mod tests {
                 overrides: vec![],
                 holds: vec![],
                 looked: 0,
+                blind: None,
             }
         }
 

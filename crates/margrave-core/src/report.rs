@@ -77,6 +77,10 @@ pub struct Detail {
     /// Which life of the device's memory this is: the manifest version that it began with. `None` from older agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub life: Option<u64>,
+    /// A number that this memory drew when it began: two reports with the same one are of one memory, and their own numbers tell
+    /// which is later. `None` from older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u32>,
     /// The manifest that the device lives by, while the server shows it another one that it may not follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holds: Option<Holding>,
@@ -211,6 +215,12 @@ impl FailureCode {
     /// Whether it may lie in what was applied. An engine that is away or a full disk would be so for any version.
     pub fn blames_the_update(self) -> bool {
         !matches!(self, FailureCode::RuntimeMissing | FailureCode::RuntimeUnreachable | FailureCode::DiskFull)
+    }
+
+    /// Whether the device says no by itself, before anything is touched: it will never have this, and nothing broke. That an archive
+    /// is not sound, in contrast, is nothing about the device.
+    pub fn is_refusal(self) -> bool {
+        matches!(self, FailureCode::DocumentInvalid | FailureCode::NotEligible)
     }
 
     /// Everything that the world around the device can mend is worth another try: a technician plugs in a

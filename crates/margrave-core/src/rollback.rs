@@ -1,4 +1,4 @@
-//! What a device does about an update that fails: a deployment's policy.
+//! What a device does about something that fails: a deployment's policy.
 
 use std::time::Duration;
 
@@ -10,6 +10,10 @@ pub struct Rollback {
     pub when: When,
     /// How often an update is tried before it is given up.
     pub attempts: u32,
+    /// Somebody asked for this number, so that it also binds where there is no way back: nothing more is tried then. Without it
+    /// such a device goes on trying for as long as it takes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub binding: bool,
     /// How long something may look unhealthy before it counts as failed; the device's own time when not given.
     pub health_grace: Option<Duration>,
 }
@@ -29,7 +33,7 @@ pub const HEALTH_GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Default for Rollback {
     fn default() -> Self {
-        Rollback { when: When::default(), attempts: ATTEMPTS, health_grace: None }
+        Rollback { when: When::default(), attempts: ATTEMPTS, binding: false, health_grace: None }
     }
 }
 
@@ -50,6 +54,7 @@ impl Rollback {
         health_grace: Option<Duration>,
     ) -> Result<Rollback, InvalidRollback> {
         let usual = Rollback::default();
+        let binding = attempts.is_some();
         let attempts = attempts.unwrap_or(usual.attempts);
         if !(1..=ATTEMPTS_MAX).contains(&attempts) {
             return Err(InvalidRollback::Attempts);
@@ -57,7 +62,12 @@ impl Rollback {
         if health_grace.is_some_and(|grace| grace > HEALTH_GRACE_MAX || grace.subsec_nanos() != 0) {
             return Err(InvalidRollback::HealthGrace);
         }
-        Ok(Rollback { when: when.unwrap_or(usual.when), attempts, health_grace })
+        Ok(Rollback { when: when.unwrap_or(usual.when), attempts, binding, health_grace })
+    }
+
+    /// The number of tries as somebody may have asked for it; the usual one nobody has to say.
+    pub fn attempts_said(&self) -> Option<u32> {
+        (self.binding || self.attempts != ATTEMPTS).then_some(self.attempts)
     }
 }
 
@@ -94,6 +104,9 @@ mod tests {
     #[test]
     fn a_policy_is_bounded_and_what_is_not_said_is_as_usual() {
         assert_eq!(Rollback::new(None, None, None), Ok(Rollback::default()));
+        let asked = Rollback::new(None, Some(2), None).unwrap();
+        assert!(asked.binding && asked != Rollback::default() && asked.attempts_said() == Some(2));
+        assert_eq!(Rollback::default().attempts_said(), None);
         let seconds = Duration::from_secs;
         for (attempts, grace, expected) in [
             (1, seconds(0), true),

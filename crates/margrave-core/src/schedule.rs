@@ -62,7 +62,7 @@ pub const SPANS_MAX: usize = 32;
 /// A device that is away for longer is put away, not down.
 pub const DOWNTIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// No clock before 2020 is right: it has no battery and has not heard the time yet.
-pub(crate) const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
+pub const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
 /// Openings that are looked at to find the next; rules that shut each other out for longer are no rules.
 const OPENINGS_TRIED_MAX: usize = 64;
 
@@ -142,6 +142,40 @@ impl Gate {
     }
 }
 
+/// Whether it is one of these times; any time is, where there are none. Without a clock nobody knows.
+pub fn within(windows: Option<&[Weekly]>, now: Moment) -> Gate {
+    let Some(windows) = windows else { return Gate::Open(None) };
+    if now < CLOCK_SENSIBLE {
+        return Gate::Closed(None);
+    }
+    match end_within(windows, now) {
+        Some(end) => Gate::Open(Some(end)),
+        None => Gate::Closed(start_after(windows, now)),
+    }
+}
+
+/// So far ahead a time is looked for that two have in common: until then daylight saving has moved each of them.
+const MEETING_WITHIN: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Whether there is a moment from `now` on that is in both of these times.
+pub fn meet(one: &[Weekly], other: &[Weekly], now: Moment) -> bool {
+    let mut at = now.max(CLOCK_SENSIBLE);
+    let last = at.after(MEETING_WITHIN);
+    // Each round goes to the next beginning of a window, so there are at most some hundreds.
+    while at <= last {
+        let next = match (within(Some(one), at), within(Some(other), at)) {
+            (Gate::Open(_), Gate::Open(_)) => return true,
+            (Gate::Closed(next), Gate::Open(_)) | (Gate::Open(_), Gate::Closed(next)) => next,
+            (Gate::Closed(one), Gate::Closed(other)) => one.zip(other).map(|(one, other)| one.max(other)),
+        };
+        match next {
+            Some(next) => at = next,
+            None => return false,
+        }
+    }
+    false
+}
+
 impl Schedule {
     /// At any time, as soon as there is news.
     pub const USUAL: &Schedule = &Schedule {
@@ -215,14 +249,7 @@ impl Schedule {
 
     /// Whether the device may change what runs. Without a clock nobody knows, so nothing is changed.
     pub fn change(&self, now: Moment) -> Gate {
-        let Some(windows) = &self.windows else { return Gate::Open(None) };
-        if now < CLOCK_SENSIBLE {
-            return Gate::Closed(None);
-        }
-        match end_within(windows, now) {
-            Some(end) => Gate::Open(Some(end)),
-            None => Gate::Closed(start_after(windows, now)),
-        }
+        within(self.windows.as_deref(), now)
     }
 
     /// Whether it is a known downtime, and until when.

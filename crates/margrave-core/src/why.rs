@@ -95,7 +95,7 @@ codes! {
         "Accept it if that was a mistake: `margrave device accept DEVICE`.";
     DeviceRetired, "device-retired", Person,
         "The device is retired and refused by this server.",
-        "Accept it again if that was a mistake; a replacement joins under a new name.";
+        "Accept it again if that was a mistake; a machine that is to be another device joins with `margrave-agent join --replace`.";
     NeverSeen, "never-seen", Person,
         "The device joined and has not been in contact since.",
         "Start the agent on the device: margrave-agent run.";
@@ -123,6 +123,9 @@ codes! {
     CapabilitiesMissing, "capabilities-missing", Event,
         "The device has not reported its capabilities, so nobody knows what fits it.",
         "It does so right after it starts; look at the agent's log on the device.";
+    CannotLook, "cannot-look", Person,
+        "The device is in contact and cannot look at its containers, so what it said of them last may not hold any more.",
+        "Start the container engine on the device, and let the agent use its socket; it looks again by itself.";
 
     // One deployment on one device.
     ManifestNotFetched, "manifest-not-fetched", Patience,
@@ -163,10 +166,13 @@ codes! {
         "It begins by itself when that ends. Sooner with `margrave-agent release` on the device, or `margrave device release` where an operator holds.";
     WindowClosed, "window-closed", Event,
         "The device changes what runs only in its maintenance window, and that is closed.",
-        "It begins by itself when the window opens. To have it sooner, change the schedule: margrave schedule.";
+        "It begins by itself when the window opens. To have it sooner, change the schedule (margrave schedule), or the deployment's own window (margrave deployment update).";
     WindowUnknown, "window-unknown", Person,
         "The device cannot tell when its maintenance window is: its clock is not set, or its agent is too old.",
         "Set the clock on the device, or update its agent.";
+    WindowsApart, "windows-apart", Person,
+        "The windows of the deployment and those of the device never open together, so it never begins.",
+        "Change the deployment's windows (`margrave deployment update DEPLOYMENT --window TIMES`) or the device's (margrave schedule).";
     DownloadWaits, "download-waits", Event,
         "What is wanted is not on the device yet, and it may not use the network now.",
         "It fetches by itself when it may. To have it sooner, change the schedule: margrave schedule.";
@@ -257,12 +263,16 @@ codes! {
     IntentHeld, "intent-held", Person,
         "The repository does not follow what the server applied last; devices keep what they have until a person decides.",
         "Decide with `margrave intent resolve --keep` or `--take`.";
+    RevertedHere, "reverted-here", Person,
+        "The rollout of what the remote says failed, so this server took the deployment back; the remote says otherwise.",
+        "Mend what failed and say so in the remote, or take it back there, too; the next commit about this deployment counts.";
     PushRefused, "push-refused", Person,
         "The last push was refused as a whole, so nothing of it is wanted.",
         "Mend what is named, commit, and push again.";
 }
 
-/// What a device's failure means, and what to do; `docs/failures.md` says more.
+/// What a device's failure means, and what to do; `docs/failures.md` says more. Whether the device tries again is for the cause
+/// before it to say: that depends on what came of it, and not on what failed.
 fn failure(code: FailureCode) -> (&'static str, &'static str) {
     match code {
         FailureCode::DocumentInvalid => (
@@ -283,11 +293,11 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
         ),
         FailureCode::PullFailed => (
             "The component or an image could not be fetched, and trying again may help.",
-            "Check that the device reaches the registry; it tries again by itself.",
+            "Check that the device reaches the registry.",
         ),
         FailureCode::PullNotFound => (
             "The registry knows no such component or image.",
-            "Push the missing component or image to the registry; the device tries again by itself.",
+            "Push the missing component or image to the registry.",
         ),
         FailureCode::PullDenied => (
             "The registry refused this device.",
@@ -307,18 +317,16 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
         ),
         FailureCode::Unhealthy => (
             "Containers run, but their health checks fail.",
-            "Look at the application's log: a container of it is down, or its health check fails. The device tries again by itself.",
+            "Look at the application's log: a container of it is down, or its health check fails.",
         ),
         FailureCode::Timeout => (
             "It took longer than the component's timeout.",
             "Give the component a longer timeout, or find out what it waits for.",
         ),
-        FailureCode::DiskFull => {
-            ("The device's disk is full.", "Free some space on the device's disk; it tries again by itself.")
-        }
+        FailureCode::DiskFull => ("The device's disk is full.", "Free some space on the device's disk."),
         FailureCode::RemoveFailed => (
             "Containers, networks or volumes could not be removed.",
-            "Remove the containers on the device by hand; it tries again by itself.",
+            "Remove the containers on the device by hand.",
         ),
         FailureCode::RollbackFailed => (
             "An update failed, and going back to what ran before failed as well.",
@@ -366,6 +374,9 @@ mod tests {
                     "{code}: {text}"
                 );
             }
+        }
+        for code in FAILURE_CODES.map(Code::Failure) {
+            assert!(!code.next().contains("again by itself"), "{code} cannot know: {}", code.next());
         }
         assert_eq!(Code::of_failure("disk-full"), Code::Failure(FailureCode::DiskFull));
         assert_eq!(Code::of_failure("converged"), Code::Failed, "a device does not speak for the server");

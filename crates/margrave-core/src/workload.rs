@@ -11,6 +11,7 @@ use crate::id::{AssignmentId, ComponentName, DeploymentName, DeviceId, DeviceRef
 use crate::package::{Component, Extensions, Package, Profile, ProfileKind};
 use crate::parameters::{ParameterValue, ResolvedParameter};
 use crate::rollback::Rollback;
+use crate::schedule::Weekly;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
@@ -47,6 +48,8 @@ pub struct Hints {
     pub pins: BTreeMap<ComponentName, Digest>,
     /// What to do about an update that fails.
     pub rollback: Rollback,
+    /// When the change to this document may begin, besides when the device may change at all. None that is understood is never.
+    pub windows: Option<Vec<Weekly>>,
     /// Means nothing, and is in documents with a secret: without it their digests could be tried out.
     pub salt: Option<String>,
 }
@@ -79,6 +82,7 @@ impl Workload {
                 package_version: Some(package.version.to_string()),
                 pins,
                 rollback: Rollback::default(),
+                windows: None,
                 salt: None,
             },
         }
@@ -87,6 +91,12 @@ impl Workload {
     /// The same with another policy about updates that fail.
     pub fn with_rollback(mut self, rollback: Rollback) -> Self {
         self.hints.rollback = rollback;
+        self
+    }
+
+    /// The same, to be begun only then; without any, at any time.
+    pub fn with_windows(mut self, windows: &[Weekly]) -> Self {
+        self.hints.windows = (!windows.is_empty()).then(|| windows.to_vec());
         self
     }
 

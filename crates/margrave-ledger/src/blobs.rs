@@ -14,12 +14,14 @@ use crate::{LedgerError, create_directory, sync_directory};
 pub struct Blobs {
     directory: PathBuf,
     bytes_written: u64,
+    /// What could not be swept, and was said so.
+    stays: BTreeSet<PathBuf>,
 }
 
 impl Blobs {
     pub fn open(directory: &Path) -> Result<Self, LedgerError> {
         create_directory(directory)?;
-        Ok(Blobs { directory: directory.to_owned(), bytes_written: 0 })
+        Ok(Blobs { directory: directory.to_owned(), bytes_written: 0, stays: BTreeSet::new() })
     }
 
     fn path(&self, digest: &Digest) -> PathBuf {
@@ -30,7 +32,10 @@ impl Blobs {
     pub fn put(&mut self, document: &Document) -> Result<(), LedgerError> {
         let path = self.path(&document.digest());
         if path.exists() {
-            return Ok(());
+            if self.read(&document.digest()).is_some() {
+                return Ok(());
+            }
+            make_way(&path);
         }
         let temporary = self.directory.join(format!("{}.part", document.digest().hex()));
         let write = || -> std::io::Result<()> {
@@ -52,41 +57,62 @@ impl Blobs {
         Ok(())
     }
 
-    /// The document, or `None` when it is not here or no longer what it was.
-    pub fn read(&self, digest: &Digest) -> Result<Option<Document>, LedgerError> {
+    /// The document, or `None` when it is not here, no longer what it was, or cannot be read: it is as lost as any, and one of
+    /// them must not take the others along.
+    pub fn read(&self, digest: &Digest) -> Option<Document> {
         let path = self.path(digest);
         match std::fs::read(&path) {
             Ok(bytes) => match Document::verified(bytes, *digest) {
-                Ok(document) => Ok(Some(document)),
+                Ok(document) => return Some(document),
                 Err(mismatch) => {
                     tracing::warn!(path = %path.display(), error = %mismatch, "a blob is damaged and will be fetched again");
-                    std::fs::remove_file(&path).map_err(LedgerError::io("removed", &path))?;
-                    Ok(None)
+                    if let Err(left) = std::fs::remove_file(&path) {
+                        tracing::debug!(path = %path.display(), error = %left, "a damaged blob stays until it is replaced");
+                    }
                 }
             },
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(LedgerError::io("read", &path)(error)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a blob cannot be read and will be fetched again");
+            }
+        }
+        None
+    }
+
+    /// Removes everything but `keep`, and what interrupted writes left behind. What cannot be removed is left, and said once: it
+    /// takes some room, and nothing depends on it.
+    pub fn sweep(&mut self, keep: &BTreeSet<Digest>) {
+        let keep: BTreeSet<String> = keep.iter().map(Digest::hex).collect();
+        let listed =
+            std::fs::read_dir(&self.directory).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let entries = match listed {
+            Ok(entries) => entries,
+            Err(error) => return self.leave(self.directory.clone(), &error),
+        };
+        for path in entries.into_iter().map(|entry| entry.path()) {
+            let kept =
+                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| keep.contains(name));
+            if !kept && let Err(error) = std::fs::remove_file(&path) {
+                self.leave(path, &error);
+            }
         }
     }
 
-    /// Removes everything but `keep`, and what interrupted writes left behind.
-    pub fn sweep(&self, keep: &BTreeSet<Digest>) -> Result<(), LedgerError> {
-        let keep: BTreeSet<String> = keep.iter().map(Digest::hex).collect();
-        let entries =
-            std::fs::read_dir(&self.directory).map_err(LedgerError::io("listed", &self.directory))?;
-        for entry in entries {
-            let path = entry.map_err(LedgerError::io("listed", &self.directory))?.path();
-            let kept =
-                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| keep.contains(name));
-            if !kept {
-                std::fs::remove_file(&path).map_err(LedgerError::io("removed", &path))?;
-            }
+    fn leave(&mut self, path: PathBuf, error: &std::io::Error) {
+        if self.stays.insert(path.clone()) {
+            tracing::warn!(path = %path.display(), %error, "this cannot be swept and is left");
         }
-        Ok(())
     }
 
     pub fn bytes_written(&self) -> u64 {
         self.bytes_written
+    }
+}
+
+/// Something else is where a blob belongs. Its name is given away, whatever it is: that asks nothing of its content.
+fn make_way(path: &Path) {
+    if let Err(error) = std::fs::rename(path, path.with_extension("unreadable")) {
+        tracing::warn!(path = %path.display(), %error, "what cannot be read stays where a blob belongs");
     }
 }
 
@@ -99,15 +125,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut blobs = Blobs::open(directory.path()).unwrap();
         let document = Document::of(b"desired".to_vec());
-        assert_eq!(blobs.read(&document.digest()).unwrap(), None);
+        assert_eq!(blobs.read(&document.digest()), None);
         blobs.put(&document).unwrap();
         blobs.put(&document).unwrap();
         assert_eq!(blobs.bytes_written(), 7);
-        assert_eq!(blobs.read(&document.digest()).unwrap(), Some(document.clone()));
+        assert_eq!(blobs.read(&document.digest()), Some(document.clone()));
         std::fs::write(directory.path().join(document.digest().hex()), b"tampered").unwrap();
-        assert_eq!(blobs.read(&document.digest()).unwrap(), None);
+        assert_eq!(blobs.read(&document.digest()), None);
         blobs.put(&document).unwrap();
-        assert_eq!(blobs.read(&document.digest()).unwrap(), Some(document));
+        assert_eq!(blobs.read(&document.digest()), Some(document));
     }
 
     #[test]
@@ -118,10 +144,44 @@ mod tests {
         blobs.put(&old).unwrap();
         blobs.put(&new).unwrap();
         std::fs::write(directory.path().join("abc.part"), b"half").unwrap();
-        blobs.sweep(&[new.digest()].into()).unwrap();
-        assert_eq!(blobs.read(&old.digest()).unwrap(), None);
-        assert_eq!(blobs.read(&new.digest()).unwrap(), Some(new));
+        blobs.sweep(&[new.digest()].into());
+        assert_eq!(blobs.read(&old.digest()), None);
+        assert_eq!(blobs.read(&new.digest()), Some(new));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn one_blob_that_cannot_be_read_is_lost_alone_and_kept_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut blobs = Blobs::open(directory.path()).unwrap();
+        let (lost, whole) = (Document::of(b"lost".to_vec()), Document::of(b"whole".to_vec()));
+        blobs.put(&whole).unwrap();
+        // Reading a directory fails as a bad sector does.
+        let path = directory.path().join(lost.digest().hex());
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("content"), b"x").unwrap();
+        assert_eq!(blobs.read(&lost.digest()), None);
+        assert_eq!(blobs.read(&whole.digest()), Some(whole));
+        blobs.put(&lost).unwrap();
+        assert_eq!(blobs.read(&lost.digest()), Some(lost), "it is durable again, and not in memory only");
+    }
+
+    #[test]
+    fn what_cannot_be_swept_is_left_and_the_rest_is_swept() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut blobs = Blobs::open(directory.path()).unwrap();
+        std::fs::create_dir(directory.path().join("lost+found")).unwrap();
+        let (old, new) = (Document::of(b"old".to_vec()), Document::of(b"new".to_vec()));
+        blobs.put(&old).unwrap();
+        blobs.put(&new).unwrap();
+        for _ in 0..2 {
+            blobs.sweep(&[new.digest()].into());
+            assert_eq!(blobs.stays.len(), 1, "said once");
+        }
+        assert!(directory.path().join("lost+found").is_dir());
+        assert_eq!((blobs.read(&old.digest()), blobs.read(&new.digest())), (None, Some(new)));
+        std::fs::remove_dir_all(directory.path()).unwrap();
+        blobs.sweep(&BTreeSet::new());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! wears out.
 
 mod blobs;
+mod reserve;
 mod state;
 
 pub use blobs::Blobs;
@@ -31,6 +32,8 @@ pub enum LedgerError {
     },
     #[error("the state is of format {found}, this program knows up to {known}; run the newer program again")]
     Newer { found: u32, known: u32 },
+    #[error("the state would take {size} bytes, and more than {max} are not read back; the last one stays")]
+    TooLarge { size: u64, max: u64 },
     #[error("the state cannot be written down")]
     Serialise(#[source] serde_json::Error),
 }
@@ -38,17 +41,19 @@ pub enum LedgerError {
 impl LedgerError {
     fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerError {
         let path = path.to_owned();
-        move |source| match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                LedgerError::DiskFull { path, source }
-            }
-            _ => LedgerError::Io { what, path, source },
+        move |source| match is_full(&source) {
+            true => LedgerError::DiskFull { path, source },
+            false => LedgerError::Io { what, path, source },
         }
     }
 
     pub fn is_disk_full(&self) -> bool {
         matches!(self, LedgerError::DiskFull { .. })
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// A directory entry is durable only once its directory is.

@@ -1,7 +1,8 @@
 //! One value in two slots, written in turns.
 //!
 //! A write goes over the older slot, so the newer one is whole whatever happens. No rename is needed, and
-//! a full disk usually has room all the same: the slot's blocks are already there. Each slot carries a
+//! a full disk usually has room all the same: the slot's blocks are already there. For the rest there is a reserve
+//! (`reserve.rs`). Each slot carries a
 //! generation and a digest over itself and its body; the newest whole one wins.
 
 use std::fs::{File, OpenOptions};
@@ -14,11 +15,12 @@ use margrave_core::digest::Digest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{LedgerError, create_directory, sync_directory};
+use crate::reserve::Reserve;
+use crate::{LedgerError, create_directory, is_full, sync_directory};
 
 const MAGIC: &str = "margrave-ledger";
 const FORMAT: u32 = 1;
-/// Far more than a device's state can be; a larger file is not ours.
+/// Far more than a device's state can be. A larger file is not ours, so a larger state is not written: it would not be read again.
 const STATE_SIZE_MAX: u64 = 64 << 20;
 
 /// What opening found.
@@ -28,7 +30,7 @@ pub enum Recovery {
     Fresh,
     /// The newest state was whole.
     Clean,
-    /// The newest write was cut off or damaged; the one before it was whole.
+    /// One slot was cut off, damaged or not readable; the other was whole.
     FellBack,
     /// Both slots were damaged: nothing could be saved.
     StartedOver,
@@ -43,6 +45,9 @@ pub struct StateFile<T> {
     /// The body that the newest slot holds, to skip writes that change nothing.
     written: Option<Digest>,
     bytes_written: u64,
+    /// The slot that could not be read. Something new takes its place, so that it is not believed again when it can be.
+    unreadable: Option<usize>,
+    reserve: Option<Reserve>,
     value: PhantomData<fn() -> T>,
 }
 
@@ -59,11 +64,17 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let slots = [directory.join("state.0"), directory.join("state.1")];
         let mut found = vec![];
         let mut damaged = 0;
+        let mut unreadable = None;
         for (index, path) in slots.iter().enumerate() {
-            match read_slot(path)? {
-                Slot::Absent => {}
-                Slot::Damaged => damaged += 1,
-                Slot::Whole { generation, body } => match serde_json::from_slice::<T>(&body) {
+            match read_slot(path) {
+                Err(error @ LedgerError::Newer { .. }) => return Err(error),
+                Err(error) => {
+                    damaged += 1;
+                    unreadable = Some((index, error));
+                }
+                Ok(Slot::Absent) => {}
+                Ok(Slot::Damaged) => damaged += 1,
+                Ok(Slot::Whole { generation, body }) => match serde_json::from_slice::<T>(&body) {
                     Ok(value) => found.push((generation, index, Digest::of(&body), value)),
                     Err(_) => damaged += 1,
                 },
@@ -71,6 +82,15 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         }
         found.sort_by_key(|(generation, ..)| *generation);
         let newest = found.pop();
+        let unreadable = match (&newest, unreadable) {
+            // What cannot be read may be all that there is; to start over would be to forget it.
+            (None, Some((_, error))) => return Err(error),
+            (_, unreadable) => unreadable.map(|(index, error)| {
+                let path = &slots[index];
+                tracing::warn!(path = %path.display(), error = &error as &dyn std::error::Error, "one of two states cannot be read");
+                index
+            }),
+        };
         let recovery = match (&newest, damaged) {
             (None, 0) => Recovery::Fresh,
             (None, _) => Recovery::StartedOver,
@@ -81,8 +101,25 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
             Some((generation, index, digest, value)) => (generation, 1 - index, Some(digest), Some(value)),
             None => (0, 0, None, None),
         };
-        let file = StateFile { slots, next, generation, written, bytes_written: 0, value: PhantomData };
+        let (bytes_written, reserve) = (0, None);
+        let file = StateFile {
+            slots,
+            next,
+            generation,
+            written,
+            bytes_written,
+            unreadable,
+            reserve,
+            value: PhantomData,
+        };
         Ok((file, value, recovery))
+    }
+
+    /// With room on the disk that is kept for the state, from the first commit on. For whoever lives from this file; who only
+    /// looks into it writes nothing.
+    pub fn with_reserve(self) -> Self {
+        let reserve = self.slots[0].parent().map(Reserve::in_directory);
+        StateFile { reserve, ..self }
     }
 
     /// Makes `value` durable. Returns whether anything had to be written.
@@ -97,8 +134,23 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let mut content =
             format!("{MAGIC} {FORMAT} {generation} {}\n", seal(FORMAT, generation, &body)).into_bytes();
         content.extend_from_slice(&body);
+        if content.len() as u64 > STATE_SIZE_MAX {
+            return Err(LedgerError::TooLarge { size: content.len() as u64, max: STATE_SIZE_MAX });
+        }
+        if self.unreadable == Some(self.next) {
+            // Best effort: where it stays, writing says what is wrong.
+            if let Err(error) = std::fs::rename(path, path.with_extension("unreadable")) {
+                tracing::warn!(path = %path.display(), %error, "what cannot be read stays where the state belongs");
+            }
+            self.unreadable = None;
+        }
         let created = !path.exists();
-        write_slot(path, &content).map_err(LedgerError::io("written", path))?;
+        let mut written = write_slot(path, &content);
+        // What was cut off is the older slot, and is written over.
+        while written.as_ref().is_err_and(is_full) && self.reserve.as_mut().is_some_and(Reserve::give_back) {
+            written = write_slot(path, &content);
+        }
+        written.map_err(LedgerError::io("written", path))?;
         if created && let Some(directory) = path.parent() {
             sync_directory(directory)?;
         }
@@ -106,10 +158,11 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         self.generation = generation;
         self.next = 1 - self.next;
         self.written = Some(digest);
+        self.bytes_written += self.reserve.as_mut().map_or(0, Reserve::replenish);
         Ok(true)
     }
 
-    /// Bytes of state written since opening.
+    /// Bytes written since opening, those of the reserve too.
     pub fn bytes_written(&self) -> u64 {
         self.bytes_written
     }
@@ -222,6 +275,36 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_that_cannot_be_read_is_damaged_while_the_other_is_whole() {
+        for lost in ["state.0", "state.1"] {
+            let directory = tempfile::tempdir().unwrap();
+            let (mut file, ..) = open(directory.path());
+            file.commit(&vec![1]).unwrap();
+            file.commit(&vec![2]).unwrap();
+            // Reading a directory fails as a bad sector does.
+            std::fs::remove_file(directory.path().join(lost)).unwrap();
+            std::fs::create_dir(directory.path().join(lost)).unwrap();
+            let (mut file, value, recovery) = open(directory.path());
+            let left = if lost == "state.0" { 2 } else { 1 };
+            assert_eq!((value, recovery), (Some(vec![left]), Recovery::FellBack));
+            for n in 3..6 {
+                file.commit(&vec![n]).unwrap();
+                let (_, value, recovery) = open(directory.path());
+                assert_eq!((value, recovery), (Some(vec![n]), Recovery::Clean));
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_read_is_not_forgotten_where_it_is_all_there_is() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("state.0")).unwrap();
+        let error = StateFile::<Value>::open(directory.path()).unwrap_err();
+        assert!(matches!(error, LedgerError::Io { what: "read", .. }), "{error:?}");
+        assert!(directory.path().join("state.0").is_dir(), "looking changes nothing");
+    }
+
+    #[test]
     fn a_newer_format_is_refused_with_a_hint_and_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let content = format!("{MAGIC} 99 1 {}\n[1]", seal(99, 1, b"[1]"));
@@ -244,6 +327,25 @@ mod tests {
         assert_eq!(open(directory.path()).1, Some(vec![1]));
         file.commit(&vec![3]).unwrap();
         assert_eq!(open(directory.path()).1, Some(vec![3]));
+    }
+
+    #[test]
+    fn a_state_that_would_not_be_read_again_is_refused_and_the_last_one_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut file, ..) = StateFile::<String>::open(directory.path()).unwrap();
+        file.commit(&"first".to_owned()).unwrap();
+        file.commit(&"last".to_owned()).unwrap();
+        let mut large = "x".repeat(STATE_SIZE_MAX as usize);
+        let error = file.commit(&large).unwrap_err();
+        assert!(matches!(error, LedgerError::TooLarge { max: STATE_SIZE_MAX, .. }), "{error:?}");
+        let (_, value, recovery) = StateFile::<String>::open(directory.path()).unwrap();
+        assert_eq!((value.as_deref(), recovery), (Some("last"), Recovery::Clean));
+
+        // The largest that is written is read again.
+        large.truncate(STATE_SIZE_MAX as usize - 200);
+        file.commit(&large).unwrap();
+        let (_, value, recovery) = StateFile::<String>::open(directory.path()).unwrap();
+        assert_eq!((value == Some(large), recovery), (true, Recovery::Clean));
     }
 
     proptest! {

@@ -30,7 +30,7 @@
   times(document);
   setInterval(() => times(document), 10000);
 
-  // On a narrow screen the sections are wider than it: the one that is open is in sight.
+  // Narrow: the open section is in sight.
   const here = document.querySelector(".sections [aria-current]");
   const sight = () => { if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 40; };
   addEventListener("resize", sight);
@@ -44,7 +44,7 @@
     if (!button) return;
     const text = button.parentNode.querySelector("pre, code"), said = button.querySelector("span");
     try {
-      await navigator.clipboard.writeText(text.textContent);
+      await navigator.clipboard.writeText(text.dataset.whole || text.textContent);
       said.textContent = "Copied";
     } catch {
       getSelection().selectAllChildren(text);
@@ -53,11 +53,12 @@
     setTimeout(() => { said.textContent = "Copy"; }, 2000);
   });
 
-  // One box that ticks all others, and how many are ticked.
+  // One box for all, and how many are ticked.
   const every = document.querySelector("[data-all]"), ticked = document.querySelector("[data-ticked]");
+  let recount = () => {};
   if (every) {
     const boxes = () => [...document.querySelectorAll(`input[name="${every.dataset.all}"]`)];
-    const count = () => {
+    recount = () => {
       const number = boxes().filter((box) => box.checked).length;
       every.checked = number > 0 && number === boxes().length;
       every.indeterminate = number > 0 && !every.checked;
@@ -66,27 +67,38 @@
     every.hidden = false;
     document.addEventListener("change", (event) => {
       if (event.target === every) for (const box of boxes()) box.checked = every.checked;
-      count();
+      recount();
     });
-    count();
+    recount();
   }
 
   // Live regions.
   const regions = document.querySelectorAll("[data-live]");
   if (!regions.length) return;
 
+  // A form that somebody is filling in stays; one with nothing but buttons does not, they may be wrong by now.
+  const changed = (field) =>
+    field.options ? [...field.options].some((option) => option.selected !== option.defaultSelected)
+      : field.checked !== field.defaultChecked || field.value !== field.defaultValue;
+  const filling = (field) => field === document.activeElement || changed(field);
+  const busy = (node) =>
+    node.nodeType === 1 && [...node.querySelectorAll("form :is(input, select, textarea)")].some(filling);
+
   function morph(now, next) {
     if (now.nodeType !== 1) {
       if (now.data !== next.data) now.data = next.data;
       return;
     }
-    if (now.tagName === "FORM" || now.isEqualNode(next)) return;
+    if (now.isEqualNode(next) || (now.tagName === "FORM" && busy(now))) return;
     const state = now.dataset.state;
     for (const { name } of [...now.attributes])
       if (!next.hasAttribute(name) && name !== "open") now.removeAttribute(name);
     for (const { name, value } of next.attributes)
       if (now.getAttribute(name) !== value && !(name === "hidden" && now === every)) now.setAttribute(name, value);
     if (state !== now.dataset.state) now.classList.add("fresh");
+    // What is gone goes first: then what stays need not move, and keeps its focus.
+    const ids = new Set([...next.children].map((child) => child.id));
+    for (const child of [...now.children]) if (child.id && !ids.has(child.id) && !busy(child)) child.remove();
     let at = now.firstChild;
     for (const wanted of [...next.childNodes]) {
       let match = at;
@@ -103,11 +115,12 @@
     }
     while (at) {
       const rest = at.nextSibling;
-      at.remove();
+      if (!busy(at)) at.remove();
       at = rest;
     }
   }
 
+  const address = document.body.dataset.here || location.href; // Refused forms have another.
   const PAUSE_MIN = 250; // Four refreshes a second at most, however busy the fleet is.
   let running = false, again = false, timer = 0, pause = PAUSE_MIN;
   async function refresh() {
@@ -116,7 +129,7 @@
     running = true;
     const began = performance.now();
     try {
-      const answer = await fetch(location.href, { cache: "no-store" });
+      const answer = await fetch(address, { cache: "no-store" });
       if (answer.redirected) return location.reload(); // Signed out.
       if (answer.status === 404) return location.replace(gone);
       if (answer.ok) {
@@ -127,6 +140,7 @@
           const wanted = next.getElementById(region.id);
           if (wanted) morph(region, wanted);
         }
+        recount();
       }
     } catch { /* The link is down: the stream says so, and refreshes when it is back. */ }
     pause = Math.max(PAUSE_MIN, 3 * (performance.now() - began)); // A slow server is asked less often.
@@ -159,8 +173,8 @@
     };
     source.onerror = () => {
       say("offline", "Offline");
-      // The browser tries again by itself, except after a refusal.
-      if (source.readyState === EventSource.CLOSED) setTimeout(follow, 5000);
+      // It tries again by itself unless refused: signed out, or no stream is free.
+      if (source.readyState === EventSource.CLOSED) { soon(); setTimeout(follow, 5000); }
     };
   }
   // A browser has six connections per server: a page that nobody looks at holds none.

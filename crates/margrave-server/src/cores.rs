@@ -12,9 +12,8 @@ where
     T: Send + 'static,
     U: Send + 'static,
 {
-    finished(tokio::task::spawn_blocking(move || {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let part = work.len().div_ceil(cores).max(part_min);
+    aside(move || {
+        let part = work.len().div_ceil(count()).max(part_min);
         let each = &each;
         std::thread::scope(|scope| {
             let mut rest = work.into_iter();
@@ -32,8 +31,18 @@ where
             done.extend(own);
             done
         })
-    }))
+    })
     .await
+}
+
+/// How many there are.
+pub(crate) fn count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What `work` comes to, off the threads that answer requests.
+pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    finished(tokio::task::spawn_blocking(work)).await
 }
 
 /// What came of a task that nobody ends.

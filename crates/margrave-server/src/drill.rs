@@ -1,5 +1,7 @@
 //! Faults that a demo lets people cause on purpose, so that they see devices heal. A server for real use has none of it.
 
+use std::time::Duration;
+
 use tokio::sync::mpsc;
 
 /// What can be done to a device.
@@ -21,6 +23,14 @@ impl Fault {
             Fault::KillDuringUpdate => "kill",
             Fault::CorruptDownload => "corrupt",
             Fault::SkewClock => "skew-clock",
+        }
+    }
+
+    /// For how long it is done; what is done at once, or has to wait for something, has no end of its own.
+    pub fn lasts(self) -> Option<Duration> {
+        match self {
+            Fault::CutNetwork | Fault::SkewClock => Some(Duration::from_secs(60)),
+            Fault::KillDuringUpdate | Fault::CorruptDownload => None,
         }
     }
 

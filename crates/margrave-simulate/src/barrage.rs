@@ -424,6 +424,7 @@ impl Subject {
                 awaited: None,
                 life: None,
                 holds: None,
+                memory: None,
             }),
             signed_at: None,
         }

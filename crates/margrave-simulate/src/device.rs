@@ -261,6 +261,7 @@ impl SimulatedDevice {
                 awaited: None,
                 life: None,
                 holds: None,
+                memory: None,
             }),
             signed_at: None,
         };
@@ -327,6 +328,7 @@ fn capabilities(device: &DeviceId) -> Capabilities {
         overrides: vec![],
         holds: vec![],
         looked: 0,
+        blind: None,
     }
 }
 

@@ -17,6 +17,7 @@ use crate::column::{self, Columns as _};
 use crate::deployment::forget_removed;
 use crate::event::NewEvent;
 use crate::report::TRANSITIONS_KEPT;
+use crate::rollout::RolloutState;
 use crate::sql::Sql;
 use crate::{Error, Store};
 
@@ -40,6 +41,8 @@ pub struct AssignmentRecord {
     /// The manifest version in which it last came in, changed or went.
     pub changed_version: u64,
     pub changed_at: Moment,
+    /// A rollout holds its device back. Kept by the store; what is written back of it does not count.
+    pub waits: bool,
     pub observed: Option<Observed>,
 }
 
@@ -122,7 +125,36 @@ pub struct AssignmentCount {
     pub deployment: DeploymentId,
     pub state: State,
     pub verdict: Verdict,
+    /// Their rollout holds them back. Who waits for its first revision is among those that are pending.
+    pub held_back: Option<HeldBack>,
     pub count: u64,
+}
+
+/// What an assignment is, as far as a rollout looks at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standpoint {
+    pub state: State,
+    pub verdict: Verdict,
+    /// Why it failed, by its code; where it did.
+    pub fault: Option<String>,
+}
+
+/// How a rollout keeps what is wanted now from a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldBack {
+    /// Its turn has not come.
+    Waiting,
+    /// The rollout was aborted before its turn came.
+    LeftBehind,
+}
+
+impl HeldBack {
+    pub fn in_rollout(state: RolloutState) -> HeldBack {
+        match state {
+            RolloutState::Aborted => HeldBack::LeftBehind,
+            _ => HeldBack::Waiting,
+        }
+    }
 }
 
 /// Some of what is not as wanted, and how much that is.
@@ -182,12 +214,23 @@ pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<AssignmentRecord> {
         wanted_since: row.unsigned("wanted_since")?,
         changed_version: row.unsigned("changed_version")?,
         changed_at: row.moment("changed_at")?,
+        waits: row.get("waits")?,
         observed,
     })
 }
 
+/// What [`read_count`] reads.
+const COUNTS: &str =
+    "SELECT assignment_tally.deployment, assignment_tally.state, verdict, waits, rollout.state AS rollout, count
+    FROM assignment_tally LEFT JOIN rollout ON rollout.deployment = assignment_tally.deployment";
+
 fn read_count(row: &Row<'_>) -> rusqlite::Result<AssignmentCount> {
+    let held_back = match row.get("waits")? {
+        true => Some(HeldBack::in_rollout(column::word(row, "rollout", RolloutState::parse)?)),
+        false => None,
+    };
     Ok(AssignmentCount {
+        held_back,
         deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
         state: column::word(row, "state", State::parse)?,
         verdict: verdict_from_column(row.get("verdict")?),
@@ -469,22 +512,50 @@ impl Store {
         .await
     }
 
-    /// Those of a deployment that are not as wanted, also those that are still going: of each state and verdict the first
-    /// `each` by name, so that the cost does not follow the fleet.
+    /// Assignments of a deployment that are wanted or still going, behind a device, in the order of devices; only those in a
+    /// state, if one is given.
+    pub async fn assignments_after(
+        &self,
+        deployment: DeploymentId,
+        state: Option<State>,
+        after: Option<DeviceRef>,
+        limit: u32,
+    ) -> Result<Vec<AssignmentRecord>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT * FROM assignment WHERE deployment = ?1 AND archived = 0 AND (?2 IS NULL OR state = ?2)
+                 AND (client, device) > (?3, ?4) ORDER BY client, device LIMIT ?5",
+            )?;
+            let (client, device) = match &after {
+                Some(after) => (after.client.as_str(), after.device.as_str()),
+                None => ("", ""),
+            };
+            let state = state.map(|state| state.as_str());
+            let rows =
+                statement.query_map((deployment.uuid().as_bytes(), state, client, device, limit), read)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Those of a deployment that are not as their manifests want them, also those that are still going: of each state and
+    /// verdict the first `each` by name, so that the cost does not follow the fleet. Who waits for its turn is among them
+    /// only if it failed ([`Store::waiting_in`]).
     pub async fn assignments_behind(&self, deployment: DeploymentId, each: u32) -> Result<Behind, Error> {
         self.read(move |sql| {
             let id = deployment.uuid();
             let counts: Vec<AssignmentCount> = sql
                 .statement(
-                    "SELECT deployment, state, verdict, count FROM assignment_tally
-                     WHERE deployment = ?1 AND verdict <> 0 AND count > 0",
+                    "SELECT deployment, state, verdict, 0 AS waits, sum(count) AS count FROM assignment_tally
+                     WHERE deployment = ?1 AND (verdict = 1 AND waits = 0 OR verdict = 2) AND count > 0 GROUP BY 2, 3",
                 )?
                 .query_map([id.as_bytes()], read_count)?
                 .collect::<Result<_, _>>()?;
             // Without the name of the index all of a deployment would be read, and then sorted.
             let mut statement = sql.statement(
                 "SELECT * FROM assignment INDEXED BY assignment_behind WHERE deployment = ?1 AND state = ?2
-                 AND verdict = ?3 AND archived = 0 AND verdict <> 0 ORDER BY client, device LIMIT ?4",
+                 AND verdict = ?3 AND archived = 0 AND verdict <> 0 AND (waits = 0 OR verdict = 2)
+                 ORDER BY client, device LIMIT ?4",
             )?;
             let mut behind = Behind::default();
             for AssignmentCount { state, verdict, count, .. } in counts {
@@ -504,19 +575,49 @@ impl Store {
         .await
     }
 
+    /// Some of the devices that said a deployment is as wanted and cannot look any more, and how many there are.
+    pub async fn assignments_unseen(
+        &self,
+        deployment: DeploymentId,
+        most: u32,
+    ) -> Result<(Vec<DeviceRef>, u64), Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT device.client, device.device, count(*) OVER ()
+                 FROM device INDEXED BY device_blind CROSS JOIN assignment
+                 ON assignment.client = device.client AND assignment.device = device.device
+                 WHERE blind_since IS NOT NULL AND deployment = ?1 AND archived = 0 AND verdict = 0
+                 ORDER BY 1, 2 LIMIT ?2",
+            )?;
+            let mut total = 0;
+            let rows = statement.query_map((deployment.uuid().as_bytes(), most), |row| {
+                total = row.get::<_, u32>(2)?;
+                Ok(DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?))
+            })?;
+            let found = rows.collect::<Result<Vec<_>, _>>()?;
+            Ok((found, total.into()))
+        })
+        .await
+    }
+
     /// What is wanted of a deployment, device by device, as far as a rollout looks at it.
     pub async fn assignment_verdicts(
         &self,
         deployment: DeploymentId,
-    ) -> Result<HashMap<DeviceRef, (State, Verdict)>, Error> {
+    ) -> Result<HashMap<DeviceRef, Standpoint>, Error> {
         self.read(move |sql| {
             let mut statement = sql.statement(
-                "SELECT client, device, state, verdict FROM assignment
-                 WHERE deployment = ?1 AND archived = 0 AND wanted = 1",
+                "SELECT client, device, state, verdict, CASE verdict WHEN 2 THEN json_extract(report, '$.fault.code') END
+                 FROM assignment WHERE deployment = ?1 AND archived = 0 AND wanted = 1",
             )?;
             let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
                 let device = DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?);
-                Ok((device, (column::word_at(row, 2, State::parse)?, verdict_from_column(row.get(3)?))))
+                let standpoint = Standpoint {
+                    state: column::word_at(row, 2, State::parse)?,
+                    verdict: verdict_from_column(row.get(3)?),
+                    fault: row.get(4)?,
+                };
+                Ok((device, standpoint))
             })?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
@@ -533,7 +634,8 @@ impl Store {
         self.read(move |sql| {
             let mut statement = sql.statement(
                 "SELECT * FROM assignment INDEXED BY assignment_name WHERE deployment_name = ?1
-                 AND deployment = ?2 AND archived = 0 AND verdict = 0 ORDER BY client, device LIMIT ?3",
+                 AND deployment = ?2 AND archived = 0 AND verdict = 0 AND waits = 0
+                 ORDER BY client, device LIMIT ?3",
             )?;
             let rows = statement.query_map((name.as_str(), id.uuid().as_bytes(), limit), read)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -556,9 +658,7 @@ impl Store {
     /// The assignments of every deployment, counted by state; never archived ones.
     pub async fn assignment_counts(&self) -> Result<Vec<AssignmentCount>, Error> {
         self.read(|sql| {
-            let mut statement = sql.statement(
-                "SELECT deployment, state, verdict, count FROM assignment_tally WHERE count > 0",
-            )?;
+            let mut statement = sql.statement(&format!("{COUNTS} WHERE count > 0"))?;
             let rows = statement.query_map([], read_count)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
@@ -568,10 +668,8 @@ impl Store {
     /// The assignments of one deployment, counted by state; never archived ones.
     pub async fn assignment_counts_of(&self, id: DeploymentId) -> Result<Vec<AssignmentCount>, Error> {
         self.read(move |sql| {
-            let mut statement = sql.statement(
-                "SELECT deployment, state, verdict, count FROM assignment_tally
-                 WHERE deployment = ?1 AND count > 0",
-            )?;
+            let mut statement =
+                sql.statement(&format!("{COUNTS} WHERE assignment_tally.deployment = ?1 AND count > 0"))?;
             let rows = statement.query_map([id.uuid().as_bytes()], read_count)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })

@@ -1,8 +1,9 @@
 //! What devices said they are and can do.
 
-use margrave_core::device::Hold;
+use margrave_core::device::{Blind, Hold};
 use margrave_core::id::{ClientId, DeviceId, DeviceRef};
 use margrave_core::moment::Moment;
+use margrave_core::schedule::CLOCK_SENSIBLE;
 use margrave_wire::g2;
 use rusqlite::OptionalExtension as _;
 
@@ -10,7 +11,7 @@ use crate::client::{self, own_device};
 use crate::error::from_database;
 use crate::event::NewEvent;
 use crate::sql::Sql;
-use crate::{Error, Put, Store};
+use crate::{DeviceRecord, Error, Put, Store};
 use crate::{column, device};
 
 /// A device's capabilities as they came.
@@ -23,6 +24,8 @@ pub struct NewCapabilities {
     pub holds: Vec<Hold>,
     /// The last look that was asked for and done there, as `body` says.
     pub looked: u64,
+    /// That it cannot look at its containers, as `body` says.
+    pub blind: Option<Blind>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +56,7 @@ impl Store {
     ) -> Result<Put, CapabilitiesError> {
         let client = client.clone();
         self.write(move |tx| {
-            let NewCapabilities { device, body, simulated, holds, looked } = &capabilities;
+            let NewCapabilities { device, body, simulated, holds, looked, blind } = &capabilities;
             let subject = DeviceRef::new(client.clone(), device.clone());
             if !client::exists(tx.sql, &client)? {
                 return Err(CapabilitiesError::ClientUnknown);
@@ -87,7 +90,7 @@ impl Store {
                 device::welcome(tx.sql, &subject)?;
             }
             let before = before.flatten();
-            // What a device should run does not depend on who holds it back, or on when it looked.
+            // What a device should run does not depend on who holds it back, or on whether and when it looked.
             let differ = g2::capabilities::differ_in_passing_only;
             let is_the_same = before.as_ref().is_some_and(|before| differ(before, body));
             let earlier =
@@ -96,7 +99,8 @@ impl Store {
             tx.sql
                 .statement(
                     "UPDATE device SET capabilities = ?3, capabilities_at = ?4, simulated = ?5,
-                         unsettled = unsettled + ?6
+                         unsettled = unsettled + ?6,
+                         blind_since = iif(?7, coalesce(?8, blind_since, ?4), NULL)
                      WHERE client = ?1 AND device = ?2",
                 )?
                 .execute((
@@ -106,25 +110,65 @@ impl Store {
                     column::moment(at),
                     simulated,
                     i64::from(!is_the_same),
+                    blind.is_some(),
+                    blind
+                        .as_ref()
+                        .map(|blind| blind.since)
+                        .filter(|since| is_likely(*since, at))
+                        .map(column::moment),
                 ))?;
             let first = before.is_none();
             if has_looked {
                 let text = format!("{subject} looked again and said how everything stands");
                 let event = NewEvent::new(at, "device.looked", format!("device {client}"), text);
                 tx.note(event.device(&subject))?;
-                if is_the_same && g2::capabilities::holds(&earlier) == *holds {
-                    return Ok(Put::Updated);
-                }
             }
-            let (kind, text) = match holds.first() {
-                Some(hold) if is_the_same => ("device.hold", format!("holds changes back, {hold}")),
-                None if is_the_same => ("device.hold", "holds nothing back any more".to_owned()),
-                _ if first => ("device.capabilities", "reported its capabilities".to_owned()),
-                _ => ("device.capabilities", "reported changed capabilities".to_owned()),
+            let sighted = g2::capabilities::blind(&earlier);
+            let sight = match blind {
+                Some(Blind { message, .. }) if sighted.is_none() => {
+                    Some(("device.cannot-look", format!("cannot look at its containers: {message}")))
+                }
+                None if sighted.is_some() => {
+                    Some(("device.can-look", "can look at its containers again".to_owned()))
+                }
+                _ => None,
             };
-            let event = NewEvent::new(at, kind, format!("device {client}"), format!("{subject} {text}"));
-            tx.note(event.device(&subject))?;
+            let told = match holds.first() {
+                _ if first => Some(("device.capabilities", "reported its capabilities".to_owned())),
+                _ if !is_the_same => {
+                    Some(("device.capabilities", "reported changed capabilities".to_owned()))
+                }
+                _ if g2::capabilities::holds(&earlier) == *holds => None,
+                Some(hold) => Some(("device.hold", format!("holds changes back, {hold}"))),
+                None => Some(("device.hold", "holds nothing back any more".to_owned())),
+            };
+            for (kind, text) in told.into_iter().chain(sight) {
+                let event = NewEvent::new(at, kind, format!("device {client}"), format!("{subject} {text}"));
+                tx.note(event.device(&subject))?;
+            }
             Ok(if first { Put::Created } else { Put::Updated })
+        })
+        .await
+    }
+
+    /// Devices that are in contact and cannot look at their containers, by name, and how many there are.
+    pub async fn devices_blind(&self, most: u32) -> Result<(Vec<DeviceRecord>, u64), Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT device.client, device.device, count(*) OVER ()
+                 FROM device INDEXED BY device_blind CROSS JOIN client ON client.id = device.client
+                 WHERE blind_since IS NOT NULL AND standing <> 'retired' ORDER BY 1, 2 LIMIT ?1",
+            )?;
+            let mut total = 0;
+            let rows = statement.query_map([most], |row| {
+                total = row.get::<_, u32>(2)?;
+                Ok(DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?))
+            })?;
+            let mut found = Vec::new();
+            for name in rows.collect::<Result<Vec<_>, _>>()? {
+                found.extend(device::one(sql, &name)?);
+            }
+            Ok((found, total.into()))
         })
         .await
     }
@@ -141,7 +185,8 @@ impl Store {
             let sql = tx.sql;
             let forgotten = sql
                 .statement(
-                    "UPDATE device SET capabilities = NULL, capabilities_at = NULL, unsettled = unsettled + 1
+                    "UPDATE device SET capabilities = NULL, capabilities_at = NULL, blind_since = NULL,
+                         unsettled = unsettled + 1
                      WHERE client = ?1 AND device = ?2 AND capabilities IS NOT NULL",
                 )?
                 .execute((client.as_str(), device.as_str()))?;
@@ -150,7 +195,8 @@ impl Store {
             }
             // '0' follows '/' in the alphabet: everything between is a child.
             sql.statement(
-                "UPDATE device SET capabilities = NULL, capabilities_at = NULL, unsettled = unsettled + 1
+                "UPDATE device SET capabilities = NULL, capabilities_at = NULL, blind_since = NULL,
+                     unsettled = unsettled + 1
                  WHERE client = ?1 AND device > ?2 || '/' AND device < ?2 || '0'",
             )?
             .execute((client.as_str(), device.as_str()))?;
@@ -166,6 +212,11 @@ impl Store {
         })
         .await
     }
+}
+
+/// Whether a device can mean this moment, by what it is for us when it says so.
+fn is_likely(since: Moment, at: Moment) -> bool {
+    CLOCK_SENSIBLE <= since && since <= at
 }
 
 /// A client that names its device otherwise than itself: what an operator prepared under the client's name

@@ -26,6 +26,12 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0013_room.sql"),
     include_str!("migrations/0014_behind.sql"),
     include_str!("migrations/0015_asked.sql"),
+    include_str!("migrations/0016_documents.sql"),
+    include_str!("migrations/0017_deployment_windows.sql"),
+    include_str!("migrations/0018_applied.sql"),
+    include_str!("migrations/0019_blind.sql"),
+    include_str!("migrations/0020_waiting.sql"),
+    include_str!("migrations/0021_attempts.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

@@ -8,6 +8,7 @@ use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::moment::Moment;
 use margrave_core::parameters::Answers;
 use margrave_core::rollback::Rollback;
+use margrave_core::schedule::Weekly;
 use margrave_core::selector::Selector;
 use rusqlite::{OptionalExtension as _, Row};
 
@@ -109,8 +110,14 @@ pub(crate) fn wanted(row: &Row<'_>) -> rusqlite::Result<Deployment> {
         forced: row.get("forced")?,
         rollback: rollback(row)?,
         strategy: rollout::strategy(row)?,
+        windows: windows(row)?,
         revision: row.unsigned("revision")?,
     })
+}
+
+fn windows(row: &Row<'_>) -> rusqlite::Result<Vec<Weekly>> {
+    let text: Option<String> = row.get("windows")?;
+    text.map_or(Ok(Vec::new()), |_| row.json("windows"))
 }
 
 fn rollback(row: &Row<'_>) -> rusqlite::Result<Rollback> {
@@ -118,6 +125,7 @@ fn rollback(row: &Row<'_>) -> rusqlite::Result<Rollback> {
     Ok(Rollback {
         when: row.parsed("rollback_when")?,
         attempts: row.get("rollback_attempts")?,
+        binding: row.get("attempts_bind")?,
         health_grace: grace.map(|seconds| Duration::from_secs(seconds.into())),
     })
 }
@@ -188,6 +196,7 @@ pub(crate) fn put(
         forced,
         rollback,
         strategy,
+        windows,
         revision,
     } = deployment;
     let known = sql
@@ -211,13 +220,14 @@ pub(crate) fn put(
         .collect();
     sql.statement(
         "INSERT INTO deployment (id, name, package, version, profile, answers, targets, revision, changed_at,
-             changed_by, rollback_when, rollback_attempts, health_grace, overrides, forced, strategy)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+             changed_by, rollback_when, rollback_attempts, health_grace, overrides, forced, strategy, windows,
+             attempts_bind)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
          ON CONFLICT (id) DO UPDATE SET removed = 0, package = ?3, version = ?4, profile = ?5, answers = ?6, targets = ?7,
              revision = ?8, changed_at = ?9, changed_by = ?10, rollback_when = ?11, rollback_attempts = ?12,
-             health_grace = ?13, overrides = ?14, forced = ?15, strategy = ?16",
+             health_grace = ?13, overrides = ?14, forced = ?15, strategy = ?16, windows = ?17, attempts_bind = ?18",
     )?
-    .execute((
+    .execute(rusqlite::params![
         id.uuid().as_bytes(),
         name.as_str(),
         package.as_str(),
@@ -234,7 +244,9 @@ pub(crate) fn put(
         column::json(&overrides),
         forced,
         (!strategy.is_all_at_once()).then(|| column::json(strategy)),
-    ))?;
+        (!windows.is_empty()).then(|| column::json(windows)),
+        rollback.binding,
+    ])?;
     // The decision that comes with this says anew who was left out.
     sql.statement("DELETE FROM misfit WHERE deployment = ?1")?.execute([id.uuid().as_bytes()])?;
     Ok(())

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use margrave_core::deployment::{SITE, Targets};
-use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
+use margrave_core::deployment::SITE;
+use margrave_core::id::{ClientId, DeploymentName, DeviceRef};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
-use margrave_core::selector::{Part, Selector};
 use margrave_wire::Dialect;
 use rusqlite::{OptionalExtension as _, Row, named_params};
 
@@ -35,44 +34,16 @@ pub struct DeviceRecord {
     pub labels: BTreeMap<String, String>,
     /// The worst of its assignments.
     pub verdict: Verdict,
+    /// A rollout holds it back.
+    pub waits: bool,
     /// How often something changed that decides what it runs, since that was last decided.
     pub unsettled: u64,
     /// The signed device whose place it took.
     pub origin: Option<DeviceRef>,
+    /// Since when it cannot look at its containers, as it says itself; why is among its capabilities.
+    pub blind_since: Option<Moment>,
     /// It is quiet as it was told to be; not the store's to know.
     pub excused: bool,
-}
-
-/// A device as far as it decides what it can be given.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    pub device: DeviceRef,
-    pub dialect: Dialect,
-    /// Exactly as the device sent them.
-    pub capabilities: Option<Vec<u8>>,
-    /// The device whose place it took.
-    pub origin: Option<DeviceRef>,
-    /// Given by operators.
-    pub labels: BTreeMap<String, String>,
-}
-
-impl Candidate {
-    /// The id of a deployment on this device: that of the device whose place it took, if it did.
-    pub fn assignment_id(&self, deployment: DeploymentId) -> AssignmentId {
-        AssignmentId::derive(deployment, self.origin.as_ref().unwrap_or(&self.device))
-    }
-}
-
-impl From<&DeviceRecord> for Candidate {
-    fn from(record: &DeviceRecord) -> Candidate {
-        Candidate {
-            device: record.device.clone(),
-            dialect: record.dialect,
-            capabilities: record.capabilities.clone(),
-            origin: record.origin.clone(),
-            labels: record.labels.clone(),
-        }
-    }
 }
 
 /// How a device does, the worst first that applies.
@@ -113,7 +84,11 @@ impl DeviceRecord {
             Condition::Silent
         } else if self.verdict == Verdict::Failed {
             Condition::Failed
-        } else if self.verdict == Verdict::Pending || self.capabilities.is_none() {
+        } else if self.verdict == Verdict::Pending
+            || self.capabilities.is_none()
+            || self.blind_since.is_some()
+            || self.waits
+        {
             Condition::Pending
         } else {
             Condition::Converged
@@ -125,7 +100,7 @@ const CONDITION: &str = "CASE WHEN standing = 'retired' THEN 'retired'
     WHEN coalesce(last_contact, joined_at) < :silent_before
         AND client NOT IN (SELECT value FROM json_each(:heard)) THEN 'silent'
     WHEN verdict = 2 THEN 'failed'
-    WHEN verdict = 1 OR capabilities IS NULL THEN 'pending'
+    WHEN verdict = 1 OR capabilities IS NULL OR blind_since IS NOT NULL OR waits THEN 'pending'
     ELSE 'converged' END";
 
 /// Whether a value among the capabilities has the text. Most devices do not have it anywhere, which is quick to see.
@@ -139,10 +114,12 @@ const CAPABLE: &str =
 macro_rules! told {
     () => {
         "standing, dialect, joined_at, contact.at AS last_contact, svid_not_after,
-        manifest.version AS manifest_version, capabilities, simulated, unsettled, origin,
+        manifest.version AS manifest_version, capabilities, simulated, unsettled, origin, blind_since,
         (SELECT coalesce(max(assignment.verdict), 0) FROM assignment
          WHERE assignment.client = device.client AND assignment.device = device.device
-         AND archived = 0) AS verdict"
+         AND archived = 0) AS verdict,
+        EXISTS (SELECT 1 FROM rollout_member AS member WHERE member.client = device.client
+         AND member.device = device.device AND member.waits = 1) AS waits"
     };
 }
 /// Where that comes from. In this order: the device first, or what leads to it.
@@ -187,6 +164,10 @@ pub struct DeviceFilter {
     pub state: Option<State>,
     /// With this value of the label `site`.
     pub site: Option<String>,
+    /// Without that label.
+    pub without_site: bool,
+    /// With something of the deployment of this name.
+    pub deployment: Option<DeploymentName>,
     /// A text, in any case, that is in one of the values of its capabilities: `arm64`, `helm`, `camera`.
     pub capability: Option<String>,
     pub silence: Silence,
@@ -203,6 +184,13 @@ impl DeviceFilter {
             (Some((_, Some(_))), _) => {
                 format!("{told}label{beside} WHERE among.key = :key AND among.value = :value")
             }
+            _ if self.deployment.is_some() => {
+                // One that is being removed may be there beside its successor of the same name.
+                format!(
+                    "{told}(SELECT DISTINCT client, device FROM assignment
+                     WHERE deployment_name = :deployment AND archived = 0){beside}"
+                )
+            }
             _ if self.site.is_some() => {
                 format!("{told}label{beside} WHERE among.key = '{SITE}' AND among.value = :site")
             }
@@ -213,6 +201,82 @@ impl DeviceFilter {
     }
 }
 
+/// What comes after where the page before ended.
+const BEHIND: &str = "(client, device) > (:client, :device)";
+
+impl DeviceFilter {
+    /// The rows that match, from one side of where the page before ended. Only what is asked for is computed.
+    fn matching(&self, columns: &str, side: &str, order: &str) -> String {
+        format!(
+            "SELECT {columns} FROM ({}) AS found
+             WHERE {side}
+             AND (:search IS NULL OR instr(lower(client || ':' || device), lower(:search)) > 0)
+             AND (:key IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
+                 AND label.device = found.device AND key = :key AND (:value IS NULL OR value = :value)))
+             AND (:site IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
+                 AND label.device = found.device AND key = '{SITE}' AND value = :site))
+             AND NOT (:without_site AND EXISTS (SELECT 1 FROM label WHERE label.client = found.client
+                 AND label.device = found.device AND key = '{SITE}'))
+             AND (:deployment IS NULL OR EXISTS (SELECT 1 FROM assignment WHERE assignment.client = found.client
+                 AND assignment.device = found.device AND archived = 0 AND deployment_name = :deployment
+                 AND (:state IS NULL OR state = :state)))
+             AND (:capability IS NULL OR {CAPABLE})
+             AND (:condition IS NULL OR {CONDITION} = :condition)
+             AND (:state IS NULL OR :deployment IS NOT NULL OR EXISTS (SELECT 1 FROM assignment
+                 WHERE assignment.client = found.client AND assignment.device = found.device
+                 AND archived = 0 AND state = :state))
+             {order} LIMIT :limit",
+            self.found()
+        )
+    }
+
+    fn rows<T>(
+        &self,
+        sql: &Sql<'_>,
+        text: &str,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Error> {
+        let DeviceFilter {
+            search,
+            label,
+            condition,
+            state,
+            site,
+            without_site,
+            deployment,
+            capability,
+            silence,
+            after,
+            limit,
+        } = self;
+        let (key, value) = match label {
+            Some((key, value)) => (Some(key.as_str()), value.as_deref()),
+            None => (None, None),
+        };
+        let mut statement = sql.statement(text)?;
+        let rows = statement.query_map(
+            named_params! {
+                ":client": after.as_ref().map_or("", |after| after.client.as_str()),
+                ":device": after.as_ref().map_or("", |after| after.device.as_str()),
+                ":search": search,
+                ":key": key,
+                ":value": value,
+                ":condition": condition.map(Condition::as_str),
+                ":state": state.map(|state| state.as_str()),
+                ":site": site,
+                ":without_site": without_site,
+                ":deployment": deployment.as_ref().map(|name| name.as_str()),
+                ":capability": capability.as_ref().map(|text| text.to_lowercase()),
+                ":silent_before": column::moment(silence.before),
+                ":heard": column::json(&silence.heard),
+                ":limit": limit,
+            },
+            read,
+        )?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+}
+
 /// How many devices are in which condition, by the value of their label `site`.
 pub type SiteCounts = BTreeMap<Option<String>, BTreeMap<String, u64>>;
 
@@ -220,7 +284,7 @@ pub type SiteCounts = BTreeMap<Option<String>, BTreeMap<String, u64>>;
 pub struct FleetCounts {
     /// Devices by condition.
     pub devices: BTreeMap<String, u64>,
-    /// Assignments by state, of clients that are not retired.
+    /// Assignments by state, of clients that are not retired; those that a rollout holds back are under `WAITING` and `LEFT`.
     pub assignments: BTreeMap<String, u64>,
     pub packages: u64,
     pub deployments: u64,
@@ -240,79 +304,12 @@ fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
         simulated: row.get("simulated")?,
         labels,
         verdict: verdict_from_column(row.get("verdict")?),
+        waits: row.get("waits")?,
         unsettled: row.unsigned("unsettled")?,
         origin: row.get::<_, Option<String>>("origin")?.map(|_| row.parsed("origin")).transpose()?,
+        blind_since: row.moment_maybe("blind_since")?,
         excused: false,
         device,
-    })
-}
-
-/// The columns of a [`Candidate`].
-const CANDIDATE: &str = "device.client, device.device, dialect, capabilities, origin,
-    (SELECT json_group_object(given.key, given.value) FROM label AS given
-     WHERE given.client = device.client AND given.device = device.device)";
-/// Devices by a label of theirs.
-const LABELLED: &str =
-    "label CROSS JOIN device ON device.client = label.client AND device.device = label.device
-    CROSS JOIN client ON client.id = label.client";
-
-/// Adds what an expression matches. A condition that asks for values is looked up by index, and the others are asked of what
-/// that finds; an expression of nothing but denials has to look at the whole fleet.
-fn select(
-    sql: &Sql<'_>,
-    selector: &Selector,
-    found: &mut BTreeMap<DeviceRef, Candidate>,
-) -> rusqlite::Result<()> {
-    let parts = selector.parts();
-    let mut looked_at = Vec::new();
-    let indexed = parts.iter().find(|part| matches!(part, Part::In(..)));
-    let indexed = indexed.or_else(|| parts.iter().find(|part| matches!(part, Part::Present(_))));
-    match indexed {
-        None if parts.is_empty() => return Ok(()),
-        Some(Part::In(key, values)) => {
-            let text = format!(
-                "SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND value = ?2 AND standing = 'accepted'"
-            );
-            let mut statement = sql.statement(&text)?;
-            for value in values {
-                for record in statement.query_map((key, value), read_candidate)? {
-                    looked_at.push(record?);
-                }
-            }
-        }
-        Some(part) => {
-            let text = format!("SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND standing = 'accepted'");
-            let mut statement = sql.statement(&text)?;
-            for record in statement.query_map([part.key()], read_candidate)? {
-                looked_at.push(record?);
-            }
-        }
-        None => {
-            let text = format!(
-                "SELECT {CANDIDATE} FROM device JOIN client ON client.id = device.client WHERE standing = 'accepted'"
-            );
-            let mut statement = sql.statement(&text)?;
-            for record in statement.query_map([], read_candidate)? {
-                looked_at.push(record?);
-            }
-        }
-    }
-    for record in looked_at {
-        if parts.len() == 1 && indexed.is_some() || selector.matches(&record.labels) {
-            found.insert(record.device.clone(), record);
-        }
-    }
-    Ok(())
-}
-
-/// By place: a whole fleet is read in one go.
-fn read_candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
-    Ok(Candidate {
-        device: DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?),
-        dialect: column::word_at(row, 2, Dialect::parse)?,
-        capabilities: row.get(3)?,
-        origin: row.get::<_, Option<String>>(4)?.map(|_| column::parsed_at(row, 4)).transpose()?,
-        labels: column::json_at(5, row.get_ref(5)?.as_str()?)?,
     })
 }
 
@@ -437,7 +434,10 @@ pub(crate) fn take_place(sql: &Sql<'_>, from: &DeviceRef, to: &DeviceRef) -> rus
         from.to_string(),
     ))?;
     sql.statement(
-        "UPDATE assignment SET client = ?3, device = ?4 WHERE client = ?1 AND device = ?2 AND archived = 1",
+        "UPDATE assignment SET client = ?3, device = ?4, waits = EXISTS (SELECT 1 FROM rollout_member AS member
+             WHERE member.deployment = assignment.deployment AND member.client = ?3 AND member.device = ?4
+             AND member.waits = 1)
+         WHERE client = ?1 AND device = ?2 AND archived = 1",
     )?
     .execute((old.0, old.1, new.0, new.1))?;
     Ok(())
@@ -493,45 +493,36 @@ impl Store {
     /// One page of devices, in the order of client and name.
     pub async fn devices(&self, filter: DeviceFilter) -> Result<Vec<DeviceRecord>, Error> {
         self.read(move |sql| {
-            let DeviceFilter { search, label, condition, state, site, capability, silence, after, limit } =
-                &filter;
-            let (key, value) = match label {
-                Some((key, value)) => (Some(key.as_str()), value.as_deref()),
-                None => (None, None),
-            };
-            let mut statement = sql.statement(&format!(
-                "SELECT *, {CONDITION} AS condition FROM ({}) AS found
-                 WHERE (client, device) > (coalesce(:client, ''), coalesce(:device, ''))
-                 AND (:search IS NULL OR instr(lower(client || ':' || device), lower(:search)) > 0)
-                 AND (:key IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
-                     AND label.device = found.device AND key = :key AND (:value IS NULL OR value = :value)))
-                 AND (:site IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
-                     AND label.device = found.device AND key = '{SITE}' AND value = :site))
-                 AND (:capability IS NULL OR {CAPABLE})
-                 AND (:condition IS NULL OR condition = :condition)
-                 AND (:state IS NULL OR EXISTS (SELECT 1 FROM assignment WHERE assignment.client = found.client
-                     AND assignment.device = found.device AND archived = 0 AND state = :state))
-                 ORDER BY client, device LIMIT :limit",
-                filter.found()
-            ))?;
-            let rows = statement.query_map(
-                named_params! {
-                    ":client": after.as_ref().map(|after| after.client.as_str()),
-                    ":device": after.as_ref().map(|after| after.device.as_str()),
-                    ":search": search,
-                    ":key": key,
-                    ":value": value,
-                    ":condition": condition.map(Condition::as_str),
-                    ":state": state.map(|state| state.as_str()),
-                    ":site": site,
-                    ":capability": capability.as_ref().map(|text| text.to_lowercase()),
-                    ":silent_before": column::moment(silence.before),
-                    ":heard": column::json(&silence.heard),
-                    ":limit": limit,
-                },
-                |row| read(sql, row),
-            )?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            let text = filter.matching("*", BEHIND, "ORDER BY client, device");
+            filter.rows(sql, &text, |row| read(sql, row))
+        })
+        .await
+    }
+
+    /// How many devices match on all pages together, up to the filter's limit.
+    pub async fn devices_counted(&self, filter: DeviceFilter) -> Result<u64, Error> {
+        self.read(move |sql| {
+            let filter = DeviceFilter { after: None, ..filter };
+            let text = format!("SELECT count(*) FROM ({})", filter.matching("1", BEHIND, ""));
+            let counted = filter.rows(sql, &text, |row| row.get::<_, i64>(0))?;
+            Ok(counted.first().map_or(0, |count| count.unsigned_abs()))
+        })
+        .await
+    }
+
+    /// The device that the page before begins after, on pages of the filter's limit; `None` where that is the first page.
+    pub async fn page_before(&self, mut filter: DeviceFilter) -> Result<Option<DeviceRef>, Error> {
+        let size = filter.limit;
+        filter.limit = size + 1;
+        self.read(move |sql| {
+            let text = filter.matching(
+                "client, device",
+                "(client, device) <= (:client, :device)",
+                "ORDER BY client DESC, device DESC",
+            );
+            let back = filter
+                .rows(sql, &text, |row| Ok(DeviceRef::new(row.parsed("client")?, row.parsed("device")?)))?;
+            Ok(back.into_iter().nth(size as usize))
         })
         .await
     }
@@ -544,42 +535,6 @@ impl Store {
                 found.extend(one(sql, device)?);
             }
             Ok(found)
-        })
-        .await
-    }
-
-    /// The devices of accepted clients that the targets name or match by label, in the order of client and name.
-    pub async fn devices_targeted(&self, targets: &Targets) -> Result<Vec<Candidate>, Error> {
-        let targets = targets.clone();
-        self.read(move |sql| {
-            let mut found = BTreeMap::new();
-            let mut statement = sql.statement(&format!(
-                "SELECT {CANDIDATE} FROM device JOIN client ON client.id = device.client
-                 WHERE device.client = ?1 AND device.device = ?2 AND standing = 'accepted'"
-            ))?;
-            for device in &targets.devices {
-                let key = (device.client.as_str(), device.device.as_str());
-                let record = statement.query_row(key, read_candidate).optional()?;
-                found.extend(record.map(|record| (record.device.clone(), record)));
-            }
-            select(sql, &targets.select, &mut found)?;
-            if !targets.sites.is_empty() {
-                let sites = Selector::any_of(SITE, targets.sites.iter().cloned());
-                select(sql, &sites, &mut found)?;
-            }
-            // One pair by index, the others by looking: an empty selector matches nothing.
-            if let Some((key, value)) = targets.labels.first_key_value() {
-                let mut statement = sql.statement(&format!(
-                    "SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND value = ?2 AND standing = 'accepted'"
-                ))?;
-                for record in statement.query_map((key, value), read_candidate)? {
-                    let record = record?;
-                    if targets.labels.len() == 1 || targets.matches(&record.device, &record.labels) {
-                        found.insert(record.device.clone(), record);
-                    }
-                }
-            }
-            Ok(found.into_values().collect())
         })
         .await
     }
@@ -699,8 +654,11 @@ impl Store {
                 *counts.devices.entry(Condition::Silent.as_str().to_owned()).or_default() += silent;
             }
             counts.devices.retain(|_, count| *count > 0);
-            let mut statement =
-                sql.statement("SELECT state, sum(count) AS count FROM assignment_tally GROUP BY state")?;
+            let mut statement = sql.statement(
+                "SELECT CASE WHEN waits = 0 OR verdict = 2 THEN assignment_tally.state
+                     WHEN rollout.state = 'aborted' THEN 'LEFT' ELSE 'WAITING' END AS word, sum(count) AS count
+                 FROM assignment_tally LEFT JOIN rollout USING (deployment) GROUP BY word",
+            )?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 counts.assignments.insert(row.get(0)?, row.unsigned("count")?);

@@ -15,7 +15,7 @@ use crate::client::speaker;
 use crate::column::{self, Columns as _};
 use crate::error::from_database;
 use crate::event::NewEvent;
-use crate::publication::{NewManifest, forget_loose};
+use crate::publication::NewManifest;
 use crate::sql::Sql;
 use crate::{Error, Standing, Store};
 
@@ -128,9 +128,9 @@ impl Store {
             )?
             .execute((client.as_str(), column::moment(at)))?;
             sql.statement(
-                "INSERT INTO git_document (client, assignment, since, digest)
-                 SELECT manifest.client, assignment, version, digest FROM manifest
-                 JOIN document_reference ON document_reference.client = manifest.client AND until IS NULL
+                "INSERT INTO git_document (client, assignment, since, digest, bytes)
+                 SELECT manifest.client, assignment, version, digest, bytes FROM manifest
+                 JOIN document ON document.client = manifest.client AND until IS NULL
                  WHERE manifest.client = ?1",
             )?
             .execute([client.as_str()])?;
@@ -207,16 +207,11 @@ impl Store {
         self.write(move |tx| {
             let sql = tx.sql;
             sql.statement("DELETE FROM git_grant WHERE client = ?1")?.execute([client.as_str()])?;
-            let loose: Vec<[u8; 32]> = sql
-                .statement("SELECT DISTINCT digest FROM git_document WHERE client = ?1")?
-                .query_map([client.as_str()], |row| row.get(0))?
-                .collect::<Result<_, _>>()?;
             let ended =
                 sql.statement("DELETE FROM git_repository WHERE client = ?1")?.execute([client.as_str()])?;
             if ended == 0 {
                 return Ok(false);
             }
-            forget_loose(sql, loose)?;
             let device = speaker(sql, &client)?;
             let text = format!("the Git repository of {device} was closed");
             tx.note(NewEvent::new(at, "device.git", &actor, text).device(&device))?;
@@ -331,8 +326,7 @@ impl Store {
                 let put = if whole { "since <= ?2 AND (until IS NULL OR until > ?2)" } else { "since = ?2" };
                 version.put = sql
                     .statement(&format!(
-                        "SELECT assignment, bytes FROM git_document JOIN blob USING (digest)
-                         WHERE client = ?1 AND {put} ORDER BY assignment"
+                        "SELECT assignment, bytes FROM git_document WHERE client = ?1 AND {put} ORDER BY assignment"
                     ))?
                     .query_map(key, |row| {
                         Ok((AssignmentId::from_uuid(row.uuid("assignment")?), row.get("bytes")?))
@@ -440,7 +434,8 @@ pub(crate) fn is_used(sql: &Sql<'_>) -> rusqlite::Result<bool> {
     sql.statement("SELECT 1 FROM git_repository")?.exists([])
 }
 
-/// Writes down what the commit of a new manifest has to hold, if its client has a repository.
+/// Writes down what the commit of a new manifest has to hold, if its client has a repository. The manifest's documents are
+/// there already.
 pub(crate) fn record(sql: &Sql<'_>, client: &ClientId, new: &NewManifest, at: Moment) -> Result<(), Error> {
     let kept: Option<i64> = sql
         .statement("UPDATE git_repository SET kept = kept + 1 WHERE client = ?1 RETURNING kept")?
@@ -465,10 +460,16 @@ pub(crate) fn record(sql: &Sql<'_>, client: &ClientId, new: &NewManifest, at: Mo
         .execute((client.as_str(), id.uuid().as_bytes(), version))?;
     }
     for (id, digest) in after.iter().filter(|(id, digest)| before.get(id) != Some(digest)) {
-        sql.statement(
-            "INSERT INTO git_document (client, assignment, since, digest) VALUES (?1, ?2, ?3, ?4)",
-        )?
-        .execute((client.as_str(), id.uuid().as_bytes(), version, digest.as_bytes()))?;
+        let written = sql
+            .statement(
+                "INSERT INTO git_document (client, assignment, since, digest, bytes)
+                 SELECT client, assignment, ?3, digest, bytes FROM document
+                 WHERE client = ?1 AND assignment = ?2 AND digest = ?4",
+            )?
+            .execute((client.as_str(), id.uuid().as_bytes(), version, digest.as_bytes()))?;
+        if written == 0 {
+            return Err(Error::Damaged { what: "a commit with a document whose bytes are not there" });
+        }
     }
     if kept > VERSIONS_KEPT + VERSIONS_SLACK {
         forget_oldest(sql, client, VERSIONS_KEPT)?;
@@ -485,13 +486,11 @@ fn forget_oldest(sql: &Sql<'_>, client: &ClientId, keep: i64) -> rusqlite::Resul
         .query_row((client.as_str(), keep - 1), |row| row.get(0))?;
     sql.statement("DELETE FROM git_version WHERE client = ?1 AND version < ?2")?
         .execute((client.as_str(), oldest))?;
-    let loose: Vec<[u8; 32]> = sql
-        .statement("DELETE FROM git_document WHERE client = ?1 AND until <= ?2 RETURNING digest")?
-        .query_map((client.as_str(), oldest), |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
+    sql.statement("DELETE FROM git_document WHERE client = ?1 AND until <= ?2")?
+        .execute((client.as_str(), oldest))?;
     sql.statement("UPDATE git_repository SET kept = ?2 WHERE client = ?1")?
         .execute((client.as_str(), keep))?;
-    forget_loose(sql, loose)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -522,8 +521,9 @@ mod tests {
                 .map(|(id, bytes)| {
                     let digest = Digest::of(&bytes);
                     sql.execute(
-                        "INSERT INTO blob (digest, bytes) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-                        (digest.as_bytes(), &bytes),
+                        "INSERT INTO document (client, assignment, digest, bytes) VALUES ('line-1', ?1, ?2, ?3)
+                         ON CONFLICT DO NOTHING",
+                        (id.uuid().as_bytes(), digest.as_bytes(), &bytes),
                     )
                     .unwrap();
                     Entry { id, document: Blob { digest, size: None } }
@@ -533,10 +533,10 @@ mod tests {
             let new = NewManifest { manifest, body: vec![], bundle: None, documents: vec![] };
             record(&sql, &client, &new, NOW).unwrap();
         }
-        assert_eq!((count(&sql, "git_version"), count(&sql, "git_document"), count(&sql, "blob")), (6, 7, 7));
+        assert_eq!((count(&sql, "git_version"), count(&sql, "git_document")), (6, 7));
         forget_oldest(&sql, &client, 2).unwrap();
         // Version 5 is the oldest now: it has the steady one, and its own.
-        assert_eq!((count(&sql, "git_version"), count(&sql, "git_document"), count(&sql, "blob")), (2, 3, 3));
+        assert_eq!((count(&sql, "git_version"), count(&sql, "git_document")), (2, 3));
         let kept: i64 = sql.query_row("SELECT kept FROM git_repository", [], |row| row.get(0)).unwrap();
         assert_eq!(kept, 2);
     }

@@ -10,10 +10,12 @@
 //! the group commit. The verbs know no SQLite-specific type in their signatures, so that PostgreSQL can
 //! stand beside it; `tests/` is the contract that both must keep.
 
+mod applied;
 mod asked;
 mod assignment;
 mod audit;
 mod backup;
+mod candidate;
 mod capabilities;
 mod client;
 mod column;
@@ -41,16 +43,19 @@ mod token;
 mod watch;
 mod writer;
 
+pub use applied::{AppliedRecord, GoneBack};
 pub use asked::AskedRecord;
 pub use assignment::{
-    AssignmentCount, AssignmentRecord, Behind, HeldAssignment, Scope, TransitionRecord, UnspokenRemoval,
+    AssignmentCount, AssignmentRecord, Behind, HeldAssignment, HeldBack, Scope, Standpoint, TransitionRecord,
+    UnspokenRemoval,
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};
+pub use candidate::Candidate;
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};
 pub use deployment::DeploymentRecord;
-pub use device::{Candidate, Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence, SiteCounts};
+pub use device::{Condition, DeviceFilter, DeviceRecord, FleetCounts, Silence, SiteCounts};
 pub use error::{Error, OpenError};
 pub use event::{Event, NewEvent};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};
@@ -69,12 +74,14 @@ pub use publication::{
 pub use registry::{REGISTRIES_MAX, RegistryCredentials, RegistryRecord};
 pub use report::{Recorded, ReportError, VERSION_LEAP_MAX};
 pub use revision::RevisionRecord;
-pub use rollout::{MemberRecord, RolloutChange, RolloutRecord, RolloutState, RolloutUpdate};
+pub use rollout::{
+    MemberRecord, NewMember, RolloutChange, RolloutRecord, RolloutState, RolloutUpdate, WaitingRecord,
+};
 pub use schedule::{SCHEDULES_MAX, ScheduleRecord};
 pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store, StoreLoad};
-pub use token::{JoinError, NewJoinToken, Redeemed};
+pub use token::{JoinError, NewJoinToken, OpenJoinToken, Redeemed};
 pub use watch::{TagRecord, WATCHES_MAX, WatchRecord, WatchTurn};
 
 /// Whether something is new or was there before.

@@ -111,6 +111,27 @@ impl Store {
     }
 }
 
+impl Store {
+    /// What a package takes of a device for itself, where that was not known when it was added.
+    pub async fn put_claims(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+        claims: BTreeMap<String, Claims>,
+    ) -> Result<(), Error> {
+        let (id, version) = (id.clone(), version.clone());
+        self.write(move |tx| {
+            tx.sql.statement("UPDATE package SET claims = ?3 WHERE id = ?1 AND version = ?2")?.execute((
+                id.as_str(),
+                version.as_str(),
+                column::json(&claims),
+            ))?;
+            Ok(())
+        })
+        .await
+    }
+}
+
 /// Adds a package; the same content a second time is no error and changes nothing.
 pub(crate) fn add(
     tx: &Tx<'_, '_>,

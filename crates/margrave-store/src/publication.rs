@@ -19,6 +19,7 @@ use margrave_core::schedule::{Choice, Reach};
 use margrave_wire::Dialect;
 use rusqlite::OptionalExtension as _;
 
+use crate::applied::GoneBack;
 use crate::assignment::{self, AssignmentRecord, HELD, HeldAssignment};
 use crate::column;
 use crate::error::from_database;
@@ -29,7 +30,7 @@ use crate::schedule::{self, Chosen, SCHEDULES_MAX};
 use crate::sql::Sql;
 use crate::writer::Tx;
 use crate::{Error, Standing, Store};
-use crate::{asked, deployment, device, git, revision};
+use crate::{applied, asked, deployment, device, git, revision};
 
 /// Everything that one decision changes.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +50,10 @@ pub struct Publication {
     pub settled: Vec<(DeviceRef, u64)>,
     /// What becomes of rollouts. A new revision ends the rollout of the one before by itself.
     pub rollouts: Vec<RolloutChange>,
+    /// Deployments that the server takes back by itself while its commit says otherwise.
+    pub gone_back: Vec<GoneBack>,
+    /// Deployments of which the commit says something: they follow it again.
+    pub follows: Vec<DeploymentName>,
     pub events: Vec<NewEvent>,
 }
 
@@ -57,6 +62,8 @@ pub struct Publication {
 pub struct Head {
     pub expected: Option<String>,
     pub next: String,
+    /// Who brought it.
+    pub by: String,
 }
 
 /// A change of what operators want.
@@ -245,8 +252,7 @@ impl Store {
         let client = client.clone();
         self.read_for_device(move |sql| {
             let mut statement = sql.statement(
-                "SELECT bytes FROM document_reference JOIN blob USING (digest)
-                 WHERE client = ?1 AND assignment = ?2 AND digest = ?3",
+                "SELECT bytes FROM document WHERE client = ?1 AND assignment = ?2 AND digest = ?3",
             )?;
             let assignment = assignment.uuid();
             let key = (client.as_str(), assignment.as_bytes(), digest.as_bytes());
@@ -259,9 +265,8 @@ impl Store {
     pub async fn bundle(&self, client: &ClientId, digest: Digest) -> Result<Option<Vec<u8>>, Error> {
         let client = client.clone();
         self.read_for_device(move |sql| {
-            let mut statement = sql.statement(
-                "SELECT bytes FROM bundle_reference JOIN blob USING (digest) WHERE client = ?1 AND digest = ?2",
-            )?;
+            let mut statement =
+                sql.statement("SELECT bytes FROM bundle WHERE client = ?1 AND digest = ?2")?;
             Ok(statement.query_row((client.as_str(), digest.as_bytes()), |row| row.get(0)).optional()?)
         })
         .await
@@ -279,10 +284,7 @@ impl Store {
             let mut found = HashMap::with_capacity(clients.len());
             for client in clients {
                 let documents = sql
-                    .statement(
-                        "SELECT assignment, bytes FROM document_reference JOIN blob USING (digest)
-                         WHERE client = ?1 AND until IS NULL",
-                    )?
+                    .statement("SELECT assignment, bytes FROM document WHERE client = ?1 AND until IS NULL")?
                     // By their place: a large fleet's bundles are made of a hundred thousand of them.
                     .query_map([client.as_str()], |row| {
                         Ok((AssignmentId::from_uuid(uuid::Uuid::from_bytes(row.get(0)?)), row.get(1)?))
@@ -359,23 +361,33 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
 }
 
 fn entries(sql: &Sql<'_>, client: &ClientId) -> rusqlite::Result<Vec<Entry>> {
-    sql.statement(
-        "SELECT assignment, digest, size FROM document_reference WHERE client = ?1 AND until IS NULL",
-    )?
-    .query_map([client.as_str()], |row| {
-        let size: Option<i64> = row.get(2)?;
-        let digest = Digest::from_bytes(row.get(1)?);
-        let document = Blob { digest, size: size.and_then(|size| u64::try_from(size).ok()) };
-        Ok(Entry { id: AssignmentId::from_uuid(uuid::Uuid::from_bytes(row.get(0)?)), document })
-    })?
-    .collect()
+    sql.statement("SELECT assignment, digest, size FROM document WHERE client = ?1 AND until IS NULL")?
+        .query_map([client.as_str()], |row| {
+            let size: Option<i64> = row.get(2)?;
+            let digest = Digest::from_bytes(row.get(1)?);
+            let document = Blob { digest, size: size.and_then(|size| u64::try_from(size).ok()) };
+            Ok(Entry { id: AssignmentId::from_uuid(uuid::Uuid::from_bytes(row.get(0)?)), document })
+        })?
+        .collect()
 }
 
 fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> Result<(), PublishError> {
-    let Publication { at, intents, head, clients: _, misfits, freed, settled, rollouts, events } =
-        publication;
+    let Publication {
+        at,
+        intents,
+        head,
+        clients: _,
+        misfits,
+        freed,
+        settled,
+        rollouts,
+        gone_back,
+        follows,
+        events,
+    } = publication;
     if let Some(head) = head {
         advance(tx.sql, head)?;
+        applied::note(tx.sql, &head.next, *at, &head.by)?;
     }
     let commit = head.as_ref().map(|head| head.next.as_str());
     for intent in intents {
@@ -431,6 +443,12 @@ fn publish(tx: &Tx<'_, '_>, publication: &Publication, coming: &mut Coming) -> R
                 "UPDATE device SET unsettled = 0 WHERE client = ?1 AND device = ?2 AND unsettled = ?3",
             )?
             .execute((device.client.as_str(), device.device.as_str(), column::unsigned("a count", *seen)?))?;
+    }
+    for name in follows {
+        applied::follow_again(tx.sql, name)?;
+    }
+    for gone in gone_back {
+        applied::go_back(tx.sql, gone)?;
     }
     for event in events {
         tx.note(event.clone())?;
@@ -582,6 +600,7 @@ fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> R
         wanted_since,
         changed_version,
         changed_at,
+        waits: false,
         observed,
     };
     assignment::write(sql, &record)?;
@@ -591,7 +610,7 @@ fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> R
 /// Whether the client's manifest has what this assignment says.
 fn is_listed(sql: &Sql<'_>, assignment: &AssignmentRecord) -> rusqlite::Result<bool> {
     sql.statement(
-        "SELECT 1 FROM document_reference WHERE client = ?1 AND assignment = ?2 AND digest = ?3 AND until IS NULL",
+        "SELECT 1 FROM document WHERE client = ?1 AND assignment = ?2 AND digest = ?3 AND until IS NULL",
     )?
     .exists((
         assignment.device.client.as_str(),
@@ -625,45 +644,34 @@ fn swap_manifest(
     for (id, document) in &before {
         if after.get(id).map(|after| after.digest) != Some(document.digest) {
             sql.statement(
-                "UPDATE document_reference SET until = ?4 WHERE client = ?1 AND assignment = ?2 AND digest = ?3",
-            )?
-            .execute((client.as_str(), id.uuid().as_bytes(), document.digest.as_bytes(), version))?;
-        }
-    }
-    for (id, document) in &after {
-        if before.get(id).map(|before| before.digest) != Some(document.digest) {
-            if let Some(fresh) = documents.iter().find(|fresh| fresh.digest() == document.digest) {
-                keep_blob(sql, document.digest, fresh.bytes())?;
-            }
-            let size = document.size.map(|size| column::unsigned("a size", size)).transpose()?;
-            // The foreign key refuses a document whose bytes nobody brought.
-            sql.statement(
-                "INSERT INTO document_reference (client, assignment, digest, size) VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT (client, assignment, digest) DO UPDATE SET until = NULL, size = ?4",
+                "UPDATE document SET until = ?4 WHERE client = ?1 AND assignment = ?2 AND digest = ?3",
             )?
             .execute((
                 client.as_str(),
                 id.uuid().as_bytes(),
                 document.digest.as_bytes(),
-                size,
+                version,
             ))?;
+        }
+    }
+    for (id, document) in &after {
+        if before.get(id).map(|before| before.digest) != Some(document.digest) {
+            keep_document(sql, client, *id, document, documents)?;
         }
     }
 
     let new_bundle = manifest.bundle();
-    if let Some(old) = old_bundle.filter(|old| new_bundle.map(|new| new.digest) != Some(*old)) {
-        sql.statement("UPDATE bundle_reference SET until = ?3 WHERE client = ?1 AND digest = ?2")?
-            .execute((client.as_str(), old.as_bytes(), version))?;
-    }
-    if let Some(blob) = new_bundle {
-        if let Some(bytes) = bundle {
-            keep_blob(sql, blob.digest, bytes)?;
+    if old_bundle != new_bundle.map(|new| new.digest) {
+        if let Some(old) = old_bundle {
+            sql.statement("UPDATE bundle SET until = ?3 WHERE client = ?1 AND digest = ?2")?.execute((
+                client.as_str(),
+                old.as_bytes(),
+                version,
+            ))?;
         }
-        sql.statement(
-            "INSERT INTO bundle_reference (client, digest) VALUES (?1, ?2)
-             ON CONFLICT (client, digest) DO UPDATE SET until = NULL",
-        )?
-        .execute((client.as_str(), blob.digest.as_bytes()))?;
+        if let Some(blob) = new_bundle {
+            keep_bundle(sql, client, blob.digest, bundle.as_deref())?;
+        }
     }
 
     let size =
@@ -684,39 +692,65 @@ fn swap_manifest(
     Ok(())
 }
 
-fn keep_blob(sql: &Sql<'_>, digest: Digest, bytes: &[u8]) -> rusqlite::Result<()> {
-    sql.statement("INSERT INTO blob (digest, bytes) VALUES (?1, ?2) ON CONFLICT (digest) DO NOTHING")?
-        .execute((digest.as_bytes(), bytes))?;
+/// A document comes into the manifest, with the bytes that were brought, or with those that it was left with.
+fn keep_document(
+    sql: &Sql<'_>,
+    client: &ClientId,
+    id: AssignmentId,
+    document: &Blob,
+    brought: &[Document],
+) -> Result<(), PublishError> {
+    let size = document.size.map(|size| column::unsigned("a size", size)).transpose()?;
+    let key = (client.as_str(), id.uuid(), document.digest);
+    let kept = match brought.iter().find(|brought| brought.digest() == document.digest) {
+        Some(brought) => sql
+            .statement(
+                "INSERT INTO document (client, assignment, digest, size, bytes) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (client, assignment, digest) DO UPDATE SET until = NULL, size = ?4",
+            )?
+            .execute((key.0, key.1.as_bytes(), key.2.as_bytes(), size, brought.bytes()))?,
+        None => sql
+            .statement(
+                "UPDATE document SET until = NULL, size = ?4 WHERE client = ?1 AND assignment = ?2 AND digest = ?3",
+            )?
+            .execute((key.0, key.1.as_bytes(), key.2.as_bytes(), size))?,
+    };
+    if kept == 0 {
+        return Err(Error::Damaged { what: "a manifest with a document whose bytes nobody brought" }.into());
+    }
     Ok(())
 }
 
-/// Drops references that ended at or before `version`, and blobs that nobody refers to any more.
-fn forget_before(sql: &Sql<'_>, client: &ClientId, version: i64) -> rusqlite::Result<()> {
-    let mut loose: Vec<[u8; 32]> = Vec::new();
-    for table in ["document_reference", "bundle_reference"] {
-        // Looking costs much less than deleting nothing, and that is what most of thousands of clients would do.
-        let ended = format!("FROM {table} WHERE client = ?1 AND until <= ?2");
-        if !sql.statement(&format!("SELECT 1 {ended}"))?.exists((client.as_str(), version))? {
-            continue;
+/// The same for the bundle.
+fn keep_bundle(
+    sql: &Sql<'_>,
+    client: &ClientId,
+    digest: Digest,
+    brought: Option<&[u8]>,
+) -> Result<(), PublishError> {
+    let key = (client.as_str(), digest.as_bytes());
+    let kept = match brought {
+        Some(bytes) => sql
+            .statement(
+                "INSERT INTO bundle (client, digest, bytes) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (client, digest) DO UPDATE SET until = NULL",
+            )?
+            .execute((key.0, key.1, bytes))?,
+        None => {
+            sql.statement("UPDATE bundle SET until = NULL WHERE client = ?1 AND digest = ?2")?.execute(key)?
         }
-        let mut statement = sql.statement(&format!("DELETE {ended} RETURNING digest"))?;
-        for digest in statement.query_map((client.as_str(), version), |row| row.get(0))? {
-            loose.push(digest?);
-        }
+    };
+    if kept == 0 {
+        return Err(Error::Damaged { what: "a manifest with a bundle whose bytes nobody brought" }.into());
     }
-    forget_loose(sql, loose)
+    Ok(())
 }
 
-/// Drops those of these blobs that nobody refers to.
-pub(crate) fn forget_loose(sql: &Sql<'_>, loose: Vec<[u8; 32]>) -> rusqlite::Result<()> {
-    for digest in loose {
-        sql.statement(
-            "DELETE FROM blob WHERE digest = ?1
-             AND NOT EXISTS (SELECT 1 FROM document_reference WHERE document_reference.digest = ?1)
-             AND NOT EXISTS (SELECT 1 FROM bundle_reference WHERE bundle_reference.digest = ?1)
-             AND NOT EXISTS (SELECT 1 FROM git_document WHERE git_document.digest = ?1)",
-        )?
-        .execute([digest])?;
+/// Drops what went out of the manifest at or before `version`.
+fn forget_before(sql: &Sql<'_>, client: &ClientId, version: i64) -> rusqlite::Result<()> {
+    for table in ["document", "bundle"] {
+        sql.statement(&format!("DELETE FROM {table} WHERE client = ?1 AND until <= ?2"))?
+            .execute((client.as_str(), version))?;
     }
     Ok(())
 }

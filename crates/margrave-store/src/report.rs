@@ -4,10 +4,10 @@
 //! `margrave-core` (`observed.rs`); it is kept in the history all the same.
 
 use margrave_core::digest::Digest;
-use margrave_core::id::{ClientId, DeploymentName, DeviceId};
+use margrave_core::id::{ClientId, DeploymentName, DeviceId, DeviceRef};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
-use margrave_core::observed::{Observed, reported_state};
+use margrave_core::observed::{Observed, Verdict, clock_words, reported_state};
 use margrave_core::report::Report;
 use rusqlite::OptionalExtension as _;
 
@@ -193,7 +193,12 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
         recorded.ahead = Some(claim_above(tx.sql, told, report.adopted_version)?);
     }
     let before = picture.outlook();
+    let clock_before = picture.observed.as_ref().and_then(Observed::clock_ahead);
     picture.observed = Some(Observed::next(picture.observed.take(), report, now));
+    let clock = picture.observed.as_ref().and_then(Observed::clock_ahead);
+    if clock.is_some() || clock_before.is_some() {
+        note_clock(tx, &picture.device, clock, now)?;
+    }
     picture.aim.archived = picture.aim.ends_with(state);
     let after = picture.outlook();
     assignment::observe(tx.sql, report.assignment, &picture, text, told.adopted)?;
@@ -203,6 +208,10 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
     if before.state != after.state || before.verdict != after.verdict {
         let Picture { device, name, .. } = &picture;
         let text = match (&report.fault, report.detail.as_ref().and_then(|detail| detail.reason.as_ref())) {
+            // Installed it is, but not with what is wanted.
+            (Some(fault), _) if state == State::Installed && after.verdict == Verdict::Failed => {
+                format!("{name} on {device} went back to its last good version: {}", fault.message)
+            }
             (Some(fault), _) => format!("{name} on {device} is {state}: {}", fault.message),
             (None, Some(reason)) => format!("{name} on {device} is {state}: {reason}"),
             (None, None) => format!("{name} on {device} is {state}"),
@@ -211,6 +220,30 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
         tx.note(event.device(device).deployment(name))?;
     }
     Ok(Ok(recorded))
+}
+
+/// Tells that a device's clock went wrong, or is right again, once for all that it reports about. Before the report is written.
+fn note_clock(
+    tx: &crate::writer::Tx<'_, '_>,
+    device: &DeviceRef,
+    ahead: Option<i64>,
+    now: Moment,
+) -> Result<(), ReportError> {
+    let mut statement = tx.sql.statement(
+        "SELECT * FROM assignment WHERE client = ?1 AND device = ?2 AND archived = 0 AND received_at IS NOT NULL
+         ORDER BY received_at DESC LIMIT 1",
+    )?;
+    let last = statement
+        .query_row((device.client.as_str(), device.device.as_str()), assignment::read)
+        .optional()?
+        .and_then(|last| last.observed?.clock_ahead());
+    let text = match (last, ahead) {
+        (None, Some(ahead)) => format!("the clock of {device} is {}", clock_words(ahead)),
+        (Some(_), None) => format!("the clock of {device} is right again"),
+        _ => return Ok(()),
+    };
+    let event = NewEvent::new(now, "device.clock", format!("device {device}"), text);
+    Ok(tx.note(event.device(device))?)
 }
 
 /// What was said before, signed anew: no news, but what was signed in between is late from now on.

@@ -91,9 +91,10 @@ pub(crate) fn keep(sql: &Sql<'_>, id: DeploymentId) -> Result<(), PublishError> 
         .statement(
             "INSERT INTO deployment_revision (name, revision, deployment, removed, package, version, profile,
                  answers, targets, changed_at, changed_by, rollback_when, rollback_attempts, health_grace,
-                 overrides, forced, commit_id, strategy)
+                 overrides, forced, commit_id, strategy, windows, attempts_bind)
              SELECT name, revision, id, removed, package, version, profile, answers, targets, changed_at, changed_by,
-                 rollback_when, rollback_attempts, health_grace, overrides, forced, commit_id, strategy
+                 rollback_when, rollback_attempts, health_grace, overrides, forced, commit_id, strategy, windows,
+                 attempts_bind
              FROM deployment WHERE id = ?1
              ON CONFLICT (name, revision) DO NOTHING",
         )?

@@ -3,7 +3,7 @@
 //! Made in the transaction of the change itself (publication.rs), and moved in those that publish the next steps, so a
 //! device is released exactly when its manifest says so. What moves next is decided elsewhere (`margrave_core::rollout`).
 
-use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef};
+use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::moment::Moment;
 use margrave_core::rollout::{Reached, Strategy};
 use rusqlite::{OptionalExtension as _, Row};
@@ -23,6 +23,7 @@ pub struct RolloutRecord {
     /// The one to go back to.
     pub before: Option<u64>,
     pub size: u32,
+    pub strategy: Strategy,
     pub reached: Reached,
     pub state: RolloutState,
     /// Why it was halted.
@@ -64,7 +65,7 @@ impl RolloutState {
         }
     }
 
-    fn parse(text: &str) -> Option<RolloutState> {
+    pub(crate) fn parse(text: &str) -> Option<RolloutState> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 }
@@ -76,23 +77,65 @@ pub struct MemberRecord {
     pub place: u32,
     pub released_at: Option<Moment>,
     pub forgiven: bool,
+    /// The revision that it has until its turn comes; none where it has none.
+    pub keeps: Option<u64>,
+}
+
+/// A device of a rollout that begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewMember {
+    pub device: DeviceRef,
+    /// It gets the new revision at once.
+    pub released: bool,
+    /// The revision that it has until its turn comes; none where it has none.
+    pub keeps: Option<u64>,
+}
+
+/// A device that a rollout holds back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingRecord {
+    pub device: DeviceRef,
+    pub deployment: DeploymentId,
+    pub name: DeploymentName,
+    pub package: PackageId,
+    pub version: PackageVersion,
+    /// The one that it has not been given.
+    pub revision: u64,
+    /// The one that it has meanwhile, if it has one.
+    pub keeps: Option<u64>,
+    pub state: RolloutState,
+    pub place: u32,
+    /// How many devices the rollout began with.
+    pub size: u32,
+    pub strategy: Strategy,
+    /// Since when it waits.
+    pub since: Moment,
+}
+
+impl WaitingRecord {
+    /// The batch in which its turn comes, counted from 1.
+    pub fn batch(&self) -> u32 {
+        self.strategy.batch_of(self.place, self.size) + 1
+    }
 }
 
 /// What a publication does to a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RolloutChange {
-    /// Begins with the revision that is put; `members` in their order, and whether they get it at once.
+    /// Begins with the revision that is put; `members` in their order.
     Begin {
         deployment: DeploymentId,
         revision: u64,
         before: Option<u64>,
         reached: Reached,
-        members: Vec<(DeviceRef, bool)>,
+        members: Vec<NewMember>,
     },
     /// These get it now.
     Release { deployment: DeploymentId, revision: u64, reached: Reached, devices: Vec<DeviceRef> },
     /// These came to it, and stand at its end.
     Join { deployment: DeploymentId, revision: u64, devices: Vec<DeviceRef> },
+    /// These wait no more, because it is not meant for them any more.
+    Leave { deployment: DeploymentId, devices: Vec<DeviceRef> },
 }
 
 /// A change of a rollout that publishes nothing.
@@ -138,7 +181,7 @@ impl Store {
     pub async fn rollout_members(&self, deployment: DeploymentId) -> Result<Vec<MemberRecord>, Error> {
         self.read(move |sql| {
             let mut statement = sql.statement(
-                "SELECT client, device, place, released_at, forgiven FROM rollout_member
+                "SELECT client, device, place, released_at, forgiven, keeps FROM rollout_member
                  WHERE deployment = ?1 ORDER BY place",
             )?;
             let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
@@ -147,8 +190,44 @@ impl Store {
                     place: row.get(2)?,
                     released_at: row.moment_maybe("released_at")?,
                     forgiven: row.get(4)?,
+                    keeps: unsigned_maybe(row, "keeps")?,
                 })
             })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// What each of these devices waits for, by name.
+    pub async fn waiting_of(&self, devices: Vec<DeviceRef>) -> Result<Vec<WaitingRecord>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(&format!(
+                "{WAITING} WHERE member.client = ?1 AND member.device = ?2 AND member.waits = 1 ORDER BY name"
+            ))?;
+            let mut found = Vec::new();
+            for device in &devices {
+                for record in
+                    statement.query_map([device.client.as_str(), device.device.as_str()], read_waiting)?
+                {
+                    found.push(record?);
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// The first that a rollout holds back, in their order.
+    pub async fn waiting_in(
+        &self,
+        deployment: DeploymentId,
+        limit: u32,
+    ) -> Result<Vec<WaitingRecord>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(&format!(
+                "{WAITING} WHERE member.deployment = ?1 AND member.waits = 1 ORDER BY place LIMIT ?2"
+            ))?;
+            let rows = statement.query_map((deployment.uuid().as_bytes(), limit), read_waiting)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
         .await
@@ -216,17 +295,43 @@ impl Store {
 }
 
 const ROLLOUTS: &str =
-    "SELECT rollout.*, name FROM rollout JOIN deployment ON deployment.id = rollout.deployment
+    "SELECT rollout.*, name, strategy FROM rollout JOIN deployment ON deployment.id = rollout.deployment
     AND deployment.revision = rollout.revision";
 
+const WAITING: &str = "SELECT member.client, member.device, member.deployment, member.keeps, place, name,
+        package, version, rollout.revision, rollout.state, size, strategy, begun_at
+    FROM rollout_member AS member CROSS JOIN rollout ON rollout.deployment = member.deployment
+    CROSS JOIN deployment ON deployment.id = member.deployment";
+
+fn read_waiting(row: &Row<'_>) -> rusqlite::Result<WaitingRecord> {
+    Ok(WaitingRecord {
+        device: DeviceRef::new(row.parsed("client")?, row.parsed("device")?),
+        deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
+        name: row.parsed("name")?,
+        package: row.parsed("package")?,
+        version: row.parsed("version")?,
+        revision: row.unsigned("revision")?,
+        keeps: unsigned_maybe(row, "keeps")?,
+        state: column::word(row, "state", RolloutState::parse)?,
+        place: row.get("place")?,
+        size: row.get("size")?,
+        strategy: strategy(row)?,
+        since: row.moment("begun_at")?,
+    })
+}
+
+fn unsigned_maybe(row: &Row<'_>, name: &'static str) -> rusqlite::Result<Option<u64>> {
+    row.get::<_, Option<i64>>(name)?.map(|_| row.unsigned(name)).transpose()
+}
+
 fn read(row: &Row<'_>) -> rusqlite::Result<RolloutRecord> {
-    let before: Option<i64> = row.get("before")?;
     Ok(RolloutRecord {
         deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
         name: row.parsed("name")?,
         revision: row.unsigned("revision")?,
-        before: before.map(|_| row.unsigned("before")).transpose()?,
+        before: unsigned_maybe(row, "before")?,
         size: row.get("size")?,
+        strategy: strategy(row)?,
         reached: Reached { batch: row.get("batch")?, good_since: row.moment_maybe("good_since")? },
         state: column::word(row, "state", RolloutState::parse)?,
         why: row.get("why")?,
@@ -273,8 +378,19 @@ pub(crate) fn change(
                 column::moment(at),
                 by.unwrap_or("server"),
             ))?;
-            for (device, released) in members {
-                join(sql, *deployment, device, released.then_some(at))?;
+            for (place, NewMember { device, released, keeps }) in (0u32..).zip(members) {
+                sql.statement(
+                    "INSERT INTO rollout_member (deployment, client, device, place, released_at, keeps)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                )?
+                .execute((
+                    deployment.uuid().as_bytes(),
+                    device.client.as_str(),
+                    device.device.as_str(),
+                    place,
+                    released.then(|| column::moment(at)),
+                    keeps.map(|keeps| column::unsigned("the revision", keeps)).transpose()?,
+                ))?;
             }
         }
         RolloutChange::Release { deployment, revision, reached, devices } => {
@@ -297,7 +413,20 @@ pub(crate) fn change(
         RolloutChange::Join { deployment, revision, devices } => {
             expect(sql, *deployment, *revision, "state <> 'done'")?;
             for device in devices {
-                join(sql, *deployment, device, None)?;
+                join(sql, *deployment, device)?;
+            }
+        }
+        RolloutChange::Leave { deployment, devices } => {
+            for device in devices {
+                sql.statement(
+                    "DELETE FROM rollout_member
+                     WHERE deployment = ?1 AND client = ?2 AND device = ?3 AND released_at IS NULL",
+                )?
+                .execute((
+                    deployment.uuid().as_bytes(),
+                    device.client.as_str(),
+                    device.device.as_str(),
+                ))?;
             }
         }
     }
@@ -320,23 +449,13 @@ fn expect(
     if found { Ok(()) } else { Err(PublishError::RevisionMoved) }
 }
 
-/// Puts a device at the end, unless it is there.
-fn join(
-    sql: &Sql<'_>,
-    deployment: DeploymentId,
-    device: &DeviceRef,
-    released_at: Option<Moment>,
-) -> rusqlite::Result<()> {
+/// Puts a device at the end, unless it is there. It has no revision that it could keep.
+fn join(sql: &Sql<'_>, deployment: DeploymentId, device: &DeviceRef) -> rusqlite::Result<()> {
     sql.statement(
-        "INSERT INTO rollout_member (deployment, client, device, place, released_at)
-         SELECT ?1, ?2, ?3, coalesce(max(place) + 1, 0), ?4 FROM rollout_member WHERE deployment = ?1
+        "INSERT INTO rollout_member (deployment, client, device, place)
+         SELECT ?1, ?2, ?3, coalesce(max(place) + 1, 0) FROM rollout_member WHERE deployment = ?1
          ON CONFLICT (deployment, client, device) DO NOTHING",
     )?
-    .execute((
-        deployment.uuid().as_bytes(),
-        device.client.as_str(),
-        device.device.as_str(),
-        released_at.map(column::moment),
-    ))?;
+    .execute((deployment.uuid().as_bytes(), device.client.as_str(), device.device.as_str()))?;
     Ok(())
 }

@@ -28,6 +28,16 @@ pub struct NewJoinToken {
     pub expires_at: Moment,
 }
 
+/// A token that nobody has used yet. What it is cannot be told any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenJoinToken {
+    pub client: ClientId,
+    pub labels: BTreeMap<String, String>,
+    pub created_at: Moment,
+    pub created_by: String,
+    pub expires_at: Moment,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redeemed {
     pub client: ClientId,
@@ -171,6 +181,51 @@ impl Store {
                  ORDER BY expires_at DESC LIMIT 1",
             )?;
             Ok(statement.query_row([client.as_str()], |row| row.moment("expires_at")).optional()?)
+        })
+        .await
+    }
+
+    /// Tokens that can still be used, the newest first.
+    pub async fn join_tokens_open(&self, now: Moment, limit: u32) -> Result<Vec<OpenJoinToken>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT client, labels, created_at, created_by, expires_at FROM join_token
+                 WHERE used_at IS NULL AND expires_at > ?1 ORDER BY created_at DESC, client LIMIT ?2",
+            )?;
+            let rows = statement.query_map((column::moment(now), limit), |row| {
+                Ok(OpenJoinToken {
+                    client: row.parsed("client")?,
+                    labels: row.json("labels")?,
+                    created_at: row.moment("created_at")?,
+                    created_by: row.get("created_by")?,
+                    expires_at: row.moment("expires_at")?,
+                })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Makes the token of a name void that nobody used; `false` where there is none.
+    pub async fn revoke_join_token(
+        &self,
+        client: &ClientId,
+        now: Moment,
+        actor: &str,
+    ) -> Result<bool, Error> {
+        let (client, actor) = (client.clone(), actor.to_owned());
+        self.write(move |tx| {
+            let gone = tx
+                .sql
+                .statement(
+                    "DELETE FROM join_token WHERE client = ?1 AND used_at IS NULL AND expires_at > ?2",
+                )?
+                .execute((client.as_str(), column::moment(now)))?;
+            if gone > 0 {
+                let text = format!("the join token of {client} was revoked");
+                tx.note(NewEvent::new(now, "device.token", &actor, text).device(&own_device(&client)))?;
+            }
+            Ok(gone > 0)
         })
         .await
     }

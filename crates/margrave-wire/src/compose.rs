@@ -43,6 +43,18 @@ pub fn claims(bytes: &[u8]) -> Result<Claims, YamlError> {
     Ok(claims)
 }
 
+/// Images that are named by a tag, or by nothing: what they are can change after a package was checked. Those that depend on a
+/// variable are left out.
+pub fn unpinned(bytes: &[u8]) -> Vec<String> {
+    let Ok(file) = yaml::read(bytes) else { return Vec::new() };
+    let file = file.to_value();
+    let services = file.get("services").and_then(Value::as_object);
+    let images =
+        services.into_iter().flat_map(Map::values).filter_map(|service| plain(field(service, "image")));
+    let images: BTreeSet<String> = images.filter(|image| !image.contains("@sha256:")).collect();
+    images.into_iter().collect()
+}
+
 const TAGS: [&str; 2] = ["!reset", "!override"];
 
 /// What is so wrong with a Compose file that no engine takes it (PK-083): one sentence each. What only an engine can judge is left
@@ -225,6 +237,17 @@ fn host_path(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_that_can_change_are_named() {
+        let digest = "a".repeat(64);
+        let text = format!(
+            "services:\n  a: {{image: 'nginx:1.27'}}\n  b: {{image: nginx}}\n  c: {{image: 'nginx@sha256:{digest}'}}\n  \
+             d: {{image: 'nginx:1@sha256:{digest}'}}\n  e: {{image: '${{IMAGE}}'}}\n  f: {{build: .}}\n"
+        );
+        assert_eq!(unpinned(text.as_bytes()), ["nginx", "nginx:1.27"]);
+        assert!(unpinned(b"[").is_empty() && unpinned(b"services: 7").is_empty());
+    }
 
     #[test]
     fn pk_083_what_no_engine_takes_is_told() {

@@ -10,9 +10,27 @@ use crate::rollout::StrategyBody;
 #[serde(rename_all = "camelCase")]
 pub struct Commit {
     pub commit: String,
+    /// When it began to count here; where that is not known, when it was made.
     pub at: String,
+    /// Its author.
     pub by: String,
+    /// Who brought it here, where that is somebody else: who pushed it, or the server that follows a remote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_by: Option<String>,
     pub message: String,
+}
+
+/// A deployment that is not as the remote says, because that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GoneBack {
+    pub deployment: String,
+    /// What it is since then.
+    pub revision: u64,
+    /// What failed.
+    pub failed: u64,
+    pub at: String,
+    pub why: String,
 }
 
 /// Decides a conflict between the server and its repository.
@@ -33,6 +51,9 @@ pub struct File {
     pub kind: String,
 }
 
+/// How a file that `margrave get` printed says which one it was: a comment with the digest of its bytes.
+pub const SEEN: &str = "# margrave-seen: ";
+
 /// Files that are to be wanted as they are given. Others stay.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -42,6 +63,11 @@ pub struct Apply {
     /// The commit that the writer saw; a change in between is then a conflict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
+    /// For each document the digest of the file that the writer saw, or null where it saw none; a file that is another one by now
+    /// is a conflict.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 10000)]
+    pub seen: Vec<Option<String>>,
     /// What the commit says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

@@ -16,6 +16,7 @@ pub mod g2;
 pub mod history;
 pub mod identity;
 pub mod intent;
+pub mod label;
 pub mod located;
 pub mod northbound;
 pub mod operator;

@@ -17,13 +17,17 @@ use crate::schedule::ScheduleBody;
 
 mod access;
 mod device;
+mod package;
 mod secret;
+mod waiting;
 mod why;
 
 pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
 pub use catalog::*;
-pub use device::{Hold, HoldDevice, Look};
+pub use device::{CannotLook, Hold, HoldDevice, Look};
+pub use package::{AddPackage, Package, PackageComponent, PackageProfile, PackageSection, PackageSetting};
 pub use secret::{SealSecret, SealedSecret, SealedText};
+pub use waiting::Waiting;
 pub use why::{Cause, CauseGroup, Why, WhyKind};
 
 /// Where the operator interface lives.
@@ -34,7 +38,8 @@ pub const PREFIX: &str = "/api/operator/v1";
 #[serde(rename_all = "camelCase")]
 pub struct FleetStatus {
     pub devices: DeviceCounts,
-    /// Assignments by state, every state present: `{"PENDING": 0, …}`.
+    /// Assignments by state, every state present: `{"PENDING": 0, …}`. Those that wait for their turn in a rollout are under
+    /// `WAITING`, and those that an aborted one left behind under `LEFT`.
     pub assignments: BTreeMap<String, u64>,
     pub packages: u64,
     pub deployments: u64,
@@ -66,6 +71,10 @@ pub struct Device {
     pub form: String,
     /// `accepted` or `retired`.
     pub standing: String,
+    /// By how much its clock was ahead of the server's when it last reported (behind, if less than nothing); absent where it
+    /// was about right, or where a report that was under way for long says nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_ahead_seconds: Option<i64>,
     /// `converged`, `pending`, `failed`, `silent` or `retired`; the worst that applies.
     pub condition: String,
     /// The one true reason that it is not converged, when it is not.
@@ -93,6 +102,9 @@ pub struct Device {
     /// Who holds changes back at the device, the longest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<Hold>,
+    /// It is in contact and cannot look at its containers, so what it said of them last may not hold any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cannot_look: Option<CannotLook>,
     /// What operators asked of it; whether it does so, `holds` and `done` say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_hold: Option<Hold>,
@@ -128,6 +140,9 @@ pub struct Assignment {
     pub next_try: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_at: Option<String>,
+    /// A rollout holds the device back; the state is that of what it keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -163,93 +178,6 @@ pub struct Transition {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Package {
-    pub id: String,
-    pub version: String,
-    pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tagline: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub description: Option<String>,
-    pub organization: String,
-    /// Path of the icon inside the package, when it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub icon: Option<String>,
-    /// Where it lives, as an OCI reference by digest.
-    pub reference: String,
-    pub added_at: String,
-    pub added_by: String,
-    pub profiles: Vec<PackageProfile>,
-    /// The questions to answer before deploying, in the package's own sections.
-    pub sections: Vec<PackageSection>,
-    /// Names of the deployments that use it.
-    pub deployments: Vec<String>,
-    /// What its registry no longer has as it was pinned.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<PackageWarning>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PackageProfile {
-    pub id: String,
-    /// `compose`, `helm` or `custom`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub description: Option<String>,
-    /// What a device must have, a phrase each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub needs: Vec<String>,
-    pub components: Vec<PackageComponent>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PackageComponent {
-    pub name: String,
-    pub repository: String,
-    pub revision: String,
-    /// The digest behind the revision when the package was added.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PackageSection {
-    pub name: String,
-    pub settings: Vec<PackageSetting>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PackageSetting {
-    pub parameter: String,
-    pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub description: Option<String>,
-    pub data_type: String,
-    pub required: bool,
-    pub immutable: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Value>)]
-    pub default: Option<serde_json::Value>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub options: Vec<String>,
-    pub multiselect: bool,
-}
-
-/// Adds a package that lies in a registry the server can reach.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct AddPackage {
-    /// An OCI reference, `oci://host/path:tag` or `…@sha256:…`. The host `margrave` is the server's own registry.
-    pub reference: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct Deployment {
     pub id: String,
     pub name: String,
@@ -270,6 +198,9 @@ pub struct Deployment {
     /// In which steps a change goes through the devices.
     #[serde(default)]
     pub strategy: StrategyBody,
+    /// When its changes may begin on a device, like `sun 02:00-05:00 Europe/Berlin`, besides when the device may change at all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<String>,
     /// How far the newest revision came, where it goes in steps; only with the assignments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
@@ -282,9 +213,13 @@ pub struct Deployment {
     /// It was removed, and is shown until every device has said that it is gone.
     #[serde(default)]
     pub removing: bool,
-    /// Each device that it is on; a list of deployments and the answer to a change leave them out and only count.
+    /// The devices that it is on, the first hundred; a list of deployments and the answer to a change leave them out and only
+    /// count.
     #[serde(default)]
     pub assignments: Vec<Assignment>,
+    /// Where `…/assignments` goes on, if there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     #[serde(default)]
     pub counts: AssignmentCounts,
     /// Targets that do not fit, and why; they were left out.
@@ -303,6 +238,9 @@ pub struct Intent {
     pub changed_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_by: Option<String>,
+    /// Who brought the commit here, where that is not its author.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The remote that is followed; changes are made there.
@@ -317,6 +255,10 @@ pub struct Intent {
     /// Why the repository is not followed until somebody decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conflict: Option<String>,
+    /// Deployments that the server took back after a rollout failed, and that are so until a newer commit of the remote says
+    /// something else about them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone_back: Vec<crate::intent::GoneBack>,
     /// What is wrong with a commit that is not applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaws: Vec<crate::resource::Flaw>,
@@ -334,7 +276,14 @@ pub struct AssignmentCounts {
     /// Of those that failed, how many run the version before again; their state is `INSTALLED`.
     #[serde(default)]
     pub went_back: u64,
-    /// By state, such as `INSTALLED`; states that no device is in are left out.
+    /// Of those that are pending, how many wait for their turn in a rollout.
+    #[serde(default)]
+    pub waiting: u64,
+    /// Of those that are pending, how many a rollout left behind that was aborted.
+    #[serde(default)]
+    pub left_behind: u64,
+    /// By state, such as `INSTALLED`; states that no device is in are left out. Those that wait for their turn are under
+    /// `WAITING`, and those that were left behind under `LEFT`, whatever the state of what they keep.
     pub states: BTreeMap<String, u64>,
 }
 
@@ -403,6 +352,11 @@ pub struct PutDeployment {
     /// In which steps the change goes through the devices; stays as it is when left out, and `{}` is all at once.
     #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategyBody>,
+    /// When its changes may begin on a device, like `sun 02:00-05:00 Europe/Berlin`, besides when the device may change at all.
+    /// Stays as it is when left out; an empty list is at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 32)]
+    pub windows: Option<Vec<String>>,
     /// The revision that the writer saw; a change in between is answered 409. Left out, the last writer wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
@@ -422,7 +376,8 @@ pub struct Rollback {
     /// `on-failed-update`, the usual: back to the last version that was healthy. Or `never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// How often an update is tried before it is given up; 2 as a rule.
+    /// How often something is tried before it is given up: then devices go back or, where there is nothing to go back to, try
+    /// nothing more. Without it an update is tried twice, and what has no way back for as long as it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100)]
     pub attempts: Option<u32>,
@@ -475,6 +430,8 @@ pub struct Revision {
     pub commit: Option<String>,
     #[serde(default)]
     pub strategy: StrategyBody,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<String>,
 }
 
 /// Wanted: what a deployment was at an earlier revision. It becomes a new revision.
@@ -513,6 +470,19 @@ pub struct JoinToken {
     pub pin: String,
     /// Ready to paste on the device.
     pub command: String,
+}
+
+/// A join token that nobody has used yet. What it is was shown once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OpenJoinToken {
+    /// What the device will be called.
+    pub device: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    pub created: String,
+    pub created_by: String,
+    pub expires: String,
 }
 
 /// Wanted: a Git repository for a device, and with `rotate` a new token for it.

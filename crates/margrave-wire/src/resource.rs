@@ -188,6 +188,11 @@ pub struct DeploymentSpec {
     /// nothing either. `{}` is all at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategyBody>,
+    /// When its changes may begin on a device, like `sun 02:00-05:00 Europe/Berlin`, besides when the device may change at all; at
+    /// any time where nothing is said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 32)]
+    pub windows: Vec<String>,
     /// Why it is to be given also to devices that it does not fit. Without a reason such devices are left out, and naming one is
     /// refused. What a device cannot run at all is never forced.
     #[serde(default, skip_serializing_if = "Option::is_none")]

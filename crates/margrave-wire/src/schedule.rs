@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use margrave_core::schedule::{Choice, Downtime, InvalidSpan, Poll, Schedule, Weekly};
+use margrave_core::schedule::{Choice, Downtime, InvalidSpan, Poll, SPANS_MAX, Schedule, Weekly};
 use margrave_core::violation::Violation;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -130,6 +130,19 @@ const REPORT: &str = "report";
 /// The standard wants all of it to be settable, and says nothing of how.
 const RULE: &str = "MI-G2-210";
 
+/// Times of the week, as a deployment says them.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub fn read_windows(texts: &[String]) -> Result<Vec<Weekly>, Vec<Violation>> {
+    let mut broken = vec![];
+    if texts.len() > SPANS_MAX {
+        broken.push(Violation::new("/windows", RULE, format!("at most {SPANS_MAX} windows")));
+    }
+    let windows = spans("windows", &Some(texts.iter().take(SPANS_MAX).cloned().collect()), &mut broken);
+    if broken.is_empty() { Ok(windows.unwrap_or_default()) } else { Err(broken) }
+}
+
 fn spans<T>(name: &str, texts: &Option<Vec<String>>, broken: &mut Vec<Violation>) -> Option<Vec<T>>
 where
     T: std::str::FromStr<Err = InvalidSpan>,
@@ -181,18 +194,19 @@ impl From<&Schedule> for ScheduleBody {
     }
 }
 
+/// Those times of a list that this program understands.
+pub(crate) fn understood<T: std::str::FromStr>(at: &At<'_>, key: &str) -> Option<Vec<T>> {
+    let Content::List(items) = &at.field(key)?.node.content else { return Some(vec![]) };
+    let texts = items.iter().take(SPANS_MAX).filter_map(|item| match &item.content {
+        Content::Text(text) => text.parse().ok(),
+        _ => None,
+    });
+    Some(texts.collect())
+}
+
 /// As a manifest says it. What a newer server says and this agent does not understand is as if it had not been said, but for
 /// windows: where none of them is understood, no time is the right one.
 pub(crate) fn read(at: &At<'_>) -> Schedule {
-    fn understood<T: std::str::FromStr>(at: &At<'_>, key: &str) -> Option<Vec<T>> {
-        let Content::List(items) = &at.field(key)?.node.content else { return Some(vec![]) };
-        let texts =
-            items.iter().take(margrave_core::schedule::SPANS_MAX).filter_map(|item| match &item.content {
-                Content::Text(text) => text.parse().ok(),
-                _ => None,
-            });
-        Some(texts.collect())
-    }
     let flag = |key: &str| at.field(key).is_some_and(|at| at.node.content == Content::Boolean(true));
     let seconds = |key: &str| at.field(key).and_then(|at| at.unsigned()).map(Duration::from_secs);
     let schedule = Schedule {

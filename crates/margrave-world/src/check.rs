@@ -19,7 +19,8 @@ pub enum Check {
     NeverTwoVersions,
     /// No volume ever goes: today's policy keeps them, also on removal.
     VolumesSurvive,
-    /// INSTALLED is said of a document of which the runtime said that every component is up.
+    /// INSTALLED is reached with a document of which the runtime said that every component is up, and of none that it last
+    /// said is ill or gone.
     InstalledIsBacked,
     /// What was well and as desired is not stopped, replaced or restarted by the agent.
     AsDesiredIsLeftAlone,
@@ -36,7 +37,8 @@ pub enum Check {
     QuietIsKept,
     /// Changes are never held back for longer than the longest that the device was told.
     HoldsEnd,
-    /// Where drift is to be left, what somebody added to what runs is not taken away.
+    /// Where drift is to be left, what somebody added to what runs is not taken away, and what somebody stopped, removed or
+    /// changed is not started again.
     DriftIsLeft,
 
     /// Everything wanted is installed, or has honestly failed.

@@ -96,7 +96,7 @@ impl Disk {
         }
         self.is_behind = false;
         if *keeps != self.kept {
-            self.blobs.sweep(keeps)?;
+            self.blobs.sweep(keeps);
             self.kept = keeps.clone();
         }
         Ok(())
@@ -144,11 +144,11 @@ impl Disk {
         self.blobs.put(document)
     }
 
-    pub(crate) fn read(&self, digest: &Digest) -> Result<Option<Document>, LedgerError> {
+    pub(crate) fn read(&self, digest: &Digest) -> Option<Document> {
         self.blobs.read(digest)
     }
 
-    /// A document's bytes change where they lie; `false` when there is none.
+    /// A document's bytes change where they lie, or cannot be read any more; `false` when there is none.
     pub(crate) fn damage_document(&self, dice: &mut Dice) -> bool {
         let Ok(entries) = std::fs::read_dir(self.directory.join("documents")) else { return false };
         let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -158,6 +158,10 @@ impl Disk {
         }
         let path = &files[dice.below(files.len())];
         let Ok(mut bytes) = std::fs::read(path) else { return false };
+        if dice.hit(0.3) {
+            // Reading a directory fails as a bad sector does.
+            return std::fs::remove_file(path).and_then(|()| std::fs::create_dir(path)).is_ok();
+        }
         let at = dice.below(bytes.len().max(1));
         if let Some(byte) = bytes.get_mut(at) {
             *byte ^= 0x20;

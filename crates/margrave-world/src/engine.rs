@@ -53,16 +53,29 @@ pub(crate) struct Container {
     behaviour: Behaviour,
     started: Moment,
     ready: Moment,
-    stopped: Option<String>,
+    stopped: Option<Stopped>,
     ill: bool,
     hidden: bool,
+}
+
+/// Why a container does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    ByItself,
+    /// Somebody stopped it.
+    ByHand,
+    /// Somebody removed it. What was noted about the component is still there, so the runtime knows what it lacks.
+    Removed,
 }
 
 impl Container {
     pub(crate) fn health(&self, now: Moment) -> Health {
         let name = &self.component;
-        if let Some(why) = &self.stopped {
-            return Health::Unhealthy(why.clone());
+        match self.stopped {
+            Some(Stopped::ByItself) => return Health::Down(format!("service {name} exited with code 1")),
+            Some(Stopped::ByHand) => return Health::Drifted(format!("service {name} was stopped")),
+            Some(Stopped::Removed) => return Health::Drifted(format!("service {name} is missing")),
+            None => {}
         }
         let sick = match self.behaviour {
             Behaviour::NeverHealthy => now >= self.ready,
@@ -129,7 +142,7 @@ impl Engine {
         let as_ordered = |c: &Container| {
             c.is(order.assignment, &order.component)
                 && c.fingerprint == fingerprint
-                && !matches!(c.health(now), Health::Unhealthy(_))
+                && c.health(now).complaint().is_none()
         };
         if self.containers.iter().any(as_ordered) {
             return vec![];
@@ -152,8 +165,7 @@ impl Engine {
             behaviour,
             started: now,
             ready: now.after(warm_up),
-            stopped: (behaviour == Behaviour::NoStart)
-                .then(|| format!("service {} exited with code 1", order.component)),
+            stopped: (behaviour == Behaviour::NoStart).then_some(Stopped::ByItself),
             ill: false,
             hidden: false,
         });
@@ -171,8 +183,8 @@ impl Engine {
         match container.health(now) {
             Health::Healthy => Ok(()),
             Health::Starting => Err(failure(FailureCode::Timeout, "It took too long.".to_owned())),
-            Health::Unhealthy(why) if container.runs() => Err(failure(FailureCode::Unhealthy, why)),
-            Health::Unhealthy(why) => Err(failure(FailureCode::StartFailed, why)),
+            Health::Unhealthy(why) => Err(failure(FailureCode::Unhealthy, why)),
+            Health::Down(why) | Health::Drifted(why) => Err(failure(FailureCode::StartFailed, why)),
         }
     }
 
@@ -263,10 +275,16 @@ impl Engine {
             return None;
         }
         let at = at % self.containers.len();
+        // There is nothing to lay hands on any more.
+        if self.containers[at].stopped == Some(Stopped::Removed) {
+            return None;
+        }
         let name = self.containers[at].component.to_string();
         match hand {
-            Hand::Kill => self.containers[at].stopped = Some(format!("service {name} was killed")),
-            Hand::Remove => drop(self.containers.remove(at)),
+            Hand::Kill => self.containers[at].stopped = Some(Stopped::ByHand),
+            // Of what somebody made himself nothing was noted.
+            Hand::Remove if self.containers[at].by_hand => drop(self.containers.remove(at)),
+            Hand::Remove => self.containers[at].stopped = Some(Stopped::Removed),
             Hand::Change => {
                 self.containers[at].fingerprint = Some(Digest::of(b"changed by hand"));
                 self.containers[at].by_hand = true;

@@ -52,6 +52,12 @@ pub enum Sabotage {
     HoldsForEver,
     /// The shell does not understand that drift is to be left.
     RepairsAnyway,
+    /// The shell never hears that a first install failed which cannot succeed.
+    LosesFailures,
+    /// The shell takes every look at what fell ill, and was not tried again yet, for a good one.
+    ImaginesRecovery,
+    /// The shell takes every look at what failed and does not run for a good one.
+    ImaginesRunning,
 }
 
 pub const SABOTAGES: &[Sabotage] = &[
@@ -79,6 +85,9 @@ pub const SABOTAGES: &[Sabotage] = &[
     Sabotage::TalksAnyway,
     Sabotage::HoldsForEver,
     Sabotage::RepairsAnyway,
+    Sabotage::LosesFailures,
+    Sabotage::ImaginesRecovery,
+    Sabotage::ImaginesRunning,
 ];
 
 impl Sabotage {
@@ -90,14 +99,16 @@ impl Sabotage {
             Sabotage::UpdateDeletesVolumes => Check::VolumesSurvive,
             Sabotage::RestartsOnReconnect | Sabotage::StopsOnExpiry => Check::AsDesiredIsLeftAlone,
             Sabotage::StartsBesideOld => Check::NeverTwoVersions,
-            Sabotage::ClaimsInstalled => Check::InstalledIsBacked,
+            Sabotage::ClaimsInstalled | Sabotage::ImaginesRecovery | Sabotage::ImaginesRunning => {
+                Check::InstalledIsBacked
+            }
             Sabotage::LedgerForgets => Check::VersionNeverGoesBack,
             Sabotage::ReplayRenumbered | Sabotage::RefusalDeletes => Check::AcceptedWasPublished,
             Sabotage::DropsReports => Check::LatestReportArrives,
             Sabotage::LateReportRenumbered => Check::PictureIsTheDevices,
             Sabotage::StateSkips => Check::OnlyLegalTransitions,
             Sabotage::HidesRemoved => Check::RunsWhatIsWanted,
-            Sabotage::LosesOutcomes => Check::Converges,
+            Sabotage::LosesOutcomes | Sabotage::LosesFailures => Check::Converges,
             Sabotage::ServerForgets => Check::PictureNeverMovesBack,
             Sabotage::DropsDeaths => Check::ServerAgrees,
             Sabotage::NeverGoesBack => Check::FailedUpdateGoesBack,

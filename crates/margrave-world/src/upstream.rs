@@ -253,6 +253,7 @@ impl Own {
             overrides: vec![],
             holds: vec![],
             looked: 0,
+            blind: None,
         };
         let body = g2::capabilities::write(&capabilities);
         Own { device: device.clone(), capabilities, body }

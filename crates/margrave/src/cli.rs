@@ -21,6 +21,7 @@ mod schedule;
 mod secret;
 mod signed;
 mod simulate;
+mod windows;
 
 pub(crate) use access::{Audit, AuditVerb, Head, Token};
 pub(crate) use backup::{Backup, Completions, Restore, Shell};
@@ -36,6 +37,7 @@ pub(crate) use schedule::{Part, Schedule, SetSchedule};
 pub(crate) use secret::Secret;
 pub(crate) use signed::Signed;
 pub(crate) use simulate::Simulate;
+pub(crate) use windows::Windows;
 
 /// Runs workloads on fleets of industrial edge devices, by the Margo standard.
 #[derive(Debug, Parser)]
@@ -325,11 +327,12 @@ pub(crate) struct Why {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("targets").args(["devices", "labels"]).required(true).multiple(true))]
+#[command(group = clap::ArgGroup::new("targets").args(["devices", "labels", "select", "sites"]).required(true).multiple(true))]
 #[command(after_help = "\
 Examples:
   margrave deploy andon-board --to press-1 --wait
   margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01
+  margrave deploy andon-board --select=line=press,role!=spare --site nord
   margrave deploy andon-board --to press-1 --force=\"the second board goes tonight\"
   margrave deploy andon-board --label site=nord --canary 2 --batch 10% --soak 30m --on-failure revert")]
 pub(crate) struct Deploy {
@@ -342,6 +345,12 @@ pub(crate) struct Deploy {
     /// Deploy to the devices that have this label; with several, to those that have all
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) labels: Vec<Pair>,
+    /// Deploy to the devices that an expression on labels selects, such as 'line in (1, 2), !spare'
+    #[arg(long, value_name = "EXPRESSION")]
+    pub(crate) select: Option<String>,
+    /// Deploy to the devices of a site; repeat for several
+    #[arg(long = "site", value_name = "SITE", num_args = 1.., value_delimiter = ',')]
+    pub(crate) sites: Vec<String>,
     /// What to call the deployment; the package's name unless given
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -361,6 +370,8 @@ pub(crate) struct Deploy {
     pub(crate) failing: Failing,
     #[command(flatten)]
     pub(crate) steps: Steps,
+    #[command(flatten)]
+    pub(crate) windows: Windows,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
     #[command(flatten)]
@@ -469,6 +480,15 @@ Examples:
         #[command(flatten)]
         connection: Connection,
     },
+    /// Look at a watched repository now, and wait for what comes of it; exit code 1 if it could not be read
+    #[command(after_help = "Example:\n  margrave package look oci://registry.example/packages/andon-board")]
+    Look {
+        /// The repository
+        #[arg(value_name = "oci://HOST/REPOSITORY")]
+        repository: String,
+        #[command(flatten)]
+        connection: Connection,
+    },
     /// Watch a repository no more; its packages stay in the catalog
     #[command(
         after_help = "Example:\n  margrave package unwatch oci://registry.example/packages/andon-board"
@@ -572,13 +592,18 @@ pub(crate) fn unique(pairs: &[Pair]) -> Result<BTreeMap<String, String>, String>
 }
 
 /// A number with a unit, `90s`, `5m`, `24h` or `7d`, or several of them, `1h30m`.
+/// A century; nothing here waits or lasts so long.
+const LONGEST_SECONDS: u64 = 100 * 366 * 86_400;
+
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write it with units, such as 90s, 5m, 24h, 7d or 1h30m".to_owned();
+    let too_long = || format!("{text} is longer than a century; write something shorter");
     let mut total = 0u64;
     let mut rest = text;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).filter(|at| *at > 0).ok_or_else(wrong)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        // Digits that are no number are too many.
+        let number: u64 = rest[..digits].parse().map_err(|_| too_long())?;
         let unit = match rest.as_bytes()[digits] {
             b's' => 1,
             b'm' => 60,
@@ -586,7 +611,8 @@ fn duration(text: &str) -> Result<Duration, String> {
             b'd' => 86_400,
             _ => return Err(wrong()),
         };
-        total = number.checked_mul(unit).and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
+        let part = number.checked_mul(unit).and_then(|part| total.checked_add(part));
+        total = part.filter(|total| *total <= LONGEST_SECONDS).ok_or_else(too_long)?;
         rest = &rest[digits + 1..];
     }
     // A hundred years: beyond that it is a typing error, and arithmetic with it could overflow.

@@ -15,10 +15,10 @@ use margrave_http::{Events, Limits, Origin, Request, Response, StatusCode, Trust
 use margrave_identity::pin::Pin;
 use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
-    AcceptCertificate, AddPackage, AuthorityStatus, Context, CreateJoinToken, Deployment, Device, Event,
-    FleetStatus, GitRepository, HoldDevice, JoinToken, MoveDevice, PREFIX, Package, Page, Problem,
-    PutDeployment, PutGit, RetireAuthority, RevertDeployment, Revision, RotateAuthority, Schedule, SetLabels,
-    SignedClient, Transition, Why, WhyKind,
+    AcceptCertificate, AddPackage, Assignment, AuthorityStatus, Context, CreateJoinToken, Deployment, Device,
+    Event, FleetStatus, GitRepository, HoldDevice, JoinToken, MoveDevice, OpenJoinToken, PREFIX, Package,
+    Page, Problem, PutDeployment, PutGit, RetireAuthority, RevertDeployment, Revision, RotateAuthority,
+    Schedule, SetLabels, SignedClient, Transition, Why, WhyKind,
 };
 use margrave_wire::rollout::Rollout;
 use margrave_wire::schedule::ScheduleBody;
@@ -133,6 +133,14 @@ impl Client {
         self.ask(Request::post(at("/join-tokens")).json(want)).await
     }
 
+    pub(crate) async fn join_tokens(&self) -> Result<Vec<OpenJoinToken>> {
+        self.ask(Request::get(at("/join-tokens"))).await
+    }
+
+    pub(crate) async fn revoke_join_token(&self, device: &str) -> Result<()> {
+        self.done(Request::delete(at(&format!("/join-tokens/{}", segment(device))))).await
+    }
+
     pub(crate) async fn accept(&self, device: &str) -> Result<Device> {
         self.ask(Request::post(at(&format!("/devices/{}/accept", segment(device))))).await
     }
@@ -151,7 +159,7 @@ impl Client {
 
     /// Those who wait to be let in to sign their requests.
     pub(crate) async fn waiting(&self) -> Result<Vec<SignedClient>> {
-        self.get("/signed-clients?decision=pending").await
+        self.all(&format!("/signed-clients?decision=pending&limit={PAGE}")).await
     }
 
     pub(crate) async fn retire(&self, device: &str) -> Result<Device> {
@@ -199,7 +207,7 @@ impl Client {
     }
 
     pub(crate) async fn schedules(&self) -> Result<Vec<Schedule>> {
-        self.get("/schedules").await
+        self.all(&format!("/schedules?limit={PAGE}")).await
     }
 
     /// What is set for one of them, if anything is.
@@ -247,8 +255,24 @@ impl Client {
         self.all(&format!("/deployments?limit={PAGE}")).await
     }
 
+    /// A deployment with every device that it is on.
     pub(crate) async fn deployment(&self, name: &str) -> Result<Deployment> {
+        let mut deployment = self.deployment_begun(name).await?;
+        if deployment.next.take().is_some() {
+            deployment.assignments = self.assignments(name, None).await?;
+        }
+        Ok(deployment)
+    }
+
+    /// A deployment with the first of its devices, and all of them counted.
+    pub(crate) async fn deployment_begun(&self, name: &str) -> Result<Deployment> {
         self.get(&format!("/deployments/{}", segment(name))).await
+    }
+
+    /// The devices that a deployment is on; in one state, if one is named.
+    pub(crate) async fn assignments(&self, name: &str, state: Option<&str>) -> Result<Vec<Assignment>> {
+        let state = state.map(|state| format!("&state={state}")).unwrap_or_default();
+        self.all(&format!("/deployments/{}/assignments?limit={PAGE}{state}", segment(name))).await
     }
 
     pub(crate) async fn put_deployment(
@@ -259,7 +283,8 @@ impl Client {
     ) -> Result<Deployment> {
         let request = Request::put(at(&format!("/deployments/{}", segment(name)))).json(want);
         let response = self.send(expected.on(request)).await?;
-        let lost = matches!(response.status, StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT);
+        // A conflict of another kind, as with a server that waits for a decision, has words of its own.
+        let lost = response.status == StatusCode::PRECONDITION_FAILED;
         match expected {
             Expected::New if lost => {
                 Err(Trouble::refused(format!("a deployment called {name} exists already")).hint(format!(
@@ -306,8 +331,8 @@ impl Client {
     }
 
     pub(crate) async fn transitions(&self, deployment: &str, device: &str) -> Result<Vec<Transition>> {
-        self.get(&format!("/deployments/{}/devices/{}/transitions", segment(deployment), segment(device)))
-            .await
+        let (deployment, device) = (segment(deployment), segment(device));
+        self.all(&format!("/deployments/{deployment}/devices/{device}/transitions?limit={PAGE}")).await
     }
 
     async fn events(&self, after: u64, limit: u32) -> Result<Vec<Event>> {

@@ -14,7 +14,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use margrave_core::id::ComponentName;
-use margrave_core::package::{Package, ProfileKind};
+use margrave_core::package::{Package, ProfileKind, START_TIME_MAX};
 use margrave_core::violation::{Violation, join};
 use margrave_oci::compose::{BuildError, ComposeArchive};
 use margrave_oci::package::{
@@ -88,6 +88,8 @@ pub(crate) struct Folder {
     /// Absent when only a description was read.
     pub(crate) files: Option<PackageFiles>,
     pub(crate) components: Vec<Component>,
+    /// What is no error, and worth knowing.
+    pub(crate) warnings: Vec<Finding>,
 }
 
 /// One Compose component that the vendor keeps in the folder.
@@ -151,31 +153,53 @@ pub(crate) fn read(path: &Path, bound: Bound<'_>) -> Result<std::result::Result<
         Err(Unread::Unfit(why)) => return Ok(Err(vec![Finding::in_file(DESCRIPTION_FILE, "PK-001", why)])),
         Err(Unread::Failed(error)) => return Err(unreadable(error)),
     };
+    // A description that was named by itself may have any name.
+    let name = file.file_name().map_or(DESCRIPTION_FILE.into(), |name| name.to_string_lossy());
+    let named_so = |finding: Finding| Finding { file: name.clone().into_owned(), ..finding };
     let package = match description::read(&description) {
         Ok(package) => package,
         Err(violations) => {
-            // A description that was named by itself may have any name.
-            let name = file.file_name().map_or(DESCRIPTION_FILE.into(), |name| name.to_string_lossy());
-            let findings = violations.into_iter().map(|violation| Finding {
-                file: name.clone().into_owned(),
-                ..Finding::in_description(&description, violation)
-            });
-            return Ok(Err(findings.collect()));
+            let findings = violations.into_iter().map(|one| Finding::in_description(&description, one));
+            return Ok(Err(findings.map(named_so).collect()));
         }
     };
-    let Some(root) = root else { return Ok(Ok(Folder { package, files: None, components: Vec::new() })) };
+    let mut warnings: Vec<Finding> =
+        long_timeouts(&package, &description).into_iter().map(named_so).collect();
+    let Some(root) = root else {
+        return Ok(Ok(Folder { package, files: None, components: Vec::new(), warnings }));
+    };
     let mut findings = Vec::new();
     let named = ResourceKind::named_in(&package.catalog);
     check_resources(root, &named, &description, &mut findings).map_err(unreadable)?;
-    let components =
-        read_components(root, bound, &package, &description, &mut findings).map_err(unreadable)?;
+    let components = read_components(root, bound, &package, &description, &mut findings, &mut warnings);
+    let components = components.map_err(unreadable)?;
     if !findings.is_empty() {
         return Ok(Err(findings));
     }
     match PackageFiles::read_dir(root, &named) {
-        Ok(files) => Ok(Ok(Folder { package, files: Some(files), components })),
+        Ok(files) => Ok(Ok(Folder { package, files: Some(files), components, warnings })),
         Err(error) => Ok(Err(vec![Finding::in_file("resources", "PK-023", told(&error))])),
     }
+}
+
+/// Timeouts that devices do not wait for.
+pub(crate) fn long_timeouts(package: &Package, description: &[u8]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (number, profile) in package.profiles.iter().enumerate() {
+        for (at, component) in profile.components.iter().enumerate() {
+            let Some(timeout) = component.timeout.filter(|timeout| timeout.duration() > START_TIME_MAX)
+            else {
+                continue;
+            };
+            let message = format!(
+                "{timeout} is longer than a device waits for a component to come up; after {} min it counts as failed",
+                START_TIME_MAX.as_secs() / 60
+            );
+            let place = format!("/deploymentProfiles/{number}/components/{at}/properties/timeout");
+            found.push(Finding::in_description(description, Violation::new(place, "DM-033", message)));
+        }
+    }
+    found
 }
 
 fn check_resources(
@@ -208,6 +232,7 @@ fn read_components(
     package: &Package,
     description: &[u8],
     findings: &mut Vec<Finding>,
+    warnings: &mut Vec<Finding>,
 ) -> io::Result<Vec<Component>> {
     let folders = match fs::read_dir(root.join(COMPONENTS)) {
         Ok(entries) => {
@@ -266,6 +291,13 @@ fn read_components(
             let flaws = margrave_wire::compose::flaws(&compose).into_iter();
             let of_file = |flaw| Finding::in_file(format!("{shown}/compose.yaml"), "PK-083", flaw);
             findings.extend(flaws.map(of_file));
+            let images = margrave_wire::compose::unpinned(&compose).into_iter();
+            warnings.extend(images.map(|image| {
+                let message = format!(
+                    "image {image} can change after the package was checked; write its digest, {image}@sha256:…"
+                );
+                Finding::in_file(format!("{shown}/compose.yaml"), "PK-053", message)
+            }));
         }
         let reference = Repository::parse(&component.repository)
             .and_then(|repository| repository.at_revision(component.revision.as_str()));
@@ -392,6 +424,25 @@ mod tests {
     fn a_description_alone_can_be_checked() {
         let folder = read(&sample("line-monitor").join(DESCRIPTION_FILE), Bound::Own).unwrap().unwrap();
         assert!(folder.components.is_empty() && folder.files.is_none());
+    }
+
+    #[test]
+    fn dm_033_a_timeout_that_no_device_waits_for_is_a_warning() {
+        let dir = copy("andon-board");
+        let warnings = || read(dir.path(), Bound::Own).unwrap().unwrap().warnings;
+        let about = |warning: &Finding| warning.line().contains("properties/timeout");
+        assert!(!warnings().iter().any(about));
+        edit(dir.path(), "timeout: 2m0s", "timeout: 60m1s");
+        let found = warnings();
+        let found: Vec<&Finding> = found.iter().filter(|warning| about(warning)).collect();
+        assert!(found[0].line().contains("60m1s is longer than a device waits"), "{found:?}");
+        assert!(
+            found[0].line().starts_with("margo.yaml:") && found[0].line().ends_with("(DM-033)"),
+            "{found:?}"
+        );
+        // Also of a description alone.
+        let alone = read(&dir.path().join(DESCRIPTION_FILE), Bound::Own).unwrap().unwrap();
+        assert!(alone.warnings.iter().any(about));
     }
 
     #[test]

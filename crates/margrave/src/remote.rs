@@ -18,7 +18,7 @@ use margrave_wire::description;
 
 use crate::cli::Opening;
 use crate::exit::{Result, Trouble};
-use crate::folder::{Finding, Folder};
+use crate::folder::{Finding, Folder, long_timeouts};
 use crate::opening;
 use crate::render::Screen;
 
@@ -78,7 +78,8 @@ pub(crate) async fn read(
     if !findings.is_empty() {
         return Ok(Err(findings));
     }
-    Ok(Ok(Folder { package, files: None, components: Vec::new() }))
+    let warnings = long_timeouts(&package, &description);
+    Ok(Ok(Folder { package, files: None, components: Vec::new(), warnings }))
 }
 
 fn check_config(what: &str, manifest: &[u8], findings: &mut Vec<Finding>) {

@@ -9,6 +9,7 @@ mod answers;
 mod asker;
 mod fleet;
 mod gap;
+mod page;
 mod plant;
 mod programs;
 mod reports;
@@ -38,10 +39,11 @@ enum Name {
     Fleet,
     Agent,
     Gap,
+    Page,
 }
 
 impl Name {
-    const ALL: [(&'static str, Name); 9] = [
+    const ALL: [(&'static str, Name); 10] = [
         ("programs", Name::Programs),
         ("agent", Name::Agent),
         ("304", Name::Answers),
@@ -51,6 +53,7 @@ impl Name {
         ("fleet", Name::Fleet),
         ("deploy", Name::Deploy),
         ("gap", Name::Gap),
+        ("page", Name::Page),
     ];
 }
 
@@ -181,6 +184,7 @@ fn one(lab: &Lab, name: Name, plant: &mut Option<Plant>, table: &mut Table) -> R
         Name::Deploy => return programs::deploy(lab, table),
         Name::Agent => return agent::measure(lab, table),
         Name::Gap => return gap::measure(lab, table),
+        Name::Page => return page::measure(lab, table),
         Name::Fleet => return fleet::measure(lab, table),
         Name::Answers => answers::polls,
         Name::Connections => answers::connections,

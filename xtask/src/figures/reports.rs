@@ -226,6 +226,7 @@ fn report(id: AssignmentId, device: &str, state: State, sequence: u64, now: u64)
             waiting: None,
             awaited: None,
             life: None,
+            memory: None,
             holds: None,
         }),
         signed_at: None,

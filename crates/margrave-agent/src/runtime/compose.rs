@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -21,6 +22,7 @@ use margrave_core::id::{AssignmentId, ComponentName, DeviceId};
 use margrave_core::package::ProfileKind;
 use margrave_core::report::{Failure, FailureCode};
 use tokio::sync::{Mutex, RwLock};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::components::Components;
@@ -38,13 +40,15 @@ use super::pins::Remembered;
 use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
+use super::restarts::Restarts;
 use super::written::Written;
 use super::{Pending, Runtime, start_time_max, stuck};
 use crate::registry_login::RegistryLogin;
 
 /// Reading a compose file asks nobody; a minute is for a device that is swapping.
 const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
-/// Containers get ten seconds each to stop, some ask for more; after this the engine is told to be firm.
+/// Containers get ten seconds each to stop, some ask for more; after this the engine is told itself, and is firm in the end
+/// (`removal.rs`).
 const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
 /// For what goes on after the engine said yes; what it refuses is refused the next time as well, and told meanwhile.
 const GONE_TIME_MAX: Duration = Duration::from_secs(20);
@@ -98,8 +102,17 @@ pub struct ComposeRuntime {
     pub(super) images_swept: Mutex<Option<Instant>>,
     /// What a person should know about what was seen last.
     pub(super) remarks: std::sync::Mutex<Vec<String>>,
+    /// Projects of which could not be noted what was seen, and it was said so.
+    pub(super) unnoted: std::sync::Mutex<BTreeSet<String>>,
     /// Held by whoever has an archive or images that no project claims yet, so that they are not swept away.
     pub(super) fetching: RwLock<()>,
+    restarts: std::sync::Mutex<Restarts>,
+    /// The orders that may still be carried out, by fingerprint; `None` before anybody said so.
+    wanted: std::sync::Mutex<Option<BTreeSet<Digest>>>,
+    /// Something that was wanted is not any more, or could not be swept away yet.
+    pub(super) sweep_due: AtomicBool,
+    /// Who sweeps after a removal waits for whoever does already: removed means that nothing is left.
+    pub(super) sweeping: Mutex<()>,
 }
 
 impl ComposeRuntime {
@@ -118,7 +131,12 @@ impl ComposeRuntime {
             engine: Mutex::default(),
             compose: Mutex::default(),
             remarks: Default::default(),
+            unnoted: Default::default(),
             fetching: RwLock::default(),
+            restarts: Default::default(),
+            wanted: Default::default(),
+            sweep_due: AtomicBool::default(),
+            sweeping: Mutex::default(),
         })
     }
 
@@ -200,6 +218,20 @@ impl ComposeRuntime {
             docker_config,
             registry: self.settings.registry.as_ref().map(|registry| registry.address.clone()),
         })
+    }
+
+    pub(super) fn restarts(&self) -> MutexGuard<'_, Restarts> {
+        self.restarts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what was fetched for an order may still be needed.
+    pub(super) fn is_wanted(&self, fetched: &Fetched) -> bool {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted.as_ref().is_none_or(|orders| orders.contains(&fetched.fingerprint))
+    }
+
+    pub(super) fn looping(&self) -> BTreeSet<String> {
+        self.restarts().looping(Instant::now())
     }
 
     pub(super) fn projects(&self) -> PathBuf {
@@ -403,6 +435,7 @@ impl ComposeRuntime {
         }
         up?;
         let containers = prepared.containers().await?;
+        let looping = self.looping();
         for (name, service) in &mut record.services {
             let container = containers.iter().find(|container| &container.service == name);
             service.hash = container.and_then(|container| container.config_hash.clone());
@@ -413,6 +446,11 @@ impl ComposeRuntime {
         // What an update replaced is not needed any more, whether or not the new one becomes healthy.
         let discarded = prepared.directory.discard_archives(Some(prepared.archive));
         discarded.map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
+        // Compose left it as it was, and that it runs for some seconds is nothing new. It is watched from here on.
+        if let Some(container) = containers.iter().find(|container| looping.contains(&container.id)) {
+            let message = format!("Service {} keeps restarting.", container.service);
+            return Err(Failure::new(FailureCode::Unhealthy, message));
+        }
         if order.wait {
             let containers = wait_until_up(&prepared, &record, deadline).await?;
             let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
@@ -435,7 +473,7 @@ impl ComposeRuntime {
             return Ok(false);
         }
         let containers = self.engine().await?.containers(&[(LABEL_PROJECT, project.as_str())]).await?;
-        let health = health::health(Some(&record), &containers, Timestamp::now());
+        let health = health::health(Some(&record), &containers, &self.looping(), Timestamp::now());
         Ok(health::as_recorded(&record, &containers)
             && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
     }
@@ -478,6 +516,7 @@ impl ComposeRuntime {
             services,
             completed: BTreeSet::new(),
             done: BTreeSet::new(),
+            stopped: BTreeSet::new(),
         };
         prepared.write(&record)?;
         Ok(record)
@@ -622,12 +661,19 @@ impl ComposeRuntime {
 
 /// Removes what is left of a project, and looks until it is gone.
 async fn clear(engine: &Engine, project: &ProjectName) -> Result<(), Failure> {
-    let deadline = Instant::now() + GONE_TIME_MAX;
+    let mut deadline = None;
     let mut trouble = None;
     loop {
         let containers = engine.container_ids(&[(LABEL_PROJECT, project.as_str())]).await?;
-        for id in &containers {
-            trouble = engine.remove_container(id).await.err().or(trouble);
+        // All at once: each may take its whole grace period.
+        let remove = |id: String| {
+            let engine = engine.clone();
+            async move { engine.remove_container(&id).await }
+        };
+        let mut removing: JoinSet<_> = containers.iter().cloned().map(remove).collect();
+        while let Some(removed) = removing.join_next().await {
+            // One that panicked is still there at the next look.
+            trouble = removed.ok().and_then(Result::err).or(trouble);
         }
         let networks = engine.networks(project.as_str()).await?;
         if containers.is_empty() {
@@ -638,7 +684,8 @@ async fn clear(engine: &Engine, project: &ProjectName) -> Result<(), Failure> {
         if containers.is_empty() && networks.is_empty() {
             return Ok(());
         }
-        if Instant::now() >= deadline {
+        // From here on: stopping took as long as it took.
+        if Instant::now() >= *deadline.get_or_insert_with(|| Instant::now() + GONE_TIME_MAX) {
             let mut left: Vec<String> =
                 containers.iter().map(|id| format!("container {}", &id[..id.len().min(12)])).collect();
             left.extend(networks.into_values().map(|name| format!("network {name}")));
@@ -710,6 +757,11 @@ impl Runtime for ComposeRuntime {
         component: &'a ComponentName,
     ) -> Pending<'a, Result<(), Failure>> {
         Box::pin(self.take_away(assignment, component, true))
+    }
+
+    fn keep(&self, orders: BTreeSet<Digest>) {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(orders);
+        self.sweep_due.store(true, Ordering::Relaxed);
     }
 
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>> {

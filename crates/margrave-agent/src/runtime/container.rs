@@ -56,6 +56,16 @@ pub enum RestartPolicy {
     Always,
 }
 
+/// Why a container ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndedBy {
+    Itself,
+    /// It was told to.
+    Somebody,
+    /// The engine has forgotten: it was restarted since, or much has happened.
+    Unknown,
+}
+
 /// What the engine's health check of a container says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthState {

@@ -28,8 +28,8 @@ const API_NEWEST: ApiVersion = ApiVersion { major: 1, minor: 51 };
 
 /// An engine that has no answer to a small question for so long is not usable. Slow flash under load can
 /// take seconds.
-const ANSWER_QUIET_MAX: Duration = Duration::from_secs(30);
-/// Stopping waits for the container's own grace period; past this the engine hangs.
+pub(super) const ANSWER_QUIET_MAX: Duration = Duration::from_secs(30);
+/// Removing takes a while on slow flash; past this the engine hangs.
 const REMOVE_QUIET_MAX: Duration = Duration::from_secs(90);
 /// A pull that makes no progress for so long has lost its registry. Unpacking a large layer to slow flash
 /// says something every second.
@@ -307,37 +307,6 @@ impl Engine {
         }
     }
 
-    /// Whether a container ended because its program ended, as far as the engine remembers. `false` also
-    /// when it has forgotten: it was restarted since, or much has happened.
-    pub async fn ended_by_itself(&self, container: &Container) -> Result<bool, EngineError> {
-        let Ok(finished) = container.finished_at.parse::<jiff::Timestamp>() else { return Ok(false) };
-        // A stop sends its signal, waits for the grace period, and the end follows: seconds to minutes.
-        let since = finished.as_second() - 600;
-        let path = if self.podman {
-            // Podman shows nothing that is before an `until` in the past, and does not know all our words.
-            let filters = json!({"container": [container.id]});
-            format!("/events?stream=false&since={since}&filters={}", encoded(&filters.to_string()))
-        } else {
-            let happened = ["start", "die", "kill", "stop"];
-            let filters = json!({"container": [container.id], "event": happened, "type": ["container"]});
-            let until = finished.as_second() + 2;
-            format!("/events?since={since}&until={until}&filters={}", encoded(&filters.to_string()))
-        };
-        let mut lines = self.lines(Request::get(self.path(&path)), ANSWER_QUIET_MAX).await?;
-        let (mut died, mut told_to) = (false, false);
-        while let Some(line) = lines.next().await? {
-            let event: Event = understood(&line)?;
-            match event.action() {
-                // What happened in an earlier run of the same container says nothing about this one.
-                "start" => (died, told_to) = (false, false),
-                "die" => died = true,
-                "kill" | "stop" => told_to = true,
-                _ => {}
-            }
-        }
-        Ok(died && !told_to)
-    }
-
     /// Waits until the engine says that something happened to a container with the label.
     pub async fn next_event(&self, label: (&str, &str)) -> Result<(), EngineError> {
         let happened = ["start", "die", "destroy", "pause", "unpause", "update", "health_status", "oom"];
@@ -420,14 +389,6 @@ impl Engine {
         }
     }
 
-    /// Stops a container within its grace period and removes it. Its anonymous volumes stay, like all others.
-    pub async fn remove_container(&self, id: &str) -> Result<(), EngineError> {
-        let stop = self.path(&format!("/containers/{}/stop", encoded(id)));
-        done_or_gone(self.act(Request::post(stop)).await)?;
-        let remove = self.path(&format!("/containers/{}?force=true", encoded(id)));
-        done_or_gone(self.act(Request::delete(remove)).await)
-    }
-
     /// Ids and names of the networks of a project.
     pub async fn networks(&self, project: &str) -> Result<BTreeMap<String, String>, EngineError> {
         #[derive(Deserialize)]
@@ -475,19 +436,23 @@ impl Engine {
         whole(answer, &self.address).await
     }
 
-    async fn act(&self, request: Request) -> Result<(), EngineError> {
-        let request = request.timeout(REMOVE_QUIET_MAX);
+    pub(super) async fn act(&self, request: Request) -> Result<(), EngineError> {
+        self.act_within(request, REMOVE_QUIET_MAX).await
+    }
+
+    pub(super) async fn act_within(&self, request: Request, quiet_max: Duration) -> Result<(), EngineError> {
+        let request = request.timeout(quiet_max);
         whole(checked(&self.client, &self.address, request).await?, &self.address).await.map(drop)
     }
 
     /// An answer that is a stream of lines, with at most `quiet_max` between two of them.
-    async fn lines(&self, request: Request, quiet_max: Duration) -> Result<Lines, EngineError> {
+    pub(super) async fn lines(&self, request: Request, quiet_max: Duration) -> Result<Lines, EngineError> {
         let request = request.timeout(quiet_max).body_idle(quiet_max).body_max(u64::MAX);
         let body = checked(&self.client, &self.address, request).await?;
         Ok(Lines { body, unread: BytesMut::new(), address: self.address.clone() })
     }
 
-    fn path(&self, path: &str) -> String {
+    pub(super) fn path(&self, path: &str) -> String {
         format!("/v{}{path}", self.api)
     }
 }
@@ -507,7 +472,7 @@ fn bare(id: &str) -> &str {
     id.strip_prefix("sha256:").unwrap_or(id)
 }
 
-struct Lines {
+pub(super) struct Lines {
     body: Body,
     unread: BytesMut,
     address: Address,
@@ -515,7 +480,7 @@ struct Lines {
 
 impl Lines {
     /// The next line that is not blank; `None` at the end.
-    async fn next(&mut self) -> Result<Option<Bytes>, EngineError> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, EngineError> {
         let broken = |source| EngineError::Unreachable { address: self.address.clone(), source };
         loop {
             if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
@@ -576,7 +541,7 @@ async fn whole(body: Body, address: &Address) -> Result<Bytes, EngineError> {
     body.whole().await.map_err(|source| EngineError::Unreachable { address: address.clone(), source })
 }
 
-fn understood<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, EngineError> {
+pub(super) fn understood<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, EngineError> {
     serde_json::from_slice(bytes).map_err(not_understood)
 }
 
@@ -584,7 +549,7 @@ fn not_understood(error: serde_json::Error) -> EngineError {
     EngineError::NotUnderstood(error.to_string())
 }
 
-fn done_or_gone(result: Result<(), EngineError>) -> Result<(), EngineError> {
+pub(super) fn done_or_gone(result: Result<(), EngineError>) -> Result<(), EngineError> {
     match result {
         Err(EngineError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(()),
         // Somebody else is removing it already; whoever asked looks again until it is gone.
@@ -597,30 +562,13 @@ fn done_or_gone(result: Result<(), EngineError>) -> Result<(), EngineError> {
     }
 }
 
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 fn filters(labels: &[(&str, &str)]) -> String {
     let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     encoded(&json!({"label": labels}).to_string())
-}
-
-#[derive(Deserialize)]
-struct Event {
-    #[serde(rename = "Action")]
-    action: Option<String>,
-    status: Option<String>,
-}
-
-impl Event {
-    fn action(&self) -> &str {
-        // Podman says `died` in one field and `die` in the other, by version.
-        match self.action.as_deref().or(self.status.as_deref()).unwrap_or_default() {
-            "died" => "die",
-            other => other,
-        }
-    }
 }
 
 #[derive(Deserialize)]

@@ -13,13 +13,14 @@ use margrave_core::report::{Failure, FailureCode};
 use super::container::{Container, RestartPolicy, Status};
 use super::prepared::STEADY_AFTER_RESTART;
 use super::project::{Ending, Record, Service};
+use super::restarts::RESTARTS_MAX;
 
 /// Health checks may print pages; the last words are what counts.
 const OUTPUT_SHOWN_MAX: usize = 300;
 
-/// What has failed this often and was brought back each time is not going to start: waiting for the rest of
-/// its timeout would only keep an operator in the dark. The engine goes on trying, and so does the device.
-const RESTARTS_MAX: u64 = 3;
+/// What was brought back often in its life has to stay up for longer before it is called well: also right after the agent
+/// was started, when nobody knows yet how long ago that was.
+const STEADY_AFTER_RESTARTS: Duration = Duration::from_secs(120);
 
 /// How one container is.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,36 +151,64 @@ pub(super) fn progress(expected: &BTreeMap<String, Service>, containers: &[Conta
 /// Looks at a component that was started some time ago.
 ///
 /// A container without a restart policy that ended with code 0 is done only if the record says that it
-/// ended by itself: a container that somebody stopped, or that went down with the machine, ends just so.
+/// ended by itself: a container that somebody stopped, or that went down with the machine, ends just so. What went down with
+/// the machine is down; what the record says that somebody stopped is drift.
 ///
 /// One that the engine had to bring back is not well before it has stayed up for a while: a program that ends every few
-/// seconds is found running more often than not.
-pub(super) fn health(record: Option<&Record>, containers: &[Container], now: Timestamp) -> Health {
+/// seconds is found running more often than not. `looping` are those that it brings back again and again.
+pub(super) fn health(
+    record: Option<&Record>,
+    containers: &[Container],
+    looping: &BTreeSet<String>,
+    now: Timestamp,
+) -> Health {
     let lacking = record.and_then(|record| missing(&record.services, &record.done, containers));
     if let Some((service, have)) = lacking {
-        return Health::Unhealthy(match have {
+        return Health::Drifted(match have {
             0 => format!("service {service} is missing"),
             _ => format!("service {service} has only {have} of its containers"),
         });
     }
     let mut starting = false;
     for container in containers {
+        let service = &container.service;
         match condition(container) {
+            _ if container.status == Status::Exited
+                && record.is_some_and(|record| record.stopped.contains(&ending(container))) =>
+            {
+                return Health::Drifted(format!("service {service} was stopped"));
+            }
             Condition::Failed(failure) | Condition::Restarting(failure) => {
-                return Health::Unhealthy(as_clause(&failure.message));
+                let words = as_clause(&failure.message);
+                return match container.status {
+                    Status::Running => Health::Unhealthy(words),
+                    Status::Created | Status::Exited | Status::Restarting => Health::Down(words),
+                    Status::Paused | Status::Removing | Status::Dead | Status::Other => {
+                        Health::Drifted(words)
+                    }
+                };
             }
             Condition::Starting(_) if container.status == Status::Created => {
-                return Health::Unhealthy(format!("service {} was never started", container.service));
+                return Health::Drifted(format!("service {service} was never started"));
             }
             Condition::Ended
                 if !record.is_some_and(|record| record.completed.contains(&ending(container))) =>
             {
-                return Health::Unhealthy(format!("service {} was stopped", container.service));
+                return Health::Down(format!("service {service} was stopped"));
             }
-            Condition::Running { .. } if unsteady(container, now) => {
+            Condition::Running { .. } | Condition::Starting(_) if looping.contains(&container.id) => {
+                return Health::Down(format!("service {service} keeps restarting"));
+            }
+            Condition::Running { .. } if brought_back_within(container, STEADY_AFTER_RESTART, now) => {
                 if container.restart_count >= RESTARTS_MAX {
-                    return Health::Unhealthy(format!("service {} keeps restarting", container.service));
+                    return Health::Down(format!("service {service} keeps restarting"));
                 }
+                starting = true;
+            }
+            Condition::Running { .. }
+                if container.restart_count >= RESTARTS_MAX
+                    && brought_back_within(container, STEADY_AFTER_RESTARTS, now) =>
+            {
                 starting = true;
             }
             Condition::Starting(_) => starting = true,
@@ -189,18 +218,19 @@ pub(super) fn health(record: Option<&Record>, containers: &[Container], now: Tim
     if starting { Health::Starting } else { Health::Healthy }
 }
 
-/// Whether the engine brought it back just now. A clock that was set back since then tells nothing.
-fn unsteady(container: &Container, now: Timestamp) -> bool {
+/// Whether the engine brought it back so lately. A clock that was set back since then tells nothing.
+fn brought_back_within(container: &Container, time: Duration, now: Timestamp) -> bool {
     let up = || Duration::try_from(now.duration_since(container.started_at.parse().ok()?)).ok();
-    container.restart_count > 0 && up().is_some_and(|up| up < STEADY_AFTER_RESTART)
+    container.restart_count > 0 && up().is_some_and(|up| up < time)
 }
 
-/// Containers that ended with code 0 and of which the record does not say yet that they ended by themselves.
+/// Containers that ended and of which the record does not say yet why.
 pub(super) fn unexplained<'a>(
     record: &'a Record,
     containers: &'a [Container],
 ) -> impl Iterator<Item = &'a Container> {
-    containers.iter().filter(|c| condition(c) == Condition::Ended && !record.completed.contains(&ending(c)))
+    let known = |ending: &Ending| record.completed.contains(ending) || record.stopped.contains(ending);
+    containers.iter().filter(move |c| c.status == Status::Exited && !known(&ending(c)))
 }
 
 pub(super) fn ending(container: &Container) -> Ending {
@@ -265,7 +295,7 @@ fn output(text: Option<&str>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use margrave_core::digest::Digest;
     use margrave_core::id::{AssignmentId, ComponentName};
 
@@ -278,7 +308,7 @@ mod tests {
 
     const NOW: &str = "2026-11-16T12:00:00Z";
 
-    fn container(service: &str, status: Status) -> Container {
+    pub(crate) fn container(service: &str, status: Status) -> Container {
         Container {
             id: format!("id-{service}"),
             service: service.into(),
@@ -338,6 +368,7 @@ mod tests {
             services: expected(names),
             completed: completed.iter().map(|c| ending(c)).collect::<BTreeSet<_>>(),
             done: BTreeSet::new(),
+            stopped: BTreeSet::new(),
         }
     }
 
@@ -352,10 +383,18 @@ mod tests {
     }
 
     fn check_health(record: &Record, containers: &[Container], want: &str) {
-        let got = match health(Some(record), containers, NOW.parse().unwrap()) {
+        check_loops(record, containers, &[], want);
+    }
+
+    /// The same with containers of these services in a loop.
+    fn check_loops(record: &Record, containers: &[Container], looping: &[&str], want: &str) {
+        let looping = looping.iter().map(|service| format!("id-{service}")).collect();
+        let got = match health(Some(record), containers, &looping, NOW.parse().unwrap()) {
             Health::Healthy => "healthy".to_owned(),
             Health::Starting => "starting".to_owned(),
-            Health::Unhealthy(why) => why,
+            Health::Unhealthy(why) => format!("sick: {why}"),
+            Health::Down(why) => format!("down: {why}"),
+            Health::Drifted(why) => format!("drift: {why}"),
         };
         assert_eq!(got, want);
     }
@@ -451,14 +490,24 @@ mod tests {
         let with = |db: Container| vec![web.clone(), db];
         check_health(&record, &with(checked("db", "healthy", "")), "healthy");
         check_health(&record, &with(checked("db", "starting", "")), "starting");
-        check_health(&record, std::slice::from_ref(&web), "service db is missing");
-        check_health(&record, &[], "service db is missing");
-        check_health(&record, &with(exited("db", 1, RestartPolicy::No)), "service db exited with code 1");
-        check_health(&record, &with(exited("db", 0, RestartPolicy::No)), "service db was stopped");
-        check_health(&record, &with(exited("db", 0, RestartPolicy::Always)), "service db exited with code 0");
-        check_health(&record, &with(container("db", Status::Paused)), "service db is paused");
-        check_health(&record, &with(container("db", Status::Created)), "service db was never started");
-        check_health(&record, &with(checked("db", "unhealthy", "x")), "the health check of db fails: x");
+        check_health(&record, std::slice::from_ref(&web), "drift: service db is missing");
+        check_health(&record, &[], "drift: service db is missing");
+        check_health(
+            &record,
+            &with(exited("db", 1, RestartPolicy::No)),
+            "down: service db exited with code 1",
+        );
+        // Nobody knows why: as after a shutdown of the machine.
+        check_health(&record, &with(exited("db", 0, RestartPolicy::No)), "down: service db was stopped");
+        let ended = exited("db", 0, RestartPolicy::Always);
+        check_health(&record, &with(ended), "down: service db exited with code 0");
+        check_health(&record, &with(container("db", Status::Paused)), "drift: service db is paused");
+        check_health(&record, &with(container("db", Status::Created)), "drift: service db was never started");
+        check_health(
+            &record,
+            &with(checked("db", "unhealthy", "x")),
+            "sick: the health check of db fails: x",
+        );
     }
 
     #[test]
@@ -468,8 +517,24 @@ mod tests {
         // The same container, run once more and stopped, is not.
         let again = Container { finished_at: "later".into(), ..job.clone() };
         let remembered = record(&["job"], &[&job]);
-        check_health(&remembered, std::slice::from_ref(&again), "service job was stopped");
+        check_health(&remembered, std::slice::from_ref(&again), "down: service job was stopped");
         assert_eq!(unexplained(&remembered, &[job, again]).count(), 1);
+    }
+
+    #[test]
+    fn promise_5_what_somebody_stopped_is_drift_whatever_it_said_in_the_end() {
+        for (code, policy) in [(0, RestartPolicy::No), (137, RestartPolicy::No), (143, RestartPolicy::Always)]
+        {
+            let web = exited("web", code, policy);
+            let mut known = record(&["web"], &[]);
+            assert_eq!(unexplained(&known, std::slice::from_ref(&web)).count(), 1);
+            known.stopped.insert(ending(&web));
+            assert_eq!(unexplained(&known, std::slice::from_ref(&web)).count(), 0);
+            check_health(&known, std::slice::from_ref(&web), "drift: service web was stopped");
+            // Started again, and down for another reason.
+            let again = Container { finished_at: "later".into(), exit_code: 3, ..web };
+            check_health(&known, &[again], "down: service web exited with code 3");
+        }
     }
 
     #[test]
@@ -477,7 +542,7 @@ mod tests {
         let mut record = record(&["web"], &[]);
         record.services.get_mut("web").unwrap().replicas = 2;
         let web = container("web", Status::Running);
-        check_health(&record, std::slice::from_ref(&web), "service web has only 1 of its containers");
+        check_health(&record, std::slice::from_ref(&web), "drift: service web has only 1 of its containers");
         check_health(&record, &[web.clone(), web], "healthy");
     }
 
@@ -527,10 +592,10 @@ mod tests {
             done(&record(&["job", "web"], &[]), &[job, web.clone()]).is_empty(),
             "it may have been stopped"
         );
-        check_health(&known, std::slice::from_ref(&web), "service job is missing");
+        check_health(&known, std::slice::from_ref(&web), "drift: service job is missing");
         known.done = ["job".to_owned()].into();
         check_health(&known, &[web], "healthy");
-        check_health(&known, &[], "service web is missing");
+        check_health(&known, &[], "drift: service web is missing");
     }
 
     #[test]
@@ -542,12 +607,36 @@ mod tests {
             ..container("web", Status::Running)
         };
         check_health(&known, &[brought_back(1, "2026-11-16T11:59:55Z")], "starting");
-        check_health(&known, &[brought_back(3, "2026-11-16T11:59:55Z")], "service web keeps restarting");
-        check_health(&known, &[brought_back(3, "2026-11-16T11:59:49Z")], "healthy");
+        check_health(
+            &known,
+            &[brought_back(3, "2026-11-16T11:59:55Z")],
+            "down: service web keeps restarting",
+        );
+        check_health(&known, &[brought_back(2, "2026-11-16T11:59:49Z")], "healthy");
+        // It may be in a loop that nobody has followed yet.
+        check_health(&known, &[brought_back(3, "2026-11-16T11:59:49Z")], "starting");
+        check_health(&known, &[brought_back(3, "2026-11-16T11:57:59Z")], "healthy");
         check_health(&known, &[brought_back(0, "2026-11-16T11:59:59Z")], "healthy");
         // By a clock that was set back, or in words that nobody knows.
         for started_at in ["2026-11-16T13:00:00Z", "", "yesterday"] {
             check_health(&known, &[brought_back(3, started_at)], "healthy");
         }
+    }
+    #[test]
+    fn what_is_in_a_loop_is_not_well_however_long_it_runs_and_a_job_that_came_to_its_end_is() {
+        let known = record(&["web"], &[]);
+        let looping = "down: service web keeps restarting";
+        check_loops(&known, &[container("web", Status::Running)], &["web"], looping);
+        check_loops(&known, &[checked("web", "healthy", "")], &["web"], looping);
+        check_loops(&known, &[checked("web", "starting", "")], &["web"], looping);
+        check_loops(
+            &known,
+            &[checked("web", "unhealthy", "x")],
+            &["web"],
+            "sick: the health check of web fails: x",
+        );
+        check_loops(&known, &[container("web", Status::Running)], &["other"], "healthy");
+        let job = exited("web", 0, RestartPolicy::OnFailure { tries_max: None });
+        check_loops(&record(&["web"], &[&job]), std::slice::from_ref(&job), &["web"], "healthy");
     }
 }

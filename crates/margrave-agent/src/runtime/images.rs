@@ -21,9 +21,7 @@ pub enum ImagePolicy {
     Remove,
 }
 
-/// An update has proved itself long before; until then its former version's images are kept for the way back.
-pub(super) const FORMER_KEPT_FOR: Duration = Duration::from_secs(60 * 60);
-/// How often to look for images that were kept for the way back, and are not needed for it any more.
+/// How often to look for images that could not be removed before, because others used them.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// The names of images that were pulled for components, on disk.

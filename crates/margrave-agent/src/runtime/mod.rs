@@ -1,8 +1,8 @@
 //! What carries out orders: a real Compose engine, or a simulated one that says so.
 //!
 //! `compose.rs` is the real one: it drives Compose (`program.rs`) in the surroundings of
-//! `environment.rs`, looks at the engine (`engine.rs`), judges what it sees in `health.rs`, undoes
-//! what hands did in `drift.rs`, keeps to the images of `pins.rs`, and tidies up in `upkeep.rs`.
+//! `environment.rs`, looks at the engine (`engine.rs`, `endings.rs`, `removal.rs`), judges what it sees in `health.rs` and
+//! `restarts.rs`, undoes what hands did in `drift.rs`, keeps to the images of `pins.rs`, and tidies up in `upkeep.rs`.
 
 mod address;
 mod adjustable;
@@ -10,6 +10,7 @@ pub mod components;
 pub mod compose;
 mod container;
 mod drift;
+mod endings;
 pub mod engine;
 mod environment;
 mod explain;
@@ -21,19 +22,26 @@ mod own_container;
 pub mod own_registry;
 mod pins;
 mod prepared;
+#[cfg(test)]
+mod pretended_engine;
 mod program;
 mod project;
+mod removal;
+mod restarts;
 pub mod simulated;
 mod stuck;
 mod upkeep;
 mod written;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
 use margrave_core::device::{Observation, Order};
+use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
+use margrave_core::package::START_TIME_MAX;
 use margrave_core::report::Failure;
 
 pub use images::ImagePolicy;
@@ -70,6 +78,9 @@ pub trait Runtime: Send + Sync {
         self.remove(assignment, component)
     }
 
+    /// What may still be asked for, by the fingerprints of orders; what was fetched for any other is of no use any more.
+    fn keep(&self, _orders: BTreeSet<Digest>) {}
+
     /// Everything of ours that is there now, also what no document asks for any more.
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>>;
 
@@ -90,12 +101,12 @@ pub trait Runtime: Send + Sync {
 
 /// From the beginning of starting to being up. Fetching does not count: it is as slow as the network is.
 fn start_time_max(order: &Order) -> Duration {
-    order.timeout.map_or(START_TIME_MAX_DEFAULT, |timeout| timeout.duration())
+    order.timeout.map_or(START_TIME_MAX_DEFAULT, |timeout| timeout.duration().min(START_TIME_MAX))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use margrave_core::package::{ProfileKind, Revision};
+    use margrave_core::package::{ProfileKind, Revision, Timeout};
 
     use super::*;
 
@@ -111,5 +122,14 @@ pub(crate) mod tests {
             wait: true,
             timeout: None,
         }
+    }
+
+    #[test]
+    fn a_document_has_its_component_waited_for_as_long_as_it_says_but_not_for_ever() {
+        let with = |text: &str| start_time_max(&Order { timeout: Timeout::parse(text), ..order("web") });
+        assert_eq!(start_time_max(&order("web")), START_TIME_MAX_DEFAULT);
+        assert_eq!(with("8m30s"), Duration::from_secs(510));
+        assert_eq!((with("60m0s"), with("60m1s")), (START_TIME_MAX, START_TIME_MAX));
+        assert_eq!(with("999999999m0s"), START_TIME_MAX);
     }
 }

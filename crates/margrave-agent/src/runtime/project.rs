@@ -76,6 +76,9 @@ pub(super) struct Record {
     /// Services all of whose containers ended so. They stay done when somebody tidies up the containers.
     #[serde(default)]
     pub done: BTreeSet<String>,
+    /// Containers that ended because somebody told them to, and when. Engines forget that soon.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub stopped: BTreeSet<Ending>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -264,9 +267,9 @@ impl ProjectDirectory {
         self.read("project.json")
     }
 
-    /// For how long the record has been as it is.
-    pub(super) fn record_age(&self) -> Option<Duration> {
-        fs::metadata(self.path.join("project.json")).ok()?.modified().ok()?.elapsed().ok()
+    /// Whether something was begun with here; also where what was noted is damaged.
+    pub(super) fn has_record(&self) -> bool {
+        self.path.join("project.json").exists()
     }
 
     pub(super) fn fetched(&self) -> Option<Fetched> {
@@ -314,17 +317,35 @@ impl ProjectDirectory {
         self.written.durably(&self.path.join(name), &serde_json::to_vec(value).map_err(io::Error::other)?)
     }
 
+    fn archives(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with("archive-")) {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn has_archives(&self) -> io::Result<bool> {
+        Ok(!self.archives()?.is_empty())
+    }
+
     /// Removes unpacked archives except the given one.
     pub(super) fn discard_archives(&self, except: Option<Digest>) -> io::Result<()> {
         let keep = except.map(|archive| self.unpacked(archive));
-        for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
-            let is_archive = entry.file_name().to_str().is_some_and(|name| name.starts_with("archive-"));
-            if is_archive && Some(entry.path()) != keep {
-                fs::remove_dir_all(entry.path())?;
-            }
+        let others = self.archives()?.into_iter().filter(|archive| Some(archive) != keep.as_ref());
+        others.into_iter().try_for_each(fs::remove_dir_all)
+    }
+
+    /// Forgets what was fetched beside the archive that runs.
+    pub(super) fn discard_fetched(&self, running: Digest) -> io::Result<()> {
+        self.discard_archives(Some(running))?;
+        match fs::remove_file(self.path.join("fetched.json")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Forgets the project but for what was healthy.
@@ -495,6 +516,7 @@ mod tests {
             )]),
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
             done: BTreeSet::new(),
+            stopped: BTreeSet::new(),
         }
     }
 

@@ -156,9 +156,21 @@ struct Running {
     fingerprint: Option<Digest>,
     /// What is wrong with it, if anything.
     trouble: Option<String>,
+    #[serde(default)]
+    nature: Nature,
     /// When it will be up; an agent that was restarted finds it up.
     #[serde(skip)]
     up_at: Option<Instant>,
+}
+
+/// Of what kind the trouble of a component is.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Nature {
+    #[default]
+    Check,
+    Ending,
+    Drift,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -223,16 +235,17 @@ impl SimulatedRuntime {
     ) -> Result<bool, Failure> {
         self.change(|world| {
             let Some(at) = world.position(assignment, component) else { return false };
-            world.components[at].trouble = Some(match what {
-                Disturbance::Stop => format!("service {component} was stopped"),
+            let (trouble, nature) = match what {
+                Disturbance::Stop => (format!("service {component} was stopped"), Nature::Drift),
                 Disturbance::Crash { exit_code } => {
-                    format!("service {component} exited with code {exit_code}")
+                    (format!("service {component} exited with code {exit_code}"), Nature::Ending)
                 }
-                Disturbance::Remove => format!("service {component} is missing"),
+                Disturbance::Remove => (format!("service {component} is missing"), Nature::Drift),
                 Disturbance::FailHealthCheck(said) => {
-                    format!("the health check of {component} fails: {said}")
+                    (format!("the health check of {component} fails: {said}"), Nature::Check)
                 }
-            });
+            };
+            (world.components[at].trouble, world.components[at].nature) = (Some(trouble), nature);
             true
         })
     }
@@ -339,6 +352,7 @@ impl SimulatedRuntime {
                 component: component.clone(),
                 fingerprint: None,
                 trouble: None,
+                nature: Nature::Check,
                 up_at: None,
             };
             match world.components.get_mut(at) {
@@ -380,6 +394,7 @@ impl SimulatedRuntime {
                 let running = &mut world.components[at];
                 (running.fingerprint, running.trouble, running.up_at) =
                     (Some(order.fingerprint()), trouble, up_at);
+                running.nature = Nature::Check;
             }
         })
     }
@@ -436,7 +451,11 @@ impl Running {
 
     fn health(&self) -> Health {
         match &self.trouble {
-            Some(trouble) => Health::Unhealthy(trouble.clone()),
+            Some(trouble) => match self.nature {
+                Nature::Check => Health::Unhealthy(trouble.clone()),
+                Nature::Ending => Health::Down(trouble.clone()),
+                Nature::Drift => Health::Drifted(trouble.clone()),
+            },
             None if self.fingerprint.is_none() => Health::Starting,
             None if self.up_at.is_some_and(|up_at| Instant::now() < up_at) => Health::Starting,
             None => Health::Healthy,

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,13 +14,13 @@ use margrave_core::report::Failure;
 use tokio::time::Instant;
 
 use super::compose::{ComposeRuntime, disk};
-use super::container::Container;
-use super::engine::Engine;
+use super::container::{Container, EndedBy};
+use super::engine::{Engine, EngineError};
 use super::health;
-use super::images::{FORMER_KEPT_FOR, ImagePolicy, SWEEP_EVERY};
+use super::images::{ImagePolicy, SWEEP_EVERY};
 use super::model::LABEL_AGENT;
 use super::pins;
-use super::project::{Fetched, ProjectDirectory, Record, Stage};
+use super::project::{Ending, Fetched, ProjectDirectory, Record, Stage};
 
 /// More than a person reads.
 const REMARKS_MAX: usize = 100;
@@ -39,10 +41,12 @@ impl ComposeRuntime {
         for container in engine.containers_among(label, &projects).await? {
             by_project.entry(container.project.clone()).or_default().push(container);
         }
+        self.restarts().note(by_project.values().flatten(), Instant::now());
+        let looping = self.looping();
         let mut observations = Vec::new();
         let remarks =
             recorded.iter().flat_map(|(record, _)| pins::remarks(record)).take(REMARKS_MAX).collect();
-        *self.remarks.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = remarks;
+        *self.remarks.lock().unwrap_or_else(PoisonError::into_inner) = remarks;
         for (record, directory) in recorded {
             let containers = by_project.remove(directory.name()).unwrap_or_default();
             let record = self.explain_endings(&engine, &directory, record, &containers).await?;
@@ -51,7 +55,7 @@ impl ComposeRuntime {
                 assignment: record.assignment,
                 component: record.component.clone(),
                 fingerprint: known.then_some(record.fingerprint),
-                health: health::health(Some(&record), &containers, Timestamp::now()),
+                health: health::health(Some(&record), &containers, &looping, Timestamp::now()),
             });
         }
         // What runs without a record: its directory was lost. It is as good as its labels.
@@ -64,7 +68,7 @@ impl ComposeRuntime {
                     assignment,
                     component,
                     fingerprint: None,
-                    health: health::health(None, &containers, Timestamp::now()),
+                    health: health::health(None, &containers, &looping, Timestamp::now()),
                 }),
                 _ => {
                     tracing::warn!(project = %first.project, "containers carry our label and say not whose they are")
@@ -72,52 +76,99 @@ impl ComposeRuntime {
             }
         }
         let due = |last: Option<Instant>| last.is_none_or(|last| last.elapsed() >= SWEEP_EVERY);
-        if self.settings.images == ImagePolicy::Remove && due(*self.images_swept.lock().await) {
+        let images_due = self.settings.images == ImagePolicy::Remove && due(*self.images_swept.lock().await);
+        if self.sweep_due.swap(false, Ordering::Relaxed) || images_due {
             self.sweep().await;
         }
         Ok(observations)
     }
 
-    /// Finds out, once for each container that ended well, whether it ended by itself, and notes it.
+    /// Finds out of containers that ended well whether they did by themselves, and of all whether somebody stopped them, and
+    /// notes it once. What cannot be found out or noted is asked again at the next look: it is one component's, and no reason
+    /// to be blind to the others. An engine that is gone is: then nobody knows how anything is.
     async fn explain_endings(
         &self,
         engine: &Engine,
         directory: &ProjectDirectory,
         record: Record,
         containers: &[Container],
-    ) -> Result<Record, Failure> {
-        let mut by_themselves = Vec::new();
+    ) -> Result<Record, EngineError> {
+        let (mut by_themselves, mut stopped) = (Vec::new(), Vec::new());
         for container in health::unexplained(&record, containers) {
-            if engine.ended_by_itself(container).await? {
-                by_themselves.push(health::ending(container));
+            let well = health::condition(container) == health::Condition::Ended;
+            let ended_by = match engine.why_it_ended(container).await {
+                Ok(ended_by) => ended_by,
+                Err(error) => {
+                    engine.ping().await?;
+                    tracing::debug!(project = directory.name(), id = container.id, %error, "why a container ended is not known");
+                    EndedBy::Unknown
+                }
+            };
+            match ended_by {
+                EndedBy::Itself if well => by_themselves.push(health::ending(container)),
+                EndedBy::Somebody => stopped.push(health::ending(container)),
+                EndedBy::Itself | EndedBy::Unknown => {}
             }
         }
         let mut explained = record.clone();
         explained.completed.extend(by_themselves.iter().cloned());
         let done = health::done(&explained, containers);
-        if by_themselves.is_empty() && done.is_subset(&record.done) {
+        if by_themselves.is_empty() && stopped.is_empty() && done.is_subset(&record.done) {
             return Ok(record);
         }
-        // Somebody is changing it right now: then this look is out of date anyway.
-        let lock = directory.lock(Duration::ZERO).await;
-        let lock = lock.map_err(|error| disk("The component's lock could not be taken", error))?;
-        let (Some(_lock), Some(mut current)) = (lock, directory.record()) else { return Ok(record) };
-        current.completed.extend(by_themselves);
-        current.done.extend(done);
-        // Endings of containers that are gone are of no use.
-        current
-            .completed
-            .retain(|ending| containers.iter().any(|container| container.id == ending.container));
-        let written = directory.write_record(&current);
-        written.map_err(|error| disk("What was seen could not be noted", error))?;
+        let add = |mut record: Record| {
+            record.completed.extend(by_themselves);
+            record.stopped.extend(stopped);
+            record.done.extend(done);
+            // Endings of containers that are gone are of no use, nor is that one was stopped which was started since.
+            let is_here =
+                |ending: &Ending| containers.iter().any(|container| container.id == ending.container);
+            record.completed.retain(is_here);
+            record
+                .stopped
+                .retain(|ending| containers.iter().any(|container| *ending == health::ending(container)));
+            record
+        };
+        let lock = match directory.lock(Duration::ZERO).await {
+            Ok(Some(lock)) => lock,
+            // Somebody is changing it right now: then this look is out of date anyway.
+            Ok(None) => return Ok(record),
+            Err(error) => {
+                self.noted(directory, Err(error));
+                return Ok(add(record));
+            }
+        };
+        let Some(current) = directory.record() else { return Ok(record) };
+        let current = add(current);
+        self.noted(directory, directory.write_record(&current));
+        drop(lock);
         Ok(current)
     }
 
-    /// Removes archives that no project needs, and images if the policy says so. Failing to is no reason to fail what was asked for.
+    /// Says that something could not be noted, and not again before it could.
+    fn noted(&self, directory: &ProjectDirectory, noted: io::Result<()>) {
+        let project = directory.name();
+        let mut unnoted = self.unnoted.lock().unwrap_or_else(PoisonError::into_inner);
+        match noted {
+            Ok(()) => {
+                unnoted.remove(project);
+            }
+            Err(error) if unnoted.insert(project.to_owned()) => {
+                tracing::warn!(project, %error, "what was seen of a component could not be noted; it is looked at again each time");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Removes what was fetched and no project needs, and images if the policy says so. Failing to is no reason to fail what was asked for.
     pub(super) async fn sweep(&self) {
+        let _one_at_a_time = self.sweeping.lock().await;
         // Somebody fetches, perhaps for an hour; the next one to finish sweeps.
-        let Ok(_nobody_fetches) = self.fetching.try_write() else { return };
-        let (archives, images) = match self.needed() {
+        let Ok(_nobody_fetches) = self.fetching.try_write() else {
+            self.sweep_due.store(true, Ordering::Relaxed);
+            return;
+        };
+        let (archives, images) = match self.needed().await {
             Ok(needed) => needed,
             Err(error) => {
                 tracing::warn!(%error, "the components' directories could not be read");
@@ -138,22 +189,19 @@ impl ComposeRuntime {
     }
 
     /// Archives and images that some project needs, or may need to go back.
-    fn needed(&self) -> io::Result<(BTreeSet<Digest>, BTreeSet<String>)> {
+    async fn needed(&self) -> io::Result<(BTreeSet<Digest>, BTreeSet<String>)> {
         let (mut archives, mut images) = (BTreeSet::new(), BTreeSet::new());
         for directory in ProjectDirectory::all(&self.projects(), &self.written)? {
+            self.tidy(&directory).await?;
             let mut claims: Vec<Fetched> = directory.fetched().into_iter().collect();
             match directory.record() {
                 Some(record) => {
                     archives.insert(record.archive);
                     images.extend(record.images());
-                    let proven = record.stage == Stage::Settled
-                        && directory.record_age().is_some_and(|age| age >= FORMER_KEPT_FOR);
                     archives.extend(record.before.iter().map(|fetched| fetched.archive));
-                    if !proven {
-                        claims.extend(record.before);
-                    }
+                    // Whether an update has proved itself is the core's to say.
+                    claims.extend(record.before.into_iter().filter(|former| self.is_wanted(former)));
                 }
-                None if directory.is_forgotten() => drop(directory.discard()?),
                 None => claims.extend(directory.aside()),
             }
             for claim in claims {
@@ -162,5 +210,194 @@ impl ComposeRuntime {
             }
         }
         Ok((archives, images))
+    }
+
+    /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
+    /// something that was removed before it could begin.
+    async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
+        let fetched = directory.fetched();
+        let is_stale = fetched.as_ref().is_some_and(|fetched| !self.is_wanted(fetched));
+        let is_begun = directory.has_record();
+        let goes = if is_begun {
+            is_stale
+        } else {
+            let is_aside =
+                || !directory.is_forgotten() && directory.aside().iter().any(|kept| self.is_wanted(kept));
+            // An archive that nothing is noted about may be in use: what was noted is lost.
+            !is_aside() && (is_stale || fetched.is_none() && !directory.has_archives()?)
+        };
+        if !goes {
+            return Ok(());
+        }
+        // Somebody is at work on it, and it is looked at again.
+        let Some(_lock) = directory.lock(Duration::ZERO).await? else {
+            self.sweep_due.store(true, Ordering::Relaxed);
+            return Ok(());
+        };
+        match directory.record() {
+            Some(record) => directory.discard_fetched(record.archive),
+            // What is damaged says nothing about what runs.
+            None if is_begun => Ok(()),
+            None => directory.discard().map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use margrave_core::device::Health;
+    use margrave_core::id::DeviceId;
+    use margrave_http::StatusCode;
+    use margrave_oci::client::{Client, Hosts};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::runtime::components::Components;
+    use crate::runtime::compose::ComposeSettings;
+    use crate::runtime::engine::Places;
+    use crate::runtime::pretended_engine::{Answer, PretendedEngine};
+    use crate::runtime::project::{ProjectName, Service};
+
+    fn component(number: u8) -> (AssignmentId, ComponentName) {
+        let assignment = AssignmentId::from_uuid(uuid::Uuid::from_bytes([number; 16]));
+        (assignment, ComponentName::parse("web").unwrap())
+    }
+
+    fn project(number: u8) -> ProjectName {
+        let (assignment, component) = component(number);
+        ProjectName::of(assignment, &component)
+    }
+
+    /// A one-shot container that ended well.
+    fn ended(number: u8) -> Value {
+        let finished = "2020-01-01T00:00:00Z";
+        json!({
+            "Id": number.to_string(), "RestartCount": 0,
+            "State": {"Status": "exited", "ExitCode": 0, "StartedAt": "s", "FinishedAt": finished},
+            "HostConfig": {},
+            "Config": {"Labels": {"com.docker.compose.project": project(number).as_str(),
+                "com.docker.compose.service": "web", "com.docker.compose.config-hash": "abc"}},
+        })
+    }
+
+    /// A device with two components, of each of which one container ended.
+    fn device(pretended: &PretendedEngine, data: &std::path::Path) -> ComposeRuntime {
+        let settings = ComposeSettings {
+            data: data.to_owned(),
+            agent: DeviceId::parse("line-1").unwrap(),
+            places: Places { named: Some(pretended.address()), user_directory: None },
+            telemetry: None,
+            registry: None,
+            images: ImagePolicy::Keep,
+        };
+        let components = Components::new(Client::new(Hosts::new()), data).unwrap();
+        let runtime = ComposeRuntime::new(settings, components).unwrap();
+        for number in [1, 2] {
+            let (assignment, component) = component(number);
+            let directory = ProjectDirectory::new(&runtime.projects(), &project(number), &runtime.written);
+            directory.create().unwrap();
+            let service = Service {
+                replicas: 1,
+                hash: Some("abc".into()),
+                adjustable: None,
+                image: None,
+                image_id: None,
+                image_note: None,
+            };
+            let record = Record {
+                assignment,
+                component,
+                fingerprint: Digest::of(b"order"),
+                archive: Digest::of(b"archive"),
+                before: vec![],
+                stage: Stage::Settled,
+                services: [("web".to_owned(), service)].into(),
+                completed: BTreeSet::new(),
+                done: BTreeSet::new(),
+                stopped: BTreeSet::new(),
+            };
+            directory.write_record(&record).unwrap();
+        }
+        runtime
+    }
+
+    fn say(asked: &str, events: impl Fn(&str) -> Answer) -> Answer {
+        match asked.strip_prefix("GET ").unwrap_or_default() {
+            asked if asked.starts_with("/containers/json") => {
+                let listed = |number: u8| json!({"Id": number.to_string(), "Labels": {"com.docker.compose.project": project(number).as_str()}});
+                Answer::Json(json!([listed(1), listed(2)]))
+            }
+            "/containers/1/json" => Answer::Json(ended(1)),
+            "/containers/2/json" => Answer::Json(ended(2)),
+            asked if asked.starts_with("/events") => events(asked),
+            "/_ping" => Answer::Json(json!("OK")),
+            // Such as the container that the test runs in.
+            _ => Answer::Refused(StatusCode::NOT_FOUND, "no such container"),
+        }
+    }
+
+    /// Of which container, in the filters of the question.
+    fn is_of(asked: &str, number: u8) -> bool {
+        asked.contains(&format!("%5B%22{number}%22%5D"))
+    }
+
+    fn refused(message: &'static str) -> Answer {
+        Answer::Refused(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    fn died() -> Answer {
+        Answer::Json(json!({"Action": "die"}))
+    }
+
+    async fn healths(runtime: &ComposeRuntime) -> Vec<Health> {
+        runtime.look().await.unwrap().into_iter().map(|seen| seen.health).collect()
+    }
+
+    fn was_stopped() -> Health {
+        Health::Down("service web was stopped".into())
+    }
+
+    #[tokio::test]
+    async fn a_question_about_one_container_that_is_not_answered_hides_no_other() {
+        let events = |asked: &str| if is_of(asked, 1) { refused("no events") } else { died() };
+        let pretended = PretendedEngine::start(move |asked| say(asked, events));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        assert_eq!(healths(&runtime).await, [was_stopped(), Health::Healthy]);
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_goes_away_while_it_is_asked_says_nothing_about_anybody() {
+        let pretended = PretendedEngine::start(|asked| match asked {
+            "GET /_ping" => refused("shutting down"),
+            asked => say(asked, |_| refused("shutting down")),
+        });
+        let data = tempfile::tempdir().unwrap();
+        assert!(device(&pretended, data.path()).look().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_noted_is_known_all_the_same_and_hides_no_other() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        // Where the next record is written, the disk is full.
+        let unfinished = runtime.projects().join(project(1).as_str()).join("project.json.new");
+        std::os::unix::fs::symlink("/dev/full", &unfinished).unwrap();
+        for _ in 0..2 {
+            assert_eq!(healths(&runtime).await, [Health::Healthy, Health::Healthy]);
+            assert_eq!(*runtime.unnoted.lock().unwrap(), [project(1).as_str().to_owned()].into());
+        }
+        let asked_about = |number: u8| {
+            let asked = pretended.asked();
+            asked.iter().filter(|asked| asked.contains("/events") && is_of(asked, number)).count()
+        };
+        assert_eq!((asked_about(1), asked_about(2)), (2, 1), "what is noted is not asked again");
+
+        std::fs::remove_file(&unfinished).unwrap();
+        assert_eq!(healths(&runtime).await, [Health::Healthy, Health::Healthy]);
+        assert!(runtime.unnoted.lock().unwrap().is_empty());
+        healths(&runtime).await;
+        assert_eq!(asked_about(1), 3);
     }
 }

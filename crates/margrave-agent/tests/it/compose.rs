@@ -136,7 +136,7 @@ services:
     );
     assert!(began.elapsed() < Duration::from_secs(30), "it is not waited until the timeout");
     let seen = rig.seen().await;
-    assert_eq!(seen.health, Health::Unhealthy("service job exited with code 3".into()));
+    assert_eq!(seen.health, Health::Down("service job exited with code 3".into()));
     assert_eq!(seen.fingerprint, Some(order.fingerprint()), "what was applied stays");
     rig.finish().await;
 }
@@ -177,7 +177,7 @@ services:
     assert_eq!(failure.code, FailureCode::StartFailed, "{failure}");
     assert!(failure.message.starts_with("Service web ") && failure.message.contains("code 5"), "{failure}");
     assert!(began.elapsed() < Duration::from_secs(30), "its timeout is a minute");
-    assert!(matches!(rig.health().await, Health::Unhealthy(why) if why.contains("web")));
+    assert!(matches!(rig.health().await, Health::Down(why) if why.contains("web")));
     rig.finish().await;
 }
 
@@ -524,7 +524,7 @@ services:
     assert_eq!(rig.health().await, Health::Healthy);
     let containers = rig.container("web", "web");
     rig.docker(&["rm", "-f", containers.lines().next().unwrap()]);
-    assert_eq!(rig.health().await, Health::Unhealthy("service web has only 1 of its containers".into()));
+    assert_eq!(rig.health().await, Health::Drifted("service web has only 1 of its containers".into()));
     rig.finish().await;
 }
 

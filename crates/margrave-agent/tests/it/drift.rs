@@ -8,6 +8,7 @@ use crate::rig::{Rig, on_engine, on_engines};
 on_engines! {
     promise_5_one_container_too_many_is_seen_and_removed,
     promise_3_a_job_that_is_done_stays_done_when_its_container_is_tidied_away,
+    what_was_fetched_and_is_not_wanted_any_more_goes,
 }
 
 // On Podman Compose recreates containers that it leaves alone on Docker, so who is left alone cannot be told. Podman 4
@@ -43,7 +44,7 @@ async fn repair(rig: &Rig, order: &Order, complaint: Option<&str>) {
     let other = rig.started_at(&rig.container("pair", "other"));
     let seen = rig.seen().await;
     match complaint {
-        Some(complaint) => assert_eq!(seen.health, Health::Unhealthy(complaint.into())),
+        Some(complaint) => assert_eq!(seen.health, Health::Drifted(complaint.into())),
         None => assert_eq!(seen.fingerprint, None, "it is not as it was ordered: {seen:?}"),
     }
     rig.runtime.apply(order).await.unwrap();
@@ -288,6 +289,43 @@ async fn order(rig: &Rig, runtime: &ComposeRuntime, component: &str, revision: &
     order
 }
 
+async fn what_was_fetched_and_is_not_wanted_any_more_goes(rig: Rig) {
+    let count = |directory: &str| std::fs::read_dir(rig.data.join(directory)).unwrap().count();
+    let of = |component: &str| rig.data.join("compose").join(rig.project(component));
+    let running = rig.applied("pair", PAIR).await;
+    rig.push("pair", "2.0.0", &[("compose.yaml", &PAIR.replace("\"1000\"", "\"2000\""))]).await;
+    let update = rig.order("pair", "2.0.0");
+    rig.push("more", "1.0.0", &[("compose.yaml", PAIR)]).await;
+    let more = rig.order("more", "1.0.0");
+    for order in [&update, &more] {
+        rig.runtime.prefetch(order).await.unwrap();
+    }
+    let before = (count("artifacts"), rig.started_at(&rig.container("pair", "web")));
+    let keep = async |orders: &[&Order]| {
+        rig.runtime.keep(orders.iter().map(|order| order.fingerprint()).collect());
+        rig.runtime.observe().await.unwrap();
+    };
+    keep(&[&running, &update, &more]).await;
+    assert!(of("more").join("fetched.json").exists() && count("artifacts") == before.0);
+    // Somebody is at work on it.
+    let lock = std::fs::File::open(of("more").join("lock")).unwrap();
+    lock.lock().unwrap();
+    keep(&[&running, &update]).await;
+    assert!(of("more").exists());
+    drop(lock);
+    rig.runtime.observe().await.unwrap();
+    assert!(!of("more").exists(), "it was never begun");
+    keep(&[&running]).await;
+    let left = std::fs::read_dir(of("pair")).unwrap();
+    let left =
+        left.filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with("archive-"));
+    assert_eq!((left.count(), of("pair").join("fetched.json").exists()), (1, false));
+    assert_eq!(count("artifacts"), 1);
+    rig.check_runs(&running).await;
+    assert_eq!(rig.started_at(&rig.container("pair", "web")), before.1);
+    rig.finish().await;
+}
+
 async fn images_that_nobody_needs_go_and_no_others(rig: Rig) {
     let runtime = rig.removing_images();
     let [mine, shared, theirs] = ["mine:1", "shared:1", "theirs:1"].map(|name| push_image(&rig, name));
@@ -325,16 +363,21 @@ async fn an_image_is_kept_for_the_way_back(rig: Rig) {
     let runtime = rig.removing_images();
     let [first, second] = ["app:1", "app:2"].map(|name| push_image(&rig, name));
     let good = order(&rig, &runtime, "app", "1.0.0", &first).await;
-    order(&rig, &runtime, "app", "2.0.0", &second).await;
+    let update = order(&rig, &runtime, "app", "2.0.0", &second).await;
+    let keep = async |orders: &[&Order]| {
+        runtime.keep(orders.iter().map(|order| order.fingerprint()).collect());
+        runtime.observe().await.unwrap();
+    };
+    // However old the files are: the device may have been off for a night.
+    let record = rig.data.join("compose").join(rig.project("app")).join("project.json");
+    let hours_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(8 * 3600);
+    std::fs::File::options().write(true).open(record).unwrap().set_modified(hours_ago).unwrap();
+    keep(&[&good, &update]).await;
     assert!(has(&rig, &first), "the update has not proved itself");
     rig.cut_off().await;
     runtime.apply(&good).await.unwrap();
     rig.check_runs(&good).await;
-    // After an hour nobody goes back; the record's age is the file's.
-    let record = rig.data.join("compose").join(rig.project("app")).join("project.json");
-    let hours_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 3600);
-    std::fs::File::options().write(true).open(record).unwrap().set_modified(hours_ago).unwrap();
-    rig.removing_images().observe().await.unwrap();
+    keep(&[&good]).await;
     assert!(has(&rig, &first) && !has(&rig, &second));
     runtime.remove(good.assignment, &good.component).await.unwrap();
     assert!(!has(&rig, &first));

@@ -105,6 +105,23 @@ impl Need {
         Need { capacity, claims }
     }
 
+    /// What is taken before or after one need follows another, as long as nobody knows which of the two counts.
+    pub fn most(&self, other: &Need) -> Need {
+        let (a, b) = (&self.capacity, &other.capacity);
+        let cores = |capacity: &Capacity| capacity.cores.unwrap_or(0.0);
+        let capacity = Capacity {
+            cores: a.cores.or(b.cores).map(|_| cores(a).max(cores(b))),
+            architectures: b.architectures.clone(),
+            memory_bytes: a.memory_bytes.max(b.memory_bytes),
+            storage_bytes: a.storage_bytes.max(b.storage_bytes),
+        };
+        let claims = Claims {
+            ports: self.claims.ports.union(&other.claims.ports).cloned().collect(),
+            volumes: self.claims.volumes.union(&other.claims.volumes).cloned().collect(),
+        };
+        Need { capacity, claims }
+    }
+
     /// Whether `self` takes something that `other` does not.
     pub fn exceeds(&self, other: &Need) -> bool {
         let (a, b) = (&self.capacity, &other.capacity);

@@ -64,6 +64,7 @@ fn device() -> Capabilities {
         overrides: vec![],
         holds: vec![],
         looked: 0,
+        blind: None,
     }
 }
 
@@ -367,10 +368,12 @@ fn two_deployments_cannot_have_one_port_or_write_to_one_volume() {
 }
 
 #[test]
-fn what_is_taken_before_and_after_a_change_is_the_lesser_of_both() {
+fn what_is_taken_before_and_after_a_change_is_the_lesser_of_both_and_meanwhile_the_greater() {
     let before = need("2", "2Gi", "-");
     let after = need("1@amd64", "3Gi", "1Gi");
     assert_eq!(before.least(&after), need("1@amd64", "2Gi", "-"));
+    assert_eq!(before.most(&after), need("2@amd64", "3Gi", "1Gi"));
+    assert_eq!(after.most(&need("-", "-", "-")).capacity.cores, Some(1.0));
     assert!(before.exceeds(&after) && after.exceeds(&before) && !before.exceeds(&before));
     assert!(need("-", "-", "-").is_nothing() && !before.is_nothing());
 }

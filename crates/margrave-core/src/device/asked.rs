@@ -21,6 +21,7 @@ impl Device {
         if asked.look != self.asked.look {
             self.work.observe_next = now;
             self.work.look_asked = self.tick;
+            self.try_spent_again(now);
         }
         if asked.look == 0 {
             // Another server, or one that forgot: nothing is waited for.

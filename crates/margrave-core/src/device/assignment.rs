@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::id::ComponentName;
 use crate::lifecycle::{Reported, State};
 use crate::moment::Moment;
-use crate::report::{Awaited, Failure};
+use crate::report::{Awaited, Failure, FailureCode};
 
 /// Durable. What runs is observed and never remembered here; this is what was meant and how it went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,12 +33,19 @@ pub struct Assignment {
     /// How often `held` failed after its containers were touched.
     #[serde(default)]
     pub strikes: u32,
+    /// It stayed well since it was tried last; only kept where tries are counted to an end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub proven: bool,
     /// Containers of `held` were begun with.
     #[serde(default)]
     pub touched: bool,
     /// Not before what began last.
     #[serde(skip)]
     pub touched_first: bool,
+    /// Containers were begun with, of whatever document: only then there may be something to remove. An older agent did not
+    /// write that down.
+    #[serde(default = "perhaps")]
+    pub begun: bool,
     /// Its containers are being touched, and how that went is not known yet.
     #[serde(default)]
     pub applying: bool,
@@ -65,6 +72,9 @@ pub struct Assignment {
     /// Since when an installed assignment has looked unhealthy; not durable, a reboot starts the grace anew.
     #[serde(skip)]
     pub unhealthy_since: Option<Moment>,
+    /// Since when something of it did not run, or was not what was ordered.
+    #[serde(skip)]
+    pub down_since: Option<Moment>,
     /// Since when every look found an installed assignment well, and how many did; not durable, what nobody saw does
     /// not count.
     #[serde(skip)]
@@ -75,6 +85,16 @@ pub struct Assignment {
     /// Components that were removed since the document was taken up; removing one twice does no harm.
     #[serde(skip)]
     pub cleared: BTreeSet<ComponentName>,
+    /// A component that is in no document and was to go: why it did not, if so. Told with the next report.
+    #[serde(skip)]
+    pub stray: Option<(ComponentName, Option<Failure>)>,
+    /// Components that could not be removed since the last pause: the others are tried before them.
+    #[serde(skip)]
+    pub stuck: BTreeSet<ComponentName>,
+}
+
+fn perhaps() -> bool {
+    true
 }
 
 /// What was fetched of a document that may not be applied yet.
@@ -104,6 +124,13 @@ pub struct Progress {
     pub fetched: bool,
 }
 
+impl Progress {
+    /// Of a component that is to go.
+    pub fn removing(name: &ComponentName) -> Progress {
+        Progress { name: name.clone(), state: Reported::Removing, failure: None, fetched: false }
+    }
+}
+
 impl Assignment {
     pub fn new(wanted: Option<Digest>, version: u64, now: Moment) -> Self {
         Assignment {
@@ -117,8 +144,10 @@ impl Assignment {
             components: vec![],
             attempt: 0,
             strikes: 0,
+            proven: false,
             touched: false,
             touched_first: false,
+            begun: false,
             applying: false,
             falls: 0,
             relapses: 0,
@@ -129,15 +158,23 @@ impl Assignment {
             ready: None,
             ahead: None,
             unhealthy_since: None,
+            down_since: None,
             well: None,
             worked_at: 0,
             cleared: BTreeSet::new(),
+            stray: None,
+            stuck: BTreeSet::new(),
         }
     }
 
     /// The document that should run in the end: the wanted one, or the last good one where that was given up.
     pub fn goal(&self) -> Option<Digest> {
         self.gave_up().and(self.good).or(self.wanted)
+    }
+
+    /// The documents that may be applied, now or again.
+    pub fn documents(&self) -> [Option<Digest>; 3] {
+        [self.wanted, self.held, self.good]
     }
 
     /// The document to work on. While a change waits that is the one that is here: it is looked after as ever.
@@ -162,6 +199,12 @@ impl Assignment {
         *self.well.insert((since, looks + 1))
     }
 
+    /// That it failed by what was seen, and nothing is tried.
+    pub fn is_left(&self) -> bool {
+        let code = self.failure.as_ref().map(|failure| failure.code);
+        self.next_try.is_none() && code == Some(FailureCode::Unhealthy)
+    }
+
     /// Whether it works on, or runs, what it should.
     pub fn on_aim(&self) -> bool {
         self.aim() == self.held
@@ -178,6 +221,7 @@ impl Assignment {
             self.touched = false;
             self.applying = false;
         }
+        self.proven = false;
         self.adopted_version = version;
         self.components = components
             .iter()
@@ -190,9 +234,11 @@ impl Assignment {
             .collect();
         self.failure = None;
         self.next_try = None;
-        self.unhealthy_since = None;
+        (self.unhealthy_since, self.down_since) = (None, None);
         self.well = None;
         self.cleared.clear();
+        self.stuck.clear();
+        self.stray = None;
     }
 
     pub fn progress(&mut self, component: &ComponentName) -> Option<&mut Progress> {

@@ -25,19 +25,22 @@ impl Device {
         now: Moment,
         roll: f64,
     ) {
+        let leads_back = self.leads_back(id);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
-        // Containers are only touched once everything is here, so what cannot be fetched was not touched either.
-        let untouched = assignment.strikes == 0 && failure.code.is_pull();
+        // Containers are only touched once everything is here, so what cannot be fetched was not touched either. Where there is
+        // nothing to go back to, a registry that is away is waited for.
+        let untouched = failure.code.is_pull() && (assignment.strikes == 0 || !leads_back);
         assignment.strikes += u32::from(failure.code.blames_the_update() && !untouched);
         self.fail(settings, id, failure, now, roll);
     }
 
     /// The device went down again and again while it worked on this.
     pub(super) fn fell(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let leads_back = self.leads_back(id);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
         assignment.falls = 0;
-        // That often is enough for any policy.
-        assignment.strikes = u32::MAX / 2;
+        // That often is enough for any policy that has somewhere to go; elsewhere it is one try.
+        assignment.strikes = if leads_back { u32::MAX / 2 } else { assignment.strikes.saturating_add(1) };
         let message = format!("The device went down {FALLS_MAX} times while it started this.");
         self.fail(settings, id, Failure::new(FailureCode::StartFailed, message), now, 0.0);
     }
@@ -51,13 +54,19 @@ impl Device {
         roll: f64,
     ) {
         let goes_back = self.gives_up(id, &failure);
+        let is_spent = !goes_back && self.is_spent(id, failure.code);
+        let failure = match is_spent {
+            true => self.given_up_for_good(id, failure),
+            false => failure,
+        };
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
         assignment.next_try = match failure.code.retry() {
+            Retry::Later if is_spent => None,
             Retry::Later => Some(now.after(pause(settings, assignment, roll))),
             // Who reads that it failed is to know that this is not the end of it.
             Retry::NotUntilManifestChanges => goes_back.then_some(now),
         };
-        assignment.unhealthy_since = None;
+        (assignment.unhealthy_since, assignment.down_since) = (None, None);
         if let Some(component) = failure.component.clone()
             && let Some(progress) = assignment.progress(&component)
         {
@@ -74,17 +83,76 @@ impl Device {
         }
     }
 
-    /// Whether there is a last good document to go back to, and it is time for it.
-    pub(super) fn gives_up(&self, id: AssignmentId, failure: &Failure) -> bool {
+    /// What is said about failing of what is held, or was when that cannot be read.
+    fn policy_held(&self, id: AssignmentId) -> Rollback {
+        let assignment = &self.assignments[&id];
+        let documents = [assignment.held, assignment.good].into_iter().flatten();
+        documents.filter_map(|document| self.policy(&document)).next().unwrap_or_default()
+    }
+
+    /// Whether there is a last good document to go back to.
+    fn has_way_back(&self, id: AssignmentId) -> bool {
         let assignment = &self.assignments[&id];
         let (Some(held), Some(good)) = (assignment.held, assignment.good) else { return false };
-        let policy = self.policy(&held).or_else(|| self.policy(&good)).unwrap_or_default();
-        policy.when == When::OnFailedUpdate
+        self.policy_held(id).when == When::OnFailedUpdate
             && assignment.wanted == Some(held)
             && good != held
             && matches!(self.readings.get(&good), Some(Ok(_)))
+    }
+
+    /// Whether failing leads to the way back, or happens on it.
+    fn leads_back(&self, id: AssignmentId) -> bool {
+        self.assignments[&id].state == State::RollingBack || self.has_way_back(id)
+    }
+
+    /// Whether there is a last good document to go back to, and it is time for it.
+    pub(super) fn gives_up(&self, id: AssignmentId, failure: &Failure) -> bool {
+        self.has_way_back(id)
             && (failure.code.retry() == Retry::NotUntilManifestChanges
-                || assignment.strikes >= policy.attempts)
+                || self.assignments[&id].strikes >= self.policy_held(id).attempts)
+    }
+
+    /// Whether it was tried as often as somebody asked for, with nothing to go back to. What the world around has to mend is
+    /// waited for all the same.
+    pub(super) fn is_spent(&self, id: AssignmentId, code: FailureCode) -> bool {
+        let assignment = &self.assignments[&id];
+        let policy = self.policy_held(id);
+        let waits = code.is_pull() || !code.blames_the_update();
+        policy.binding
+            && code.retry() == Retry::Later
+            && assignment.strikes >= policy.attempts
+            && assignment.wanted == assignment.held
+            && !self.leads_back(id)
+            && !waits
+    }
+
+    /// The same failure, with what became of it.
+    fn given_up_for_good(&self, id: AssignmentId, failure: Failure) -> Failure {
+        let tries = match self.policy_held(id).attempts {
+            1 => "one try".to_owned(),
+            tries => format!("{tries} tries"),
+        };
+        let message = format!(
+            "{}. Given up after {tries}, as the deployment says; tried again when the deployment changes, or when \
+             somebody asks for a fresh look (margrave device look).",
+            failure.message.trim_end_matches('.')
+        );
+        Failure { message, ..failure }
+    }
+
+    /// Somebody asks: what was given up with nothing to go back to is tried as if it were new.
+    pub(super) fn try_spent_again(&mut self, now: Moment) {
+        for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+            let assignment = &self.assignments[&id];
+            let code = assignment.failure.as_ref().map(|failure| failure.code);
+            let ended = assignment.state == State::Failed && assignment.next_try.is_none();
+            if ended && code.is_some_and(|code| self.is_spent(id, code)) {
+                let assignment = self.assignments.get_mut(&id).expect("looked up above");
+                assignment.strikes = 0;
+                assignment.attempt = 0;
+                assignment.next_try = Some(now);
+            }
+        }
     }
 
     pub(super) fn go_back(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Assignment, Device, Health, Observation, Order, Settings};
-use crate::id::AssignmentId;
+use crate::id::{AssignmentId, ComponentName};
 use crate::lifecycle::{Reported, State};
 use crate::moment::Moment;
 use crate::report::{Failure, FailureCode};
@@ -15,24 +15,37 @@ const WATCHED_MAX: Duration = Duration::from_secs(600);
 
 /// What is wrong with a component.
 struct Complaint {
+    component: ComponentName,
     message: String,
+    nature: Nature,
+}
+
+/// Where several things are wrong, the first of these counts: what may be not to be touched is not touched for anything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Nature {
     /// It is not what was ordered: somebody else did something to it.
-    drift: bool,
+    Drift,
+    /// It ended, or ends again and again.
+    Ending,
+    /// A health check fails.
+    Check,
 }
 
 impl Device {
-    pub(super) fn judge_health(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+    pub(super) fn judge_health(&mut self, settings: &Settings, id: AssignmentId, now: Moment, roll: f64) {
         let assignment = &self.assignments[&id];
         if !assignment.on_aim() {
             return;
         }
-        // What was gone back to may become well by itself, too.
-        let curable = [FailureCode::Unhealthy, FailureCode::RollbackFailed];
-        let was_unhealthy =
-            assignment.failure.as_ref().is_some_and(|failure| curable.contains(&failure.code));
+        // What was gone back to may become well by itself, too; and so may what was given up for whatever reason: nothing else
+        // would ever find out.
+        let is_curable = |code| {
+            matches!(code, FailureCode::Unhealthy | FailureCode::RollbackFailed) || self.is_spent(id, code)
+        };
+        let may_recover = assignment.failure.as_ref().is_some_and(|failure| is_curable(failure.code));
         let Some(held) = assignment.held else { return };
         let state = assignment.state;
-        if state != State::Installed && !(state == State::Failed && was_unhealthy) {
+        if state != State::Installed && !(state == State::Failed && may_recover) {
             return;
         }
         let orders = self.orders(&held);
@@ -40,14 +53,14 @@ impl Device {
             // Its document is lost, so nobody knows what it should be.
             return;
         }
-        let complaint =
-            orders.iter().find_map(|order| Some((order.component.clone(), self.complaint(order)?)));
+        let complaints = orders.iter().filter_map(|order| self.complaint(order));
+        let complaint = complaints.min_by_key(|complaint| complaint.nature);
         let all_healthy =
             orders.iter().all(|order| self.sight(order).is_some_and(|s| s.health == Health::Healthy));
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
         match (state, complaint) {
             (State::Installed, None) => {
-                assignment.unhealthy_since = None;
+                (assignment.unhealthy_since, assignment.down_since) = (None, None);
                 if !all_healthy {
                     assignment.well = None;
                     return;
@@ -58,17 +71,34 @@ impl Device {
                     assignment.strikes = 0;
                     assignment.falls = 0;
                     assignment.relapses = 0;
+                    let is_counted = self.policy(&held).is_some_and(|policy| policy.binding);
+                    let assignment = self.assignments.get_mut(&id).expect("looked up above");
+                    assignment.proven |= is_counted;
                 }
             }
-            (State::Installed, Some((component, complaint))) => {
+            (State::Installed, Some(complaint)) => {
                 assignment.well = None;
-                let since = *assignment.unhealthy_since.get_or_insert(now);
-                let policy = self.policy(&held).unwrap_or_default();
-                let grace = policy.health_grace.unwrap_or(settings.health_grace);
-                if now.since(since) < grace {
+                // A beginning in the future: the clock was set back, and would not come there for years.
+                let begun = |since: Option<Moment>| since.filter(|since| *since <= now).unwrap_or(now);
+                let sick_since = begun(assignment.unhealthy_since);
+                assignment.unhealthy_since = Some(sick_since);
+                let (since, patience) = match complaint.nature {
+                    // How long a check may fail is the application's to say.
+                    Nature::Check => {
+                        assignment.down_since = None;
+                        (sick_since, self.policy(&held).and_then(|policy| policy.health_grace))
+                    }
+                    // What is not there does not get well with time.
+                    Nature::Drift | Nature::Ending => {
+                        let down_since = begun(assignment.down_since);
+                        assignment.down_since = Some(down_since);
+                        (down_since, None)
+                    }
+                };
+                if now.since(since) < patience.unwrap_or(settings.health_grace) {
                     return;
                 }
-                let left = complaint.drift && !self.repairs();
+                let left = complaint.nature == Nature::Drift && !self.repairs();
                 let message = match left {
                     true => format!(
                         "{}; it is left so, because this device is not to repair it",
@@ -76,13 +106,18 @@ impl Device {
                     ),
                     false => complaint.message,
                 };
-                let failure = Failure::new(FailureCode::Unhealthy, message).of(&component);
+                let failure = Failure::new(FailureCode::Unhealthy, message).of(&complaint.component);
                 let assignment = self.assignments.get_mut(&id).expect("looked up above");
                 if left {
                     self.leave(settings, id, failure, now);
                 } else {
                     assignment.relapses = assignment.relapses.saturating_add(1);
-                    self.strike(settings, id, failure, now, 0.0);
+                    // A fleet that lost something it shares is not to come back in step.
+                    match assignment.proven {
+                        // It was well for long: that it is not any more was not a try.
+                        true => self.fail(settings, id, failure, now, roll),
+                        false => self.strike(settings, id, failure, now, roll),
+                    }
                 }
             }
             (State::Failed, None) if all_healthy => {
@@ -94,17 +129,24 @@ impl Device {
                     progress.state = Reported::Installed;
                     progress.failure = None;
                 }
+                // A first install has nothing better behind it.
+                assignment.good = assignment.good.or(assignment.held);
                 assignment.failure = None;
                 assignment.next_try = None;
                 assignment.attempt = 0;
                 assignment.well = None;
                 self.transition(settings, id, State::Installed, now);
             }
-            (State::Failed, Some(_)) => {
+            (State::Failed, Some(complaint)) => {
                 assignment.well = None;
-                let left = assignment.next_try.is_none() && assignment.gave_up().is_none();
-                if left && !self.schedule.leaves_drift {
-                    // It was left as it was, and is not to be any more.
+                // Where going back failed too, that is an end; what was gone back to is looked after like anything else.
+                let left =
+                    assignment.is_left() || (assignment.next_try.is_none() && assignment.gave_up().is_none());
+                let code = assignment.failure.as_ref().map(|failure| failure.code);
+                let is_spent = code.is_some_and(|code| self.is_spent(id, code));
+                if left && !is_spent && (complaint.nature != Nature::Drift || !self.schedule.leaves_drift) {
+                    // It was left as it was, and is not to be any more; or what somebody did is undone, and it is sick.
+                    let assignment = self.assignments.get_mut(&id).expect("looked up above");
                     assignment.next_try = Some(now);
                 }
             }
@@ -121,7 +163,7 @@ impl Device {
     /// Failed, and nothing is tried: it is told, and gets well by itself or by hand.
     fn leave(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
         let Some(assignment) = self.assignments.get_mut(&id) else { return };
-        assignment.unhealthy_since = None;
+        (assignment.unhealthy_since, assignment.down_since) = (None, None);
         assignment.next_try = None;
         if let Some(progress) =
             failure.component.as_ref().and_then(|component| assignment.progress(component))
@@ -142,17 +184,21 @@ impl Device {
     /// What is wrong with a component that should run as ordered.
     fn complaint(&self, order: &Order) -> Option<Complaint> {
         let name = &order.component;
-        let drift = |message: String| Some(Complaint { message, drift: true });
-        match self.sight(order) {
-            None => drift(format!("component {name} is gone")),
+        let (nature, message) = match self.sight(order) {
+            None => (Nature::Drift, format!("component {name} is gone")),
             Some(seen) if seen.fingerprint != Some(order.fingerprint()) => {
-                drift(format!("component {name} was changed by something other than this agent"))
+                (Nature::Drift, format!("component {name} was changed by something other than this agent"))
             }
-            Some(Observation { health: Health::Unhealthy(message), .. }) => {
-                Some(Complaint { message: message.clone(), drift: false })
+            Some(seen) => {
+                let nature = match seen.health {
+                    Health::Drifted(_) => Nature::Drift,
+                    Health::Down(_) => Nature::Ending,
+                    _ => Nature::Check,
+                };
+                (nature, seen.health.complaint()?.to_owned())
             }
-            Some(_) => None,
-        }
+        };
+        Some(Complaint { component: name.clone(), message, nature })
     }
 }
 

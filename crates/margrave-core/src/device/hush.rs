@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Device, Event, Health};
+use super::{Device, Event};
 use crate::id::AssignmentId;
 
 /// Shorter ones are in messages for other reasons; a secret that short is none.
@@ -21,7 +21,7 @@ impl Device {
             }
             Event::Observed(Ok(all)) => {
                 for seen in all {
-                    if let Health::Unhealthy(words) = &mut seen.health {
+                    if let Some(words) = seen.health.complaint_mut() {
                         self.hush(seen.assignment, words);
                     }
                 }

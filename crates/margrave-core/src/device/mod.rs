@@ -4,12 +4,13 @@
 //! to do next ([`Device::next`]); it never asks what just happened, so first boot, restart and retry take
 //! the same path. The agent performs the actions and owns clock, disk and network.
 //!
-//! `upstream.rs` decides about the server (capabilities, polling, fetching, reporting), `work.rs` about
-//! the runtime (observe, apply, remove). Both only read and write this one state.
+//! `upstream.rs` decides about the server (capabilities, polling, fetching, reporting), `work.rs` and `removal.rs` about
+//! the runtime (observe, apply, remove). All only read and write this one state.
 
 mod action;
 mod asked;
 mod assignment;
+mod blind;
 mod failing;
 mod health;
 mod hold;
@@ -17,6 +18,7 @@ mod hush;
 mod order;
 mod outbox;
 mod patience;
+mod removal;
 mod upstream;
 mod verify;
 mod waiting;
@@ -39,6 +41,7 @@ use crate::workload::Workload;
 
 pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
 pub use assignment::{Ahead, Assignment, GivenUp, Progress};
+pub use blind::{BLIND_MESSAGE_LENGTH_MAX, Blind};
 pub use hold::{HOLD_MAX_USUAL, HOLDER_LENGTH_MAX, HOLDS_MAX, Hold, HoldRefused};
 pub use order::{Health, Observation, Order};
 pub use outbox::Outbox;
@@ -56,14 +59,15 @@ pub struct Settings {
     pub poll_backoff_max: Duration,
     /// Between two looks at what runs.
     pub observe_every: Duration,
-    /// How long something may look unhealthy before it counts as failed.
+    /// How long something may be down, drifted or unhealthy before it counts as failed. A deployment's own policy may give
+    /// failing health checks longer.
     pub health_grace: Duration,
     /// How long an update has to stay healthy before there is no way back from it.
     pub proven_after: Duration,
     /// The pause after a first failed try; doubles with every further one.
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
-    /// How many assignments are worked on at once, beside one that is fetched ahead.
+    /// How many assignments are downloaded at once, and how many are worked on that are here; beside one that is fetched ahead.
     pub work_count_max: usize,
     pub overrides: Overrides,
 }
@@ -101,6 +105,10 @@ impl Settings {
     }
 }
 
+/// How many reports may wait of assignments that are not here. Whoever shows manifests full of others again and again, be it by
+/// mistake, must not fill the disk with answers. One that goes on asking is told of the rest once it has heard these.
+const ABSENCES_MAX: usize = 1_000;
+
 /// What a document turned out to say.
 pub type Reading = Result<Workload, Failure>;
 
@@ -120,6 +128,9 @@ pub struct Device {
     /// can tell what was said before from what was said since. `None` in ledgers of older agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     life: Option<u64>,
+    /// Drawn when `life` began, so that what one memory said is never taken for the first words of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    memory: Option<u32>,
     /// The device has another identity now, and nothing was accepted under it yet: what is desired stays
     /// desired, but the number of its manifest belongs to another sequence.
     #[serde(default)]
@@ -148,6 +159,9 @@ pub struct Device {
     /// The last look that they asked for and that was done.
     #[serde(default, skip_serializing_if = "is_never")]
     looked: u64,
+    /// It cannot look at its containers; kept, so that a restart neither takes it back nor tells it anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blind: Option<Blind>,
 
     #[serde(skip)]
     readings: BTreeMap<Digest, Reading>,
@@ -173,6 +187,7 @@ impl Device {
             capabilities_known: None,
             principal: None,
             life: None,
+            memory: None,
             moved: false,
             boot: None,
             quiet_until: None,
@@ -182,6 +197,7 @@ impl Device {
             rest_until: None,
             asked: Asked::default(),
             looked: 0,
+            blind: None,
             readings: BTreeMap::new(),
             has_read: false,
             upstream: Default::default(),
@@ -226,7 +242,7 @@ impl Device {
             Event::Held(hold) => self.held(hold),
             Event::Released(holder) => self.released(holder),
             Event::Stirred => self.stirred(now),
-            Event::Observed(result) => self.observed(settings, now, result),
+            Event::Observed(result) => self.observed(settings, now, roll, result),
             Event::Prefetched { assignment, component, result } => {
                 self.prefetched(settings, now, roll, assignment, component, result)
             }
@@ -242,8 +258,19 @@ impl Device {
 
     /// Documents that the ledger must keep: everything wanted, held or known to be good.
     pub fn documents(&self) -> BTreeSet<Digest> {
-        let of = |a: &Assignment| [a.wanted, a.held, a.good];
-        self.assignments.values().flat_map(of).flatten().collect()
+        self.assignments.values().flat_map(Assignment::documents).flatten().collect()
+    }
+
+    /// The fingerprints of all orders that may be carried out: what was fetched for any other is not needed any more. `None`
+    /// while nobody can tell, because a document is not read or not here.
+    pub fn needed(&self) -> Option<BTreeSet<Digest>> {
+        let mut needed = BTreeSet::new();
+        for document in self.documents() {
+            if let Ok(workload) = self.readings.get(&document)? {
+                needed.extend(Order::of(workload).iter().map(Order::fingerprint));
+            }
+        }
+        self.has_read.then_some(needed)
     }
 
     /// When to talk and to change, as the server said last.
@@ -317,6 +344,11 @@ impl Device {
                 fault: None,
             }));
         }
+        if let Some((name, failure)) = &assignment.stray {
+            let state = if failure.is_some() { Reported::Removing } else { Reported::Removed };
+            let fault = failure.as_ref().map(|failure| fault(failure, name.as_str()));
+            components.push(ComponentReport { name: name.to_string(), state, fault });
+        }
         let mut state = assignment.state.reported();
         let mut failure = assignment.failure.as_ref();
         if let Some(given_up) = assignment.gave_up() {
@@ -351,6 +383,7 @@ impl Device {
                 waiting: assignment.waiting.clone(),
                 awaited: assignment.awaited,
                 life: self.life,
+                memory: self.memory,
                 holds: self.disputed(),
             }),
             signed_at: None,
@@ -359,7 +392,15 @@ impl Device {
         self.outbox.push(report, alone);
     }
 
-    /// Queues a report that what a manifest of another past lists is not here.
+    /// Queues reports that what a manifest of another past lists is not here.
+    fn report_absences(&mut self, settings: &Settings, absent: Vec<AssignmentId>, held: u64, now: Moment) {
+        let unknown = |report: &&Report| !self.assignments.contains_key(&report.assignment);
+        let waiting = self.outbox.waiting().filter(unknown).count();
+        for id in absent.into_iter().take(ABSENCES_MAX.saturating_sub(waiting)) {
+            self.report_absence(settings, id, held, now);
+        }
+    }
+
     fn report_absence(&mut self, settings: &Settings, id: AssignmentId, held: u64, now: Moment) {
         let state = State::Deleted;
         let report = Report {
@@ -380,6 +421,7 @@ impl Device {
                 waiting: None,
                 awaited: None,
                 life: self.life,
+                memory: self.memory,
                 holds: self.disputed(),
             }),
             signed_at: None,

@@ -81,6 +81,27 @@ pub enum Health {
     Healthy,
     /// Runs, and a health check has not spoken yet.
     Starting,
-    /// Something is down or failing; in words.
+    /// A health check fails; in words.
     Unhealthy(String),
+    /// Something ended without anybody's asking, or does so again and again; in words.
+    Down(String),
+    /// Somebody else did something to it: a container is missing, paused or was stopped; in words.
+    Drifted(String),
+}
+
+impl Health {
+    /// What is wrong, in words.
+    pub fn complaint(&self) -> Option<&str> {
+        match self {
+            Health::Healthy | Health::Starting => None,
+            Health::Unhealthy(words) | Health::Down(words) | Health::Drifted(words) => Some(words),
+        }
+    }
+
+    pub(super) fn complaint_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Health::Healthy | Health::Starting => None,
+            Health::Unhealthy(words) | Health::Down(words) | Health::Drifted(words) => Some(words),
+        }
+    }
 }

@@ -326,11 +326,10 @@ impl Device {
             self.report(settings, id, now);
         }
         let Some(held) = self.accepted_here().map(|accepted| accepted.version) else { return };
-        for entry in refused.entries() {
-            if !self.assignments.contains_key(&entry.id) {
-                self.report_absence(settings, entry.id, held, now);
-            }
-        }
+        // What it waits for the end of may have ended in the past that it has lost.
+        let absent = refused.entries().iter().map(|entry| entry.id).chain(refused.leaving().iter().copied());
+        let absent = absent.filter(|id| !self.assignments.contains_key(id)).collect();
+        self.report_absences(settings, absent, held, now);
     }
 
     /// What is held here, when the server shows something else under a number that is not above.
@@ -514,6 +513,7 @@ impl Device {
         self.upstream.disputed = false;
         if moved || self.accepted.is_none() {
             self.life = Some(version);
+            self.memory = Some((self.upstream.dice * f64::from(u32::MAX)) as u32);
         }
         let skipped = moved || self.accepted.as_ref().is_some_and(|held| version > held.version + 1);
         let wanted: std::collections::BTreeMap<AssignmentId, Digest> =
@@ -574,11 +574,9 @@ impl Device {
                 self.report(settings, id, now);
             }
         }
-        for id in verified.manifest().leaving() {
-            if !self.assignments.contains_key(id) && !wanted.contains_key(id) {
-                self.report_absence(settings, *id, version, now);
-            }
-        }
+        let is_gone = |id: &AssignmentId| !self.assignments.contains_key(id) && !wanted.contains_key(id);
+        let absent = verified.manifest().leaving().iter().copied().filter(is_gone).collect();
+        self.report_absences(settings, absent, version, now);
         for (id, digest) in wanted {
             if let Entry::Vacant(place) = self.assignments.entry(id) {
                 place.insert(Assignment::new(Some(digest), version, now));

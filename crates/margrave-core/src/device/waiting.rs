@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Action, Ahead, Assignment, Device, Hold, Order, Settings, backoff};
+use crate::digest::Digest;
 use crate::id::AssignmentId;
 use crate::lifecycle::State;
 use crate::moment::Moment;
 use crate::report::{Awaited, Failure};
-use crate::schedule::Gate;
+use crate::schedule::{Gate, within};
 
 /// Why a change waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +110,24 @@ impl Device {
         }
     }
 
+    /// Why the change to this document may not begin at the moment: because nothing may, or because it has times of its own.
+    fn barred_from(&self, settings: &Settings, goal: &Digest, now: Moment) -> Option<Waiting> {
+        let own = || match self.own_window(goal, now) {
+            Gate::Closed(opens) if !settings.overrides.schedule => {
+                Some(Waiting::Window { opens, late: self.late() })
+            }
+            _ => None,
+        };
+        self.barred(settings, now).or_else(own)
+    }
+
+    /// Whether it is time by what the document itself says.
+    fn own_window(&self, goal: &Digest, now: Moment) -> Gate {
+        let reading = self.reading(goal).and_then(|reading| reading.as_ref().ok());
+        let windows = reading.and_then(|workload| workload.hints.windows.as_deref());
+        self.a_little_later(now, |at| within(windows, at))
+    }
+
     /// Why nothing may be begun at the moment.
     pub(super) fn barred(&self, settings: &Settings, now: Moment) -> Option<Waiting> {
         if let Some(hold) = self.holds(now).first() {
@@ -135,8 +154,12 @@ impl Device {
 
     /// Whether a change may begin. The opening is the window's: this device makes use of it a little later.
     fn change(&self, now: Moment) -> Gate {
-        match self.schedule.change(now) {
-            Gate::Open(Some(closes)) => match self.schedule.change(self.shifted(now)) {
+        self.a_little_later(now, |at| self.schedule.change(at))
+    }
+
+    fn a_little_later(&self, now: Moment, gate: impl Fn(Moment) -> Gate) -> Gate {
+        match gate(now) {
+            Gate::Open(Some(closes)) => match gate(self.shifted(now)) {
                 Gate::Open(_) => Gate::Open(Some(closes)),
                 closed => closed,
             },
@@ -179,16 +202,16 @@ impl Device {
                 if matches!(self.reading(&goal), Some(Err(_))) {
                     return None;
                 }
-                self.barred(settings, now).or_else(unreachable)
+                self.barred_from(settings, &goal, now).or_else(unreachable)
             }
             // Everything is here, and nothing was touched.
             State::Installing | State::Updating if is_here && !assignment.is_touched() => {
                 let fetched = assignment.components.iter().all(|progress| progress.fetched);
-                self.barred(settings, now).filter(|_| fetched)
+                self.barred_from(settings, &goal, now).filter(|_| fetched)
             }
             // What was begun is finished first, also while what is to come cannot be had.
             State::Installing | State::Updating | State::RollingBack if !is_here => {
-                let barred = || self.barred(settings, now).or_else(unreachable);
+                let barred = || self.barred_from(settings, &goal, now).or_else(unreachable);
                 let begun = assignment.is_touched().then(barred).flatten();
                 begun.or_else(|| self.is_lost(&goal).then_some(Waiting::Network(None)))
             }

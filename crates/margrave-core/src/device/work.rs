@@ -1,6 +1,5 @@
 //! Towards the runtime: what to look at, fetch, apply and remove next.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use crate::moment::Moment;
 use crate::report::{Failure, FailureCode};
 use crate::schedule::Gate;
 
+use super::blind::Sight;
 use super::waiting::{AHEAD_COUNT_MAX, Waiting};
 use super::{Action, Assignment, Device, Health, Observation, Order, Settings, backoff};
 
@@ -25,7 +25,9 @@ pub(super) struct Work {
     pub(super) look_asked: u64,
     observe_failures: u32,
     pub(super) seen: Vec<Observation>,
+    seen_at: Option<Moment>,
     trouble: Option<Failure>,
+    pub(super) sight: Sight,
 }
 
 /// How often a device may go down while it starts something before that counts as failed: a power cut is nobody's fault.
@@ -33,6 +35,13 @@ pub(super) const FALLS_MAX: u32 = 4;
 
 /// How soon to look again while something is starting or looks wrong.
 const OBSERVE_SOON: Duration = Duration::from_secs(2);
+
+/// So many times the regular pause is the longest, where looking fails.
+const OBSERVE_LATER: u32 = 4;
+
+/// So many regular looks missing between two: nobody watched, or the clock was set forward. The longest pause that a device makes
+/// by itself is half of that.
+const UNWATCHED_LOOKS: u32 = 8;
 
 /// How long to wait for more after something stirred.
 const STIRRED_PAUSE: Duration = Duration::from_millis(500);
@@ -57,23 +66,38 @@ impl Device {
         if self.observe_due(settings, now) {
             return Some(Action::Observe);
         }
-        let ahead = self.work.in_flight.values().filter(|action| self.fetches_ahead(action)).count();
-        if self.work.in_flight.len() - ahead >= settings.work_count_max {
-            return None;
-        }
+        let under_way = self.work.in_flight.values();
+        let (ahead, now_or_soon): (Vec<&Action>, Vec<&Action>) =
+            under_way.partition(|action| self.fetches_ahead(action));
+        let downloads = now_or_soon.iter().filter(|action| self.is_download(action)).count();
+        let others = now_or_soon.len() - downloads;
+        // What takes hours over a slow link takes no place of a repair, a removal or a way back.
+        let has_place = |action: &Action| {
+            if self.would_fetch_ahead(settings, action, now) {
+                ahead.len() < AHEAD_COUNT_MAX && now_or_soon.len() < settings.work_count_max
+            } else if self.is_download(action) {
+                downloads < settings.work_count_max
+            } else {
+                others < settings.work_count_max
+            }
+        };
         // Removals first: they free what others may be waiting for.
         let removals = |id: &&AssignmentId| self.assignments[*id].state == State::Deleting;
         let (first, then): (Vec<&AssignmentId>, Vec<&AssignmentId>) =
             self.assignments.keys().partition(removals);
         first.into_iter().chain(then).find_map(|id| match self.step(settings, *id, now) {
-            Step::Do(action)
-                if ahead >= AHEAD_COUNT_MAX && self.would_fetch_ahead(settings, &action, now) =>
-            {
-                None
-            }
-            Step::Do(action) => Some(*action),
+            Step::Do(action) => Some(*action).filter(&has_place),
             Step::Wait(_) | Step::Rest => None,
         })
+    }
+
+    /// Whether this fetches what may have to come from afar. What was touched, is good or was fetched ahead is here.
+    fn is_download(&self, action: &Action) -> bool {
+        let Action::Prefetch(order) = action else { return false };
+        let Some(assignment) = self.assignments.get(&order.assignment) else { return false };
+        let touched = assignment.held.filter(|_| assignment.is_touched());
+        let here = [assignment.good, assignment.ready, touched].into_iter().flatten();
+        !here.into_iter().any(|document| self.orders(&document).contains(order))
     }
 
     pub(super) fn wake_work(&self, settings: &Settings, now: Moment) -> Option<Moment> {
@@ -90,7 +114,7 @@ impl Device {
     fn observe_due(&self, settings: &Settings, now: Moment) -> bool {
         let due = now >= self.work.observe_next
             // A clock that jumped back must not blind the device.
-            || self.work.observe_next.since(now) > settings.observe_every.max(settings.retry_delay_max)
+            || self.work.observe_next.since(now) > settings.observe_every * OBSERVE_LATER
             // The window may be over before the next look. What is under way is heard of by itself.
             || self.assignments.iter().any(|(id, held)| {
                 !self.work.in_flight.contains_key(id) && self.removal_is_due(settings, held, now)
@@ -106,7 +130,7 @@ impl Device {
         let waiting = self.waiting(settings, id, now);
         match assignment.state {
             State::Deleted => Step::Rest,
-            State::Deleting => match (paused(settings, assignment, now), self.to_remove(id).pop()) {
+            State::Deleting => match (paused(settings, assignment, now), self.next_to_remove(id)) {
                 (Some(next_try), _) => Step::Wait(next_try),
                 (None, Some(component)) => {
                     Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
@@ -229,42 +253,6 @@ impl Device {
         }
     }
 
-    /// Components of this assignment that may be there, in the order they were installed in.
-    fn known_components(&self, id: AssignmentId) -> Vec<ComponentName> {
-        let assignment = &self.assignments[&id];
-        let given_up = assignment.gave_up().map(|given_up| given_up.document);
-        let documents = [assignment.good, assignment.held, given_up].into_iter().flatten();
-        let from_documents =
-            documents.flat_map(|document| self.orders(&document)).map(|order| order.component);
-        let from_progress = assignment.components.iter().map(|progress| progress.name.clone());
-        let from_sight =
-            self.work.seen.iter().filter(|seen| seen.assignment == id).map(|seen| seen.component.clone());
-        let mut known = BTreeSet::new();
-        let all = from_documents.chain(from_progress).chain(from_sight);
-        all.filter(|component| known.insert(component.clone())).collect()
-    }
-
-    /// Still to be removed; the last one goes first (DM-182).
-    fn to_remove(&self, id: AssignmentId) -> Vec<ComponentName> {
-        let cleared = &self.assignments[&id].cleared;
-        self.known_components(id).into_iter().filter(|component| !cleared.contains(component)).collect()
-    }
-
-    /// Still to be removed because the document that is being applied no longer has it.
-    fn leftovers(&self, id: AssignmentId) -> Vec<ComponentName> {
-        let current = &self.assignments[&id].components;
-        let gone = |component: &ComponentName| !current.iter().any(|progress| &progress.name == component);
-        self.to_remove(id).into_iter().filter(gone).collect()
-    }
-
-    /// A component that runs under an installed assignment without being in its document: what an
-    /// overtaken document left behind, or somebody added.
-    fn extra(&self, id: AssignmentId) -> Option<ComponentName> {
-        let current = &self.assignments[&id].components;
-        let mut seen = self.work.seen.iter().filter(|seen| seen.assignment == id).map(|seen| &seen.component);
-        seen.rfind(|component| !current.iter().any(|progress| &progress.name == *component)).cloned()
-    }
-
     /// Whether an action that is under way is no longer wanted; the agent may drop it.
     pub fn obsolete(&self, action: &Action) -> bool {
         // What is to go and has to wait for that is looked after meanwhile.
@@ -293,6 +281,7 @@ impl Device {
                 if matches!(action, Action::Apply(_)) {
                     if let Some(assignment) = self.assignments.get_mut(&id) {
                         assignment.applying = true;
+                        assignment.begun = true;
                         assignment.touched_first = !std::mem::replace(&mut assignment.touched, true);
                     }
                     let component = order.component.clone();
@@ -384,6 +373,7 @@ impl Device {
         &mut self,
         settings: &Settings,
         now: Moment,
+        roll: f64,
         result: Result<Vec<Observation>, Failure>,
     ) {
         let began = self.work.observing.take().unwrap_or(self.tick);
@@ -391,22 +381,32 @@ impl Device {
             Ok(seen) => seen,
             Err(failure) => {
                 // Not being able to look is no verdict about what runs.
-                let pause =
-                    backoff(OBSERVE_SOON, settings.observe_every * 4, self.work.observe_failures, 0.0);
+                let pause = backoff(
+                    OBSERVE_SOON,
+                    settings.observe_every * OBSERVE_LATER,
+                    self.work.observe_failures,
+                    0.0,
+                );
                 self.work.observe_failures = self.work.observe_failures.saturating_add(1);
                 self.work.observe_next = now.after(pause);
+                self.could_not_look(&failure, now);
                 self.work.trouble = Some(failure);
                 return;
             }
         };
+        self.could_look();
         self.work.observe_failures = 0;
         self.work.trouble = None;
         self.work.seen = seen;
+        let before = self.work.seen_at.replace(now);
+        if before.is_some_and(|before| now.since(before) > settings.observe_every * UNWATCHED_LOOKS) {
+            self.forget_impressions();
+        }
 
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
             let fresh = self.assignments[&id].worked_at < began && !self.work.in_flight.contains_key(&id);
             if fresh {
-                self.judge_health(settings, id, now);
+                self.judge_health(settings, id, now, roll);
             }
         }
         self.remove_orphans(settings, now);
@@ -421,44 +421,12 @@ impl Device {
         self.answer_look(settings, began, now);
     }
 
-    /// What runs of ours without being in the manifest is removed: the manifest says everything. That is a change, which
-    /// waits like any other; what is still there is seen again.
-    fn remove_orphans(&mut self, settings: &Settings, now: Moment) {
-        if self.barred(settings, now).is_some() {
-            return;
+    /// What was well or sick before says nothing about how long it has been so.
+    fn forget_impressions(&mut self) {
+        for assignment in self.assignments.values_mut() {
+            (assignment.unhealthy_since, assignment.down_since) = (None, None);
+            assignment.well = None;
         }
-        let Some(version) = self.accepted.as_ref().map(|accepted| accepted.version) else { return };
-        let orphans: BTreeSet<AssignmentId> = self.work.seen.iter().map(|seen| seen.assignment).collect();
-        for id in orphans {
-            if let Entry::Vacant(place) = self.assignments.entry(id) {
-                place.insert(Assignment::new(None, version, now));
-                self.begin_removal(settings, id, now);
-            }
-        }
-    }
-
-    /// Whether what is no longer in the manifest may go now. Until then it stays as it is, and may come back.
-    pub(super) fn removal_is_due(&self, settings: &Settings, assignment: &Assignment, now: Moment) -> bool {
-        assignment.wanted.is_none()
-            && !matches!(assignment.state, State::Deleting | State::Deleted)
-            && self.barred(settings, now).is_none()
-    }
-
-    pub(super) fn begin_removal(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
-        let accepted = self.accepted.as_ref().map(|accepted| accepted.version);
-        let assignment = self.assignments.get_mut(&id).expect("only known assignments are removed");
-        // That it goes is what this manifest says. It may have gone and come back in others that were never seen here, and
-        // its end must not be taken for the end of that life.
-        assignment.adopted_version = accepted.unwrap_or(assignment.adopted_version);
-        assignment.next_try = None;
-        assignment.attempt = 0;
-        assignment.failure = None;
-        assignment.cleared.clear();
-        for progress in &mut assignment.components {
-            progress.state = Reported::Removing;
-            progress.failure = None;
-        }
-        self.transition(settings, id, State::Deleting, now);
     }
 
     pub(super) fn prefetched(
@@ -530,54 +498,6 @@ impl Device {
         }
     }
 
-    pub(super) fn removed(
-        &mut self,
-        settings: &Settings,
-        now: Moment,
-        roll: f64,
-        id: AssignmentId,
-        component: ComponentName,
-        result: Result<(), Failure>,
-    ) {
-        self.work.in_flight.remove(&id);
-        let tick = self.tick;
-        let Some(assignment) = self.assignments.get_mut(&id) else { return };
-        assignment.worked_at = tick;
-        match result {
-            Ok(()) => {
-                self.work.seen.retain(|seen| !(seen.assignment == id && seen.component == component));
-                if let Some(progress) = assignment.progress(&component) {
-                    progress.state = Reported::Removed;
-                    progress.failure = None;
-                }
-                assignment.cleared.insert(component);
-                assignment.failure = None;
-                assignment.next_try = None;
-            }
-            Err(_) if assignment.state == State::Installed => {
-                // What should run does run; the rest can wait.
-                assignment.next_try = Some(now.after(settings.retry_delay_max));
-            }
-            Err(failure) if assignment.state == State::Deleting => {
-                // Still being removed; says why it takes so long, and tries again.
-                assignment.attempt += 1;
-                let pause =
-                    backoff(settings.retry_delay, settings.retry_delay_max, assignment.attempt - 1, roll);
-                assignment.next_try = Some(now.after(pause));
-                if let Some(progress) = assignment.progress(&component) {
-                    progress.failure = Some(failure.clone());
-                }
-                assignment.failure = Some(failure.of(&component));
-                self.report(settings, id, now);
-            }
-            // What holds up the way back counts there, so that it comes to an end.
-            Err(failure) if assignment.state == State::RollingBack => {
-                self.strike(settings, id, failure.of(&component), now, roll)
-            }
-            Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
-        }
-    }
-
     /// Notes that work on an assignment ended; false when its result no longer matters.
     fn worked(&mut self, id: AssignmentId) -> bool {
         self.work.in_flight.remove(&id);
@@ -596,6 +516,12 @@ impl Device {
                 self.settle_assignment(settings, id, now);
             }
             self.note_waiting(settings, id, now);
+            // What is not needed is swept away, and would have to be fetched again.
+            if let Some(assignment) = self.assignments.get_mut(&id)
+                && !assignment.documents().contains(&assignment.ready)
+            {
+                assignment.ready = None;
+            }
         }
         self.tend_holds(now);
         let staged: BTreeSet<Digest> = self
@@ -735,6 +661,8 @@ impl Device {
     }
 
     fn complete(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let held = self.assignments[&id].held;
+        let is_counted = held.and_then(|held| self.policy(&held)).is_some_and(|policy| policy.binding);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments complete");
         if assignment.components.is_empty() {
             // Nothing was ordered, because the document is not read yet; empty is not done.
@@ -743,7 +671,8 @@ impl Device {
         // The first one has nothing better behind it; an update has to prove itself.
         assignment.good = assignment.good.or(assignment.held);
         if assignment.good == assignment.held {
-            assignment.strikes = 0;
+            // Where tries are counted to an end, what starts and does not stay well was one.
+            assignment.strikes = if is_counted { assignment.strikes } else { 0 };
             assignment.falls = 0;
         }
         assignment.attempt = 0;
@@ -769,5 +698,10 @@ impl Device {
     /// What was seen last.
     pub fn seen(&self) -> &[Observation] {
         &self.work.seen
+    }
+
+    /// When that was.
+    pub fn seen_at(&self) -> Option<Moment> {
+        self.work.seen_at
     }
 }

@@ -109,6 +109,26 @@ fn hours_stay_where_people_live_when_daylight_saving_changes() {
 }
 
 #[test]
+fn two_lists_of_windows_meet_or_never_do() {
+    let now = at("2026-11-17T12:00Z");
+    let check = |one: &[&str], other: &[&str], expected: bool| {
+        let read = |texts: &[&str]| texts.iter().map(|text| weekly(text)).collect::<Vec<_>>();
+        let (one, other) = (read(one), read(other));
+        assert_eq!(meet(&one, &other, now), expected);
+        assert_eq!(meet(&other, &one, now), expected);
+        assert_eq!(meet(&one, &other, Moment(0)), expected, "by a clock that was never set");
+    };
+    check(&["sun 03:00-04:00"], &["sun 03:59-05:00"], true);
+    check(&["sun 03:00-04:00"], &["sun 04:00-05:00"], false);
+    check(&["sun 22:00-04:00"], &["mon 03:00-05:00"], true);
+    check(&["sat 03:00-04:00", "daily 10:00-11:00"], &["sun 03:00-04:00", "tue 10:30-10:31"], true);
+    check(&["sat 03:00-04:00"], &["sun 03:00-04:00"], false);
+    check(&["sat 03:00-04:00"], &[], false);
+    // Only while it is summer in Berlin.
+    check(&["sun 03:00-04:00 Europe/Berlin"], &["sun 01:00-02:00 UTC"], true);
+}
+
+#[test]
 fn nobody_is_tried_in_a_known_downtime() {
     let schedule = Schedule {
         downtime: vec![

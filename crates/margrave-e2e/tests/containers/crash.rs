@@ -323,9 +323,10 @@ impl<'a> Line<'a> {
     }
 
     fn steps(&self) -> Vec<State> {
-        let path = format!("/deployments/{}/devices/{}/transitions", self.deployment(SUBJECT), self.name);
+        let path =
+            format!("/deployments/{}/devices/{}/transitions?limit=1000", self.deployment(SUBJECT), self.name);
         let steps = self.operator.get(&path);
-        let states = steps.as_array().into_iter().flatten();
+        let states = steps["items"].as_array().into_iter().flatten();
         states.filter_map(|step| State::parse(step["state"].as_str()?)).collect()
     }
 

@@ -1,15 +1,13 @@
 //! What cannot work: told quickly and in words, cured by itself where it can be, and nobody else's trouble.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::engine::{said, skip};
+use crate::engine::said;
 use crate::plant::{LABEL_AGENT, Plant, WEB};
+use crate::small_disk::SmallDisk;
 use crate::stage::wait_for;
 
 fn error_of(assignment: &Value) -> (String, String) {
@@ -174,44 +172,6 @@ fn an_image_for_another_machine_is_called_that_and_what_ran_before_runs_again() 
     assert_eq!(plant.steps("hello").last().map(String::as_str), Some("INSTALLED"));
 }
 
-/// A small disk of its own for a device.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(path: &Path) -> Option<SmallDisk> {
-        std::fs::create_dir_all(path).expect("the stage's directory is writable");
-        let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"]).arg(path).output();
-        let mount = mount.expect("mount is everywhere");
-        if !mount.status.success() {
-            skip(&format!("a small disk cannot be mounted here: {}", said(&mount)));
-            return None;
-        }
-        Some(SmallDisk(path.to_owned()))
-    }
-
-    /// Leaves no byte free.
-    fn fill(&self) {
-        let file = OpenOptions::new().create_new(true).write(true).open(self.0.join("filler"));
-        let mut file = file.expect("there is room yet");
-        for size in [1 << 16, 1] {
-            let piece = vec![0; size];
-            while file.write_all(&piece).is_ok() {}
-        }
-    }
-
-    fn free(&self) {
-        std::fs::remove_file(self.0.join("filler")).expect("it was filled");
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
-    }
-}
-
 #[test]
 fn a_full_disk_is_told_nothing_is_begun_and_space_is_all_it_takes() {
     let Some(plant) = Plant::start() else { return };
@@ -224,6 +184,8 @@ fn a_full_disk_is_told_nothing_is_begun_and_space_is_all_it_takes() {
     wait_for("the device has been told that there is nothing to do", || {
         plant.agent_status(&device)["lastContact"].is_string().then_some(())
     });
+    // Also what the device keeps for its memory: for as long as that lasts, it goes on.
+    disk.take("ledger/reserve");
     disk.fill();
     plant.json(&["deploy", "hello", "--to", &device]);
     let mine = || plant.engine.containers(&[(LABEL_AGENT, &device)]);
@@ -243,5 +205,38 @@ fn a_full_disk_is_told_nothing_is_begun_and_space_is_all_it_takes() {
     disk.free();
     plant.wait_state(&device, "hello", "INSTALLED");
     assert_eq!(mine().len(), 1);
+    plant.engine.clear(&device, &plant.registry());
+}
+
+/// The same service, which does not come up again once it has been told not to.
+fn spoilt() -> String {
+    let spoilt = WEB.replace("mkdir -p /www;", "test ! -e /data/spoilt || exit 1; mkdir -p /www;");
+    assert_ne!(spoilt, WEB);
+    spoilt
+}
+
+#[test]
+fn on_a_full_disk_a_crash_is_told_and_what_crashed_is_removed_from_afar() {
+    let Some(plant) = Plant::start() else { return };
+    let device = format!("{}-full", plant.device);
+    let Some(disk) = SmallDisk::mount(&plant.path(&device)) else { return };
+    plant.join(&device);
+    plant.add_package("hello", "1.0.0", &[("main", &spoilt())]);
+    let _agent = plant.run_agent(&device, &["--engine", &plant.engine.host]);
+    plant.json(&["deploy", "hello", "--to", &device]);
+    plant.wait_state(&device, "hello", "INSTALLED");
+    let mine = || plant.engine.containers(&[(LABEL_AGENT, &device)]);
+    let containers = mine();
+    let [container] = &containers[..] else { panic!("{containers:?}") };
+
+    disk.fill();
+    plant.engine.exec(container, "touch /data/spoilt");
+    plant.engine.docker(&["kill", container]);
+    plant.wait_state(&device, "hello", "FAILED");
+    // Whoever filled the disk takes what became free meanwhile.
+    disk.fill();
+    plant.json(&["deployment", "remove", "hello", "--yes"]);
+    wait_for("it is gone", || plant.assignment(&device, "hello").is_none().then_some(()));
+    assert_eq!(mine(), [""; 0]);
     plant.engine.clear(&device, &plant.registry());
 }

@@ -54,6 +54,55 @@ fn promise_5_what_compose_would_not_see_is_noticed_repaired_and_reported() {
 }
 
 #[test]
+fn promise_5_what_is_to_be_left_is_told_and_left_until_that_changes() {
+    let Some(plant) = Plant::start() else { return };
+    let _agent = plant.agent();
+    plant.add_package("hello", "1.0.0", &[("main", WEB)]);
+    let names = ["removed", "paused", "stopped"];
+    for name in names {
+        plant.json(&["deploy", "hello", "--name", name, "--to", &plant.device]);
+    }
+    for name in names {
+        plant.wait(name, "INSTALLED");
+    }
+    let target = format!("device:{}", plant.device);
+    plant.json(&["schedule", "set", &target, "--drift", "report"]);
+    wait_for("the device knows", || {
+        (plant.agent_status(&plant.device)["schedule"]["drift"] == "report").then_some(())
+    });
+    let runs = names.map(|name| plant.run_of(name, "main", "web"));
+    let container = |name: &str| plant.container(name, "main", "web");
+    plant.engine.docker(&["rm", "-f", &container("removed")]);
+    plant.engine.docker(&["pause", &container("paused")]);
+    // It ends with 137, as if it had run out of memory.
+    plant.engine.docker(&["stop", &container("stopped")]);
+
+    for (name, what) in [("removed", "is missing"), ("paused", "is paused"), ("stopped", "was stopped")] {
+        let told = plant.wait(name, "FAILED");
+        let message = told["error"]["message"].as_str().unwrap_or_default();
+        assert_eq!(told["error"]["code"], "unhealthy", "{name}: {told}");
+        assert!(message.contains(what) && message.contains("it is left so"), "{name}: {told}");
+    }
+    // Also after another look.
+    plant.json(&["device", "look", &plant.device]);
+    wait_for("it has looked again", || {
+        (plant.json(&["device", "show", &plant.device])["askedLook"]["done"] == true).then_some(())
+    });
+    let state = |name: &str| plant.engine.inspect(&container(name), "{{.State.Status}}");
+    assert_eq!(plant.containers(&plant.project("removed", "main"), "web"), [""; 0]);
+    assert_eq!((state("paused").as_str(), state("stopped").as_str()), ("paused", "exited"));
+
+    plant.json(&["schedule", "set", &target, "--drift", "repair"]);
+    for (at, name) in names.into_iter().enumerate() {
+        plant.wait(name, "INSTALLED");
+        let steps = plant.steps(name);
+        let expected = ["PENDING", "INSTALLING", "INSTALLED", "FAILED", "INSTALLING", "INSTALLED"];
+        assert_eq!(steps, expected, "{name}");
+        assert_eq!(runs[at] == plant.run_of(name, "main", "web"), name == "paused", "{name}");
+    }
+}
+
+#[test]
 fn a_removal_that_cannot_be_finished_says_why_and_ends_by_itself_once_it_can() {
     let Some(plant) = Plant::start() else { return };
     let _agent = plant.agent();
@@ -109,10 +158,45 @@ fn an_agent_that_is_told_to_removes_its_images_with_the_last_deployment() {
         plant.json(&["deploy", "hello", "--name", name, "--to", &plant.device]);
         plant.wait(name, "INSTALLED");
     }
+    let shown = plant.json(&["device", "show", &plant.device]).to_string();
+    assert!(shown.contains("removes images that no deployment needs"), "{shown}");
     let images = || plant.engine.images(&plant.registry());
     for (name, left) in [("one", 1), ("two", 0)] {
         plant.json(&["deployment", "remove", name, "--yes"]);
         wait_for("it is gone", || plant.assignment(&plant.device, name).is_none().then_some(()));
         assert_eq!(images().len(), left, "{:?}", images());
     }
+}
+
+#[test]
+fn what_is_removed_before_it_could_begin_leaves_nothing() {
+    let Some(plant) = Plant::start() else { return };
+    let _agent = plant.run_agent(&plant.device, &["--engine", &plant.engine.host, "--images", "remove"]);
+    plant.add_package("hello", "1.0.0", &[("main", WEB)]);
+    plant.json(&["device", "hold", &plant.device, "--reason", "a batch runs", "--for", "1h"]);
+    wait_for("changes are held back", || {
+        plant.agent_status(&plant.device)["holds"].as_array().filter(|holds| !holds.is_empty()).map(drop)
+    });
+    plant.deploy("hello");
+    let images = || plant.engine.images(&plant.registry()).len();
+    let data = plant.path(&plant.device);
+    let artifacts = || std::fs::read_dir(data.join("artifacts")).map_or(0, Iterator::count);
+    let directory = wait_for("the server knows it", || {
+        plant
+            .assignment(&plant.device, "hello")
+            .map(|_| data.join("compose").join(plant.project("hello", "main")))
+    });
+    wait_for("it is fetched ahead", || {
+        (directory.join("fetched.json").exists() && artifacts() == 1 && images() == 1).then_some(())
+    });
+    let status = || plant.agent_status(&plant.device)["deployments"][0].clone();
+    assert_eq!(status()["wanted"]["version"], "1.0.0", "{}", status());
+    plant.json(&["deployment", "remove", "hello", "--yes"]);
+    wait_for("the device says that it is to go", || (status()["goes"] == true).then_some(()));
+    wait_for("nothing of it is left", || {
+        (!directory.exists() && artifacts() == 0 && images() == 0).then_some(())
+    });
+    plant.json(&["device", "release", &plant.device]);
+    wait_for("it is gone at the server", || plant.assignment(&plant.device, "hello").is_none().then_some(()));
+    assert_eq!(plant.all_containers(), [""; 0]);
 }

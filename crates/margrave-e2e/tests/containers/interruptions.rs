@@ -102,7 +102,7 @@ fn promise_5_what_hands_do_to_containers_is_noticed_repaired_and_reported() {
     plant.engine.docker(&["stop", &plant.container("stopped", "main", "web")]);
     plant.engine.docker(&["rm", "-f", &removed]);
 
-    for (name, reason) in [("stopped", "exited with code 137"), ("removed", "service web is missing")] {
+    for (name, reason) in [("stopped", "service web was stopped"), ("removed", "service web is missing")] {
         let steps = wait_for(&format!("{name} is noticed and repaired"), || {
             let steps = plant.steps(name);
             let failed = steps.iter().position(|step| step == "FAILED")?;

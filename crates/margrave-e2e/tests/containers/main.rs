@@ -13,6 +13,7 @@ mod failures;
 mod hands;
 mod interruptions;
 mod lifecycle;
+mod loops;
 #[path = "../e2e/crash/operator.rs"]
 #[allow(dead_code, reason = "shared with the process tests, which use the rest")]
 mod operator;
@@ -22,6 +23,8 @@ mod plant;
 mod registry;
 mod rollback;
 mod signed;
+#[path = "../e2e/small_disk.rs"]
+mod small_disk;
 #[path = "../e2e/stage.rs"]
 #[allow(dead_code, reason = "shared with the process tests, which use the rest")]
 mod stage;

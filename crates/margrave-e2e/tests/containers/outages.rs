@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::engine::{Engine, on_path, skip};
 use crate::plant::{Plant, WEB};
@@ -124,6 +124,20 @@ fn an_engine_that_is_killed_is_told_and_everything_is_as_wanted_once_it_is_back(
     });
     assert!(trouble.to_lowercase().contains("engine"), "{trouble}");
     assert_eq!(plant.assignment(&plant.device, "hello").expect("it is known")["state"], "INSTALLED");
+    // Nor does the server go on saying that all is as wanted: what it was told last nobody can see any more.
+    let shown = || plant.json(&["device", "show", &plant.device]);
+    let blind = wait_for("the server hears that it cannot look", || {
+        Some(shown()).filter(|shown| shown["cannotLook"].is_object())
+    });
+    assert_eq!(
+        (&blind["condition"], &blind["assignments"][0]["state"]),
+        (&json!("pending"), &json!("INSTALLED"))
+    );
+    assert!(
+        blind["cannotLook"]["message"].as_str().is_some_and(|message| trouble.contains(message)),
+        "{blind}"
+    );
+    assert!(blind["reason"].as_str().is_some_and(|reason| reason.contains("cannot look")), "{blind}");
     // What is wanted meanwhile waits, and says for what.
     plant.update("hello", "second");
     let failed = wait_for("the server hears why", || {
@@ -134,6 +148,8 @@ fn an_engine_that_is_killed_is_told_and_everything_is_as_wanted_once_it_is_back(
     engine.run();
     let installed = plant.wait("hello", "INSTALLED");
     assert_eq!(installed["error"], Value::Null, "{installed}");
+    wait_for("the server hears that it can look again", || shown()["cannotLook"].is_null().then_some(()));
+    assert_eq!(shown()["condition"], "converged");
     tell(&format!("engine killed at rest: as wanted {:?} after it was started again", begun.elapsed()));
     assert_eq!(greeting(), "second");
 

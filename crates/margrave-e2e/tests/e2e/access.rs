@@ -56,6 +56,7 @@ fn a_viewer_looks_an_operator_changes_and_the_log_tells_it_all() {
         [
             "operator otto cli device.labels done",
             "operator vera cli device.labels role-needed",
+            "device line-1 device device.join done",
             "operator admin cli join-token.add done",
         ]
     );

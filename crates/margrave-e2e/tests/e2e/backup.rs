@@ -43,6 +43,17 @@ fn a_server_restored_from_an_old_backup_converges_with_a_device_that_went_on() {
     stage.json(&["restore", file, "--data", data]);
     stage.start_server();
 
+    // The device polls, is shown less than it has, and keeps it; nobody changes anything before somebody decides.
+    wait_for("the device was heard", || {
+        let shown = stage.json(&["device", "show", "line-1"]);
+        shown["lastContact"].as_str().map(|_| ())
+    });
+    let refused = stage.margrave(&["deployment", "update", "hello", "--set", "greeting=early"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("intent resolve --keep"), "{said}");
+    assert!(version(&stage) < newest);
+    stage.json(&["intent", "resolve", "--keep"]);
+
     wait_for("the server goes on above what the device holds", || (version(&stage) > newest).then_some(()));
     stage.wait_state("line-1", "hello", "INSTALLED");
     let shown = stage.json(&["deployment", "show", "hello"]);

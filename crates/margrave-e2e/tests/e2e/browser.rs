@@ -5,12 +5,15 @@
 
 mod asking;
 mod breaking;
+mod corners;
 mod crowd;
 mod failing;
 mod firefox;
 mod form;
+mod keyboard;
 mod pacing;
 mod people;
+mod resuming;
 mod storm;
 
 use std::process::Command;
@@ -93,6 +96,9 @@ fn an_operator_deploys_watches_changes_and_removes_without_touching_reload() {
     browser.open(&format!("{}/deployments/gate/revisions/2", demo.page));
     browser.wait_text(".diff", "answer cameras");
     browser.look("revision");
+    browser.run("document.querySelector('.commit-mark a').click()");
+    browser.wait_text(".lines", "+    cameras: 5");
+    browser.look("commit");
     browser.open(&format!("{}/deployments/gate", demo.page));
     browser.follow("press-1");
     browser.wait_text("#timeline", "UPDATING");

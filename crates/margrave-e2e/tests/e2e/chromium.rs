@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use thirtyfour::common::command::FormatRequestData;
 use thirtyfour::common::requestdata::RequestData;
 use thirtyfour::{
-    By, ChromiumLikeCapabilities as _, DesiredCapabilities, LoggingPrefsLogLevel, SessionId, WebDriver,
+    By, ChromiumLikeCapabilities as _, DesiredCapabilities, Key, LoggingPrefsLogLevel, SessionId, WebDriver,
     WebElement,
 };
 
@@ -157,7 +157,10 @@ impl Browser {
 
     /// The same for a button that says more to those who do not see it.
     pub(crate) fn press_labelled(&self, label: &str) {
-        let button = self.find(&format!("a button {label}"), &format!("//button[@aria-label='{label}']"));
+        let button = self.find(
+            &format!("a button {label}"),
+            &format!("//*[self::button or self::a][@aria-label='{label}']"),
+        );
         self.leave(&button);
     }
 
@@ -226,6 +229,47 @@ impl Browser {
         self.click(&choice);
     }
 
+    /// Presses a key where the focus is.
+    pub(crate) fn key(&self, key: Key) {
+        self.runtime.block_on(async {
+            let focused = self.driver().active_element().await.expect("something has the focus");
+            focused.send_keys(key).await.expect("it takes keys");
+        });
+    }
+
+    /// Goes on with the tabulator until it comes to what is called so, which can be seen to have the focus.
+    pub(crate) fn tab_to(&self, name: &str) {
+        for _ in 0..200 {
+            self.key(Key::Tab);
+            let focused = self.run(
+                "const at = document.activeElement, style = getComputedStyle(at);
+                 const seen = style.outlineStyle !== 'none' || style.boxShadow !== 'none';
+                 const label = at.labels && at.labels[0];
+                 const called = at.getAttribute('aria-label') || (label ? label.textContent : at.textContent);
+                 return [called.trim().replace(/\\s+/g, ' '), seen]",
+            );
+            assert_eq!(focused[1], true, "nobody sees that {} has the focus", focused[0]);
+            if focused[0]
+                .as_str()
+                .is_some_and(|called| called == name || called.starts_with(&format!("{name} ")))
+            {
+                return;
+            }
+        }
+        panic!("the tabulator never comes to {name}");
+    }
+
+    /// Where the viewer is.
+    pub(crate) fn travel_to(&self, zone: &str) {
+        self.devtools("Emulation.setTimezoneOverride", json!({ "timezoneId": zone }));
+    }
+
+    /// Lets pages write to the clipboard, as people let them by pressing a button.
+    pub(crate) fn allow_copying(&self) {
+        let permissions = json!(["clipboardReadWrite", "clipboardSanitizedWrite"]);
+        self.devtools("Browser.grantPermissions", json!({ "permissions": permissions }));
+    }
+
     /// Leaves a mark that only a page that stays keeps.
     pub(crate) fn watch(&self) {
         self.run("window.margraveStays = true");
@@ -252,7 +296,8 @@ impl Browser {
         let log = self.runtime.block_on(self.driver().browser_log()).expect("the browser keeps a log");
         for entry in log.iter().filter(|entry| entry.level == "SEVERE") {
             let of = |(path, status): &(&str, u16)| {
-                entry.message.contains(&format!("{path} "))
+                // What an address asks for (`?after=`) is no part of where it is.
+                [' ', '?'].iter().any(|end| entry.message.contains(&format!("{path}{end}")))
                     && entry.message.contains(&format!("status of {status} "))
             };
             assert!(expected.iter().any(of), "the browser complains: {}", entry.message);

@@ -11,6 +11,7 @@ mod chromium;
 mod crash;
 mod foreign;
 mod forms;
+mod full_disk;
 mod git;
 mod hostile;
 mod liar;
@@ -19,6 +20,8 @@ mod processes;
 mod rollout;
 mod signed;
 mod simulate;
+#[allow(dead_code, reason = "shared with the container tests, which use the rest")]
+mod small_disk;
 mod stage;
 mod trap;
 mod vendor;

@@ -94,6 +94,52 @@ fn a_restart_of_both_ends_restarts_nothing_that_is_as_desired() {
     assert_eq!(stage.history("line-1", "hello"), before);
 }
 
+/// What a file system puts beside our files, and sectors that went bad: a directory in a file's place fails to be read alike.
+#[test]
+fn one_bad_entry_on_disk_stops_nothing_else() {
+    let stage = Stage::start();
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    stage.add_package("other", "1.0.0", &[("main", PRETENDED)]);
+    let mut agent = stage.simulated("line-1", "10ms");
+    for name in ["hello", "other"] {
+        stage.json(&["deploy", name, "--to", "line-1"]);
+        stage.wait_state("line-1", name, "INSTALLED");
+    }
+    assert!(agent.terminate().success());
+    let at = |path: &str| stage.path("line-1").join(path);
+    let spoil = |path: &std::path::Path| {
+        std::fs::remove_file(path).expect("it was a file");
+        std::fs::create_dir(path).expect("the device's directory is writable");
+    };
+    std::fs::create_dir(at("documents/lost+found")).expect("the device's directory is writable");
+    let documents = std::fs::read_dir(at("documents")).expect("there are documents");
+    let mut documents =
+        documents.map(|entry| entry.expect("it can be listed").path()).filter(|path| path.is_file());
+    spoil(&documents.next().expect("two were kept"));
+    // The older one: what it says last is whole.
+    let written =
+        |slot: &str| at(slot).metadata().and_then(|file| file.modified()).expect("there are two slots");
+    let older = ["ledger/state.0", "ledger/state.1"].into_iter().min_by_key(|slot| written(slot));
+    spoil(&at(older.expect("there are two")));
+
+    let shown = stage.agent_status("line-1");
+    assert_eq!(shown["deployments"].as_array().map(Vec::len), Some(2), "{shown}");
+    let mut agent = stage.simulated("line-1", "10ms");
+    for greeting in ["one", "two"] {
+        for name in ["hello", "other"] {
+            stage.json(&["deployment", "update", name, "--set", &format!("greeting={greeting}")]);
+            stage.wait_state("line-1", name, "INSTALLED");
+        }
+    }
+    assert!(agent.is_running());
+    let log = agent.log();
+    let said = |line: &&str| line.contains("cannot be swept") && line.contains("lost+found");
+    assert_eq!(log.lines().filter(said).count(), 1, "said once, and not at every commit: {log}");
+    assert!(at("documents/lost+found").is_dir());
+    assert!(agent.terminate().success());
+}
+
 #[test]
 fn a_retired_device_is_out_at_once_and_keeps_running_what_it_runs() {
     let stage = Stage::start();

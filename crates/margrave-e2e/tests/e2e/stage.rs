@@ -12,10 +12,12 @@ use serde_json::Value;
 /// Long enough for a loaded machine with two cores; a test that waits this long has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One of our programs, as built beside this test.
+/// One of our programs, as built beside this test; figures are taken of those in `MARGRAVE_TEST_PROGRAMS`.
 pub(crate) fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own file");
-    let directory = test.parent().and_then(Path::parent).expect("tests are built into target/<profile>/deps");
+    let beside = test.parent().and_then(Path::parent).expect("tests are built into target/<profile>/deps");
+    let given = std::env::var_os("MARGRAVE_TEST_PROGRAMS").map(PathBuf::from);
+    let directory = given.unwrap_or_else(|| beside.to_owned());
     let path = directory.join(name);
     assert!(
         path.exists(),
@@ -49,6 +51,13 @@ pub(crate) fn free_port() -> u16 {
     });
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     ports.by_ref().take(1_000).find(is_free).expect("loopback has free ports")
+}
+
+/// Prints what was measured on the way, for `cargo xtask figures page`; a test judges no time.
+#[allow(clippy::print_stderr, reason = "for whoever runs the tests")]
+pub(crate) fn figure(name: &str, numbers: &[f64]) {
+    let numbers: Vec<String> = numbers.iter().map(f64::to_string).collect();
+    eprintln!("figure {name}: {}", numbers.join(" "));
 }
 
 /// Says aloud that a test does not run here, and why; in CI nothing may be missing.

@@ -13,6 +13,7 @@ use margrave_wire::backup::{ArchivePath, DATABASE, FILES_MAX, FORMAT, HEAD, Head
 
 use super::Made;
 use super::tree::{self, Found, Tree};
+use crate::fleet::git::QUARANTINE;
 
 /// Keys and names are a few kilobytes each.
 const KEY_BYTES_MAX: u64 = 1024 * 1024;
@@ -132,7 +133,8 @@ fn path(text: &str) -> ArchivePath {
 }
 
 /// References before objects, and loose ones before packed ones: whatever a copied reference names was there before it,
-/// and what Git packs meanwhile is in a pack before it goes elsewhere.
+/// and what Git packs meanwhile is in a pack before it goes elsewhere. What a push or a fetch brought is left out until it is
+/// checked: it waits in a folder of its own beside the objects (`fleet/git/quarantine.rs`).
 fn intent(data: &Path) -> Tree<'static> {
     Tree {
         on_disk: data.join("intent.git"),
@@ -145,6 +147,7 @@ fn intent(data: &Path) -> Tree<'static> {
             name.ends_with(".lock")
                 || name == "gc.pid"
                 || (unfinished && path.starts_with("intent.git/objects/"))
+                || path.strip_prefix("intent.git/").is_some_and(|rest| rest.starts_with(QUARANTINE))
         },
         rank: |path| match path.strip_prefix("intent.git/").unwrap_or_default() {
             "" => 0,

@@ -5,12 +5,69 @@ use margrave_core::moment::Moment;
 use margrave_store::AuditFilter;
 use margrave_wire::operator::{AuditEntry, Page};
 
+use super::desired::CommitId;
 use super::{Error, Fleet};
 
 const LIMIT_DEFAULT: usize = 100;
 const LIMIT_MAX: usize = 1000;
 /// Longer than anything that is in the log.
 const FILTER_LENGTH_MAX: usize = 1000;
+
+/// Longer texts from outside are cut: an entry is a line.
+const TEXT_LENGTH_MAX: usize = 300;
+pub(crate) const DONE: &str = "done";
+
+/// Something that happened without a request of an operator.
+pub(super) struct Unasked {
+    pub(super) actor: String,
+    /// `server`, `follow` or `device`.
+    pub(super) way: &'static str,
+    pub(super) source: String,
+    pub(super) action: &'static str,
+    pub(super) subject: String,
+    pub(super) outcome: &'static str,
+    pub(super) detail: String,
+    pub(super) commit: Option<CommitId>,
+}
+
+impl Unasked {
+    /// Of the server itself, and done.
+    pub(super) fn new(action: &'static str, subject: impl Into<String>) -> Unasked {
+        Unasked {
+            actor: "server".to_owned(),
+            way: "server",
+            source: String::new(),
+            action,
+            subject: subject.into(),
+            outcome: DONE,
+            detail: String::new(),
+            commit: None,
+        }
+    }
+}
+
+/// Nothing yet.
+pub(crate) fn blank() -> Entry {
+    Entry {
+        sequence: 0,
+        at: Moment(0),
+        actor: String::new(),
+        role: None,
+        token: None,
+        source: String::new(),
+        way: String::new(),
+        action: String::new(),
+        subject: String::new(),
+        outcome: String::new(),
+        detail: String::new(),
+        commit: None,
+    }
+}
+
+/// On one line, and not longer than one.
+pub(crate) fn line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TEXT_LENGTH_MAX).collect()
+}
 
 /// Which entries to show; all that is given must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,6 +88,34 @@ impl Fleet {
     pub(crate) async fn record(&self, entry: Entry) -> Result<(), Error> {
         self.store.audit(Entry { at: self.now(), ..entry }).await?;
         Ok(())
+    }
+
+    /// Writes down what no request asked for, because nobody else does.
+    pub(super) async fn record_unasked(&self, unasked: Unasked) {
+        let Unasked { actor, way, source, action, subject, outcome, detail, commit } = unasked;
+        let entry = Entry {
+            actor: line(&actor),
+            way: way.to_owned(),
+            source,
+            action: action.to_owned(),
+            subject: line(&subject),
+            outcome: outcome.to_owned(),
+            detail: line(&detail),
+            commit: commit.map(|commit| commit.to_string()),
+            ..blank()
+        };
+        self.record_or_log(entry).await;
+    }
+
+    /// Writes an entry. What was done cannot be undone here: if it cannot be written, the server's own log has it.
+    pub(crate) async fn record_or_log(&self, entry: Entry) {
+        if let Err(error) = self.record(entry.clone()).await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                ?entry,
+                "an audit entry could not be written"
+            );
+        }
     }
 
     /// Entries that match, newest first.

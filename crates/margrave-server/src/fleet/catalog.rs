@@ -90,6 +90,9 @@ impl Catalog {
     }
 }
 
+/// Under what it is remembered that no package is from before claims were read.
+const CLAIMS_READ: &str = "packages.claims-read";
+
 /// Everything that adding a package brings.
 pub(super) struct Pulled {
     pub(super) record: PackageRecord,
@@ -292,6 +295,60 @@ impl Fleet {
             pins.insert(pin_key(component), digest);
         }
         Ok((pins, claims))
+    }
+
+    /// Packages that were added before it was known what of a device they take for themselves are read once more, from what was
+    /// pinned. What cannot be had now is tried again at the next start.
+    pub(crate) async fn read_claims_again(&self) -> Result<(), Error> {
+        if self.store.recall(CLAIMS_READ).await?.is_some() {
+            return Ok(());
+        }
+        let mut all = true;
+        for record in self.store.packages().await?.into_iter().filter(|record| record.claims.is_empty()) {
+            let (id, version) = (record.id.clone(), record.version.clone());
+            let Ok(package) = description::read(&record.description) else { continue };
+            match self.claims_of(&record, &package).await {
+                Ok(claims) if claims.is_empty() => {}
+                Ok(claims) => {
+                    self.store.put_claims(&id, &version, claims).await?;
+                    self.catalog.forget(&BTreeSet::from([(id, version)]));
+                }
+                Err(error) => {
+                    tracing::warn!(%id, %version, error = sentence(&error), "what a package claims is not known");
+                    all = false;
+                }
+            }
+        }
+        if all {
+            self.store.remember(CLAIMS_READ, vec![1]).await?;
+        }
+        Ok(())
+    }
+
+    async fn claims_of(
+        &self,
+        record: &PackageRecord,
+        package: &Package,
+    ) -> Result<BTreeMap<String, Claims>, Error> {
+        let mut claims = BTreeMap::new();
+        let compose = package.profiles.iter().filter(|profile| profile.kind == ProfileKind::Compose);
+        for component in compose.flat_map(|profile| &profile.components) {
+            let key = pin_key(component);
+            let Some(pin) = record.pins.get(&key).filter(|_| !claims.contains_key(&key)) else { continue };
+            let what = format!("component {} of {} {}", component.name, record.id, record.version);
+            let invalid = |message: String| Error::invalid("/deploymentProfiles", "PK-078", message);
+            let repository =
+                Repository::parse(&component.repository).map_err(|error| invalid(error.to_string()))?;
+            let reference = repository.at(TagOrDigest::Digest(*pin));
+            let (_, manifest) = self.manifest_of(&reference, &what).await?;
+            let layer = compose::layer_of(&reference.to_string(), &manifest)
+                .map_err(|error| invalid(error.to_string()))?;
+            let claimed = self.check_archive(&repository, &layer, &what).await?;
+            if claimed != Claims::default() {
+                claims.insert(key, claimed);
+            }
+        }
+        Ok(claims)
     }
 
     /// Looks at every entry of a component's archive, as each device will before it unpacks it (PK-095): what

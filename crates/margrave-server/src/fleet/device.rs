@@ -1,5 +1,7 @@
 //! What is done to devices, by themselves and by operators.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use margrave_core::capabilities::Capabilities;
 use margrave_core::id::{ClientId, DeviceId, DeviceRef};
@@ -7,7 +9,7 @@ use margrave_store::{CapabilitiesError, NewCapabilities, Put, Standing};
 use margrave_wire::{Dialect, operator};
 
 use super::intent::Change;
-use super::{Actor, Error, Fleet};
+use super::{Actor, Error, Fleet, Seen};
 
 /// Devices that are changed in one go: one commit, or one transaction, during which others wait.
 const CHANGED_TOGETHER_MAX: usize = 500;
@@ -20,9 +22,9 @@ impl Fleet {
         capabilities: Capabilities,
         body: Bytes,
     ) -> Result<Put, Error> {
-        let Capabilities { device, simulated, holds, looked, .. } = capabilities;
+        let Capabilities { device, simulated, holds, looked, blind, .. } = capabilities;
         let reported = DeviceRef::new(client.clone(), device.clone());
-        let new = NewCapabilities { device, body: body.to_vec(), simulated, holds, looked };
+        let new = NewCapabilities { device, body: body.to_vec(), simulated, holds, looked, blind };
         let put = self.store.put_capabilities(client, new, self.now()).await.map_err(capabilities_error)?;
         if self.dialect(client) == Some(Dialect::Signed) {
             self.live.learn(&reported);
@@ -105,7 +107,18 @@ impl Fleet {
         device: &DeviceRef,
         want: operator::SetLabels,
     ) -> Result<operator::Device, Error> {
-        self.change(actor, Change::Label { device: device.clone(), labels: want.labels }).await?;
+        self.label_seen(actor, device, want, Seen::Any).await
+    }
+
+    /// The same if the labels are still those that were seen.
+    pub async fn label_seen(
+        &self,
+        actor: &Actor,
+        device: &DeviceRef,
+        want: operator::SetLabels,
+        seen: Seen<BTreeMap<String, String>>,
+    ) -> Result<operator::Device, Error> {
+        self.change(actor, Change::Label { device: device.clone(), labels: want.labels, seen }).await?;
         self.device(device).await
     }
 
@@ -117,8 +130,11 @@ impl Fleet {
         devices: &[DeviceRef],
         want: &operator::SetLabels,
     ) -> Result<(), Error> {
-        let label =
-            |device: &DeviceRef| Change::Label { device: device.clone(), labels: want.labels.clone() };
+        let label = |device: &DeviceRef| Change::Label {
+            device: device.clone(),
+            labels: want.labels.clone(),
+            seen: Seen::Any,
+        };
         let mut done = 0;
         for together in devices.chunks(CHANGED_TOGETHER_MAX) {
             let changes: Vec<Change> = together.iter().map(label).collect();

@@ -11,11 +11,12 @@ use margrave_core::id::{
 use margrave_core::package::Package;
 use margrave_core::parameters::{Answer, Answers, ParameterValue, ScalarType, Schema, in_force, resolve};
 use margrave_core::rollback::{Rollback, When};
+use margrave_core::schedule::Weekly;
 use margrave_core::secret::{Referred, Secrets};
 use margrave_core::selector::Selector;
 use margrave_core::violation::{Violation, join};
 use margrave_store::{Candidate, DeploymentRecord, Standing};
-use margrave_wire::{Dialect, operator};
+use margrave_wire::{Dialect, operator, schedule};
 use serde_json::{Map, Value};
 
 use super::catalog::{Entry, all_kept, by_version};
@@ -73,6 +74,8 @@ impl Fleet {
         let rollback = read_rollback(want.rollback.as_ref(), before, &mut broken);
         let before = held.as_ref().map(|held| &held.deployment.strategy);
         let strategy = read_strategy(want.strategy.as_ref(), before, &mut broken);
+        let before = held.as_ref().map(|held| held.deployment.windows.as_slice());
+        let windows = read_windows(want.windows.as_deref(), before, &mut broken);
         all_kept(broken)?;
         let named = targets.devices.clone();
         // A name that is used again goes on counting: who saw an earlier life of it must not overwrite this one.
@@ -95,6 +98,7 @@ impl Fleet {
             forced,
             rollback,
             strategy,
+            windows,
             revision: before.saturating_add(1),
         };
         let previous = match &held {
@@ -384,6 +388,19 @@ pub(super) fn read_rollback(
         .and_then(|when| Rollback::new(when, *attempts, grace).map_err(|error| error.to_string()))
         .map_err(|message| broken.push(Violation::new("/rollback", "MI-G2-085", message)));
     read.unwrap_or_default()
+}
+
+/// When its changes may begin; as before where nothing is said.
+fn read_windows(
+    want: Option<&[String]>,
+    before: Option<&[Weekly]>,
+    broken: &mut Vec<Violation>,
+) -> Vec<Weekly> {
+    let Some(want) = want else { return before.map(<[Weekly]>::to_vec).unwrap_or_default() };
+    schedule::read_windows(want).unwrap_or_else(|violations| {
+        broken.extend(violations);
+        Vec::new()
+    })
 }
 
 fn read_profile(package: &Package, want: Option<&str>, broken: &mut Vec<Violation>) -> Option<ProfileId> {

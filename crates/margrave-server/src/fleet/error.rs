@@ -5,6 +5,7 @@ use std::time::Duration;
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::violation::Violation;
 use margrave_wire::operator;
+use margrave_wire::resource::Flaw;
 
 /// One enum for every verb, so that a handler needs ONE match to turn it into problem+json.
 #[derive(Debug, thiserror::Error)]
@@ -14,8 +15,14 @@ pub enum Error {
     /// Somebody else was faster, or the name is taken; the message says what to do.
     #[error("{message}")]
     Conflict { message: String },
+    /// It is not what the writer says to have seen.
+    #[error("it has changed since you read it; read it again and repeat your change")]
+    Changed,
     #[error("{}", sentence(.0))]
     Invalid(Vec<Violation>),
+    /// Files break rules, each where it says.
+    #[error("{}", flawed(.0))]
+    Flawed(Vec<Flaw>),
     #[error("{what} is still used by {}; remove that first", .by.join(", "))]
     InUse { what: String, by: Vec<String> },
     /// A child device was reported before its gateway (MI-G2).
@@ -81,6 +88,14 @@ impl From<margrave_store::Error> for Error {
 fn sentence(violations: &[Violation]) -> String {
     match violations {
         [] => "the request breaks a rule".to_owned(),
+        [one] => one.to_string(),
+        [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+    }
+}
+
+fn flawed(flaws: &[Flaw]) -> String {
+    match flaws {
+        [] => "a file breaks a rule".to_owned(),
         [one] => one.to_string(),
         [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
     }

@@ -11,10 +11,11 @@ use margrave_core::deployment::Defaults;
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
-use margrave_store::{Head, MisfitRecord, Publication};
+use margrave_store::{GoneBack, Head, MisfitRecord, Publication};
 use margrave_wire::operator;
 use margrave_wire::resource::Place;
 
+use super::audit::Unasked;
 use super::catalog::Pulled;
 use super::desired::{CommitId, Signed};
 use super::draft::Overlay;
@@ -22,7 +23,7 @@ use super::git::Quarantine;
 use super::made::made;
 use super::prospect::Prospect;
 use super::publish::{ATTEMPTS_MAX, Decision, Unpublished};
-use super::{Actor, Error, Fleet, Preview, PreviewFit};
+use super::{Actor, Error, Fleet, Preview, PreviewFit, Seen};
 
 /// One change of what is wanted.
 pub(super) enum Change {
@@ -59,6 +60,7 @@ pub(super) enum Change {
     Label {
         device: DeviceRef,
         labels: BTreeMap<String, Option<String>>,
+        seen: Seen<BTreeMap<String, String>>,
     },
     /// All labels that a device is to have; `None` leaves it those that it has.
     SetLabels {
@@ -68,7 +70,29 @@ pub(super) enum Change {
     Schedule {
         reach: Reach,
         choice: Option<Choice>,
+        seen: Seen<operator::Schedule>,
     },
+}
+
+impl Change {
+    /// What the audit log calls it, and what it is about: the same as when a request asks for it.
+    fn named(&self) -> (&'static str, String) {
+        match self {
+            Change::AddPackage(pulled) => ("package.add", pulled.name()),
+            Change::RemovePackage { id, version } => ("package.remove", format!("{id} {version}")),
+            Change::PutDeployment { name, .. } | Change::PutFile { name, .. } => {
+                ("deployment.put", name.to_string())
+            }
+            Change::Defaults(_) => ("intent.change", String::new()),
+            Change::RemoveDeployment { name, .. } => ("deployment.remove", name.to_string()),
+            Change::RevertDeployment { name, .. } => ("deployment.revert", name.to_string()),
+            Change::Label { device, .. } | Change::SetLabels { device, .. } => {
+                ("device.labels", device.to_string())
+            }
+            Change::Schedule { reach, choice: Some(_), .. } => ("schedule.put", reach.to_string()),
+            Change::Schedule { reach, choice: None, .. } => ("schedule.remove", reach.to_string()),
+        }
+    }
 }
 
 /// Where a change comes from.
@@ -78,6 +102,16 @@ pub(super) enum Source<'a> {
     Asked,
     /// It is the difference to a commit that somebody made already.
     Commit(Incoming<'a>),
+    /// The server goes back by itself while a remote is followed, where it cannot commit: it is so here, until the remote says
+    /// something else about it.
+    Here(Failed<'a>),
+}
+
+/// The revision that the server goes back from, and why.
+#[derive(Clone, Copy)]
+pub(super) struct Failed<'a> {
+    pub(super) revision: u64,
+    pub(super) why: &'a str,
 }
 
 #[derive(Clone, Copy)]
@@ -106,20 +140,28 @@ impl Fleet {
 
     /// Several in one commit, or none of them; the first that is refused says why.
     pub(super) async fn change_all(&self, actor: &Actor, changes: &[Change]) -> Result<(), Error> {
-        let refused = |refusals: Refusals| {
-            let first = refusals.into_iter().next().map(|(_, error)| error);
-            first.unwrap_or_else(|| Error::conflict("the change was refused"))
-        };
-        self.apply(actor, changes, Source::Asked).await.map_err(refused)
+        self.apply(actor, changes, Source::Asked).await.map(drop).map_err(first)
     }
 
-    /// Does all of these changes, or none.
+    /// Wants a deployment as it was before a revision that failed; says whether that is anything else. While a remote is followed
+    /// it is so without a commit.
+    pub(super) async fn take_back(
+        &self,
+        actor: &Actor,
+        change: Change,
+        failed: Failed<'_>,
+    ) -> Result<bool, Error> {
+        let source = if self.desired.following().is_some() { Source::Here(failed) } else { Source::Asked };
+        self.apply(actor, &[change], source).await.map_err(first)
+    }
+
+    /// Does all of these changes, or none; says whether there was anything to do.
     pub(super) async fn apply(
         &self,
         actor: &Actor,
         changes: &[Change],
         source: Source<'_>,
-    ) -> Result<(), Refusals> {
+    ) -> Result<bool, Refusals> {
         let whole = |error: Error| vec![(usize::MAX, error)];
         let deciding = self.deciding.write().await;
         if source.is_asked() {
@@ -133,26 +175,75 @@ impl Fleet {
                 return Err(whole(Error::conflict("something was changed at the same moment; try again")));
             }
             let prospect = self.prospect(actor, changes).await?;
-            if prospect.is_nothing() && source.is_asked() {
-                return Ok(());
+            if prospect.is_nothing() && !matches!(source, Source::Commit(_)) {
+                return Ok(false);
             }
-            match self.carry_out(actor, prospect, source).await {
+            match self.carry_out(actor, prospect, said(changes), source).await {
                 Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {}
                 Err(unpublished) => return Err(whole(unpublished.into())),
-                Ok(()) => break,
+                Ok((commit, words)) => {
+                    if !commit.is_some_and(made) {
+                        self.record_unasked(self.unasked(actor, changes, &words, source, commit)).await;
+                    }
+                    break;
+                }
             }
         }
         drop(deciding);
-        // Devices whose labels or schedule changed; what is done is durable, and the rest follows by itself.
-        self.settle().await.map_err(whole)
+        // Devices whose labels or schedule changed. What was asked is done whether this can be now or not: contacts are flushed
+        // every few seconds, and that settles who is left.
+        self.settle_or_log().await;
+        Ok(true)
+    }
+
+    /// Who brings a commit here; of one that is followed from a remote that is the server, whoever wrote it.
+    fn brings(&self, actor: &Actor, source: Source<'_>) -> String {
+        match (source, self.desired.following()) {
+            (Source::Commit(_), Some(_)) => "server".to_owned(),
+            _ => actor.name.clone(),
+        }
+    }
+
+    /// What is written down of a change that no request asked for.
+    fn unasked(
+        &self,
+        actor: &Actor,
+        changes: &[Change],
+        words: &[String],
+        source: Source<'_>,
+        commit: Option<CommitId>,
+    ) -> Unasked {
+        let said = message(words);
+        let first = said.lines().next().unwrap_or_default();
+        match (source, changes) {
+            (Source::Asked | Source::Here(_), [one]) => {
+                let (action, subject) = one.named();
+                let (actor, detail) = (actor.name.clone(), first.to_owned());
+                Unasked { actor, detail, commit, ..Unasked::new(action, subject) }
+            }
+            (Source::Asked | Source::Here(_), _) => {
+                let (actor, detail) = (actor.name.clone(), first.to_owned());
+                Unasked { actor, detail, commit, ..Unasked::new("intent.change", "") }
+            }
+            // Whom a commit names as its author nobody vouched for here.
+            (Source::Commit(_), _) => {
+                let detail = format!("{first}; by {}", actor.name);
+                let adopted = match self.desired.following() {
+                    Some(following) => following.unasked(),
+                    None => Unasked::new("intent.adopt", "main"),
+                };
+                Unasked { detail, commit, ..adopted }
+            }
+        }
     }
 
     async fn carry_out(
         &self,
         actor: &Actor,
         prospect: Prospect,
+        follows: Vec<DeploymentName>,
         source: Source<'_>,
-    ) -> Result<(), Unpublished> {
+    ) -> Result<(Option<CommitId>, Vec<String>), Unpublished> {
         let failed = |error: Error| Unpublished::Failed(error);
         let at = self.now();
         let Prospect { wanted, removed, intents, files, events, words, going, .. } = prospect;
@@ -160,6 +251,19 @@ impl Fleet {
             .iter()
             .map(|drafted| (drafted.wish.deployment.id, drafted.wish.deployment.name.clone()))
             .collect();
+        let gone_back = match source {
+            Source::Here(Failed { revision, why }) => wanted
+                .iter()
+                .map(|drafted| GoneBack {
+                    deployment: drafted.wish.deployment.id,
+                    revision: drafted.wish.deployment.revision,
+                    failed: revision,
+                    at,
+                    why: why.to_owned(),
+                })
+                .collect(),
+            Source::Asked | Source::Commit(_) => Vec::new(),
+        };
         let refusable: BTreeSet<(DeploymentId, DeviceRef)> = wanted
             .iter()
             .flat_map(|drafted| {
@@ -186,14 +290,15 @@ impl Fleet {
                     let admitted = quarantine.admit().await;
                     admitted.map_err(|error| failed(Error::Storage(Box::new(error))))?;
                 }
-                commit
+                Some(commit)
             }
             Source::Asked => {
                 let message = message(&words);
                 let signed = Signed { by: actor.name.clone(), at, message };
                 let commit = self.desired.commit(head, files, signed).await;
-                commit.map_err(|error| failed(error.into()))?
+                Some(commit.map_err(|error| failed(error.into()))?)
             }
+            Source::Here(_) => None,
         };
         let counts = names.len() == 1;
         let events = events.into_iter().map(|mut event| {
@@ -206,10 +311,16 @@ impl Fleet {
         let publication = Publication {
             at,
             intents,
-            head: Some(Head { expected: head.map(|head| head.to_string()), next: next.to_string() }),
+            head: next.map(|next| Head {
+                expected: head.map(|head| head.to_string()),
+                next: next.to_string(),
+                by: self.brings(actor, source),
+            }),
             misfits,
             freed: freed.into_iter().collect(),
             rollouts,
+            gone_back,
+            follows,
             events: events.collect(),
             ..Default::default()
         };
@@ -222,9 +333,10 @@ impl Fleet {
             Err(failed) => Err(failed),
             Ok(()) => {
                 self.catalog.forget(&going);
-                self.desired.applied(next).await;
-                made(next);
-                Ok(())
+                if let Some(next) = next {
+                    self.desired.applied(next).await;
+                }
+                Ok((next, words))
             }
         }
     }
@@ -306,6 +418,21 @@ impl Fleet {
         }
         Ok(Preview { fits, misfits })
     }
+}
+
+/// The deployments of which files say something.
+fn said(changes: &[Change]) -> Vec<DeploymentName> {
+    let name = |change: &Change| match change {
+        Change::PutFile { name, .. } => Some(name.clone()),
+        _ => None,
+    };
+    changes.iter().filter_map(name).collect()
+}
+
+/// The first that is refused says why.
+fn first(refusals: Refusals) -> Error {
+    let first = refusals.into_iter().next().map(|(_, error)| error);
+    first.unwrap_or_else(|| Error::conflict("the change was refused"))
 }
 
 /// What a commit says of itself: one change in a line, several in a list below one.

@@ -20,7 +20,9 @@ pub(crate) async fn noting<T>(work: impl Future<Output = T>) -> (T, Option<Strin
     MADE.scope(Cell::new(None), noted).await
 }
 
-/// A commit is applied. What the server does by itself nobody asks about.
-pub(super) fn made(commit: CommitId) {
-    let _nobody_asks = MADE.try_with(|made| made.set(Some(commit)));
+/// A commit is applied. Says whether somebody asks about it, who will write it down; what the server does by itself nobody asks
+/// about, and it is the server that has to.
+#[must_use]
+pub(super) fn made(commit: CommitId) -> bool {
+    MADE.try_with(|made| made.set(Some(commit))).is_ok()
 }

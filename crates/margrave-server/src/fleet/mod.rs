@@ -11,6 +11,7 @@ mod asking;
 mod audit;
 mod authority;
 mod backup;
+mod breaking;
 mod catalog;
 mod client;
 pub(crate) mod desired;
@@ -34,6 +35,7 @@ mod revision;
 mod rollout;
 mod schedule;
 mod secret;
+mod seen;
 mod signed;
 mod telling;
 #[cfg(test)]
@@ -41,6 +43,8 @@ mod tests;
 mod texts;
 mod token;
 mod view;
+
+pub use view::{COUNTED_MAX, WITHOUT_SITE};
 mod watches;
 mod why;
 
@@ -63,14 +67,19 @@ use crate::vault::Vault;
 pub(crate) use access::SESSION_LIFETIME;
 pub use access::{Holder, Refused};
 pub use audit::AuditQuery;
+pub(crate) use audit::{DONE, blank, line};
 pub use client::Found;
+pub use desired::Fetching;
+pub(crate) use desired::named;
 pub use error::Error;
 pub(crate) use event::time;
+pub(crate) use git::places;
 pub use git::{FETCH_BYTES_MAX, Follow};
 pub(crate) use made::noting;
 pub use margrave_store::{Put, SiteCounts, Standing, UsedSignature};
-pub use rollout::RolloutVerb;
+pub use rollout::{RolloutGlimpse, RolloutVerb};
 use schedule::is_excused;
+pub use seen::Seen;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
 
 /// Who did something: `operator admin`, `device line-1` or `server`.
@@ -157,8 +166,10 @@ pub struct DeviceQuery {
     pub condition: Option<String>,
     /// With something in this state.
     pub state: Option<State>,
-    /// With this value of the label `site`.
+    /// With this value of the label `site`; [`WITHOUT_SITE`] are those that have none.
     pub site: Option<String>,
+    /// With something of the deployment of this name.
+    pub deployment: Option<String>,
     /// A text that a value among its capabilities has, in any case.
     pub capability: Option<String>,
     /// The `next` of the page before.
@@ -271,12 +282,13 @@ impl Fleet {
             events,
         };
         fleet.tell_restored().await?;
-        fleet.recount().await?;
+        fleet.come_back().await?;
         fleet.catch_up().await?;
+        fleet.hold_what_was_restored().await?;
         Ok(Arc::new(fleet))
     }
 
-    fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.clock.now()
     }
 

@@ -37,7 +37,13 @@ pub(super) struct Prospect {
     pub(super) going: BTreeSet<(PackageId, PackageVersion)>,
     /// What Git is to say of devices' labels.
     labels: BTreeMap<DeviceRef, Option<BTreeMap<String, String>>>,
-    schedules: BTreeMap<Reach, Option<Choice>>,
+    /// For whom something else is chosen than before.
+    schedules: BTreeSet<Reach>,
+    /// Every choice of a schedule as it is after all this. Read once, for there may be one for each of ten thousand devices, and
+    /// only where files of devices or of the fleet are written.
+    choices: BTreeMap<Reach, Choice>,
+    /// Devices that something is chosen for, with the labels that they will have.
+    chosen_for: BTreeMap<DeviceRef, BTreeMap<String, String>>,
     /// What counts for deployments that say nothing of it, after all this.
     defaults: Defaults,
     defaults_change: bool,
@@ -64,8 +70,13 @@ fn turn(change: &Change) -> u8 {
 impl Fleet {
     /// Looks at all changes together. Everything that is wrong is told, not only the first.
     pub(super) async fn prospect(&self, actor: &Actor, changes: &[Change]) -> Result<Prospect, Refusals> {
-        let held = self.store.defaults().await.map_err(|error| vec![(usize::MAX, error.into())])?;
-        let mut prospect = Prospect { defaults: held, ..Prospect::default() };
+        let whole = |error: Error| vec![(usize::MAX, error)];
+        let defaults = self.store.defaults().await.map_err(|error| whole(error.into()))?;
+        let choices = match changes.iter().any(|change| matches!(turn(change), 1 | 2)) {
+            true => self.choices().await.map_err(whole)?.into_iter().collect(),
+            false => BTreeMap::new(),
+        };
+        let mut prospect = Prospect { defaults, choices, ..Prospect::default() };
         let mut refusals = Refusals::new();
         for change in changes {
             if let Change::RemovePackage { id, version } = change {
@@ -82,11 +93,20 @@ impl Fleet {
                 refusals.push((index, error));
             }
         }
+        // What is chosen elsewhere by the same changes counts, whatever order they were named in.
+        for (index, change) in changes.iter().enumerate() {
+            if let Change::Schedule { reach: Reach::Device(device), choice: Some(choice), .. } = change
+                && let Some(labels) = prospect.chosen_for.get(device)
+                && let Err(error) = Fleet::check_choice(device, labels, &prospect.choices, choice)
+            {
+                refusals.push((index, error));
+            }
+        }
         if !refusals.is_empty() {
             return Err(refusals);
         }
         let rendered = self.render(&mut prospect).await;
-        rendered.map_err(|error| vec![(usize::MAX, error)])?;
+        rendered.map_err(whole)?;
         Ok(prospect)
     }
 
@@ -96,10 +116,11 @@ impl Fleet {
             Change::RemovePackage { id, version } => {
                 self.look_at_removed_package(actor, id, version, prospect).await
             }
-            Change::Label { device, labels } => {
+            Change::Label { device, labels, seen } => {
                 let device = self.live.addressed(device);
                 let found = self.store.device(&device).await?;
                 let found = found.ok_or_else(|| Error::not_found(format!("device {device}")))?;
+                seen.check(Some(&found.labels))?;
                 all_kept(check_labels(labels.iter().map(|(key, value)| (key, value.as_ref()))))?;
                 let mut all = found.labels.clone();
                 for (key, value) in labels {
@@ -117,7 +138,8 @@ impl Fleet {
                 let device = self.live.addressed(device);
                 self.look_at_labels(actor, device, labels.clone(), prospect).await
             }
-            Change::Schedule { reach, choice } => {
+            Change::Schedule { reach, choice, seen } => {
+                self.check_schedule_seen(reach, seen).await?;
                 self.look_at_schedule(actor, reach, choice.as_ref(), prospect).await
             }
             Change::PutDeployment { name, want, id } => {
@@ -284,14 +306,11 @@ impl Fleet {
         choice: Option<&Choice>,
         prospect: &mut Prospect,
     ) -> Result<(), Error> {
-        let schedules = self.store.schedules().await?;
-        let mut all: BTreeMap<Reach, Choice> =
-            schedules.into_iter().map(|record| (record.reach, record.choice)).collect();
-        let held = all.get(reach).cloned();
+        let held = prospect.choices.get(reach).cloned();
         if choice.is_none() && held.is_none() {
             return Err(super::schedule::no_schedule(reach));
         }
-        if let (Reach::Device(device), Some(choice)) = (reach, choice) {
+        if let (Reach::Device(device), Some(_)) = (reach, choice) {
             let awaited = prospect.overlay.awaited.contains(device);
             let known = self.store.device(device).await?;
             if !awaited && known.is_none() {
@@ -305,12 +324,15 @@ impl Fleet {
             }
             let labels = prospect.overlay.labels.get(device).cloned();
             let labels = labels.or(known.map(|known| known.labels)).unwrap_or_default();
-            all.insert(reach.clone(), choice.clone());
-            Fleet::check_choice(device, &labels, &all, choice)?;
+            prospect.chosen_for.insert(device.clone(), labels);
         }
         if held.as_ref() == choice {
             return Ok(());
         }
+        match choice {
+            Some(choice) => prospect.choices.insert(reach.clone(), choice.clone()),
+            None => prospect.choices.remove(reach),
+        };
         let verb = if choice.is_some() { "Set" } else { "Remove" };
         prospect.words.push(format!("{verb} the schedule of {reach}"));
         prospect.intents.push(Intent::Schedule {
@@ -318,7 +340,7 @@ impl Fleet {
             choice: choice.cloned(),
             by: actor.name.clone(),
         });
-        prospect.schedules.insert(reach.clone(), choice.cloned());
+        prospect.schedules.insert(reach.clone());
         Ok(())
     }
 
@@ -390,27 +412,18 @@ impl Fleet {
             _ => None,
         };
         let mut devices: BTreeSet<DeviceRef> = prospect.labels.keys().cloned().collect();
-        devices.extend(prospect.schedules.keys().filter_map(of_device));
+        devices.extend(prospect.schedules.iter().filter_map(of_device));
         let everybody =
-            prospect.defaults_change || prospect.schedules.keys().any(|reach| of_device(reach).is_none());
+            prospect.defaults_change || prospect.schedules.iter().any(|reach| of_device(reach).is_none());
         if devices.is_empty() && !everybody {
             return Ok(());
-        }
-        let held = self.store.schedules().await?;
-        let mut choices: BTreeMap<Reach, Choice> =
-            held.into_iter().map(|record| (record.reach, record.choice)).collect();
-        for (reach, choice) in &prospect.schedules {
-            match choice {
-                Some(choice) => choices.insert(reach.clone(), choice.clone()),
-                None => choices.remove(reach),
-            };
         }
         for device in devices {
             let labels = match prospect.labels.get(&device) {
                 Some(labels) => labels.clone(),
                 None => self.store.device_setting(&device).await?,
             };
-            let choice = choices.get(&Reach::Device(device.clone()));
+            let choice = prospect.choices.get(&Reach::Device(device.clone()));
             let place = Place::Device(device.clone()).to_string();
             let bytes = match rendering::device(&device, labels.as_ref(), choice) {
                 Some(file) => {
@@ -423,8 +436,8 @@ impl Fleet {
         if everybody {
             let place = Place::Fleet.to_string();
             let before = self.desired.file(&place).await?;
-            let bytes =
-                rendering::under_comment(before.as_deref(), &rendering::fleet(&choices, &prospect.defaults));
+            let file = rendering::fleet(&prospect.choices, &prospect.defaults);
+            let bytes = rendering::under_comment(before.as_deref(), &file);
             prospect.files.push(FileChange { path: place, bytes: Some(bytes) });
         }
         Ok(())

@@ -10,7 +10,7 @@ mod promising;
 mod renumbering;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -48,6 +48,9 @@ pub(super) use promising::Stand;
 pub(super) const ATTEMPTS_MAX: u32 = 5;
 /// Below this, starting threads costs more than it gains.
 const WORTH_A_THREAD: usize = 64;
+/// Clients whose documents are read and whose manifests are made in one go: enough to be worth a thread, little enough that
+/// the store has something to write at once.
+const MADE_TOGETHER: usize = 128;
 /// Devices that are settled in one transaction.
 const SETTLED_TOGETHER_MAX: u32 = 500;
 
@@ -97,8 +100,6 @@ impl Unplaced {
 pub(super) struct Touched {
     picture: ClientPicture,
     changes: Changes,
-    /// Those that the present manifest lists, where any of them stays.
-    documents: BTreeMap<AssignmentId, Vec<u8>>,
 }
 
 /// Why a decision was not published.
@@ -186,7 +187,8 @@ impl Wish {
         let pins = self.entry.pins(profile);
         let mut workload =
             Workload::compose(&deployment.name, id, &device.device, package, profile, parameters, pins)
-                .with_rollback(deployment.rollback);
+                .with_rollback(deployment.rollback)
+                .with_windows(&deployment.windows);
         if workload.parameters.iter().any(|parameter| parameter.secret) {
             workload.hints.salt = self.secrets.salt.clone();
         }
@@ -346,11 +348,13 @@ impl Fleet {
                 }
             }
             let held = held_by.remove(&deployment).unwrap_or_default();
+            let holders: BTreeSet<DeviceRef> = held.iter().map(|held| held.device.clone()).collect();
             for held in held.into_iter().filter(|held| !reached.contains(&held.id)) {
                 freed.insert(held.device.clone());
                 own.entry(held.device.client).or_default().dropped.push(held.id);
             }
-            if let Some(Begun { change, paced: begun, waiting }) = self.begin_rollout(&wish, &mut own).await?
+            if let Some(Begun { change, paced: begun, waiting }) =
+                self.begin_rollout(&wish, &holders, &mut own).await?
             {
                 rollouts.push(change);
                 paced.push(begun);
@@ -445,7 +449,10 @@ impl Fleet {
                     match placed {
                         Ok(Some(_)) if pacing.holds(deployment.id, id, &device.device, picture) => {}
                         Ok(Some(placed)) => changes.wanted.push(placed),
-                        Ok(None) => changes.dropped.extend(held.map(|held| held.id)),
+                        Ok(None) => {
+                            changes.dropped.extend(held.map(|held| held.id));
+                            pacing.leave(deployment.id, &device.device);
+                        }
                         Err(unplaced) => {
                             changes.dropped.extend(held.map(|held| held.id));
                             temporary = unplaced.is_temporary();
@@ -519,18 +526,7 @@ impl Fleet {
             if same && !lists_unwanted(&picture) {
                 continue;
             }
-            touched.push(Touched { picture, changes, documents: BTreeMap::new() });
-        }
-        let staying = touched.iter().filter(|touched| stays(&touched.picture, &touched.changes));
-        let staying: Vec<ClientId> = staying.map(|touched| touched.picture.client.clone()).collect();
-        // Two readers at once, as for pictures.
-        let (first, second) = staying.split_at(staying.len() / 2);
-        let (mut first, mut second) =
-            tokio::try_join!(self.store.documents(first.to_vec()), self.store.documents(second.to_vec()))?;
-        for touched in &mut touched {
-            let client = &touched.picture.client;
-            let found = first.remove(client).or_else(|| second.remove(client));
-            touched.documents = found.unwrap_or_default();
+            touched.push(Touched { picture, changes });
         }
         Ok(touched)
     }
@@ -552,7 +548,7 @@ impl Fleet {
 
     /// Gives every device about which something changed what follows from that. Safe to call at any time.
     pub(super) async fn settle(&self) -> Result<(), Error> {
-        if self.store.devices_unsettled(1).await?.is_empty() {
+        if self.desired.is_returning() || self.store.devices_unsettled(1).await?.is_empty() {
             return Ok(());
         }
         let _deciding = self.deciding.write().await;
@@ -592,7 +588,9 @@ impl Fleet {
         for (client, _) in self.store.clients_ahead().await? {
             self.leap(&client).await?;
         }
-        self.finish_moves("server").await?;
+        if !self.desired.is_returning() {
+            self.finish_moves("server").await?;
+        }
         self.agree().await?;
         self.settle().await
     }
@@ -620,7 +618,8 @@ async fn publish(
 ) -> Result<Vec<ClientId>, Unpublished> {
     let mut manifests: Vec<Shown> = publication.clients.iter().filter_map(shown).collect();
     let (sender, parts) = mpsc::channel();
-    let (made, stored) = tokio::join!(make(touched, sender), store.publish_as_made(publication, parts));
+    let (made, stored) =
+        tokio::join!(make(&store, touched, sender), store.publish_as_made(publication, parts));
     manifests.extend(made.map_err(Unpublished::Failed)?);
     stored?;
     tracing::debug!(manifests = manifests.len(), "manifests are durable");
@@ -629,20 +628,38 @@ async fn publish(
     Ok(clients)
 }
 
-/// Makes what the clients get next and hands it to the store, part by part.
-async fn make(touched: Vec<Touched>, parts: mpsc::Sender<Part>) -> Result<Vec<Shown>, Error> {
-    let mut rest = touched.into_iter();
-    let work = std::iter::from_fn(|| Some(rest.by_ref().take(WORTH_A_THREAD).collect::<Vec<_>>()));
-    let work = work.take_while(|part| !part.is_empty()).collect();
-    let hand_on = parts.clone();
-    let made = cores::spread(work, 1, move |touched| {
-        let part = touched.into_iter().map(next).collect::<Result<Vec<_>, Error>>()?;
-        let manifests: Vec<Shown> = part.iter().filter_map(shown).collect();
-        // A store that refused already takes no more, and says itself why.
-        hand_on.send(Some(part)).ok();
-        Ok(manifests)
-    });
-    let made = made.await.into_iter().collect::<Result<Vec<_>, Error>>()?;
+/// Makes what the clients get next and hands it to the store, part by part, on all cores: while one part is written, the
+/// documents of others are read and their bundles made.
+async fn make(store: &Store, touched: Vec<Touched>, parts: mpsc::Sender<Part>) -> Result<Vec<Shown>, Error> {
+    let rest = Mutex::new(touched.into_iter());
+    let lane = async || {
+        let mut manifests = Vec::new();
+        loop {
+            let part: Vec<Touched> = {
+                let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+                rest.by_ref().take(MADE_TOGETHER).collect()
+            };
+            if part.is_empty() {
+                return Ok::<_, Error>(manifests);
+            }
+            let staying = part.iter().filter(|touched| stays(&touched.picture, &touched.changes));
+            let staying = staying.map(|touched| touched.picture.client.clone()).collect();
+            let mut documents = store.documents(staying).await?;
+            let made = cores::aside(move || {
+                let with_documents = |touched: Touched| {
+                    let kept = documents.remove(&touched.picture.client).unwrap_or_default();
+                    next(touched, kept)
+                };
+                part.into_iter().map(with_documents).collect::<Result<Vec<_>, Error>>()
+            });
+            let part = made.await?;
+            manifests.extend(part.iter().filter_map(shown));
+            // A store that refused already takes no more, and says itself why.
+            parts.send(Some(part)).ok();
+        }
+    };
+    let lanes = std::iter::repeat_with(lane).take(cores::count());
+    let made = futures_util::future::try_join_all(lanes).await?;
     parts.send(None).ok();
     Ok(made.into_iter().flatten().collect())
 }
@@ -655,9 +672,13 @@ fn shown(client: &ClientPublication) -> Option<Shown> {
     Some((client.client.clone(), new.manifest.clone(), Bytes::copy_from_slice(&new.body)))
 }
 
-/// The next manifest of one client, with the documents and the bundle that it needs.
-fn next(touched: Touched) -> Result<ClientPublication, Error> {
-    let Touched { picture, changes: Changes { wanted, dropped, schedule }, mut documents } = touched;
+/// The next manifest of one client, with the documents and the bundle that it needs. `documents` are those that the present
+/// one lists, where any of them stays.
+fn next(
+    touched: Touched,
+    mut documents: BTreeMap<AssignmentId, Vec<u8>>,
+) -> Result<ClientPublication, Error> {
+    let Touched { picture, changes: Changes { wanted, dropped, schedule } } = touched;
     let picture = &picture;
     let mut entries: BTreeMap<AssignmentId, ManifestEntry> =
         picture.manifest.entries().iter().map(|entry| (entry.id, *entry)).collect();

@@ -55,6 +55,12 @@ impl Fleet {
         Ok(self.store.registries().await?.into_iter().map(shown).collect())
     }
 
+    pub async fn registry(&self, host: &str) -> Result<operator::Registry, Error> {
+        let host = read_host(host)?;
+        let found = self.registries().await?.into_iter().find(|registry| registry.host == host.to_string());
+        found.ok_or_else(|| Error::not_found(format!("registry {host} among those that are known")))
+    }
+
     /// Remembers how a registry is opened, in place of what was known.
     pub async fn put_registry(
         &self,

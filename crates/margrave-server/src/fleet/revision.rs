@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::client::Clients;
 use super::event::time;
 use super::intent::Change;
-use super::view::{shown_answers, shown_overrides, shown_rollback, shown_targets};
+use super::view::{shown_answers, shown_overrides, shown_rollback, shown_targets, shown_windows};
 use super::{Actor, Error, Fleet};
 
 /// Of a list of devices in one line; the rest is counted.
@@ -75,6 +75,7 @@ impl Fleet {
             forced,
             rollback,
             strategy,
+            windows,
             ..
         } = record.deployment;
         Ok(operator::PutDeployment {
@@ -87,6 +88,7 @@ impl Fleet {
             force: forced,
             rollback: Some(shown_rollback(rollback)),
             strategy: Some(StrategyBody::from(&strategy)),
+            windows: Some(shown_windows(&windows)),
             revision: seen,
         })
     }
@@ -114,6 +116,7 @@ fn shown_revision(
         commit,
         rollback: shown_rollback(deployment.rollback),
         strategy: StrategyBody::from(&deployment.strategy),
+        windows: shown_windows(&deployment.windows),
         changed_at: time(changed_at),
         changed_by,
     }
@@ -168,6 +171,13 @@ fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRec
         let words = |deployment: &Deployment| StrategyBody::from(&deployment.strategy).words().join(", ");
         changes.push(format!("rollout: {} → {}", words(before), words(now)));
     }
+    if before.windows != now.windows {
+        let words = |deployment: &Deployment| match deployment.windows.is_empty() {
+            true => "at any time".to_owned(),
+            false => shown_windows(&deployment.windows).join(" and "),
+        };
+        changes.push(format!("changes: {} → {}", words(before), words(now)));
+    }
     let (old, new) = (&before.targets, &now.targets);
     for (verb, devices) in [
         ("also on", new.devices.difference(&old.devices)),
@@ -213,9 +223,11 @@ fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRec
 
 /// A policy in a phrase.
 fn going_back(rollback: Rollback) -> String {
-    let Rollback { when, attempts, health_grace } = rollback;
+    let Rollback { when, attempts, binding, health_grace } = rollback;
     let mut words = match when {
+        When::Never if binding => format!("never back, given up after {attempts} tries"),
         When::Never => "never back".to_owned(),
+        When::OnFailedUpdate if binding => format!("back or given up after {attempts} tries"),
         When::OnFailedUpdate => format!("back after {attempts} tries"),
     };
     if let Some(grace) = health_grace {

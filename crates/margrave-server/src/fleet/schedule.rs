@@ -1,6 +1,7 @@
 //! When devices talk and change: what operators choose for the fleet, for labels and for devices.
 
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use margrave_wire::schedule::ScheduleBody;
 
 use super::event::time;
 use super::intent::Change;
-use super::{Actor, Error, Fleet};
+use super::{Actor, Error, Fleet, Seen};
 
 /// Each of the choices can be followed alone.
 const CONFLICT: &str = "the hours and downtimes chosen for the device, its labels and the fleet together leave it no time to talk in any week";
@@ -37,18 +38,39 @@ impl Fleet {
         reach: &str,
         want: &ScheduleBody,
     ) -> Result<operator::Schedule, Error> {
+        self.put_schedule_seen(actor, reach, want, Seen::Any).await
+    }
+
+    /// The same if what is chosen there is still what was seen.
+    pub async fn put_schedule_seen(
+        &self,
+        actor: &Actor,
+        reach: &str,
+        want: &ScheduleBody,
+        seen: Seen<operator::Schedule>,
+    ) -> Result<operator::Schedule, Error> {
         let choice = want.read().map_err(Error::Invalid)?;
         if choice.is_empty() {
             return Err(Error::invalid("", "MI-G2-210", "choose something, or remove the schedule"));
         }
-        let change = Change::Schedule { reach: self.reach(reach)?, choice: Some(choice) };
+        let change = Change::Schedule { reach: self.reach(reach)?, choice: Some(choice), seen };
         self.change(actor, change).await?;
         self.schedule(reach).await
     }
 
     pub async fn remove_schedule(&self, actor: &Actor, reach: &str) -> Result<(), Error> {
+        self.remove_schedule_seen(actor, reach, Seen::Any).await
+    }
+
+    /// The same if what is chosen there is still what was seen.
+    pub async fn remove_schedule_seen(
+        &self,
+        actor: &Actor,
+        reach: &str,
+        seen: Seen<operator::Schedule>,
+    ) -> Result<(), Error> {
         let reach = self.reach(reach)?;
-        self.change(actor, Change::Schedule { reach, choice: None }).await
+        self.change(actor, Change::Schedule { reach, choice: None, seen }).await
     }
 
     fn reach(&self, text: &str) -> Result<Reach, Error> {
@@ -57,6 +79,19 @@ impl Fleet {
             Reach::Device(device) => Reach::Device(self.live.addressed(&device)),
             other => other,
         })
+    }
+
+    /// Refuses a change of what is not what its writer saw any more.
+    pub(super) async fn check_schedule_seen(
+        &self,
+        reach: &Reach,
+        seen: &Seen<operator::Schedule>,
+    ) -> Result<(), Error> {
+        if *seen == Seen::Any {
+            return Ok(());
+        }
+        let held = self.store.schedules().await?.into_iter().find(|record| record.reach == *reach);
+        seen.check(held.map(|record| self.shown_schedule(record)).as_ref())
     }
 
     fn shown_schedule(&self, record: ScheduleRecord) -> operator::Schedule {
@@ -73,7 +108,7 @@ impl Fleet {
         }
     }
 
-    async fn choices(&self) -> Result<Vec<(Reach, Choice)>, Error> {
+    pub(super) async fn choices(&self) -> Result<Vec<(Reach, Choice)>, Error> {
         Ok(self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect())
     }
 
@@ -87,15 +122,18 @@ impl Fleet {
         Ok(conflict.map(|_| format!("{CONFLICT}; so it follows none of them")))
     }
 
-    /// A choice for one device that leaves it no time, together with what is chosen elsewhere, is a mistake.
+    /// A choice for one device that leaves it no time, together with what is chosen elsewhere, is a mistake. Of all that is
+    /// chosen only what reaches the device is looked up: many may be checked against many.
     pub(super) fn check_choice(
         device: &DeviceRef,
         labels: &BTreeMap<String, String>,
         all: &BTreeMap<Reach, Choice>,
         choice: &Choice,
     ) -> Result<(), Error> {
+        let labelled = labels.iter().map(|(key, value)| Reach::Label(key.clone(), value.clone()));
+        let reaches = iter::once(Reach::Fleet).chain(labelled).chain([Reach::Device(device.clone())]);
         let all: Vec<(Reach, Choice)> =
-            all.iter().map(|(reach, choice)| (reach.clone(), choice.clone())).collect();
+            reaches.filter_map(|reach| all.get(&reach).cloned().map(|choice| (reach, choice))).collect();
         let is_about = choice.hours.is_some() || choice.downtime.is_some();
         if is_about && conflict(&all, device, labels).is_some() {
             let message = format!("{CONFLICT}; `margrave schedule list` shows what is chosen elsewhere");

@@ -17,6 +17,7 @@ use margrave_identity::message::{CertificateFault, ClientCertificate, Roots, Ver
 use margrave_store::{Admission, AdmissionError, NewSigned, SignedRecord, Standing, Store, UsedSignature};
 use margrave_wire::{Dialect, operator};
 
+use super::audit::Unasked;
 use super::event::time;
 use super::{Actor, Error, Fleet};
 
@@ -309,7 +310,21 @@ impl Fleet {
             (Admission::Accepted, false) => "server (everybody is accepted)",
             _ => "server",
         };
-        let record = self.keep_signed(certificate, address, decision, actor).await?;
+        let record = self.keep_signed(certificate, address.clone(), decision, actor).await?;
+        // Bounded as newcomers are.
+        let onboarded = Unasked::new("device.onboard", record.id.to_string());
+        self.record_unasked(Unasked {
+            actor: format!("device {}", record.id),
+            way: "device",
+            source: address.unwrap_or_default(),
+            detail: match record.decision {
+                Admission::Pending => "waits for an operator's word".to_owned(),
+                Admission::Accepted => "accepted".to_owned(),
+                Admission::Rejected => "rejected".to_owned(),
+            },
+            ..onboarded
+        })
+        .await;
         Ok(self.outcome(&record))
     }
 

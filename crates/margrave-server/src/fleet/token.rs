@@ -19,6 +19,8 @@ use super::event::time;
 use super::{Actor, Error, Fleet};
 
 const VALID_DEFAULT: Duration = Duration::from_secs(24 * 3600);
+/// Open tokens that are listed; whoever makes more knows what for.
+const OPEN_MAX: u32 = 1000;
 const VALID_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Far longer than any token of ours; longer ones are not even hashed.
 const TOKEN_LENGTH_MAX: usize = 200;
@@ -81,7 +83,10 @@ impl Fleet {
         let mut broken = check_labels(labels.iter().map(|(key, value)| (key, Some(value))));
         let valid = valid_seconds.map_or(VALID_DEFAULT, Duration::from_secs);
         if valid.is_zero() || valid > VALID_MAX {
-            let message = format!("a join token is valid for 1 to {} seconds (30 days)", VALID_MAX.as_secs());
+            let message = format!(
+                "a join token is valid for 30 days at most, which are {} seconds",
+                VALID_MAX.as_secs()
+            );
             broken.push(Violation::new("/validSeconds", "token", message));
         }
         let client = match device.as_deref().map(ClientId::parse) {
@@ -121,6 +126,30 @@ impl Fleet {
             url,
             pin,
         })
+    }
+
+    /// Join tokens that can still be used, the newest first.
+    pub async fn join_tokens(&self) -> Result<Vec<operator::OpenJoinToken>, Error> {
+        let open = self.store.join_tokens_open(self.now(), OPEN_MAX).await?;
+        let shown = open.into_iter().map(|token| operator::OpenJoinToken {
+            device: token.client.to_string(),
+            labels: token.labels,
+            created: time(token.created_at),
+            created_by: token.created_by,
+            expires: time(token.expires_at),
+        });
+        Ok(shown.collect())
+    }
+
+    /// Makes the token void that was made for a name and that nobody used yet.
+    pub async fn revoke_join_token(&self, actor: &Actor, device: &str) -> Result<(), Error> {
+        let shown: String = device.chars().take(200).collect();
+        let missing = || Error::not_found(format!("join token of {shown} that could still be used"));
+        let client = ClientId::parse(device).map_err(|_| missing())?;
+        match self.store.revoke_join_token(&client, self.now(), &actor.name).await? {
+            true => Ok(()),
+            false => Err(missing()),
+        }
     }
 
     /// Takes a join token; it is void afterwards. The client it was made for exists from then on.

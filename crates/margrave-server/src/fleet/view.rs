@@ -1,18 +1,20 @@
 //! The fleet as operators see it: records turned into the words of the operator interface.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use margrave_core::constraints::{Capacity, Constraints};
 use margrave_core::deployment::{Override, Targets};
-use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
+use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::lifecycle::{STATES, State};
+use margrave_core::observed::Observed;
 use margrave_core::parameters::{Answer, Answers};
 use margrave_core::report::{Fault, Report};
 use margrave_core::rollback::Rollback;
+use margrave_core::schedule::Weekly;
 use margrave_core::secret::Referred;
 use margrave_store::{
-    AskedRecord, AssignmentCount, AssignmentRecord, Condition, DeploymentRecord, DeviceFilter, DeviceRecord,
-    Scope, Standing, Verdict,
+    AskedRecord, AssignmentCount, AssignmentRecord, Candidate, Condition, DeploymentRecord, DeviceFilter,
+    DeviceRecord, HeldBack, Scope, Standing, Verdict, WaitingRecord,
 };
 use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
@@ -23,13 +25,18 @@ use super::asking::{self, shown_hold};
 use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
+use super::rollout::shown_waiting;
 use super::schedule::is_excused;
-use super::{DeviceQuery, Error, Fleet, SiteCounts, origin};
+use super::{DeviceQuery, Error, Fleet, SiteCounts, origin, why};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
 /// Devices that are read at once where all that match are meant.
 const MATCHING_PAGE: u32 = 1000;
+/// Counting stops there: nobody pages so far, and a count costs as much as what it counts.
+pub const COUNTED_MAX: u32 = 100_000;
+/// Asked for as a site: devices that have none. Whoever calls a site so finds it by its label.
+pub const WITHOUT_SITE: &str = ":none";
 
 impl Fleet {
     /// The fleet at a glance.
@@ -46,7 +53,12 @@ impl Fleet {
                 failed: devices(Condition::Failed),
                 silent: devices(Condition::Silent),
             },
-            assignments: STATES.iter().map(|known| state(known.as_str())).collect(),
+            assignments: STATES
+                .iter()
+                .map(|known| known.as_str())
+                .chain([WAITING, LEFT])
+                .map(state)
+                .collect(),
             packages: counts.packages,
             deployments: counts.deployments,
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -70,6 +82,25 @@ impl Fleet {
         records.truncate(limit);
         let next = records.last().filter(|_| more).map(|last| last.device.to_string());
         Ok(operator::Page { items: self.shown_devices(records).await?, next })
+    }
+
+    /// Devices that cannot look at their containers, at most so many, and how many there are.
+    pub async fn devices_blind(&self, most: usize) -> Result<(Vec<operator::Device>, u64), Error> {
+        let (records, total) = self.store.devices_blind(u32::try_from(most).unwrap_or(u32::MAX)).await?;
+        Ok((self.shown_devices(records).await?, total))
+    }
+
+    /// How many devices match, whatever page they are on, up to [`COUNTED_MAX`].
+    pub async fn devices_counted(&self, query: DeviceQuery) -> Result<u64, Error> {
+        let filter = DeviceFilter { limit: COUNTED_MAX, ..self.filter(query)? };
+        Ok(self.store.devices_counted(filter).await?)
+    }
+
+    /// The `after` of the page before the one that the query asks for; `None` where that is the first.
+    pub async fn devices_before(&self, query: DeviceQuery) -> Result<Option<String>, Error> {
+        let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+        let filter = DeviceFilter { limit: u32::try_from(limit).unwrap_or(u32::MAX), ..self.filter(query)? };
+        Ok(self.store.page_before(filter).await?.map(|device| device.to_string()))
     }
 
     /// The names of all devices that match, on whatever page, each with its standing.
@@ -100,7 +131,15 @@ impl Fleet {
     }
 
     fn filter(&self, query: DeviceQuery) -> Result<DeviceFilter, Error> {
-        let DeviceQuery { search, label, condition, state, site, capability, after, limit: _ } = query;
+        let DeviceQuery { search, label, condition, state, site, deployment, capability, after, limit: _ } =
+            query;
+        let deployment = match deployment.as_deref().filter(|text| !text.is_empty()) {
+            None => None,
+            Some(text) => Some(
+                DeploymentName::parse(text)
+                    .map_err(|error| Error::invalid("/deployment", "query", error.to_string()))?,
+            ),
+        };
         let condition = match condition.as_deref().filter(|text| !text.is_empty()) {
             None => None,
             Some(text) => Some(Condition::parse(text).ok_or_else(|| {
@@ -120,7 +159,9 @@ impl Fleet {
             label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
             condition,
             state,
-            site: site.filter(|text| !text.is_empty()),
+            without_site: site.as_deref() == Some(WITHOUT_SITE),
+            site: site.filter(|text| !text.is_empty() && text != WITHOUT_SITE),
+            deployment,
             capability: capability.filter(|text| !text.is_empty()),
             silence: self.silence(),
             after,
@@ -144,10 +185,12 @@ impl Fleet {
         }
         let clients = records.iter().map(|record| record.device.client.clone()).collect();
         let asked = self.store.asked(clients).await?;
+        let mut waiting = self.waiting_among(&records).await?;
         let shown = records.into_iter().map(|record| {
             let of_device = assignments.remove(&record.device).unwrap_or_default();
+            let waiting = waiting.remove(&record.device).unwrap_or_default();
             let asked = asked.get(&record.device.client);
-            self.shown_device(self.fresh(record), &of_device, asked)
+            self.shown_device(self.fresh(record), &of_device, &waiting, asked)
         });
         Ok(shown.collect())
     }
@@ -168,12 +211,22 @@ impl Fleet {
         &self,
         record: DeviceRecord,
         assignments: &[AssignmentRecord],
+        waiting: &[WaitingRecord],
         asked: Option<&AskedRecord>,
     ) -> operator::Device {
         let condition = record.condition(self.silent_before());
-        let reason =
-            (condition != Condition::Converged).then(|| self.device_reason(&record, assignments)).flatten();
-        let shown = |assignment| self.shown_assignment(&record, assignment);
+        let reason = (condition != Condition::Converged)
+            .then(|| self.device_reason(&record, assignments, waiting))
+            .flatten();
+        let shown = |assignment: &AssignmentRecord| {
+            let waiting = waiting.iter().find(|waiting| waiting.deployment == assignment.deployment);
+            self.shown_assignment(&record, assignment, waiting)
+        };
+        let has = |waiting: &&WaitingRecord| {
+            assignments.iter().any(|assignment| assignment.deployment == waiting.deployment)
+        };
+        let coming = waiting.iter().filter(|waiting| !has(waiting));
+        let coming = coming.map(|waiting| self.shown_coming(&record, waiting));
         let capabilities: Option<Value> =
             record.capabilities.as_deref().and_then(|body| serde_json::from_slice(body).ok());
         let asked = asking::shown(&record, capabilities.as_ref(), asked, self.now());
@@ -182,10 +235,16 @@ impl Fleet {
             client: record.device.client.to_string(),
             form: record.dialect.as_str().to_owned(),
             standing: record.standing.as_str().to_owned(),
+            clock_ahead_seconds: assignments
+                .iter()
+                .filter_map(|assignment| assignment.observed.as_ref())
+                .max_by_key(|observed| observed.received_at)
+                .and_then(Observed::clock_ahead),
             condition: condition.as_str().to_owned(),
             reason,
             simulated: record.simulated,
             holds: capabilities.as_ref().map(|body| self.holds(body)).unwrap_or_default(),
+            cannot_look: why::shown_blind(&record),
             capabilities,
             last_contact: record.last_contact.map(time),
             manifest_version: record.manifest_version,
@@ -195,7 +254,7 @@ impl Fleet {
             asked_hold: asked.hold,
             asked_look: asked.look,
             own_agent: asked.own_agent,
-            assignments: assignments.iter().map(shown).collect(),
+            assignments: assignments.iter().map(shown).chain(coming).collect(),
             labels: record.labels.clone(),
         }
     }
@@ -212,6 +271,7 @@ impl Fleet {
         &self,
         device: &DeviceRecord,
         record: &AssignmentRecord,
+        waiting: Option<&WaitingRecord>,
     ) -> operator::Assignment {
         let outlook = record.outlook();
         let report = record.observed.as_ref().map(|observed| &observed.report);
@@ -227,8 +287,11 @@ impl Fleet {
             package: record.package.to_string(),
             version: record.version.to_string(),
             state: outlook.state.to_string(),
-            current: outlook.current,
-            reason: self.assignment_reason(device, record),
+            current: outlook.current && waiting.is_none(),
+            // What it was given is told first where something is the matter with it.
+            reason: self
+                .assignment_reason(device, record)
+                .or_else(|| waiting.map(|waiting| self.waiting_text(waiting))),
             // What went wrong with another revision, and was gone back from, is nothing against this one.
             error: report
                 .filter(|report| {
@@ -240,6 +303,27 @@ impl Fleet {
             attempt: detail.map_or(0, |detail| detail.attempt),
             next_try: detail.and_then(|detail| detail.next_try).map(time),
             changed_at: Some(time(changed_at)),
+            waiting: waiting.map(shown_waiting),
+        }
+    }
+
+    /// What a device waits for that it has in no revision.
+    fn shown_coming(&self, device: &DeviceRecord, waiting: &WaitingRecord) -> operator::Assignment {
+        operator::Assignment {
+            id: Candidate::from(device).assignment_id(waiting.deployment).to_string(),
+            deployment: waiting.name.to_string(),
+            device: self.live.spoken(&device.device),
+            package: waiting.package.to_string(),
+            version: waiting.version.to_string(),
+            state: State::Pending.to_string(),
+            current: false,
+            reason: Some(self.waiting_text(waiting)),
+            error: None,
+            components: Vec::new(),
+            attempt: 0,
+            next_try: None,
+            changed_at: Some(time(waiting.since)),
+            waiting: Some(shown_waiting(waiting)),
         }
     }
 
@@ -318,8 +402,8 @@ impl Fleet {
     /// that the cost follows the deployments and not the fleet.
     pub async fn deployments(&self) -> Result<Vec<operator::Deployment>, Error> {
         let mut counts: HashMap<_, operator::AssignmentCounts> = HashMap::new();
-        for AssignmentCount { deployment, state, verdict, count } in self.store.assignment_counts().await? {
-            add(counts.entry(deployment).or_default(), state, verdict, count);
+        for count in self.store.assignment_counts().await? {
+            add(counts.entry(count.deployment).or_default(), &count);
         }
         let records = self.store.deployments().await?.into_iter();
         let shown = records.map(|record| {
@@ -333,7 +417,7 @@ impl Fleet {
     pub async fn deployment_counted(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
-        let counts = self.counts_of(&record).await?;
+        let counts = self.counts_of(record.deployment.id).await?;
         Ok(shown_deployment(&self.live, record, Vec::new(), counts))
     }
 
@@ -346,14 +430,22 @@ impl Fleet {
     ) -> Result<operator::Deployment, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
-        let mut assignments = self.store.assignments_behind(record.deployment.id, limit).await?.found;
-        let room = limit.saturating_sub(u32::try_from(assignments.len()).unwrap_or(u32::MAX));
+        let id = record.deployment.id;
+        let mut assignments = self.store.assignments_behind(id, limit).await?.found;
+        let waiting = self.store.waiting_in(id, limit).await?;
+        let known: HashSet<DeviceRef> = assignments.iter().map(|found| found.device.clone()).collect();
+        let others = waiting.iter().map(|waiting| waiting.device.clone());
+        let others = others.filter(|device| !known.contains(device)).collect();
+        let others = self.store.assignments(Scope::Devices(others)).await?.into_iter();
+        assignments.extend(others.filter(|found| found.deployment == id));
+        let shown = assignments.len().max(waiting.len());
+        let room = limit.saturating_sub(u32::try_from(shown).unwrap_or(u32::MAX));
         if room > 0 {
             assignments.extend(self.store.assignments_as_wanted(&record.deployment, room).await?);
         }
-        let shown = self.shown_assignments(&assignments).await?;
+        let shown = self.shown_assignments(&assignments, waiting).await?;
         let rollout = self.rollout_of(&record).await?;
-        let counts = self.counts_of(&record).await?;
+        let counts = self.counts_of(id).await?;
         Ok(operator::Deployment { rollout, ..shown_deployment(&self.live, record, shown, counts) })
     }
 
@@ -362,43 +454,112 @@ impl Fleet {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let assignments = self.store.assignments(Scope::Deployment(record.deployment.id)).await?;
-        let mut counts = operator::AssignmentCounts::default();
-        for outlook in assignments.iter().map(AssignmentRecord::outlook) {
-            add(&mut counts, outlook.state, outlook.verdict, 1);
-        }
+        let waiting = self.store.waiting_in(record.deployment.id, u32::MAX).await?;
+        let counts = self.counts_of(record.deployment.id).await?;
         let rollout = self.rollout_of(&record).await?;
-        let shown = self.shown_assignments(&assignments).await?;
+        let shown = self.shown_assignments(&assignments, waiting).await?;
         Ok(operator::Deployment { rollout, ..shown_deployment(&self.live, record, shown, counts) })
     }
 
+    /// One deployment, with the first of its assignments.
+    pub async fn deployment_begun(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
+        let record = self.store.deployment(name).await?;
+        let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+        let operator::Page { items, next } = self.assignments_of(name, None, None, None).await?;
+        let counts = self.counts_of(record.deployment.id).await?;
+        let rollout = self.rollout_of(&record).await?;
+        Ok(operator::Deployment { rollout, next, ..shown_deployment(&self.live, record, items, counts) })
+    }
+
+    /// Devices that a deployment is on, by name, a page at a time; only those in a state, if one is given.
+    pub async fn assignments_of(
+        &self,
+        name: &DeploymentName,
+        state: Option<State>,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<operator::Page<operator::Assignment>, Error> {
+        let record = self.store.deployment(name).await?;
+        let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
+        let limit = limit.unwrap_or(PAGE_DEFAULT);
+        if !(1..=PAGE_MAX).contains(&limit) {
+            let message = format!("is a number from 1 to {PAGE_MAX}, got {limit}");
+            return Err(Error::invalid("/limit", "query", message));
+        }
+        let after = match after.filter(|text| !text.is_empty()) {
+            None => None,
+            Some(text) => Some(
+                DeviceRef::parse(text)
+                    .map_err(|error| Error::invalid("/after", "query", error.to_string()))?,
+            ),
+        };
+        // One more than asked for tells whether there is another page.
+        let more = u32::try_from(limit + 1).unwrap_or(u32::MAX);
+        let mut found = self.store.assignments_after(record.deployment.id, state, after, more).await?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|last| last.device.to_string());
+        let mut waiting =
+            self.store.waiting_of(found.iter().map(|found| found.device.clone()).collect()).await?;
+        waiting.retain(|waiting| waiting.deployment == record.deployment.id);
+        Ok(operator::Page { items: self.shown_assignments(&found, waiting).await?, next })
+    }
+
+    /// The assignments of one deployment, and those of `waiting` that have none yet.
     async fn shown_assignments(
         &self,
         assignments: &[AssignmentRecord],
+        waiting: Vec<WaitingRecord>,
     ) -> Result<Vec<operator::Assignment>, Error> {
-        let names = assignments.iter().map(|assignment| assignment.device.clone()).collect();
+        let mut waiting: BTreeMap<DeviceRef, WaitingRecord> =
+            waiting.into_iter().map(|waiting| (waiting.device.clone(), waiting)).collect();
+        let names = assignments.iter().map(|assignment| assignment.device.clone());
+        let names: BTreeSet<DeviceRef> = names.chain(waiting.keys().cloned()).collect();
+        let names = names.into_iter().collect();
         let devices = self.store.devices_named(names).await?;
         let devices: HashMap<DeviceRef, DeviceRecord> =
             devices.into_iter().map(|device| (device.device.clone(), self.fresh(device))).collect();
         let shown = assignments.iter().filter_map(|assignment| {
+            let waiting = waiting.remove(&assignment.device);
             let device = devices.get(&assignment.device)?;
-            Some(self.shown_assignment(device, assignment))
+            Some(self.shown_assignment(device, assignment, waiting.as_ref()))
         });
-        Ok(shown.collect())
+        let mut shown: Vec<operator::Assignment> = shown.collect();
+        let coming = waiting.values().filter_map(|waiting| {
+            let device = devices.get(&waiting.device)?;
+            Some(self.shown_coming(device, waiting))
+        });
+        shown.extend(coming);
+        Ok(shown)
     }
 
-    async fn counts_of(&self, record: &DeploymentRecord) -> Result<operator::AssignmentCounts, Error> {
+    pub(super) async fn counts_of(&self, id: DeploymentId) -> Result<operator::AssignmentCounts, Error> {
         let mut counts = operator::AssignmentCounts::default();
-        for AssignmentCount { state, verdict, count, .. } in
-            self.store.assignment_counts_of(record.deployment.id).await?
-        {
-            add(&mut counts, state, verdict, count);
+        for count in self.store.assignment_counts_of(id).await? {
+            add(&mut counts, &count);
         }
         Ok(counts)
     }
 }
 
-fn add(counts: &mut operator::AssignmentCounts, state: State, verdict: Verdict, count: u64) {
+/// Among the states: those whose turn in a rollout has not come, and those that an aborted one left behind.
+const WAITING: &str = "WAITING";
+const LEFT: &str = "LEFT";
+
+fn add(counts: &mut operator::AssignmentCounts, found: &AssignmentCount) {
+    let AssignmentCount { deployment: _, state, verdict, held_back, count } = *found;
     counts.total += count;
+    // What failed has failed, whether its device waits for something else or not.
+    if let Some(held_back) = held_back.filter(|_| verdict != Verdict::Failed) {
+        counts.pending += count;
+        let (word, number) = match held_back {
+            HeldBack::Waiting => (WAITING, &mut counts.waiting),
+            HeldBack::LeftBehind => (LEFT, &mut counts.left_behind),
+        };
+        *number += count;
+        *counts.states.entry(word.to_owned()).or_default() += count;
+        return;
+    }
     *match verdict {
         Verdict::Converged => &mut counts.converged,
         Verdict::Pending => &mut counts.pending,
@@ -436,6 +597,7 @@ fn shown_deployment(
         force: deployment.forced,
         rollback: shown_rollback(deployment.rollback),
         strategy: StrategyBody::from(&deployment.strategy),
+        windows: shown_windows(&deployment.windows),
         rollout: None,
         revision: deployment.revision,
         commit,
@@ -443,6 +605,7 @@ fn shown_deployment(
         changed_at: time(changed_at),
         changed_by,
         assignments,
+        next: None,
         counts,
         misfits: misfits.collect(),
     }
@@ -463,9 +626,13 @@ pub(super) fn shown_answers(answers: Answers) -> BTreeMap<String, Value> {
 pub(super) fn shown_rollback(rollback: Rollback) -> operator::Rollback {
     operator::Rollback {
         when: Some(rollback.when.as_str().to_owned()),
-        attempts: Some(rollback.attempts),
+        attempts: rollback.attempts_said(),
         health_grace_seconds: rollback.health_grace.map(|grace| grace.as_secs()),
     }
+}
+
+pub(super) fn shown_windows(windows: &[Weekly]) -> Vec<String> {
+    windows.iter().map(ToString::to_string).collect()
 }
 
 pub(super) fn shown_targets(names: &Clients, targets: Targets) -> operator::Targets {

@@ -20,21 +20,18 @@ use http::header::{AUTHORIZATION, COOKIE, USER_AGENT};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
 use margrave_core::audit::Entry;
-use margrave_core::moment::Moment;
+use margrave_core::id::ClientId;
 use margrave_wire::operator;
 
 use self::refusals::{LeftOut, Refusals};
-use super::Stopping;
-use crate::fleet::{Clock, Fleet, Holder, noting};
+use super::{Stopping, intent};
+use crate::fleet::{Clock, DONE, Fleet, Holder, blank, line, noting};
 use crate::guessing::Source;
 
-/// Longer texts from outside are cut: an entry is a line.
-const TEXT_LENGTH_MAX: usize = 300;
 /// How often it is looked whether refusals were left out.
 const LEFT_OUT_EVERY: Duration = Duration::from_secs(60);
-const DONE: &str = "done";
 /// Problems whose words are ours alone. Others may repeat what was sent, which may be a secret.
-const SPOKEN: [&str; 8] = [
+const SPOKEN: [&str; 11] = [
     "role-needed",
     "forbidden",
     "unauthorized",
@@ -43,6 +40,9 @@ const SPOKEN: [&str; 8] = [
     "in-use",
     "not-found",
     "changed",
+    "token-unknown",
+    "token-used",
+    "token-expired",
 ];
 
 /// Writes the log; one for all listeners.
@@ -59,8 +59,10 @@ pub(crate) enum Door {
     Rest,
     Page,
     Registry,
-    /// Pushes to the repository of what is wanted.
+    /// The repository of what is wanted, to fetch from and to push to.
     Git,
+    /// Devices that join, before they are anybody.
+    Identity,
 }
 
 /// What is known of a request beside its address; everybody who handles it can add to it.
@@ -70,6 +72,9 @@ pub(crate) struct Note(Arc<Mutex<Noted>>);
 #[derive(Debug, Default)]
 struct Noted {
     by: Option<Holder>,
+    /// Who asks, where that is no operator.
+    device: Option<String>,
+    action: Option<&'static str>,
     subject: Option<String>,
     detail: Option<String>,
     commit: Option<String>,
@@ -90,6 +95,19 @@ impl Note {
     /// Who asks.
     pub(crate) fn by(&self, holder: &Holder) {
         self.noted(|noted| noted.by = Some(holder.clone()));
+    }
+
+    /// A device asks, and proved which one it is.
+    pub(crate) fn device(&self, client: &ClientId) {
+        self.noted(|noted| {
+            noted.device = Some(format!("device {client}"));
+            noted.subject = Some(client.to_string());
+        });
+    }
+
+    /// What it is called, where the path does not say it all.
+    pub(crate) fn action(&self, action: &'static str) {
+        self.noted(|noted| noted.action = Some(action));
     }
 
     /// What it is about, where the path does not say so.
@@ -181,18 +199,7 @@ impl Audit {
                 detail: format!("{number} more refusals were not written down one by one"),
                 ..blank()
             };
-            self.write(entry).await;
-        }
-    }
-
-    async fn write(&self, entry: Entry) {
-        if let Err(error) = self.fleet.record(entry.clone()).await {
-            // What was done cannot be undone here; the server's own log has it then.
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                ?entry,
-                "an audit entry could not be written"
-            );
+            self.fleet.record_or_log(entry).await;
         }
     }
 
@@ -200,9 +207,11 @@ impl Audit {
         let Refusal { name: outcome, detail: words } = answer;
         let Asked { door, action, subject, address, way, kept } = asked;
         let refused = outcome != DONE;
-        let (by, subject, detail, commit, wanted) = note.noted(|noted| {
+        let (by, device, action, subject, detail, commit, wanted) = note.noted(|noted| {
             (
                 noted.by.take(),
+                noted.device.take(),
+                noted.action.map_or(action, str::to_owned),
                 noted.subject.take().unwrap_or(subject),
                 noted.detail.take(),
                 noted.commit.take(),
@@ -224,7 +233,7 @@ impl Audit {
         let spoken = Some(words).filter(|_| SPOKEN.contains(&outcome.as_str()));
         let detail = detail.or(spoken).unwrap_or_default();
         let entry = Entry {
-            actor: by.as_ref().map_or("unknown".to_owned(), |holder| holder.actor.name.clone()),
+            actor: by.as_ref().map(|holder| holder.actor.name.clone()).or(device).unwrap_or_else(unknown),
             role: by.as_ref().map(|holder| holder.role.to_string()),
             token: by.map(|holder| holder.token),
             source: address.map_or(String::new(), |address| address.ip().to_canonical().to_string()),
@@ -236,7 +245,7 @@ impl Audit {
             commit,
             ..blank()
         };
-        self.write(entry).await;
+        self.fleet.record_or_log(entry).await;
     }
 }
 
@@ -261,7 +270,11 @@ impl Asked {
                 Some((action, subject)) => (action.to_owned(), subject, true),
                 None => ("registry.push".to_owned(), String::new(), false),
             },
-            Door::Git => ("intent.push".to_owned(), "main".to_owned(), unsafe_method),
+            Door::Git => {
+                let action = if intent::is_push(request.uri()) { "intent.push" } else { "intent.fetch" };
+                (action.to_owned(), "main".to_owned(), !is_look(request, door))
+            }
+            Door::Identity => (action::identity(path).to_owned(), String::new(), unsafe_method),
             Door::Rest | Door::Page => {
                 (action::action(method, route), action::subject(route, path), unsafe_method)
             }
@@ -272,6 +285,7 @@ impl Asked {
             Door::Page => "page",
             Door::Registry => "registry",
             Door::Git => "git",
+            Door::Identity => "device",
             Door::Rest if agent.starts_with("margrave/") => "cli",
             Door::Rest => "rest",
         };
@@ -281,24 +295,32 @@ impl Asked {
     }
 }
 
+/// Whether a request asks for no change. A fetch of Git's does not, although it is a POST.
+fn is_look(request: &Request, door: Door) -> bool {
+    request.method().is_safe() || (door == Door::Git && !intent::is_push(request.uri()))
+}
+
 /// Of looks only refusals are of interest, and not those of the registry, whose clients ask first and prove then.
-fn is_told_of_when_refused(request: &Request, door: Door) -> bool {
+fn is_told_of_when_refused(door: Door) -> bool {
     match door {
-        Door::Page | Door::Rest => true,
-        // A push begins with a look.
-        Door::Git => request.uri().query() == Some("service=git-receive-pack"),
-        Door::Registry => false,
+        Door::Page | Door::Rest | Door::Git => true,
+        Door::Registry | Door::Identity => false,
     }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
 }
 
 async fn pass(State((audit, door)): State<(Audit, Door)>, mut request: Request, next: Next) -> Response {
     let note = Note::default();
     request.extensions_mut().insert(note.clone());
-    if request.method().is_safe() && !is_told_of_when_refused(&request, door) {
+    let is_look = is_look(&request, door);
+    if is_look && !is_told_of_when_refused(door) {
         return next.run(request).await;
     }
     let asked = Asked::of(&request, door);
-    if request.method().is_safe() {
+    if is_look {
         // Without either nobody tried anything: that is how programs learn that they need one.
         let shows = request.headers().contains_key(AUTHORIZATION) || request.headers().contains_key(COOKIE);
         let response = next.run(request).await;
@@ -331,23 +353,6 @@ async fn pass(State((audit, door)): State<(Audit, Door)>, mut request: Request, 
     }
 }
 
-fn blank() -> Entry {
-    Entry {
-        sequence: 0,
-        at: Moment(0),
-        actor: String::new(),
-        role: None,
-        token: None,
-        source: String::new(),
-        way: String::new(),
-        action: String::new(),
-        subject: String::new(),
-        outcome: String::new(),
-        detail: String::new(),
-        commit: None,
-    }
-}
-
 /// What came of it, as the answer says, or its status.
 fn answer(response: &Response) -> Refusal {
     let named = response.extensions().get::<Refusal>().cloned();
@@ -368,9 +373,4 @@ fn outcome(status: StatusCode) -> &'static str {
         status if status.is_server_error() => "internal",
         _ => DONE,
     }
-}
-
-/// On one line, and not longer than one.
-fn line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TEXT_LENGTH_MAX).collect()
 }

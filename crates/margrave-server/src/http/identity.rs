@@ -38,6 +38,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
+use super::audit::Note;
 use super::problem::Problem;
 use super::{BODY_TIME_MAX, PathPrefix, is_declared_larger};
 use crate::config::authority;
@@ -92,6 +93,7 @@ async fn bundle(State(identity): State<Identity>, headers: HeaderMap) -> Respons
 async fn join(
     State(identity): State<Identity>,
     ConnectInfo(address): ConnectInfo<SocketAddr>,
+    note: Note,
     request: Request,
 ) -> Result<Response, Problem> {
     let headers = request.headers().clone();
@@ -117,6 +119,7 @@ async fn join(
             client
         }
     };
+    note.device(&client);
     // It may have been retired since it first asked with this token.
     identity.check_accepted(&client)?;
     let certificates = identity.issue(&client, &csr).await?;
@@ -136,6 +139,7 @@ async fn join(
 async fn renew(
     State(identity): State<Identity>,
     ConnectInfo(address): ConnectInfo<SocketAddr>,
+    note: Note,
     request: Request,
 ) -> Result<Response, Problem> {
     let RenewRequest { csr, previous, proof } = body(request).await?;
@@ -150,6 +154,7 @@ async fn renew(
         Problem::not_allowed(format!("{error}; join again with a new token"))
     })?;
     let client = peer.name.client;
+    note.device(&client);
     identity.check_accepted(&client)?;
     let serial = peer.serial.to_string();
     let known = identity.fleet.svid_serials(&client).await?;
@@ -166,6 +171,8 @@ async fn renew(
         identity.fleet.record_svid(&client, serial, peer.not_after).await?;
     }
     let certificates = identity.issue(&client, &csr).await?;
+    // Every device does so every few hours, and nothing is another by it.
+    note.leave_out();
     tracing::info!(%client, %address, "an SVID was renewed");
     Ok(secret_json(&RenewResponse { certificates, trust_bundle: keys.bundle.current().to_wire() }))
 }

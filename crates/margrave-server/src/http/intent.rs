@@ -10,7 +10,7 @@ use axum::routing::any;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use http::{Extensions, HeaderMap, Method};
+use http::{Extensions, HeaderMap, Method, Uri};
 use margrave_core::access::Role;
 
 use super::App;
@@ -20,21 +20,29 @@ use crate::auth;
 use crate::fleet::git::{Ask, PACK_BYTES_MAX, PUSH_TIME_MAX, Protocol, Push, Pushed};
 use crate::fleet::{Actor, Fleet, noting};
 
+const PATH: &str = "/git/intent.git";
+const REFS_PATH: &str = "/info/refs";
+const PUSH_PATH: &str = "/git-receive-pack";
+const PUSH_QUERY: &str = "service=git-receive-pack";
 const PUSH_TYPE: &str = "application/x-git-receive-pack-request";
 /// The lines before the pack.
 const COMMANDS_BYTES_MAX: usize = 64 * 1024;
 
-/// Fetching is looking, which is not written down; pushing is, also one that is refused when it begins.
+/// Fetching is looking, which is only written down when it is refused; pushing is, also one that is refused when it begins.
 pub(crate) fn router(app: &App) -> Router {
-    let push = Router::new()
-        .route("/git/intent.git/info/refs", any(refs))
-        .route("/git/intent.git/git-receive-pack", any(push))
+    let all = Router::new()
+        .route(&format!("{PATH}{REFS_PATH}"), any(refs))
+        .route(&format!("{PATH}{PUSH_PATH}"), any(push))
+        .route(&format!("{PATH}/git-upload-pack"), any(fetch))
+        .route(&format!("{PATH}/{{*path}}"), any(other))
         .with_state(app.clone());
-    Router::new()
-        .route("/git/intent.git/git-upload-pack", any(fetch))
-        .route("/git/intent.git/{*path}", any(other))
-        .with_state(app.clone())
-        .merge(app.audit.around(push, Door::Git))
+    app.audit.around(all, Door::Git)
+}
+
+/// Whether a request to this repository is a push, or the look that one begins with.
+pub(crate) fn is_push(address: &Uri) -> bool {
+    let path = address.path();
+    path.ends_with(PUSH_PATH) || (path.ends_with(REFS_PATH) && address.query() == Some(PUSH_QUERY))
 }
 
 /// Who is asking, if they have the role.
@@ -54,13 +62,8 @@ async fn operator(
 }
 
 async fn refs(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
-    let pushes = request.uri().query() == Some("service=git-receive-pack");
-    operator(
-        &app,
-        (request.headers(), request.extensions()),
-        if pushes { Role::Operator } else { Role::Viewer },
-    )
-    .await?;
+    let role = if is_push(request.uri()) { Role::Operator } else { Role::Viewer };
+    operator(&app, (request.headers(), request.extensions()), role).await?;
     let fleet = Arc::clone(&app.fleet);
     if request.method() != Method::GET {
         return Err(Refusal::Method("GET"));
@@ -74,7 +77,7 @@ async fn refs(State(app): State<App>, request: Request) -> Result<Response, Refu
             let answer = upload(&fleet, protocol, Ask::Advertisement, heading).await?;
             Ok((always("application/x-git-upload-pack-advertisement"), answer).into_response())
         }
-        Some("service=git-receive-pack") => {
+        Some(PUSH_QUERY) => {
             let answer = fleet.intent_advertisement().await.map_err(Refusal::Fetch)?;
             Ok((always("application/x-git-receive-pack-advertisement"), answer).into_response())
         }

@@ -67,6 +67,11 @@ async fn scrape(app: &App, uptime: Duration) -> Result<String, Error> {
     for (state, count) in &status.assignments {
         family.sample(&[("state", state)], count);
     }
+    let rollouts = app.fleet.rollouts_open().await?;
+    let mut family = page.gauge("margrave_rollouts", "Rollouts that are not done, by state.");
+    for (state, count) in &rollouts {
+        family.sample(&[("state", state)], count);
+    }
     page.gauge("margrave_packages", "Packages in the catalog, each version counted.")
         .sample(&[], status.packages);
     page.gauge("margrave_deployments", "Deployments that are wanted.").sample(&[], status.deployments);

@@ -95,9 +95,9 @@ impl Stopping {
 /// What the HTTPS listener offers: page, operator REST, identity, registry, devices' Git repositories and the one of what is wanted.
 pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::Mount) -> Router {
     local(app, registry)
-        .merge(identity::router(identity))
+        .merge(app.audit.around(identity::router(identity), audit::Door::Identity))
         .merge(git::router(app))
-        .merge(app.audit.around(hook::router(Arc::clone(&app.fleet)), audit::Door::Rest))
+        .merge(app.audit.around(hook::router(app.clone()), audit::Door::Rest))
 }
 
 /// What the plain loopback listener offers: the same without identity and devices' Git, which need TLS (ID-062).
@@ -107,7 +107,7 @@ pub(crate) fn local(app: &App, registry: registry::Mount) -> Router {
         .around(operator::router(app.clone()), audit::Door::Rest)
         .merge(audit.around(web::router(app.clone()), audit::Door::Page))
         .merge(audit.around(registry.router(), audit::Door::Registry))
-        .merge(metrics::router(app.clone()))
+        .merge(audit.around(metrics::router(app.clone()), audit::Door::Rest))
         .merge(audit.around(northbound::router(app.clone()), audit::Door::Rest))
         .merge(intent::router(app))
 }

@@ -17,6 +17,7 @@ use margrave_wire::operator;
 use serde::Deserialize;
 
 use super::App;
+use super::audit::Note;
 use super::operator::Body;
 use super::problem::Problem;
 use crate::auth::{Operator, Viewer};
@@ -58,11 +59,12 @@ impl Asked {
         self.limit.unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX)
     }
 
-    /// A page of what was listed whole.
-    fn cut<T, U>(&self, all: Vec<T>, id: impl Fn(&T) -> String, shown: impl Fn(T) -> U) -> List<U> {
+    /// A page of what was listed whole, by id. That the last item of the page before is gone is no reason to end.
+    fn cut<T, U>(&self, mut all: Vec<T>, id: impl Fn(&T) -> String, shown: impl Fn(T) -> U) -> List<U> {
+        all.sort_by_cached_key(&id);
         let begin = match self.r#continue.as_deref().filter(|after| !after.is_empty()) {
             None => 0,
-            Some(after) => all.iter().position(|one| id(one) == after).map_or(all.len(), |at| at + 1),
+            Some(after) => all.partition_point(|one| id(one).as_str() <= after),
         };
         let left = all.len() - begin;
         let items: Vec<U> = all.into_iter().skip(begin).take(self.limit()).map(shown).collect();
@@ -94,6 +96,7 @@ async fn packages(_: Viewer, State(app): State<App>, Query(asked): Query<Asked>)
 async fn add_package(
     Operator(actor): Operator,
     State(app): State<App>,
+    note: Note,
     Body(want): Body<AppPackageRequest>,
 ) -> Taken<AppPackage> {
     let source = &want.spec.source;
@@ -105,7 +108,9 @@ async fn add_package(
         return Err(Error::invalid("/spec/source/authentication", "northbound", words).into());
     }
     let want = operator::AddPackage { reference: source.reference() };
-    Ok(taken(shown_package(app.fleet.add_package(&actor, want).await?)))
+    let added = app.fleet.add_package(&actor, want).await?;
+    note.subject(format!("{} {}", added.id, added.version));
+    Ok(taken(shown_package(added)))
 }
 
 /// By `id@version`, or by the id alone where it has one version.
@@ -135,6 +140,7 @@ async fn package(_: Viewer, State(app): State<App>, Path(id): Path<String>) -> A
 async fn remove_package(
     Operator(actor): Operator,
     State(app): State<App>,
+    note: Note,
     Path(id): Path<String>,
 ) -> Taken<AppPackage> {
     let package = found_package(&app.fleet, &id).await?;
@@ -143,6 +149,7 @@ async fn remove_package(
         PackageId::parse(&package.id).map_err(field)?,
         PackageVersion::parse(&package.version).map_err(field)?,
     );
+    note.subject(format!("{id} {version}"));
     app.fleet.remove_package(&actor, &id, &version).await?;
     let mut shown = shown_package(package);
     shown.status.state = "DEBOARDED";
@@ -153,10 +160,12 @@ async fn remove_package(
 async fn deploy(
     Operator(actor): Operator,
     State(app): State<App>,
+    note: Note,
     Body(want): Body<AppDeploymentRequest>,
 ) -> Taken<AppDeployment> {
     let AppDeploymentRequest { metadata, spec } = want;
     let name = parsed_name(&metadata.name)?;
+    note.subject(name.as_str());
     let package = found_package(&app.fleet, &spec.app_package_ref.id).await?;
     let profile = spec.deployment_profile.as_ref().map(|wanted| chosen(&package, wanted)).transpose()?;
     let DeviceRef { id, labels } = spec.device_ref;
@@ -224,9 +233,11 @@ async fn deployment(_: Viewer, State(app): State<App>, Path(id): Path<String>) -
 async fn remove_deployment(
     Operator(actor): Operator,
     State(app): State<App>,
+    note: Note,
     Path(id): Path<String>,
 ) -> Taken<AppDeployment> {
     let mut found = found_deployment(&app.fleet, &id).await?;
+    note.subject(&found.name);
     remove(&app.fleet, &actor, &found).await?;
     found.removing = true;
     Ok(taken(shown_deployment(&app.fleet, found).await?))

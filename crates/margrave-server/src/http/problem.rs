@@ -168,6 +168,7 @@ impl From<Error> for Problem {
                 Problem::new(StatusCode::CONFLICT, "gateway-not-found", "Gateway not found", detail)
             }
             Error::Conflict { .. } => Problem::new(StatusCode::CONFLICT, "conflict", "Conflict", detail),
+            Error::Changed => Problem::precondition(detail),
             Error::InUse { .. } => Problem::new(StatusCode::CONFLICT, "in-use", "Still in use", detail),
             Error::Invalid(violations) => {
                 let mut problem = Problem::new(
@@ -182,6 +183,27 @@ impl From<Error> for Problem {
                         place: v.place,
                         rule: v.rule.to_owned(),
                         message: v.message,
+                    })
+                    .collect();
+                problem
+            }
+            Error::Flawed(flaws) => {
+                let mut problem = Problem::new(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    "invalid",
+                    "The request breaks a rule",
+                    detail,
+                );
+                problem.body.violations = flaws
+                    .into_iter()
+                    .map(|flaw| operator::Violation {
+                        place: if flaw.line == 0 {
+                            flaw.file
+                        } else {
+                            format!("{}:{}", flaw.file, flaw.line)
+                        },
+                        rule: flaw.rule,
+                        message: flaw.message,
                     })
                     .collect();
                 problem

@@ -63,6 +63,20 @@ pub(crate) fn start(
     tasks
         .spawn(repeat("pack the intent", PACK_EVERY, stopping.clone(), async move || of.tidy_intent().await));
 
+    let (of, stop) = (Arc::clone(fleet), stopping.clone());
+    tasks.spawn(async move {
+        let read = async {
+            if let Err(error) = of.read_claims_again().await {
+                tracing::warn!(error = &error as &dyn Error, "what packages claim could not be read again");
+            }
+            // Done once; a task that ends stops the server.
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = read => {}
+            () = stop.wait() => {}
+        }
+    });
     tasks.spawn(git::follow(Arc::clone(fleet), stopping.clone()));
     tasks.spawn(watches::follow(Arc::clone(fleet), stopping.clone()));
     tasks.spawn(rollout::follow(Arc::clone(fleet), stopping.clone()));

@@ -26,6 +26,11 @@ async fn read(line: &mut Line, secret: &str, query: &str) -> Page<AuditEntry> {
     line.send("GET", &format!("{PREFIX}/audit?{query}"), &headers, "").await.unwrap().is(200).json()
 }
 
+/// Without what no operator asked for.
+fn asked(page: Page<AuditEntry>) -> Vec<AuditEntry> {
+    page.items.into_iter().filter(|entry| !matches!(entry.way.as_str(), "server" | "device")).collect()
+}
+
 fn brief(entry: &AuditEntry) -> String {
     let AuditEntry { actor, role, way, action, subject, outcome, .. } = entry;
     format!("{actor} ({}) by {way}: {action} {subject:?} {outcome}", role.as_deref().unwrap_or("-"))
@@ -58,8 +63,8 @@ async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_w
     }
     // Who only looks leaves nothing.
     assert_eq!(send(&mut line, &viewer, "GET", "/devices", &Value::Null).await, 200);
-    let page = read(&mut line, &viewer, "").await;
-    let found: Vec<_> = page.items.iter().rev().map(brief).collect();
+    let entries = asked(read(&mut line, &viewer, "").await);
+    let found: Vec<_> = entries.iter().rev().map(brief).collect();
     assert_eq!(
         found,
         [
@@ -76,12 +81,44 @@ async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_w
             "unknown (-) by rest: deployment.remove \"web\" unauthorized",
         ]
     );
-    assert!(page.items.iter().all(|entry| entry.source == "127.0.0.1"));
-    assert!(page.items[8].detail.contains("the role operator"), "{:?}", page.items[8]);
-    let all = serde_json::to_string(&page).unwrap();
+    assert!(entries.iter().all(|entry| entry.source == "127.0.0.1"));
+    assert!(entries[8].detail.contains("the role operator"), "{:?}", entries[8]);
+    let all = serde_json::to_string(&entries).unwrap();
     for hidden in ["mgo_", "mgj_", "s3cret-value", &admin, &viewer, &operator] {
         assert!(!all.contains(hidden), "{hidden} in {all}");
     }
+}
+
+#[tokio::test]
+async fn wrong_tokens_are_written_down_wherever_they_are_tried() {
+    let plant = Plant::new().await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    let right = format!("Bearer {admin}");
+    let (refs, fetch) =
+        ("/git/intent.git/info/refs?service=git-upload-pack", "/git/intent.git/git-upload-pack");
+    let kind = ("content-type", "application/x-git-upload-pack-request");
+    let at = [("GET", "/metrics"), ("GET", refs), ("POST", fetch), ("GET", "/git/intent.git/config")];
+    for (method, path) in at {
+        // Who shows nothing learns that something is needed, which is no refusal.
+        line.send(method, path, &[kind], "").await.unwrap().is(401);
+        line.send(method, path, &[kind, ("authorization", "Bearer mgo_wrong")], "").await.unwrap().is(401);
+    }
+    // Who may look leaves nothing; a fetch is a look, although it is a POST.
+    line.send("GET", "/metrics", &[("authorization", &right)], "").await.unwrap().is(200);
+    line.send("GET", refs, &[("authorization", &right)], "").await.unwrap().is(200);
+    line.send("POST", fetch, &[kind, ("authorization", &right)], "0000").await.unwrap().is(200);
+    let entries = asked(read(&mut line, &admin, "").await);
+    let found: Vec<_> = entries.iter().rev().map(brief).collect();
+    assert_eq!(
+        found,
+        [
+            "unknown (-) by rest: metric.look \"\" unauthorized",
+            "unknown (-) by git: intent.fetch \"main\" unauthorized",
+            "unknown (-) by git: intent.fetch \"main\" unauthorized",
+            "unknown (-) by git: intent.fetch \"main\" unauthorized",
+        ]
+    );
 }
 
 #[tokio::test]
@@ -137,8 +174,8 @@ async fn a_change_names_the_commit_that_it_became_and_a_rehearsal_is_none() {
     let label = |value: &str| json!({"labels": {"site": value}});
     assert_eq!(send(&mut line, &admin, "PATCH", "/devices/press-1/labels", &label("nord")).await, 200);
     let commit = plant.server.fleet().intent().await.unwrap().commit;
-    let page = read(&mut line, &admin, "").await;
-    assert_eq!((page.items.len(), &page.items[0].commit), (1, &commit));
+    let entries = asked(read(&mut line, &admin, "").await);
+    assert_eq!((entries.len(), &entries[0].commit), (1, &commit));
     // The page leads from the entry to what was changed.
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let reply = line.send("POST", "/sign-in", &form, format!("token={admin}")).await.unwrap();
@@ -157,9 +194,9 @@ async fn a_change_names_the_commit_that_it_became_and_a_rehearsal_is_none() {
         let method = if path.ends_with("labels") { "PATCH" } else { "POST" };
         assert_eq!(send(&mut line, &admin, method, path, &body).await, 200);
     }
-    let page = read(&mut line, &admin, "").await;
-    let bare = page.items.iter().filter(|entry| entry.commit.is_none()).count();
-    assert_eq!((page.items.len(), bare), (4, 3), "{page:?}");
+    let entries = asked(read(&mut line, &admin, "").await);
+    let bare = entries.iter().filter(|entry| entry.commit.is_none()).count();
+    assert_eq!((entries.len(), bare), (4, 3), "{entries:?}");
     let want = json!({"name": "late", "role": "viewer"});
     assert_eq!(send(&mut line, &admin, "POST", "/tokens", &want).await, 201);
 
@@ -173,7 +210,82 @@ async fn a_change_names_the_commit_that_it_became_and_a_rehearsal_is_none() {
     let real = json!({"documents": [wrong]});
     assert_eq!(send(&mut line, &admin, "POST", "/intent/apply", &real).await, 422);
     let page = read(&mut line, &admin, "").await;
-    assert_eq!(brief(&page.items[0]), "operator admin (admin) by rest: intent.apply \"\" invalid");
+    let refused = &page.items[0];
+    assert_eq!(
+        brief(refused),
+        "operator admin (admin) by rest: intent.apply \"deployments/web.yaml\" invalid"
+    );
+    assert!(refused.detail.contains("deployments/web.yaml:6 ("), "{refused:?}");
+    assert!(!refused.detail.contains("none"), "no words of what was sent: {refused:?}");
+    // Who may look may rehearse; who may not change is told so of a change.
+    let viewer = plant.operator_token("vera", "viewer").await.secret;
+    let good = json!({"documents": ["apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press-1\nspec:\n  labels: {line: '1'}\n"]});
+    let mut rehearsal = good.clone();
+    rehearsal["dryRun"] = json!(true);
+    assert_eq!(send(&mut line, &viewer, "POST", "/intent/apply", &rehearsal).await, 200);
+    assert_eq!(send(&mut line, &viewer, "POST", "/intent/apply", &good).await, 403);
+    let page = read(&mut line, &admin, "").await;
+    assert_eq!(brief(&page.items[0]), "operator vera (viewer) by rest: intent.apply \"\" role-needed");
+}
+
+#[tokio::test]
+async fn what_devices_and_the_server_do_by_themselves_is_written_down_and_strangers_cannot_fill_the_log() {
+    let plant = Plant::new().await;
+    let admin = plant.server.context().token;
+    plant.join("press-1").await;
+    let key = margrave_identity::key::PrivateKey::generate().unwrap();
+    plant.ask_to_join("mgj_wrong", &key).await.is_problem(403);
+    let mut line = plant.local().await;
+    let entries = read(&mut line, &admin, "").await.items;
+    let found: Vec<_> = entries.iter().rev().map(brief).collect();
+    assert_eq!(
+        found[found.len() - 2..],
+        [
+            "device press-1 (-) by device: device.join \"press-1\" done",
+            "unknown (-) by device: device.join \"\" token-unknown",
+        ]
+    );
+    assert_eq!(entries[0].source, "127.0.0.1");
+    assert!(!serde_json::to_string(&entries).unwrap().contains("mgj_"));
+    // A renewal changes nothing, and is no entry; a refused one is.
+    let before = entries.len();
+    let tries = (0..30).map(|_| plant.ask_to_join("mgj_wrong", &key));
+    futures_util::future::join_all(tries).await;
+    let written = read(&mut line, &admin, "").await.items.len() - before;
+    assert!((1..=20).contains(&written), "{written}");
+}
+
+#[tokio::test]
+async fn the_sandboxs_nouns_are_written_down_as_ours() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    stock::device(&plant, "press-1", 4).await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    let authorization = format!("Bearer {admin}");
+    let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+    let want = json!({"metadata": {"name": "north"}, "spec": {"appPackageRef": {"id": "gate"},
+        "deviceRef": {"id": "press-1"}, "parameters": {"owner": {"value": "me"}}}});
+    for (method, path, body, status) in [
+        ("POST", "/app-deployments", want.to_string(), 202),
+        ("POST", "/app-deployments", want.to_string(), 409),
+        ("DELETE", "/app-deployments/north", String::new(), 202),
+        ("DELETE", "/app-packages/nothing@1.0.0", String::new(), 404),
+    ] {
+        let path = format!("{}{path}", margrave_wire::northbound::PREFIX);
+        assert_eq!(line.send(method, &path, &headers, body).await.unwrap().status.as_u16(), status, "{path}");
+    }
+    let entries = asked(read(&mut line, &admin, "").await);
+    let found: Vec<_> = entries.iter().rev().map(brief).collect();
+    assert_eq!(
+        found,
+        [
+            "operator admin (admin) by rest: deployment.put \"north\" done",
+            "operator admin (admin) by rest: deployment.put \"north\" conflict",
+            "operator admin (admin) by rest: deployment.remove \"north\" done",
+            "operator admin (admin) by rest: package.remove \"nothing@1.0.0\" not-found",
+        ]
+    );
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
+use crate::intent;
 use crate::line::DEADLINE;
 use crate::plant::{Plant, config, now, operator};
 use crate::stock;
@@ -76,6 +77,9 @@ async fn devices_that_are_ahead_of_a_restored_server_converge_and_never_go_back(
 
     let plant = plant.restored(&archive).await;
     let mut line = press.line(&plant).await;
+    let undecided = g2::manifest::read(&line.get(MANIFEST).await.unwrap().is(200).body).unwrap().manifest;
+    assert_eq!(undecided, held, "devices are given nothing until somebody decides");
+    plant.server.fleet().resolve(&operator(), false).await.unwrap();
     let shown = g2::manifest::read(&line.get(MANIFEST).await.unwrap().is(200).body).unwrap().manifest;
     assert_eq!(shown.entries(), held.entries(), "the server wants what it wanted");
     assert!(shown.version() > newest.version(), "{} is not above {}", shown.version(), newest.version());
@@ -101,6 +105,37 @@ async fn devices_that_are_ahead_of_a_restored_server_converge_and_never_go_back(
 }
 
 #[tokio::test]
+async fn commits_that_a_clone_has_bring_a_restored_server_to_what_devices_run() {
+    let Some((plant, device, client, url)) = intent::plant().await else { return };
+    let tree = client.clone(&url, "tree", &[]).await;
+    intent::write(&client, &tree, "deployments/gate.yaml", &intent::deployment("ann")).await;
+    client.git(&tree, &["push", "-q", "origin", "main"]).await;
+    let archive = backup(&plant).await;
+    intent::write(&client, &tree, "deployments/gate.yaml", &intent::deployment("bea")).await;
+    client.git(&tree, &["push", "-q", "origin", "main"]).await;
+    let shown = async |plant: &Plant| {
+        let body = device.line(plant).await.get(MANIFEST).await.unwrap().is(200).body.clone();
+        g2::manifest::read(&body).unwrap().manifest
+    };
+    let newest = shown(&plant).await;
+
+    let plant = plant.restored(&archive).await;
+    assert!(plant.server.fleet().intent().await.unwrap().conflict.is_some());
+    assert!(shown(&plant).await.version() < newest.version());
+    let url = intent::address(&plant, &plant.server.context().token);
+    client.git(&tree, &["push", "-q", &url, "main"]).await;
+    assert_eq!(plant.server.fleet().intent().await.unwrap().conflict, None);
+    let decided = shown(&plant).await;
+    assert!(decided.version() > newest.version());
+    // What was wanted since, and nothing older; on another port, so that its bytes differ.
+    let (entry, was) = (decided.entries()[0], newest.entries()[0]);
+    assert_eq!((decided.entries().len(), entry.id), (1, was.id));
+    let document = format!("{MANIFEST}/{}/{}", entry.id, entry.document.digest);
+    let document = device.line(&plant).await.get(&document).await.unwrap().is(200).body.clone();
+    assert!(String::from_utf8_lossy(&document).contains("bea"));
+}
+
+#[tokio::test]
 async fn a_replaced_certificate_does_not_renew_unless_it_is_of_lost_time() {
     let plant = Plant::new().await;
     let press = plant.join("press.42").await;
@@ -122,7 +157,7 @@ async fn a_backup_holds_everything_and_a_restored_server_is_the_same_one() {
     stock::gate(&plant).await;
     // A repository of what operators want, as far as a backup is concerned.
     let intent = plant.data.path().join("intent.git");
-    for directory in ["refs/heads", "objects/pack", "objects/ab"] {
+    for directory in ["refs/heads", "objects/pack", "objects/ab", "incoming-x/pack"] {
         std::fs::create_dir_all(intent.join(directory)).unwrap();
     }
     for (file, text) in [
@@ -130,6 +165,7 @@ async fn a_backup_holds_everything_and_a_restored_server_is_the_same_one() {
         ("packed-refs", "x"),
         ("objects/ab/cd", "object"),
         ("objects/ab/tmp_obj_x", "half"),
+        ("incoming-x/pack/pack-1.pack", "unchecked"),
         ("refs/heads/main.lock", "half"),
     ] {
         std::fs::write(intent.join(file), text).unwrap();

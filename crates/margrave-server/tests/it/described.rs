@@ -169,6 +169,10 @@ async fn every_operation_answers_as_it_is_described() {
         ("GET", "/status", none.clone()),
         ("POST", "/join-tokens", json!({"device": "press-4", "labels": {"line": "press"}})),
         ("POST", "/join-tokens", json!({"device": "press-1"})),
+        ("POST", "/join-tokens", json!({"device": "press-5"})),
+        ("GET", "/join-tokens", none.clone()),
+        ("DELETE", "/join-tokens/press-5", none.clone()),
+        ("DELETE", "/join-tokens/press-5", none.clone()),
         ("GET", "/devices", none.clone()),
         ("GET", "/devices?limit=1&condition=converged", none.clone()),
         ("GET", "/devices?condition=sunny", none.clone()),
@@ -176,6 +180,8 @@ async fn every_operation_answers_as_it_is_described() {
         ("GET", "/devices?state=sunny", none.clone()),
         ("GET", "/devices?colour=red", none.clone()),
         ("GET", "/devices/press-1", none.clone()),
+        ("GET", "/devices/press-1/labels", none.clone()),
+        ("GET", "/devices/nobody/labels", none.clone()),
         ("GET", "/devices/nobody", none.clone()),
         ("PATCH", "/devices/press-2/labels", json!({"labels": {"line": "press"}})),
         ("PATCH", "/devices/press-2/labels", json!({"labels": {"": "press"}})),
@@ -190,7 +196,13 @@ async fn every_operation_answers_as_it_is_described() {
         ("GET", "/deployments?limit=0", none.clone()),
         ("GET", "/deployments/north", none.clone()),
         ("GET", "/deployments/south", none.clone()),
+        ("GET", "/deployments/north/assignments", none.clone()),
+        ("GET", "/deployments/north/assignments?state=PENDING&limit=1", none.clone()),
+        ("GET", "/deployments/north/assignments?state=sunny", none.clone()),
+        ("GET", "/deployments/north/assignments?limit=0", none.clone()),
+        ("GET", "/deployments/south/assignments", none.clone()),
         ("GET", "/deployments/north/devices/press-1/transitions", none.clone()),
+        ("GET", "/deployments/north/devices/press-1/transitions?limit=0", none.clone()),
         ("GET", "/deployments/north/devices/nobody/transitions", none.clone()),
         ("GET", "/deployments/north/revisions", none.clone()),
         ("GET", "/deployments/south/revisions", none.clone()),
@@ -213,6 +225,8 @@ async fn every_operation_answers_as_it_is_described() {
         ("PUT", "/schedules/fleet", week.clone()),
         ("PUT", "/schedules/fleet", json!({"windows": ["whenever"]})),
         ("GET", "/schedules", none.clone()),
+        ("GET", "/schedules?limit=1", none.clone()),
+        ("GET", "/schedules?limit=0", none.clone()),
         ("GET", "/schedules/fleet", none.clone()),
         ("GET", "/schedules/label:line=press", none.clone()),
         ("GET", "/schedules/nonsense", none.clone()),
@@ -225,6 +239,8 @@ async fn every_operation_answers_as_it_is_described() {
         ("DELETE", "/devices/press-1/git", none.clone()),
         ("DELETE", "/devices/press-1/git", none.clone()),
         ("GET", "/signed-clients", none.clone()),
+        ("GET", "/signed-clients?limit=1", none.clone()),
+        ("GET", "/signed-clients?limit=0", none.clone()),
         ("GET", "/signed-clients?decision=sunny", none.clone()),
         ("POST", "/signed-clients", json!({"certificate": certificate})),
         ("POST", "/signed-clients", json!({"certificate": "none"})),
@@ -254,15 +270,23 @@ async fn every_operation_answers_as_it_is_described() {
         ("POST", "/secrets/seal", json!({"deployment": "No", "parameter": "owner", "value": "hunter2"})),
         ("GET", "/audit?limit=5", none.clone()),
         ("GET", "/tokens", none.clone()),
+        ("GET", "/tokens?limit=1", none.clone()),
+        ("GET", "/tokens?limit=0", none.clone()),
         ("POST", "/tokens", json!({"name": "", "role": "king"})),
         ("GET", "/packages/gate/1.0.0/texts", none.clone()),
         ("PUT", "/registries/127.0.0.1:9", json!({"plain": true})),
         ("PUT", "/registries/registry.example", json!({"plain": true})),
         ("GET", "/registries", none.clone()),
+        ("GET", "/registries?limit=1", none.clone()),
+        ("GET", "/registries?limit=0", none.clone()),
+        ("GET", "/registries/127.0.0.1:9", none.clone()),
+        ("GET", "/registries/127.0.0.1:99", none.clone()),
         ("POST", "/registries/127.0.0.1:9/check", none.clone()),
         ("PUT", "/watches/127.0.0.1:9%2Fapp", json!({"everySeconds": 900})),
         ("PUT", "/watches/127.0.0.1:9%2Fapp", json!({"everySeconds": 1})),
         ("GET", "/watches", none.clone()),
+        ("GET", "/watches?limit=1", none.clone()),
+        ("GET", "/watches?limit=0", none.clone()),
         ("GET", "/watches/127.0.0.1:9%2Fapp", none.clone()),
         ("POST", "/watches/127.0.0.1:9%2Fapp/look", none.clone()),
         ("DELETE", "/watches/127.0.0.1:9%2Fapp", none.clone()),
@@ -288,8 +312,13 @@ async fn every_operation_answers_as_it_is_described() {
         ("GET", "/intent/diff?from=now&to=2h%20ago", none.clone()),
         ("GET", &format!("/intent/commits/{}", "0".repeat(40)), none.clone()),
         ("GET", "/intent/files", none.clone()),
+        ("GET", "/intent/files?limit=1", none.clone()),
+        ("GET", "/intent/files?limit=0", none.clone()),
         ("GET", "/intent/files/deployments%2Fnorth.yaml", none.clone()),
         ("GET", "/intent/files/deployments%2Fsouth.yaml", none.clone()),
+        ("GET", "/intent/files/deployments%2Fnorth.yaml?at=now", none.clone()),
+        ("GET", "/intent/files/deployments%2Fnorth.yaml?at=2020-01-01", none.clone()),
+        ("GET", "/intent/files/deployments%2Fnorth.yaml?at=monday", none.clone()),
         (
             "POST",
             "/intent/apply",
@@ -383,6 +412,27 @@ async fn who_has_it_is_not_sent_it_again_and_who_saw_another_does_not_overwrite(
     }
     let tag = reader.ask("GET", "/devices/press-1/git", &[], none.clone()).await.header("etag").to_owned();
     reader.ask("DELETE", "/devices/press-1/git", &[("if-match", &tag)], none.clone()).await.is(204);
+
+    // Labels by their own tag: what a device reports in between is no reason to refuse.
+    let registry = "/registries/127.0.0.1:9";
+    let watch = "/watches/127.0.0.1:9%2Fapp";
+    reader.ask("PUT", registry, &[("if-none-match", "*")], json!({"plain": true})).await.is(200);
+    reader.ask("PUT", watch, &[("if-none-match", "*")], json!({"everySeconds": 900})).await.is(200);
+    let labels = "/devices/press-1/labels";
+    for (method, path, body) in [
+        ("PATCH", labels, json!({"labels": {"line": "7"}})),
+        ("PUT", registry, json!({"plain": true, "user": "ann", "password": "x"})),
+        ("PUT", watch, json!({"everySeconds": 1000})),
+    ] {
+        reader.ask(method, path, &[("if-match", "\"nonsense\"")], body.clone()).await.is_problem(412);
+        let tag = reader.ask("GET", path, &[], none.clone()).await.is(200).header("etag").to_owned();
+        reader.ask(method, path, &[("if-match", &tag)], body.clone()).await.is(200);
+        reader.ask(method, path, &[("if-match", &tag)], body).await.is_problem(412);
+    }
+    for path in [registry, watch] {
+        reader.ask("PUT", path, &[("if-none-match", "*")], json!({})).await.is_problem(412);
+        reader.ask("DELETE", path, &[("if-match", "\"x\"")], none.clone()).await.is_problem(412);
+    }
 }
 
 #[tokio::test]
@@ -398,6 +448,9 @@ async fn lists_are_paged_and_filtered() {
         ("a", json!({"devices": ["press-1"]})),
         ("b", json!({"labels": {"line": "4"}})),
         ("c", json!({"devices": ["press-1"], "labels": {"line": "5"}})),
+        ("d", json!({"select": "site in (nord, sued), role!=spare"})),
+        ("e", json!({"sites": ["nord"]})),
+        ("f", json!({"select": "site!=west, cell=1"})),
     ] {
         let want = json!({"package": "gate", "parameters": {"owner": "me"}, "targets": targets});
         reader.ask("PUT", &format!("/deployments/{name}"), &[], want).await.is(201);
@@ -411,12 +464,45 @@ async fn lists_are_paged_and_filtered() {
     let (first, next) = names("/deployments?limit=2").await;
     assert_eq!(first, ["a", "b"]);
     let next: String = next.unwrap().bytes().map(|byte| format!("%{byte:02X}")).collect();
-    assert_eq!(names(&format!("/deployments?limit=2&after={next}")).await, (vec!["c".to_owned()], None));
+    let rest = names(&format!("/deployments?limit=9&after={next}")).await;
+    assert_eq!(rest, (["c", "d", "e", "f"].map(str::to_owned).to_vec(), None));
     assert_eq!(names("/deployments?label=line").await.0, ["b", "c"]);
     assert_eq!(names("/deployments?label=line=4").await.0, ["b"]);
     assert_eq!(names("/deployments?state=PENDING").await.0, ["a", "c"]);
     assert_eq!(names("/deployments?state=FAILED").await.0, [""; 0]);
     assert_eq!(names("/deployments?search=a&package=gate").await.0, ["a"]);
+    assert_eq!(names("/deployments?label=site=nord").await.0, ["d", "e"], "by expression and by site");
+    assert_eq!(names("/deployments?label=site").await.0, ["d", "e"]);
+    assert_eq!(names("/deployments?label=site=west").await.0, [""; 0], "who must not have it");
     assert_eq!(names("/devices?state=PENDING").await.0, ["press-1"]);
     assert_eq!(names("/devices?state=INSTALLED").await.0, [""; 0]);
+}
+
+#[tokio::test]
+async fn the_devices_of_a_deployment_come_page_by_page_and_by_state() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    let all: Vec<String> = (0..105).map(|number| format!("press-{number:03}")).collect();
+    for name in &all {
+        stock::device(&plant, name, 4).await;
+    }
+    let mut reader = Reader::new(&plant).await;
+    let want = json!({"package": "gate", "parameters": {"owner": "me"}, "targets": {"devices": all}});
+    reader.ask("PUT", "/deployments/north", &[], want).await.is(201);
+    let shown: Value = reader.ask("GET", "/deployments/north", &[], Value::Null).await.is(200).json();
+    assert_eq!(
+        (shown["assignments"].as_array().unwrap().len(), &shown["counts"]["total"]),
+        (100, &json!(105))
+    );
+    assert_eq!(shown["next"], "press-099");
+    let mut ask = async |query: &str| -> (Vec<String>, Option<String>) {
+        let path = format!("/deployments/north/assignments{query}");
+        let page: Value = reader.ask("GET", &path, &[], Value::Null).await.is(200).json();
+        let device = |item: &Value| item["device"].as_str().unwrap().to_owned();
+        let items = page["items"].as_array().unwrap().iter().map(device).collect();
+        (items, page["next"].as_str().map(str::to_owned))
+    };
+    assert_eq!(ask("?after=press-099").await, (all[100..].to_vec(), None));
+    assert_eq!(ask("?limit=2&state=PENDING").await, (all[..2].to_vec(), Some("press-001".to_owned())));
+    assert_eq!(ask("?state=FAILED").await, (Vec::new(), None));
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use margrave_server::Config;
-use margrave_server::fleet::{FETCH_BYTES_MAX, Follow};
+use margrave_server::fleet::{AuditQuery, FETCH_BYTES_MAX, Follow};
 use margrave_wire::operator::{Intent, SetLabels};
 use tempfile::TempDir;
 
@@ -57,18 +57,43 @@ impl Remote {
         self.git(&self.tree(), &["rev-parse", "HEAD"]).await
     }
 
+    /// The same by somebody whose clock is elsewhere.
+    async fn say_at(&self, labels: &str, when: &str) -> String {
+        let text = format!(
+            "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press.42\nspec:\n  labels: {labels}\n"
+        );
+        std::fs::write(self.tree().join("devices/press.42.yaml"), text).unwrap();
+        self.git(&self.tree(), &["add", "-A"]).await;
+        let (author, committer) = (format!("--date={when}"), "alias.early=!GIT_COMMITTER_DATE=");
+        let alias = format!("{committer}{when} git commit -q -m 'Say something'");
+        self.git(&self.tree(), &["-c", &alias, "early", &author]).await;
+        self.git(&self.tree(), &["push", "-q", "origin", "HEAD:fleet"]).await;
+        self.git(&self.tree(), &["rev-parse", "HEAD"]).await
+    }
+
     async fn plant(&self) -> Plant {
         self.plant_taking(FETCH_BYTES_MAX).await
     }
 
+    /// One that looks once an hour, and when it is told to.
+    async fn plant_told(&self) -> Plant {
+        let hour = Duration::from_secs(3600);
+        let follow = Follow { every: hour, ..self.follow(FETCH_BYTES_MAX) };
+        Plant::of(|config| Config { follow: Some(follow), ..config }).await
+    }
+
     /// One that takes at most so much in at a time.
     async fn plant_taking(&self, bytes_max: u64) -> Plant {
+        let follow = self.follow(bytes_max);
+        Plant::of(|config| Config { follow: Some(follow), ..config }).await
+    }
+
+    fn follow(&self, bytes_max: u64) -> Follow {
         let hook_token_file = self.folder.path().join("hook");
         std::fs::write(&hook_token_file, "knock knock\n").unwrap();
-        let follow = Follow {
+        Follow {
             url: self.bare().display().to_string(),
             branch: "fleet".to_owned(),
-            // Nobody waits for this: the hook says when.
             every: Duration::from_millis(100),
             token_file: None,
             authority: None,
@@ -76,8 +101,7 @@ impl Remote {
             known_hosts: None,
             hook_token_file: Some(hook_token_file),
             bytes_max,
-        };
-        Plant::of(|config| Config { follow: Some(follow), ..config }).await
+        }
     }
 }
 
@@ -124,7 +148,7 @@ async fn what_the_remote_says_is_done_and_nobody_else_says_anything() {
     assert!(refused.contains("change it in") && refused.contains("remote.git"), "{refused}");
 
     // A wrong commit is seen and not done; the next good one is.
-    remote.say("[wrong]", false).await;
+    let wrong = remote.say("[wrong]", false).await;
     let intent = until(&plant, "the flaw", |intent| !intent.flaws.is_empty()).await;
     assert_eq!((intent.commit.as_deref(), intent.conflict), (Some(second.as_str()), None));
     assert_eq!(intent.flaws[0].file, "devices/press.42.yaml");
@@ -132,6 +156,61 @@ async fn what_the_remote_says_is_done_and_nobody_else_says_anything() {
     // It is applied a moment before the flaws of the one before are forgotten.
     until(&plant, "the mended commit", |intent| at(&mended)(intent) && intent.flaws.is_empty()).await;
     assert_eq!(labels(&plant).await, r#"{"line": "4"}"#);
+
+    // All of it is in the audit log; whom a commit names as its author nobody vouched for.
+    let fleet = plant.server.fleet();
+    let entries = fleet.audit(AuditQuery::default()).await.unwrap().items;
+    let followed = entries.iter().rev().filter(|entry| entry.way == "follow");
+    let followed: Vec<_> = followed
+        .map(|entry| {
+            (entry.actor.as_str(), entry.action.as_str(), entry.outcome.as_str(), entry.commit.clone())
+        })
+        .collect();
+    let of = |outcome, commit: &String| ("server", "intent.follow", outcome, Some(commit.clone()));
+    let expected = [of("done", &first), of("done", &second), of("invalid", &wrong), of("done", &mended)];
+    assert_eq!(followed, expected);
+    let refused = entries.iter().find(|entry| entry.outcome == "invalid").unwrap();
+    assert!(refused.detail.contains("devices/press.42.yaml:"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_moment_leads_to_what_counted_then_whatever_clock_the_author_had() {
+    let Some(remote) = Remote::new().await else { return };
+    let first = remote.say("{line: '1'}", false).await;
+    let plant = remote.plant().await;
+    until(&plant, "the first commit", at(&first)).await;
+    plant.set_ahead(60);
+    // Written long ago, or so its author's clock says, and taken only now.
+    let second = remote.say_at("{line: '2'}", "2001-01-01T00:00:00Z").await;
+    until(&plant, "the second commit", at(&second)).await;
+    plant.set_ahead(120);
+    let fleet = plant.server.fleet();
+    let then = fleet.status_at("90s ago").await.unwrap();
+    assert_eq!(then.commit.commit, first, "what was pushed later did not count yet");
+    assert_eq!(fleet.status_at("30s ago").await.unwrap().commit.commit, second);
+    assert_eq!(fleet.intent_between("90s ago", None).await.unwrap().files.len(), 1);
+    let log = fleet.intent_log(None, 10).await.unwrap().items;
+    assert_eq!((log[0].by.as_str(), log[0].applied_by.as_deref()), ("Ann", Some("server")));
+    assert!(!log[0].at.starts_with("2001"), "{log:?}");
+}
+
+#[tokio::test]
+async fn a_fleet_with_more_files_than_a_push_may_have_is_followed_from_the_first_look_on() {
+    let Some(remote) = Remote::new().await else { return };
+    let folder = remote.tree().join("devices");
+    std::fs::create_dir_all(&folder).unwrap();
+    for number in 0..10_100 {
+        let text = format!(
+            "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: d{number}\nspec:\n  labels: {{line: '1'}}\n"
+        );
+        std::fs::write(folder.join(format!("d{number}.yaml")), text).unwrap();
+    }
+    let commit = remote.say("{line: '1'}", false).await;
+    let plant = remote.plant().await;
+    until(&plant, "all of it", at(&commit)).await;
+    plant.join("d10099").await;
+    let shown = plant.server.fleet().device(&"d10099".parse().unwrap()).await.unwrap();
+    assert_eq!(shown.labels["line"], "1");
 }
 
 #[tokio::test]
@@ -198,7 +277,7 @@ async fn rewritten_history_waits_for_a_person() {
 }
 
 #[tokio::test]
-async fn a_remote_that_is_away_changes_nothing_and_a_call_brings_the_next_look() {
+async fn a_remote_that_is_away_changes_nothing() {
     let Some(remote) = Remote::new().await else { return };
     let first = remote.say("{line: '1'}", false).await;
     let plant = remote.plant().await;
@@ -209,15 +288,44 @@ async fn a_remote_that_is_away_changes_nothing_and_a_call_brings_the_next_look()
     assert_eq!((intent.commit, intent.conflict), (Some(first), None));
     std::fs::rename(&away, remote.bare()).unwrap();
     let second = remote.say("{line: '2'}", false).await;
+    let back = |intent: &Intent| at(&second)(intent) && intent.away_since.is_none();
+    until(&plant, "the second commit, and that it is back", back).await;
+}
+
+#[tokio::test]
+async fn a_call_that_proves_to_know_the_token_brings_the_next_look() {
+    let Some(remote) = Remote::new().await else { return };
+    let first = remote.say("{line: '1'}", false).await;
+    let plant = remote.plant_told().await;
+    until(&plant, "the look at the start", at(&first)).await;
     let mut line = plant.web().await;
-    for wrong in ["Bearer knock", "Bearer ", "Basic x"] {
-        let reply = line.send("POST", "/hooks/intent", &[("authorization", wrong)], "").await.unwrap();
-        reply.is(401);
+    let body = r#"{"ref": "refs/heads/fleet"}"#;
+    let sign = |key: &str, body: &str| {
+        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, key.as_bytes());
+        let tag = aws_lc_rs::hmac::sign(&key, body.as_bytes());
+        format!("sha256={}", tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    let (other, elsewhere) = (sign("knock", body), sign("knock knock", "{}"));
+    for (name, wrong) in [
+        ("authorization", "Bearer knock"),
+        ("x-gitlab-token", "knock"),
+        ("x-hub-signature-256", "sha256="),
+        ("x-hub-signature-256", other.as_str()),
+        ("x-hub-signature-256", elsewhere.as_str()),
+    ] {
+        line.send("POST", "/hooks/intent", &[(name, wrong)], body).await.unwrap().is(401);
     }
-    let right = [("authorization", "Bearer knock knock")];
-    line.send("POST", "/hooks/intent", &right, "{}").await.unwrap().is(202);
-    let intent = until(&plant, "the second commit", at(&second)).await;
-    assert_eq!(intent.away_since, None);
+    let signed = sign("knock knock", body);
+    let rights = [
+        ("authorization", "Bearer knock knock"),
+        ("x-gitlab-token", "knock knock"),
+        ("x-hub-signature-256", signed.as_str()),
+    ];
+    for right in rights {
+        let said = remote.say(&format!("{{line: '{}'}}", right.0), false).await;
+        line.send("POST", "/hooks/intent", &[right], body).await.unwrap().is(202);
+        until(&plant, right.0, at(&said)).await;
+    }
 }
 
 #[tokio::test]

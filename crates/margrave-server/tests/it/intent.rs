@@ -251,6 +251,43 @@ async fn a_push_of_too_many_files_is_told_so() {
 }
 
 #[tokio::test]
+async fn a_viewer_plans_with_what_is_in_the_catalog_and_has_nothing_fetched() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    let elsewhere = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = elsewhere.local_addr().unwrap();
+    let viewer = plant.operator_token("vera", "viewer").await.secret;
+    let mut line = plant.web().await;
+    let package = async |line: &mut crate::line::Line, id: &str, reference: &str| {
+        let document = format!(
+            "# Seen by vera.\napiVersion: margrave/v1\nkind: Package\nmetadata:\n  id: {id}\n  version: 1.0.0\nspec:\n  \
+             reference: {reference}\n"
+        );
+        let body = serde_json::json!({"documents": [document], "dryRun": true}).to_string();
+        let token = format!("Bearer {viewer}");
+        let headers = [("authorization", token.as_str()), ("content-type", "application/json")];
+        line.send("POST", "/api/operator/v1/intent/apply", &headers, body).await.unwrap()
+    };
+    let file = plant.server.fleet().intent_file("packages/gate/1.0.0.yaml", None).await.unwrap();
+    let file = String::from_utf8(file).unwrap();
+    let held = file.lines().find_map(|line| line.trim().strip_prefix("reference: ")).unwrap();
+    let held = held.trim_matches('"').to_owned();
+    let (_, digest) = held.split_once('@').unwrap();
+    let planned: margrave_wire::intent::Applied = package(&mut line, "gate", &held).await.is(200).json();
+    assert_eq!(planned.plan.unwrap().changes, []);
+    for (id, reference) in [
+        ("gate", format!("oci://{address}/gate@{digest}")),
+        ("gate", format!("oci://{address}/gate:1.0.0")),
+        ("other", held.clone()),
+    ] {
+        let said = package(&mut line, id, &reference).await.is_problem(422);
+        assert!(said.contains("the role operator"), "{reference}: {said}");
+    }
+    let asked = tokio::time::timeout(std::time::Duration::from_millis(50), elsewhere.accept()).await;
+    assert!(asked.is_err(), "nobody was asked for anything");
+}
+
+#[tokio::test]
 async fn files_are_applied_rehearsed_and_looked_back_at_over_rest() {
     let plant = Plant::new().await;
     let device = plant.join("press.42").await;
@@ -307,12 +344,18 @@ async fn files_are_applied_rehearsed_and_looked_back_at_over_rest() {
     let file = get(&mut line, "/intent/files/deployments%2Fgate.yaml").await;
     assert!(String::from_utf8_lossy(&file.is(200).body).starts_with("# The crew of line 7.\n"));
     get(&mut line, "/intent/files/deployments%2Fgate.yaml?at=2001-01-01T00:00:00Z").await.is(404);
-    get(&mut line, "/intent/files/deployments%2Fgate.yaml?at=soon").await.is(400);
+    for (at, status) in
+        [("2001-01-01", 404), ("2h%20ago", 404), ("now", 200), ("soon", 422), ("2999-01-01", 422)]
+    {
+        get(&mut line, &format!("/intent/files/deployments%2Fgate.yaml?at={at}")).await.is(status);
+    }
     for path in ["/intent/files/README.md", "/intent/files/..%2Fconfig", "/schemas/Nonsense"] {
         get(&mut line, path).await.is(404);
     }
     get(&mut line, "/schemas/Deployment").await.is(200);
-    let files: Vec<margrave_wire::intent::File> = get(&mut line, "/intent/files").await.is(200).json();
+    let files: margrave_wire::operator::Page<margrave_wire::intent::File> =
+        get(&mut line, "/intent/files").await.is(200).json();
+    let files = files.items;
     assert!(files.iter().any(|file| file.path == "deployments/gate.yaml" && file.kind == "Deployment"));
 
     // A change of labels alone is seen for what it does.

@@ -28,6 +28,7 @@ mod recognition;
 mod registry;
 mod rollout;
 mod rotation;
+mod sealed;
 mod signed;
 mod signed_rules;
 mod signer;

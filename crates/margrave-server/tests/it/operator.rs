@@ -88,6 +88,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
         [
             "DELETE /deployments/{deployment}",
             "DELETE /devices/{device}/git",
+            "DELETE /join-tokens/{device}",
             "DELETE /packages/{package}/{version}",
             "DELETE /registries/{host}",
             "DELETE /schedules/{reach}",
@@ -96,12 +97,14 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /authority",
             "GET /deployments",
             "GET /deployments/{deployment}",
+            "GET /deployments/{deployment}/assignments",
             "GET /deployments/{deployment}/devices/{device}/transitions",
             "GET /deployments/{deployment}/revisions",
             "GET /deployments/{deployment}/rollout",
             "GET /devices",
             "GET /devices/{device}",
             "GET /devices/{device}/git",
+            "GET /devices/{device}/labels",
             "GET /events",
             "GET /history",
             "GET /intent",
@@ -110,10 +113,12 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /intent/files",
             "GET /intent/files/{path}",
             "GET /intent/log",
+            "GET /join-tokens",
             "GET /packages",
             "GET /packages/{package}/{version}",
             "GET /packages/{package}/{version}/texts",
             "GET /registries",
+            "GET /registries/{host}",
             "GET /schedules",
             "GET /schedules/{reach}",
             "GET /schemas/{kind}",
@@ -268,7 +273,7 @@ async fn answers_are_as_the_document_says() {
     assert_eq!(status["devices"]["total"], 1);
     assert_eq!(status["packages"], 1);
     let states = status["assignments"].as_object().unwrap();
-    assert_eq!(states.len(), 8, "{states:?}");
+    assert_eq!(states.len(), 10, "{states:?}");
 
     let package: operator::Package = program.get("/packages/gate/1.0.0").await.is(200).json();
     assert!(package.reference.contains("@sha256:"), "{}", package.reference);

@@ -15,8 +15,14 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     let both = [("device", "press-1"), ("device", "press-2"), ("do", "label")];
     let mut set = both.to_vec();
     set.extend([("key", "site"), ("value", HOSTILE)]);
-    let page = text(browser.post("/devices", &set).await.is(200));
-    assert!(page.contains("2 devices now carry the label site"), "{page}");
+    // Led back to the list that was looked at, with what came of it.
+    set.extend([("where-search", "press"), ("where-after", "a")]);
+    let reply = browser.post("/devices", &set).await;
+    let back = location(reply.is(303)).to_owned();
+    assert_eq!(back, "/devices?search=press&after=a&done=label&number=2&key=site");
+    let page = browser.page(&back).await;
+    assert!(page.contains("2 devices now carry the label site") && page.contains(">2 devices<"), "{page}");
+    assert!(page.contains("Previous page") && page.contains("value=\"press\""), "{page}");
     is_clean(&page);
     let rows = async |browser: &mut Browser, query: &str| {
         let page = browser.page(&format!("/devices?{query}")).await;
@@ -54,11 +60,12 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     let retire = [("device", "press-2"), ("device", "small-1"), ("do", "retire")];
     let ask = text(browser.post("/devices", &retire).await.is(200));
     assert!(ask.contains("Retire 2 devices?") && ask.contains("name=\"sure\" value=\"2\""), "{ask}");
+    assert!(ask.contains("for id in press-2 small-1; do margrave device retire"), "{ask}");
     let standing = async |name: &str| fleet.device(&name.parse().unwrap()).await.unwrap().standing;
     assert_eq!(standing("press-2").await, "accepted");
     let retire = [("device", "press-2"), ("device", "small-1"), ("do", "retire"), ("sure", "2")];
-    let page = text(browser.post("/devices", &retire).await.is(200));
-    assert!(page.contains("2 devices were retired"), "{page}");
+    let back = location(browser.post("/devices", &retire).await.is(303)).to_owned();
+    assert!(browser.page(&back).await.contains("2 devices were retired"), "{back}");
     assert_eq!((standing("press-2").await, standing("press-1").await), ("retired".into(), "accepted".into()));
 
     // All that match: asked back with the number, and once more when it is another number by then.
@@ -79,8 +86,8 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     }
     let labels = async |name: &str| fleet.device(&name.parse().unwrap()).await.unwrap().labels;
     assert!(!labels("press-1").await.contains_key("shift"), "nothing was done yet");
-    let page = text(browser.post("/devices", &label("2")).await.is(200));
-    assert!(page.contains("2 devices now carry the label shift"), "{page}");
+    let back = location(browser.post("/devices", &label("2")).await.is(303)).to_owned();
+    assert_eq!(back, "/devices?search=press&done=label&number=2&key=shift");
     assert!(labels("press-1").await.contains_key("shift") && labels("press-2").await.contains_key("shift"));
     // Who is out already is left out, and said to be.
     let retire = [("all", "true"), ("where-search", "press"), ("do", "retire")];
@@ -88,6 +95,19 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     assert!(ask.contains("Retire 1 device?") && ask.contains("1 device more match"), "{ask}");
     let nobody = [("all", "true"), ("where-search", "no such name"), ("do", "retire")];
     browser.post("/devices", &nobody).await.is(422);
+    // Asked of each; whose agent is somebody else's is counted as left out.
+    plant.join("press-9").await;
+    let hold =
+        [("device", "press-1"), ("device", "press-9"), ("do", "hold"), ("reason", ""), ("seconds", "3600")];
+    browser.post("/devices", &hold).await.is(422);
+    let mut hold = hold.to_vec();
+    hold[3].1 = "a batch runs";
+    assert_eq!(location(browser.post("/devices", &hold).await.is(303)), "/devices?done=hold&number=1&left=1");
+    assert!(fleet.device(&"press-9".parse().unwrap()).await.unwrap().asked_hold.is_some());
+    // By deployment, and without a site.
+    assert_eq!(rows(&mut browser, "deployment=north").await, 1);
+    assert_eq!(rows(&mut browser, "deployment=south").await, 0);
+    assert_eq!(rows(&mut browser, "site=:none").await, 2);
 }
 
 #[tokio::test]
@@ -189,6 +209,27 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
     let (_, field) = page.split_once("name=\"pace-canary\"").unwrap();
     assert!(field.split_once("</div>").unwrap().0.contains("class=\"wrong\""), "{page}");
 
+    // So is what is wrong about when it may begin, and about failures.
+    let mut careless = form.to_vec();
+    careless.extend([
+        ("windows", "sun 02:00-05:00 Europe/Berlin\nwhenever <i>you</i> like"),
+        ("rollback", "never"),
+        ("attempts", "3"),
+        ("health-grace", "90s"),
+    ]);
+    let page = text(browser.post("/deploy/rehearsal", &careless).await.is(422));
+    is_clean(&page);
+    let (_, field) = page.split_once("name=\"windows\"").unwrap();
+    let field = field.split_once("</div>").unwrap().0;
+    assert!(field.contains("class=\"wrong\"") && field.contains("Line 2: "), "{page}");
+    careless[16].1 = "";
+    careless[18].1 = "often";
+    let page = text(browser.post("/deploy/rehearsal", &careless).await.is(422));
+    assert!(page.contains("“often” is no number of attempts"), "{page}");
+    careless[18].1 = "1000";
+    let page = text(browser.post("/deploy/rehearsal", &careless).await.is(422));
+    assert!(page.contains("at most 100 times"), "{page}");
+
     // With all of it right it is what was seen.
     let mut right = form.to_vec();
     right[12] = ("groups", "1");
@@ -196,6 +237,10 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
         ("group.0.labels", "line=4"),
         ("group.0.answer.rate", "8"),
         ("group.0.answer.alarm", "false"),
+        ("windows", "sun 02:00-05:00 Europe/Berlin\r\n\r\nsat 02:00-03:00"),
+        ("rollback", "never"),
+        ("attempts", "3"),
+        ("health-grace", "90s"),
     ]);
     assert!(text(browser.post("/deploy/rehearsal", &right).await.is(200)).contains("1 with other answers"));
     assert_eq!(location(browser.post("/deploy", &right).await.is(303)), "/deployments/south");
@@ -205,10 +250,22 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
         [("rate".into(), json!(8)), ("alarm".into(), json!(false))].into()
     );
     assert_eq!(made.strategy.canary.unwrap().soak_seconds, Some(600));
+    assert_eq!(made.windows, ["sun 02:00-05:00 Europe/Berlin", "sat 02:00-03:00 UTC"]);
+    assert_eq!((made.rollback.when.as_deref(), made.rollback.attempts), (Some("never"), Some(3)));
+    assert_eq!(made.rollback.health_grace_seconds, Some(90));
+    let page = browser.page("/deployments/south").await;
+    assert!(page.contains("stay with it and try again; give up after 3 attempts"), "{page}");
 
     // The form of a change has all of it; a change that says nothing of it leaves it.
     let page = browser.page("/deployments/south/edit").await;
-    for held in ["value=\"line=4\"", "value=\"10m\"", "value=\"steps\" checked"] {
+    for held in [
+        "value=\"line=4\"",
+        "value=\"10m\"",
+        "value=\"steps\" checked",
+        "value=\"never\" selected",
+        "value=\"90s\"",
+        "sat 02:00-03:00",
+    ] {
         assert!(page.contains(held), "{held}: {page}");
     }
     let revision = made.revision.to_string();
@@ -227,6 +284,7 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
     browser.post("/deployments/south/edit", &change).await.is(303);
     let kept = fleet.deployment(&south).await.unwrap();
     assert_eq!((kept.overrides.len(), kept.strategy.canary.is_some()), (1, true));
+    assert_eq!((kept.windows.len(), kept.rollback.attempts), (2, Some(3)));
     let page = browser.page("/deployments/south/revisions/2").await;
     assert!(page.contains("What differs from revision 1") && page.contains("answer owner"), "{page}");
     is_clean(&page);
@@ -244,11 +302,15 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     }
     let window = [("reach", "device:press-1"), ("windows", "sun 02:00-05:00 Europe/Berlin"), ("poll", "15m")];
     assert_eq!(location(browser.post("/settings/schedule", &window).await.is(303)), "/settings#schedules");
-    assert!(browser.page("/settings").await.contains("changes sun 02:00-05:00"), "it is listed");
+    let page = browser.page("/settings").await;
+    let changes = "<dt>Changes</dt><dd>sun 02:00-05:00 Europe/Berlin</dd>";
+    assert!(page.contains(changes) && page.contains("class=\"week\""), "it is listed: {page}");
+    assert!(page.contains("margrave schedule remove device:press-1"), "{page}");
     assert!(browser.page("/settings/schedule?reach=device:press-1").await.contains("value=\"15m\""));
-    assert!(browser.page("/devices/press-1").await.contains("changes sun 02:00-05:00"));
+    let page = browser.page("/devices/press-1").await;
+    assert!(page.contains(changes) && page.contains("<dt>Polls</dt><dd>every 15m</dd>"), "{page}");
     for (field, value, told) in [
-        ("windows", "<b>tag", "windows"),
+        ("windows", "<b>tag", "</textarea><p class=\"wrong\""),
         ("poll", "often", "often"),
         ("reach", "<b>tag", "Nothing was changed"),
     ] {
@@ -259,6 +321,8 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
         is_clean(&page);
         assert!(page.contains(told), "{field}: {page}");
     }
+    let ask = browser.page("/settings/schedule/remove?reach=device:press-1").await;
+    assert!(ask.contains("Take back what is set for device:press-1?") && ask.contains("sun 02:00"), "{ask}");
     browser.post("/settings/schedule/remove", &[("reach", "device:press-1")]).await.is(303);
     let fleet = plant.server.fleet();
     assert!(fleet.schedules().await.unwrap().is_empty());
@@ -270,6 +334,9 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     );
     let page = browser.page("/settings").await;
     assert!(page.contains("registry.example") && !page.contains("secret"), "{page}");
+    for verb in ["check", "remove"] {
+        assert!(page.contains(&format!("margrave registry {verb} registry.example")), "{page}");
+    }
     let wrong = [("host", "registry.example"), ("user", "plant"), ("password", "")];
     let page = text(browser.post("/settings/registries", &wrong).await.is(422));
     assert!(page.contains("value=\"plant\"") && page.contains("role=\"alert\""), "{page}");
@@ -279,7 +346,12 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     let watch = [("repository", "oci://127.0.0.1:9/packages/gate"), ("match", "1.*"), ("every", "1h")];
     assert_eq!(location(browser.post("/watches", &watch).await.is(303)), "/packages#watches");
     assert_eq!(fleet.watches().await.unwrap()[0].every_seconds, 3600);
-    assert!(browser.page("/packages").await.contains("Watch no more"));
+    let page = browser.page("/packages").await;
+    for command in ["package look", "package unwatch"] {
+        let command = format!("margrave {command} oci://127.0.0.1:9/packages/gate");
+        assert!(page.contains("Watch no more") && page.contains(&command), "{command}: {page}");
+    }
+    assert!(page.contains("margrave package add oci://registry.example"), "{page}");
     for (field, value) in [("every", "1s"), ("every", "often"), ("repository", "<b>tag")] {
         let mut wrong = watch.to_vec();
         wrong.retain(|(name, _)| *name != field);
@@ -347,4 +419,33 @@ async fn a_viewer_sees_everything_and_changes_nothing() {
     let drill = [("device", "press-1"), ("fault", "cut-network")];
     operator.post("/demo", &drill).await.is(404);
     assert!(!operator.page("/").await.contains("Break something"));
+}
+
+#[tokio::test]
+async fn devices_of_a_large_fleet_are_looked_for_in_the_form() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    for number in 0..22 {
+        stock::device(&plant, &format!("press-{number:02}"), if number < 20 { 4 } else { 1 }).await;
+    }
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/deploy?package=gate").await;
+    assert!(page.contains("20 fit; 2 do not: ") && page.contains("name=\"find-search\""), "{page}");
+    // Found by name, with what was ticked and typed before.
+    let form = [
+        ("package", "gate"),
+        ("version", "1.0.0"),
+        ("name", "south"),
+        ("answer.owner", "typed before"),
+        ("device", "press-03"),
+        ("found-search", ""),
+        ("find-search", "press-2"),
+    ];
+    let mut find = form.to_vec();
+    find.push(("do", "find"));
+    for fields in [find, form.to_vec()] {
+        let page = text(browser.post("/deploy/rehearsal", &fields).await.is(200));
+        assert!(page.contains("value=\"press-03\" checked") && page.contains("typed before"), "{page}");
+        assert!(page.contains("value=\"press-21\"") && !page.contains("value=\"press-04\""), "{page}");
+    }
 }

@@ -42,7 +42,7 @@ async fn a_rollout_is_paused_resumed_and_aborted_over_rest() {
     assert_eq!(problem["violations"][1]["place"], "/strategy/threshold", "{problem}");
 
     let made: operator::Deployment = program.put("/deployments/north", &[], &in_steps()).await.is(201).json();
-    assert_eq!((made.counts.total, made.strategy.batches.len()), (1, 1));
+    assert_eq!((made.counts.total, made.counts.waiting, made.strategy.batches.len()), (2, 1, 1));
     let mut verb = async |verb: &str| {
         program.send("POST", &format!("/deployments/north/rollout/{verb}"), &[], String::new()).await
     };
@@ -68,7 +68,8 @@ async fn a_rollout_moves_by_itself_as_devices_report() {
     while told < 2 {
         assert!(Instant::now() < until, "the second device was never released");
         let shown: operator::Deployment = program.get("/deployments/north").await.is(200).json();
-        let pending = shown.assignments.iter().find(|assignment| assignment.state == "PENDING");
+        let mut given = shown.assignments.iter().filter(|assignment| assignment.waiting.is_none());
+        let pending = given.find(|assignment| assignment.state == "PENDING");
         let Some(pending) = pending else {
             sleep(std::time::Duration::from_millis(50)).await;
             continue;

@@ -305,8 +305,42 @@ async fn a_deployments_page_leads_back_to_what_it_was() {
     let mut browser = Browser::signed_in(&plant).await;
     let page = browser.page("/deployments/north").await;
     is_clean(&page);
-    assert!(page.contains("rate 7 → 9") && page.contains("name=\"to\" value=\"1\""), "{page}");
-    assert!(!page.contains("name=\"to\" value=\"2\""), "nobody goes back to where they are: {page}");
+    assert!(page.contains("rate 7 → 9") && page.contains("/deployments/north/revert?to=1\""), "{page}");
+    assert!(!page.contains("revert?to=2"), "nobody goes back to where they are: {page}");
+    // Asked first, with what it would change.
+    let ask = browser.page("/deployments/north/revert?to=1").await;
+    assert!(ask.contains("answer rate: 7 instead of 9"), "{ask}");
+    assert!(ask.contains("name=\"to\" value=\"1\"") && ask.contains("name=\"seen\" value=\"2\""), "{ask}");
+    browser.get("/deployments/north/revert?to=9").await.is(404);
+    // Every commit leads to what it changed, line by line.
+    let commit = fleet.deployment(&north).await.unwrap().commit.unwrap();
+    let path = format!("/commits/{commit}");
+    for page in [page, browser.page("/settings").await, browser.page("/deployments/north/revisions/2").await]
+    {
+        assert!(page.contains(&format!("href=\"{path}\"")), "{page}");
+    }
+    let page = browser.page(&path).await;
+    assert!(
+        page.contains("class=\"gone\">-    rate: 7") && page.contains("class=\"new\">+    rate: 9"),
+        "{page}"
+    );
+    assert!(page.contains("data-copy"), "{page}");
+    // A change says what becomes other before it does.
+    let change = [
+        ("version", "1.0.0"),
+        ("revision", "2"),
+        ("answer.owner", "me"),
+        ("answer.site", "NORD"),
+        ("answer.rate", "12"),
+        ("answer.shift", "early"),
+        ("answer.alarm", "true"),
+        ("device", "press-1"),
+    ];
+    let page = text(browser.post("/deployments/north/edit/rehearsal", &change).await.is(200));
+    assert!(
+        page.contains("answer rate") && page.contains("<del>9</del>") && page.contains("<ins>12</ins>"),
+        "{page}"
+    );
 
     // Somebody changes it while the page is open: the button of that page must not undo that.
     want.parameters.insert("rate".to_owned(), json!(11));
@@ -353,6 +387,14 @@ async fn devices_are_added_labelled_and_retired_from_their_pages() {
     assert!(browser.page("/devices/press-1").await.contains("Accept again"));
     browser.post("/devices/press-1/accept", &[]).await.is(303);
     assert_eq!(fleet.device(&device).await.unwrap().standing, "accepted");
+    // A token that nobody used is listed, and made void after a question.
+    browser.post("/devices/new", &[("name", "press-8"), ("labels", "line=4")]).await.is(200);
+    let page = browser.page("/devices/new").await;
+    assert!(page.contains("nobody has used yet") && page.contains("/devices/new/press-8/revoke"), "{page}");
+    assert!(browser.page("/devices/new/press-8/revoke").await.contains("margrave device untoken press-8"));
+    assert_eq!(location(browser.post("/devices/new/press-8/revoke", &[]).await.is(303)), "/devices/new#open");
+    assert!(!browser.page("/devices/new").await.contains("press-8"));
+    browser.post("/devices/new/press-8/revoke", &[]).await.is(404);
 }
 
 #[tokio::test]
@@ -368,12 +410,29 @@ async fn what_is_missing_says_what_to_do_next() {
         ("/deployments/UPPER", 400),
         ("/why?subject=nobody", 404),
         ("/welcome/guess", 403),
+        ("/deployments/north/revisions/abc", 404),
+        ("/deployments/north/revisions/1?against=zz", 400),
+        ("/watches", 405),
+        ("/settings/registries/check", 405),
+        ("/devices/press-1/labels", 405),
     ] {
         let reply = browser.get(path).await;
         let page = text(reply.is(status));
         assert!(page.contains("class=\"next\"") && page.contains("href=\"/\""), "{path}: {page}");
         assert!(reply.header("content-security-policy").contains("default-src 'none'"), "{path}");
     }
+    let page = text(browser.get("/deployments/north/revisions/1?against=zz").await.is(400));
+    assert!(page.contains("“against” in this address"), "{page}");
+    // What only takes a form leads to the page that has it.
+    let page = text(browser.get("/devices/press-1/labels").await.is(405));
+    assert!(page.contains("href=\"/devices/press-1\""), "{page}");
+    for (path, form) in
+        [("/deploy/rehearsal", "/deploy"), ("/deployments/north/edit/rehearsal", "/deployments/north/edit")]
+    {
+        assert_eq!(location(browser.get(path).await.is(303)), form);
+    }
+    let page = text(browser.get("/devices?condition=bogus").await.is(422));
+    assert!(page.contains("A condition is one of") && !page.contains("/condition"), "{page}");
     // An empty server says how to begin.
     assert!(browser.page("/").await.contains("Begin here"));
     assert!(browser.page("/devices").await.contains("No device has joined yet"));

@@ -87,6 +87,7 @@ pub(crate) fn deployment(name: &str, revision: u64) -> Deployment {
         },
         rollback: Rollback::new(Some(When::Never), Some(7), Some(Duration::from_secs(45))).unwrap(),
         strategy: Strategy { batches: vec!["25%".parse().unwrap()], ..Default::default() },
+        windows: vec!["sun 02:00-05:00 Europe/Berlin".parse().unwrap()],
         revision,
     }
 }
@@ -136,6 +137,7 @@ pub(crate) fn numbered(
         awaited: None,
         life: None,
         holds: None,
+        memory: None,
     };
     Report { detail: Some(detail), ..report(assignment, adopted_version, state.reported()) }
 }

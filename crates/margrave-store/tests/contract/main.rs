@@ -3,6 +3,7 @@
 //! is in `sqlite`.
 
 mod access;
+mod applied;
 mod catalog;
 mod fixture;
 mod git;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 use margrave_core::deployment::Targets;
 use margrave_core::device::Hold;
 use margrave_core::digest::Digest;
+use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_store::*;
 
@@ -153,6 +155,7 @@ fn body(device_name: &str, body: &[u8]) -> NewCapabilities {
         body: body.to_vec(),
         simulated: true,
         holds: vec![],
+        blind: None,
         looked: 0,
     }
 }
@@ -183,7 +186,8 @@ async fn who_holds_changes_back_is_noted_and_settles_nothing_anew() {
     let said = |hold: Option<&str>| {
         let holds: Vec<Hold> =
             hold.into_iter().filter_map(|reason| Hold::told("ann", reason, NOW, later(60))).collect();
-        let told = holds.iter().map(|hold| hold.reason.clone()).collect::<Vec<_>>();
+        let told = |hold: &Hold| serde_json::json!({ "holder": hold.holder, "reason": hold.reason, "since": hold.since.0, "until": hold.until.0 });
+        let told: Vec<serde_json::Value> = holds.iter().map(told).collect();
         let json = serde_json::json!({ "properties": {}, "x-margrave-extensions": { "holds": told } });
         NewCapabilities { holds, ..body("line-1", json.to_string().as_bytes()) }
     };
@@ -329,6 +333,20 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
     let site = |site: &str| DeviceFilter { site: Some(site.into()), ..all.clone() };
     assert_eq!(find(site("nord")).await, ["line-3"]);
     assert_eq!(find(DeviceFilter { search: Some("line-1".into()), ..site("nord") }).await, [""; 0]);
+    let sited = DeviceFilter { without_site: true, ..all.clone() };
+    assert_eq!(find(sited.clone()).await, ["line-1", "line-2"]);
+    // Counted over all pages; and from each page there is a way back.
+    let counted = async |filter: DeviceFilter| world.store.devices_counted(filter).await.unwrap();
+    let most = |limit| DeviceFilter { limit, after: Some(device("line-2")), ..all.clone() };
+    assert_eq!((counted(most(10)).await, counted(most(3)).await), (4, 3));
+    assert_eq!(counted(DeviceFilter { limit: 10, ..sited }).await, 3);
+    let before = async |after: &str, limit| {
+        let filter = DeviceFilter { after: Some(device(after)), limit, ..all.clone() };
+        world.store.page_before(filter).await.unwrap().map(|device| device.to_string())
+    };
+    assert_eq!(before("line-2", 2).await, None, "the page before is the first");
+    assert_eq!(before("line-2", 1).await.as_deref(), Some("line-1"));
+    assert_eq!(before("press-1", 2).await.as_deref(), Some("line-2"));
     let told = br#"{"properties": {"cpus": [{"architecture": "ARM64"}], "roles": []}}"#;
     world.store.put_capabilities(&client("line-2"), body("line-2", told), NOW).await.unwrap();
     let capability = |text: &str| DeviceFilter { capability: Some(text.into()), ..all.clone() };
@@ -358,6 +376,12 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
     assert_eq!(counts(heard.clone()).await, named(&[("converged", 2), ("retired", 1), ("silent", 1)]));
     let silent = DeviceFilter { condition: Some(Condition::Silent), silence: heard, ..all.clone() };
     assert_eq!(find(silent).await, ["line-3"]);
+    world.deploy("hello", "line-3", b"hello").await;
+    let deployment = |name: &str| DeviceFilter { deployment: Some(name.parse().unwrap()), ..all.clone() };
+    assert_eq!(find(deployment("hello")).await, ["line-3"]);
+    assert_eq!(find(DeviceFilter { state: Some(State::Pending), ..deployment("hello") }).await, ["line-3"]);
+    assert_eq!(find(DeviceFilter { state: Some(State::Failed), ..deployment("hello") }).await, [""; 0]);
+    assert_eq!(find(deployment("other")).await, [""; 0]);
 }
 
 #[tokio::test]

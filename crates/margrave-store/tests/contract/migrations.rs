@@ -11,9 +11,10 @@ use rusqlite::Connection;
 
 use crate::fixture::*;
 
-/// Those that were released. A migration that has run somewhere never runs there again, so nothing in it can be mended:
-/// what is wrong is put right by another one.
-const RELEASED: [(&str, &str); 12] = [
+/// Every migration, with the digest of its text. One that has run somewhere never runs there again, so nothing in it can be
+/// mended once it was released: what is wrong is put right by another one. A new one is listed here as it is made, and may
+/// change together with its line until it is released; the test says what to write.
+const LISTED: [(&str, &str); 21] = [
     ("0001_first.sql", "86c4346ddbe7680607ef1c7c221e92567361478540ff4fbdc01286d31aaadf85"),
     ("0002_signed.sql", "53dc24077e514d7e432620c87405c42cf9d3f72fab150e685029e3a6addfa0cb"),
     ("0003_git.sql", "b738a74920e5e27cec18cbad52b8b20b1688d6b1701b20edf38d0ae9c2fd48a5"),
@@ -26,6 +27,15 @@ const RELEASED: [(&str, &str); 12] = [
     ("0010_catalog.sql", "02c556156065b55a05d7b7010723655b812d5a8b7d2253a11ef4c9d5183d2714"),
     ("0011_rollout.sql", "13f257d33daeca0d51a6e1664bef1ff80dd6dcb3bd53069b2541218f8c3c6db1"),
     ("0012_standing.sql", "dfb5a9098915d3c403793e3dde8565be3e7200b0a1b9ac38df45825d3112cc6a"),
+    ("0013_room.sql", "46c2f3c1824ed0271cba048146f9bfc1408db184096292d5f4534931f4cd992b"),
+    ("0014_behind.sql", "ed195aed47f1d1b6091d76fb44b7503e1cb80f6281a74ca5c82a852db2fb85df"),
+    ("0015_asked.sql", "7c19e4ad737dce4242a1d5af9b2cc30bf5179522eef6646fe9909a3880636031"),
+    ("0016_documents.sql", "c929490965553a18dd0a436e8d1909295cfc9cacd33ac5fa7a566b79c43ede0a"),
+    ("0017_deployment_windows.sql", "f037330a1cdd60b08b4ddd163efef96146e88d859e444078558cd2e9eaece8f0"),
+    ("0018_applied.sql", "398b82358e423aab513591125dc4bb5d024f2b615306755844de2b4624ba724b"),
+    ("0019_blind.sql", "6b88e60cc24cef26084a3a2a2085fc32cd14c381b932ea136dde8c2798e9bde4"),
+    ("0020_waiting.sql", "327ad424774610e5cbd125ac3f17c955ffe77590d8954e930ddffca1ebb4a315"),
+    ("0021_attempts.sql", "3c8d421751d0fa790924420c42d7b1cc87ec89feb7078e7b48b4e25a7cccf312"),
 ];
 
 fn folder() -> PathBuf {
@@ -43,9 +53,20 @@ fn migrations() -> Vec<(String, String)> {
 #[test]
 fn what_was_released_never_changes() {
     let all = migrations();
-    for ((name, digest), (found, text)) in RELEASED.iter().zip(&all) {
-        assert_eq!((found.as_str(), Digest::of(text.as_bytes()).hex().as_str()), (*name, *digest));
-    }
+    let lines: Vec<String> = all
+        .iter()
+        .map(|(name, text)| format!("(\"{name}\", \"{}\"),", Digest::of(text.as_bytes()).hex()))
+        .collect();
+    let listed: Vec<String> =
+        LISTED.iter().map(|(name, digest)| format!("(\"{name}\", \"{digest}\"),")).collect();
+    let differing: Vec<&str> =
+        lines.iter().filter(|line| !listed.contains(line)).map(String::as_str).collect();
+    assert!(
+        differing.is_empty(),
+        "new, or changed since it was listed. One that was released stays as it was; of any other write in LISTED:\n{}",
+        differing.join("\n")
+    );
+    assert_eq!(listed, lines, "each is listed once and in order, and what is listed is there");
     assert_eq!(schema_known() as usize, all.len(), "every file in src/migrations is a step");
 }
 
@@ -68,9 +89,6 @@ fn rows(schema: usize) -> Vec<String> {
         format!("INSERT INTO contact (client, at) VALUES ('line-1', {at})"),
         format!("INSERT INTO manifest (client, version, body, bundle, bundle_size)
              VALUES ('line-1', 2, {}, {}, 3), ('line-9', 1, {}, NULL, NULL)", hex(b"manifest 2"), digest("one"), hex(b"empty")),
-        format!("INSERT INTO blob (digest, bytes) VALUES ({}, {})", digest("one"), hex(b"one")),
-        format!("INSERT INTO document_reference (client, assignment, digest, size) VALUES ('line-1', {id}, {}, 3)", digest("one")),
-        format!("INSERT INTO bundle_reference (client, digest) VALUES ('line-1', {})", digest("one")),
         format!("INSERT INTO join_token (hash, client, labels, created_at, created_by, expires_at)
              VALUES ({}, 'line-2', '{{\"site\":\"nord\"}}', {at}, 'operator ann', {})", digest("join"), at + 60_000),
         format!("INSERT INTO device (client, device, created_at, capabilities, capabilities_at)
@@ -97,6 +115,18 @@ fn rows(schema: usize) -> Vec<String> {
         format!("INSERT INTO event (at, kind, actor, client, device, text)
              VALUES ({at}, 'device.joined', 'device line-1', 'line-1', 'line-1', 'line-1 joined')"),
     ];
+    match schema {
+        ..16 => rows.extend([
+            format!("INSERT INTO blob (digest, bytes) VALUES ({}, {})", digest("one"), hex(b"one")),
+            format!("INSERT INTO document_reference (client, assignment, digest, size) VALUES ('line-1', {id}, {}, 3)", digest("one")),
+            format!("INSERT INTO bundle_reference (client, digest) VALUES ('line-1', {})", digest("one")),
+        ]),
+        _ => rows.extend([
+            format!("INSERT INTO document (client, assignment, digest, size, bytes)
+                 VALUES ('line-1', {id}, {}, 3, {})", digest("one"), hex(b"one")),
+            format!("INSERT INTO bundle (client, digest, bytes) VALUES ('line-1', {}, {})", digest("one"), hex(b"one")),
+        ]),
+    }
     match schema {
         ..9 => {
             rows.push(format!(
@@ -138,8 +168,10 @@ fn rows(schema: usize) -> Vec<String> {
             "INSERT INTO git_version (client, version, at, body) VALUES ('line-1', 2, {at}, {})",
             hex(b"manifest 2")
         ));
+        let (column, bytes) =
+            if schema < 16 { ("", String::new()) } else { (", bytes", format!(", {}", hex(b"one"))) };
         rows.push(format!(
-            "INSERT INTO git_document (client, assignment, since, digest) VALUES ('line-1', {id}, 2, {})",
+            "INSERT INTO git_document (client, assignment, since, digest{column}) VALUES ('line-1', {id}, 2, {}{bytes})",
             digest("one")
         ));
     }
@@ -162,7 +194,55 @@ fn rows(schema: usize) -> Vec<String> {
     if schema >= 7 {
         rows.push(format!("INSERT INTO schedule (reach, choice, changed_at, changed_by) VALUES ('fleet', '{{}}', {at}, 'operator ann')"));
     }
+    if schema >= 9 {
+        let entry = entry();
+        rows.push(format!(
+            "INSERT INTO audit (sequence, at, actor, source, way, action, subject, outcome, detail, hash)
+             VALUES (1, {at}, 'operator ann', '', 'rest', 'deployment.put', 'hello', 'done', '', {})",
+            hex(entry.hash(&margrave_core::audit::BEGINNING).as_bytes())
+        ));
+    }
+    if schema >= 10 {
+        rows.push(format!("INSERT INTO registry (host, plain, user, secret, changed_at, changed_by) VALUES ('registry.example', 0, 'ann', 'hidden', {at}, 'operator ann')"));
+        rows.push(format!("INSERT INTO watch (repository, pattern, every_ms, added_at, added_by, next_at) VALUES ('registry.example/app', '*', 900000, {at}, 'operator ann', {at})"));
+        rows.push(format!(
+            "INSERT INTO watched_tag (repository, tag, digest, state, looked_at) VALUES ('registry.example/app', '1', {}, 'added', {at})",
+            digest("one")
+        ));
+    }
+    if schema >= 11 {
+        rows.push(format!(
+            "INSERT INTO rollout (deployment, revision, before, size, batch, state, begun_at, changed_at, changed_by)
+             VALUES ({deployment}, 2, 1, 2, 0, 'running', {at}, {at}, 'operator ann')"
+        ));
+        rows.push(format!(
+            "INSERT INTO rollout_member (deployment, client, device, place, released_at)
+             VALUES ({deployment}, 'line-1', 'line-1', 0, {at}), ({deployment}, 'line-9', 'line-9', 1, NULL)"
+        ));
+    }
+    if schema >= 15 {
+        let hold = r#"{"holder":"operator ann","reason":"batch 17 runs","since":1,"until":2}"#;
+        rows.push(format!("INSERT INTO asked (client, hold) VALUES ('line-1', '{hold}')"));
+    }
     rows
+}
+
+/// The first of the audit log.
+fn entry() -> margrave_core::audit::Entry {
+    margrave_core::audit::Entry {
+        sequence: 1,
+        at: NOW,
+        actor: "operator ann".to_owned(),
+        role: None,
+        token: None,
+        source: String::new(),
+        way: "rest".to_owned(),
+        action: "deployment.put".to_owned(),
+        subject: "hello".to_owned(),
+        outcome: "done".to_owned(),
+        detail: String::new(),
+        commit: None,
+    }
 }
 
 fn assignment() -> AssignmentId {
@@ -252,9 +332,40 @@ async fn check(store: &Store, schema: usize) {
     assert_eq!(store.signed_clients().await.unwrap().len(), usize::from(schema >= 2));
     let git = store.git_owner(Digest::of(b"git"), NOW).await.unwrap();
     assert_eq!(git, (schema >= 3).then(|| client("line-1")));
+    let versions = store.git_versions_after(&client("line-1"), None, 10).await.unwrap();
+    let put: Vec<_> = versions.into_iter().flat_map(|version| version.put).collect();
+    assert_eq!(put, if schema >= 3 { vec![(assignment(), b"one".to_vec())] } else { vec![] });
     assert_eq!(store.git_allowed(&client("line-2")).await.unwrap(), schema >= 3);
     assert_eq!(store.used_signatures(NOW).await.unwrap().len(), usize::from(schema >= 4));
     assert_eq!(store.schedules().await.unwrap().len(), usize::from(schema >= 7));
+
+    // What was said in the log is what is said there now, and the chain goes on from it.
+    let log = store.audit_entries(AuditFilter::default(), 10).await.unwrap();
+    assert_eq!(log.len(), usize::from(schema >= 9));
+    if let Some(kept) = log.first() {
+        assert_eq!((&kept.entry, kept.hash), (&entry(), entry().hash(&margrave_core::audit::BEGINNING)));
+        let next = store.audit(margrave_core::audit::Entry { sequence: 0, ..entry() }).await.unwrap();
+        assert_eq!((next.entry.sequence, next.hash), (2, next.entry.hash(&kept.hash)));
+    }
+    let registries = store.registries().await.unwrap();
+    assert_eq!(registries.len(), usize::from(schema >= 10));
+    assert_eq!(store.watches().await.unwrap().len(), usize::from(schema >= 10));
+    let tags = store.watched_tags("registry.example/app").await.unwrap();
+    assert_eq!(tags.len(), usize::from(schema >= 10));
+    // A rollout that was half-way is half-way.
+    let rollout = store.rollout(deployment.deployment.id).await.unwrap();
+    assert_eq!(
+        rollout.as_ref().map(|rollout| (rollout.revision, rollout.before)),
+        (schema >= 11).then_some((2, Some(1)))
+    );
+    let members = store.rollout_members(deployment.deployment.id).await.unwrap();
+    let released = members.iter().filter(|member| member.released_at.is_some()).count();
+    assert_eq!((members.len(), released), if schema >= 11 { (2, 1) } else { (0, 0) });
+    let asked = store.asked(vec![client("line-1")]).await.unwrap();
+    let held = asked.get(&client("line-1")).and_then(|asked| asked.asked.hold.as_ref());
+    assert_eq!(held.is_some(), schema >= 15);
+    assert_eq!(store.gone_back().await.unwrap(), []);
+    assert_eq!(store.applied_at(later(60)).await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

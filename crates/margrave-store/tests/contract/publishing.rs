@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeploymentName};
+use margrave_core::moment::Moment;
 use margrave_core::parameters::ParameterValue;
 use margrave_store::*;
 
@@ -301,7 +302,7 @@ async fn a_commit_is_taken_with_all_that_follows_from_it_or_not_at_all() {
     world.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
     let (first, second) = ("a".repeat(40), "b".repeat(40));
     let head = |expected: Option<&String>, next: &String| {
-        Some(Head { expected: expected.cloned(), next: next.clone() })
+        Some(Head { expected: expected.cloned(), next: next.clone(), by: "operator ann".to_owned() })
     };
     let put = |name: &str, seen: Option<u64>| Intent::Put {
         deployment: Box::new(deployment(name, seen.unwrap_or(0) + 1)),
@@ -316,6 +317,8 @@ async fn a_commit_is_taken_with_all_that_follows_from_it_or_not_at_all() {
     };
     world.store.publish(publication).await.unwrap();
     assert_eq!(world.store.head().await.unwrap(), Some(first.clone()));
+    let applied = world.store.applied_at(Moment(0)).await.unwrap().unwrap();
+    assert_eq!((&applied.commit, applied.by.as_str()), (&first, "operator ann"));
     // The second part is refused, so the first is not done either, and the commit is not taken.
     let intents = vec![put("a", Some(1)), put("b", Some(7))];
     let publication = Publication { head: head(Some(&first), &second), intents, ..Default::default() };

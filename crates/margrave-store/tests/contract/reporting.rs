@@ -202,8 +202,13 @@ async fn assignments_are_counted_by_deployment_and_state() {
     world.say(report(id, 2, Reported::Installed)).await;
     let mut counts = world.store.assignment_counts().await.unwrap();
     counts.sort_by_key(|count| (count.deployment != deployment_id("hello"), count.verdict));
-    let counted =
-        |name, state, verdict| AssignmentCount { deployment: deployment_id(name), state, verdict, count: 1 };
+    let counted = |name, state, verdict| AssignmentCount {
+        deployment: deployment_id(name),
+        state,
+        verdict,
+        held_back: None,
+        count: 1,
+    };
     assert_eq!(
         counts,
         [

@@ -5,17 +5,24 @@ use margrave_store::*;
 
 use crate::fixture::*;
 
-fn begin(revision: u64, members: &[(&str, bool)]) -> RolloutChange {
+/// Devices, and whether they get it at once; those that do not keep the revision before, if there is one.
+pub(crate) fn begin(revision: u64, members: &[(&str, bool)]) -> RolloutChange {
+    let before = revision.checked_sub(1).filter(|before| *before > 0);
+    let member = |(name, released): &(&str, bool)| NewMember {
+        device: device(name),
+        released: *released,
+        keeps: before.filter(|_| !released),
+    };
     RolloutChange::Begin {
         deployment: deployment_id("hello"),
         revision,
-        before: revision.checked_sub(1).filter(|before| *before > 0),
+        before,
         reached: Reached::default(),
-        members: members.iter().map(|(name, released)| (device(name), *released)).collect(),
+        members: members.iter().map(member).collect(),
     }
 }
 
-fn release(revision: u64, batch: u32, devices: &[&str]) -> RolloutChange {
+pub(crate) fn release(revision: u64, batch: u32, devices: &[&str]) -> RolloutChange {
     RolloutChange::Release {
         deployment: deployment_id("hello"),
         revision,
@@ -24,7 +31,7 @@ fn release(revision: u64, batch: u32, devices: &[&str]) -> RolloutChange {
     }
 }
 
-async fn put(world: &World, revision: u64, rollouts: Vec<RolloutChange>) {
+pub(crate) async fn put(world: &World, revision: u64, rollouts: Vec<RolloutChange>) {
     let intent = Intent::Put {
         deployment: Box::new(deployment("hello", revision)),
         seen: revision.checked_sub(1).filter(|seen| *seen > 0),
@@ -35,11 +42,11 @@ async fn put(world: &World, revision: u64, rollouts: Vec<RolloutChange>) {
     world.store.publish(publication).await.unwrap();
 }
 
-async fn change(world: &World, change: RolloutChange) -> Result<(), PublishError> {
+pub(crate) async fn change(world: &World, change: RolloutChange) -> Result<(), PublishError> {
     world.store.publish(Publication { at: later(9), rollouts: vec![change], ..Default::default() }).await
 }
 
-fn update(from: RolloutState, to: RolloutState) -> RolloutUpdate {
+pub(crate) fn update(from: RolloutState, to: RolloutState) -> RolloutUpdate {
     RolloutUpdate {
         deployment: deployment_id("hello"),
         revision: 1,

@@ -38,7 +38,14 @@ async fn events(world: &World) -> Vec<(String, String)> {
 
 async fn report_capabilities(world: &World, on: &ClientId, name: &str) {
     let device = DeviceId::parse(name).unwrap();
-    let new = NewCapabilities { device, body: b"{}".to_vec(), simulated: false, holds: vec![], looked: 0 };
+    let new = NewCapabilities {
+        device,
+        body: b"{}".to_vec(),
+        simulated: false,
+        holds: vec![],
+        looked: 0,
+        blind: None,
+    };
     world.store.put_capabilities(on, new, NOW).await.unwrap();
 }
 

@@ -133,7 +133,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     if let (true, Some(at)) = (labels.is_empty(), root.field(EXTENSION)) {
         labels = read_labels(&at, findings);
     }
-    let Additions { simulated, agent_version, overrides, holds, looked } = read_extension(root);
+    let Additions { simulated, agent_version, overrides, holds, looked, blind } = read_extension(root);
     let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
         device,
@@ -148,6 +148,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         overrides,
         holds,
         looked,
+        blind,
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use margrave_core::capabilities::{Capabilities, Cpu, Hosting};
 use margrave_core::constraints::Quantity;
-use margrave_core::device::{HOLDS_MAX, Hold};
+use margrave_core::device::{Blind, HOLDS_MAX, Hold};
 use margrave_core::id::DeviceId;
 use margrave_core::moment::Moment;
 use margrave_core::package::ProfileKind;
@@ -29,9 +29,10 @@ const HOSTING: [&str; 8] = [
     "supportedRuntimes",
     "supportedDeploymentTypes",
 ];
-/// Among our additions: who holds changes back on the device, and which look that was asked for it has done.
+/// Among our additions: who holds changes back on the device, which look that was asked for it has done, and that it cannot look.
 const HOLDS: &str = "holds";
 const LOOKED: &str = "looked";
+const CANNOT_LOOK: &str = "cannotLook";
 const AGENT_VERSION: &str = "agentVersion";
 const SIMULATED: &str = "simulated";
 pub(crate) const LIST_LENGTH_MAX: usize = 1_000;
@@ -68,17 +69,21 @@ pub(crate) fn extension(capabilities: &Capabilities) -> serde_json::Map<String, 
     if capabilities.looked > 0 {
         extension.insert(LOOKED.into(), capabilities.looked.into());
     }
+    if let Some(Blind { since, message }) = &capabilities.blind {
+        extension.insert(CANNOT_LOOK.into(), json!({ "since": since.0, "message": message }));
+    }
     extension
 }
 
-/// Whether two bodies say the same, but for who holds changes back and when the device looked again: nothing else follows
-/// from that.
+/// Whether two bodies say the same, but for who holds changes back, when the device looked again and whether it can: nothing
+/// else follows from that.
 pub fn differ_in_passing_only(before: &[u8], after: &[u8]) -> bool {
     let without = |body: &[u8]| {
         let mut body: Value = serde_json::from_slice(body).ok()?;
         if let Some(extension) = body.get_mut(EXTENSION).and_then(Value::as_object_mut) {
             extension.remove(HOLDS);
             extension.remove(LOOKED);
+            extension.remove(CANNOT_LOOK);
             if extension.is_empty() {
                 body.as_object_mut()?.remove(EXTENSION);
             }
@@ -95,6 +100,7 @@ pub(crate) struct Additions {
     pub(crate) overrides: Vec<String>,
     pub(crate) holds: Vec<Hold>,
     pub(crate) looked: u64,
+    pub(crate) blind: Option<Blind>,
 }
 
 /// Never a reason to refuse: what makes no sense there was not said.
@@ -121,6 +127,7 @@ pub(crate) fn read_extension(root: &At<'_>) -> Additions {
         overrides: words.collect(),
         holds: list(HOLDS).iter().take(HOLDS_MAX).filter_map(read_hold).collect(),
         looked: extension.as_ref().and_then(|at| at.field(LOOKED)?.unsigned()).unwrap_or_default(),
+        blind: extension.as_ref().and_then(|at| at.field(CANNOT_LOOK)).and_then(|at| read_blind(&at)),
     }
 }
 
@@ -129,6 +136,19 @@ pub fn holds(body: &Value) -> Vec<Hold> {
     let list = body.get(EXTENSION).and_then(|extension| extension.get(HOLDS)?.as_array());
     let nodes = list.into_iter().flatten().take(HOLDS_MAX).map(Node::from);
     nodes.filter_map(|node| read_hold(&node)).collect()
+}
+
+/// That the device cannot look at its containers, in a body of either generation.
+pub fn blind(body: &Value) -> Option<Blind> {
+    let said = body.get(EXTENSION)?.get(CANNOT_LOOK)?;
+    Blind::told(Moment(said.get("since")?.as_u64()?), said.get("message")?.as_str()?)
+}
+
+fn read_blind(at: &At<'_>) -> Option<Blind> {
+    match &at.node.get("message")?.content {
+        Content::Text(message) => Blind::told(Moment(at.field("since")?.unsigned()?), message),
+        _ => None,
+    }
 }
 
 /// Whether our own agent says this, in a body of either generation: others do not tell its version, nor that they are simulated.
@@ -197,7 +217,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
     }
     let hosts = HOSTING.iter().any(|key| at.has(key));
     let hosting = if hosts { read_hosting(&at, labels.is_empty(), findings) } else { None };
-    let Additions { simulated, agent_version, overrides, holds, looked } = read_extension(root);
+    let Additions { simulated, agent_version, overrides, holds, looked, blind } = read_extension(root);
     let Maker { device, vendor, model_number, serial_number } = maker?;
     Some(Capabilities {
         device,
@@ -212,6 +232,7 @@ fn read_root(root: &At<'_>, findings: &mut Findings) -> Option<Capabilities> {
         overrides,
         holds,
         looked,
+        blind,
     })
 }
 

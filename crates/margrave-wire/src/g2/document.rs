@@ -18,6 +18,7 @@ use margrave_core::workload::{Hints, Placement, Workload};
 use crate::description::profile::{self, Source};
 use crate::description::{configuration, constraints};
 use crate::g2::EXTENSION;
+use crate::schedule;
 use crate::tree::{At, Content, Findings, Node};
 use crate::yaml;
 
@@ -125,11 +126,17 @@ fn hints(hints: &Hints) -> Option<Node> {
     }
     // Said only where it is not what every device does anyway, so that documents of before keep their digests.
     if hints.rollback != Rollback::default() {
-        let Rollback { when, attempts, health_grace } = hints.rollback;
+        let Rollback { when, attempts, binding, health_grace } = hints.rollback;
         let number = |number: u64| Node::new(Content::Number(number.into()));
         let mut said = vec![("when", Node::text(when.as_str())), ("attempts", number(attempts.into()))];
+        if binding {
+            said.push(("binding", Node::new(Content::Boolean(true))));
+        }
         said.extend(health_grace.map(|grace| ("healthGraceSeconds", number(grace.as_secs()))));
         fields.push(("rollback", Node::map(said)));
+    }
+    if let Some(windows) = &hints.windows {
+        fields.push(("windows", Node::list(windows.iter().map(|window| Node::text(window.to_string())))));
     }
     fields.extend(hints.salt.as_ref().map(|salt| ("salt", Node::text(salt))));
     (!fields.is_empty()).then(|| Node::map(fields))
@@ -314,7 +321,11 @@ fn read_rollback(at: &At<'_>) -> Rollback {
     let attempts = number("attempts").and_then(|attempts| u32::try_from(attempts).ok());
     let grace = number("healthGraceSeconds").map(Duration::from_secs);
     let usual = || Rollback { when: when.unwrap_or_default(), ..Rollback::default() };
-    Rollback::new(when, attempts, grace).unwrap_or_else(|_| usual())
+    // Servers of before wrote the usual number as well, and nobody had asked for that.
+    let binding = at.field("binding").is_some_and(|at| at.node.content == Content::Boolean(true));
+    let read = Rollback::new(when, attempts, grace)
+        .map(|read| Rollback { binding: binding && read.binding, ..read });
+    read.unwrap_or_else(|_| usual())
 }
 
 /// Our own additions. A name that cannot be read is only missed; a pin that cannot be read would mean
@@ -343,6 +354,8 @@ fn read_hints(spec: &At<'_>, findings: &mut Findings) -> Hints {
         package_version: text("packageVersion"),
         pins,
         rollback: at.field("rollback").map(|at| read_rollback(&at)).unwrap_or_default(),
+        // Where none of them is understood, no time is the right one.
+        windows: schedule::understood(&at, "windows"),
         salt: text("salt"),
     }
 }

@@ -40,6 +40,8 @@ struct DetailBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     life: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    memory: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     holds: Option<Holding>,
 }
 
@@ -78,6 +80,7 @@ pub(crate) fn common(report: &Report, mut body: Value) -> Value {
             waiting: detail.waiting.clone(),
             awaited: detail.awaited.map(|awaited| awaited.as_str().to_owned()),
             life: detail.life,
+            memory: detail.memory,
             holds: detail.holds,
         };
         body[EXTENSION] = serde_json::to_value(detail).expect("plain fields are JSON");
@@ -200,6 +203,7 @@ fn read_detail(root: &At<'_>) -> Option<Detail> {
         waiting: detail.waiting.map(|waiting| bounded(&waiting, TEXT_LENGTH_MAX)),
         awaited: detail.awaited.as_deref().and_then(Awaited::parse),
         life: detail.life,
+        memory: detail.memory,
         holds: detail.holds,
     })
 }

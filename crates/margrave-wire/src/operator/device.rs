@@ -13,6 +13,14 @@ pub struct Hold {
     pub until: String,
 }
 
+/// A device that cannot look at its containers, as it says itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CannotLook {
+    pub since: String,
+    pub message: String,
+}
+
 /// Changes on a device are to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

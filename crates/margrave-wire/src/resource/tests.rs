@@ -111,6 +111,7 @@ fn every_kind_has_a_schema_that_stands_alone() {
             let name = reference.strip_prefix("#/$defs/").expect("a reference stays inside");
             assert!(schema["$defs"].get(name).is_some(), "{kind}: {name} is missing");
         }
-        assert_eq!(schema["properties"]["kind"]["pattern"], json!(format!("^{kind}$")));
+        assert_eq!(schema["properties"]["kind"]["const"], json!(kind.as_str()));
+        assert_eq!(schema["properties"]["apiVersion"]["const"], json!(API_VERSION));
     }
 }

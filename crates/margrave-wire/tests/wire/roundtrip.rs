@@ -104,8 +104,10 @@ prop_compose! {
                 rollback: Rollback {
                     when: if any_child { When::Never } else { When::OnFailedUpdate },
                     attempts: timeout.map_or(2, |(minutes, _)| minutes.clamp(1, 100)),
+                    binding: pinned,
                     health_grace: timeout.map(|(_, seconds)| std::time::Duration::from_secs(seconds.into())),
                 },
+                windows: any_child.then(|| vec!["mon-fri 22:00-04:00 Europe/Berlin".parse().unwrap()]),
                 salt: pinned.then(|| label.clone()),
             },
             components: names.into_iter().map(|name| Component {

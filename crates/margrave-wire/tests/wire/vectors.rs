@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use margrave_core::device::Hold;
+use margrave_core::device::{Blind, Hold};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeviceRef};
 use margrave_core::lifecycle::{Reported, State};
@@ -203,7 +203,7 @@ fn mi_g2_124_capabilities_are_read_and_written_back_as_data() {
 }
 
 #[test]
-fn who_holds_changes_back_is_read_as_it_was_written() {
+fn what_a_device_says_in_passing_is_read_as_it_was_written() {
     let mut read = capabilities::read(CAPABILITIES.as_bytes()).unwrap();
     let before = capabilities::write(&read);
     let (since, until) = (Moment(1_800_000_000_000), Moment(1_800_000_060_000));
@@ -212,6 +212,14 @@ fn who_holds_changes_back_is_read_as_it_was_written() {
     assert_eq!(capabilities::read(&held).unwrap().holds, read.holds);
     assert_eq!(capabilities::holds(&serde_json::from_slice(&held).unwrap()), read.holds);
     assert!(capabilities::differ_in_passing_only(&before, &held));
+    read.blind = Blind::told(since, "the engine does not answer");
+    let blind = capabilities::write(&read);
+    assert_eq!(capabilities::read(&blind).unwrap().blind, read.blind);
+    assert_eq!(capabilities::blind(&serde_json::from_slice(&blind).unwrap()), read.blind);
+    assert!(
+        capabilities::differ_in_passing_only(&before, &blind),
+        "nothing follows from it for what is wanted"
+    );
     read.serial_number.push('7');
     read.properties["serialNumber"] = "another".into();
     assert!(!capabilities::differ_in_passing_only(&before, &capabilities::write(&read)));

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use margrave_core::device::{Action, Event, Health, Observation, Order};
+use margrave_core::id::AssignmentId;
+use margrave_core::lifecycle::State;
 use margrave_core::parameters::ParameterValue;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::machine::{Doing, Fate};
 use super::{Happening, World};
 use crate::check::Violation;
-use crate::engine::Vices;
+use crate::engine::{Behaviour, Vices};
 use crate::fault::Fault;
 use crate::sabotage::Sabotage;
 
@@ -29,7 +31,7 @@ impl World {
         self.machines[at].engine.away_until > self.now
     }
 
-    fn fate(&mut self, action: &Action) -> Fate {
+    fn fate(&mut self, at: usize, action: &Action) -> Fate {
         let rates = self.rates;
         let codes: &[FailureCode] = match action {
             Action::Prefetch(_) => {
@@ -54,10 +56,10 @@ impl World {
         };
         match fate {
             Fate::Honest => {}
-            Fate::Fails(_) => self.tally.note(Fault::ActFailed),
-            Fate::Hangs => self.tally.note(Fault::ActHung),
-            Fate::SaysDone => self.tally.note(Fault::SaidDoneWasNot),
-            Fate::SaysFailed => self.tally.note(Fault::SaidFailedWasDone),
+            Fate::Fails(_) => self.note(at, Fault::ActFailed),
+            Fate::Hangs => self.note(at, Fault::ActHung),
+            Fate::SaysDone => self.note(at, Fault::SaidDoneWasNot),
+            Fate::SaysFailed => self.note(at, Fault::SaidFailedWasDone),
         }
         fate
     }
@@ -75,7 +77,7 @@ impl World {
             let event = applied(order, Ok(()));
             return self.end_soon(at, ticket, event);
         }
-        let fate = self.fate(&action);
+        let fate = self.fate(at, &action);
         let warm_up = self.dice.millis(300, 20_000);
         let (switch, end) = match &action {
             Action::Observe => (None, self.dice.millis(10, 300)),
@@ -151,6 +153,10 @@ impl World {
             return Ok(());
         }
         self.note_words(at, &event);
+        if self.loses_failure(at, &doing.action, &event) {
+            return Ok(());
+        }
+        let event = self.imagined(at, event);
         self.finish(at, ticket, event)
     }
 
@@ -163,11 +169,11 @@ impl World {
             Action::Observe => {
                 let mut seen = machine.engine.look(now);
                 if wrong && !seen.is_empty() {
-                    self.tally.note(Fault::LookedWrong);
-                    let at = self.dice.below(seen.len());
+                    self.note(at, Fault::LookedWrong);
+                    let which = self.dice.below(seen.len());
                     match self.dice.hit(0.5) {
-                        true => drop(seen.remove(at)),
-                        false => seen[at].health = Health::Unhealthy("it is said to be ill".to_owned()),
+                        true => drop(seen.remove(which)),
+                        false => seen[which].health = Health::Unhealthy("it is said to be ill".to_owned()),
                     }
                 }
                 Event::Observed(Ok(seen))
@@ -238,7 +244,24 @@ impl World {
                 machine.memory.fetched.extend(fetched.filter(of).map(Order::fingerprint));
             }
             Event::Observed(Ok(seen)) => {
+                // While something is worked on, what became of that counts, and not what is seen of it meanwhile.
+                let device = &machine.device;
+                let is_judged = |id: &AssignmentId| {
+                    let state = device.assignments().get(id).map(|assignment| assignment.state);
+                    matches!(state, Some(State::Installed | State::Failed))
+                };
+                words.retain(|(id, name, print)| {
+                    let stands = |seen: &Observation| {
+                        (seen.assignment, &seen.component, seen.fingerprint) == (*id, name, Some(*print))
+                            && seen.health.complaint().is_none()
+                    };
+                    !is_judged(id) || seen.iter().any(stands)
+                });
                 for Observation { assignment, component, fingerprint, health } in seen {
+                    if matches!(health, Health::Unhealthy(_) | Health::Down(_)) {
+                        machine.memory.sick.insert(*assignment);
+                        machine.memory.left.remove(assignment);
+                    }
                     if let (Some(fingerprint), Health::Healthy) = (fingerprint, health) {
                         words.insert((*assignment, component.clone(), *fingerprint));
                     }
@@ -246,6 +269,44 @@ impl World {
             }
             _ => {}
         }
+    }
+}
+
+impl World {
+    /// A deliberate bug: nobody hears that a first install failed which cannot succeed.
+    fn loses_failure(&self, at: usize, action: &Action, event: &Event) -> bool {
+        let (Action::Apply(order), Event::Applied { result: Err(_), .. }) = (action, event) else {
+            return false;
+        };
+        let machine = &self.machines[at];
+        let assignment = machine.device.assignments().get(&order.assignment);
+        // One at a time, so that what can be well has room beside it.
+        let applies = machine.under_way.values().filter(|doing| matches!(doing.action, Action::Apply(_)));
+        self.sabotage == Some(Sabotage::LosesFailures)
+            && applies.count() == 1
+            && Behaviour::of(order) != Behaviour::Good
+            && assignment.is_some_and(|assignment| assignment.good.is_none())
+    }
+
+    /// A deliberate bug: what fell ill, and was not tried again yet, is seen to be well; or what failed and does not run.
+    fn imagined(&self, at: usize, mut event: Event) -> Event {
+        let Event::Observed(Ok(all)) = &mut event else { return event };
+        let assignments = self.machines[at].device.assignments();
+        let is_imagined = |seen: &&mut Observation| {
+            let Some(assignment) = assignments.get(&seen.assignment) else { return false };
+            let of = match self.sabotage {
+                Some(Sabotage::ImaginesRecovery) => {
+                    assignment.attempt == 0 && matches!(seen.health, Health::Unhealthy(_))
+                }
+                Some(Sabotage::ImaginesRunning) => {
+                    matches!(seen.health, Health::Down(_) | Health::Drifted(_))
+                }
+                _ => false,
+            };
+            of && assignment.state == State::Failed
+        };
+        all.iter_mut().filter(is_imagined).for_each(|seen| seen.health = Health::Healthy);
+        event
     }
 }
 

@@ -85,23 +85,38 @@ impl World {
         let Some(wanted) = assignment.wanted else { return fails(Check::Converges, told()) };
         let (bad, goes_back) = self.facts(at, Some(wanted));
         // Work failed now and then without being to blame, so that giving up can be right.
-        let excused = self.tally.hurt_work();
+        let faults = &machine.memory.faults;
+        let excused = faults.hurt_work();
         let gave_up = assignment.gave_up().is_some();
+        let is_bound = self.published[at].documents.get(&wanted).is_some_and(|facts| facts.binding);
         if bad {
             let good = assignment.good.filter(|good| *good != wanted && !self.facts(at, Some(*good)).0);
             let back = state == State::Installed && gave_up;
             // Whose disk lost the document that it was to go back to has come to its end, or goes on trying.
             let is_end = assignment.failure.as_ref().is_some_and(|f| f.code == FailureCode::RollbackFailed);
             let no_way = good.is_some_and(|good| machine.device.reading(&good).is_none());
-            let lost = (is_end || no_way) && self.tally.has(Fault::DocumentDamaged);
-            if goes_back && good.is_some() && !excused && !back && !lost {
+            let lost = (is_end || no_way) && faults.has(Fault::DocumentDamaged);
+            // What went wrong meanwhile may have spoilt the way back, which then came to its end; it is no reason not to have
+            // gone, because there was time enough for that since.
+            let spoilt = is_end && excused;
+            if goes_back && good.is_some() && !back && !lost && !spoilt {
                 return fails(Check::FailedUpdateGoesBack, told());
             }
-            return Ok(());
+            // What can never be well comes to rest all the same: on what it went back to, or until the next try.
+            return match state {
+                State::Installed if gave_up => Ok(()),
+                State::Failed if gave_up || assignment.held == Some(wanted) => Ok(()),
+                // Tried again because it was found ill, with nothing to go back to: it is well until that shows once more, which
+                // may be whenever a device that seldom talks has told all it knows.
+                State::Installed if good.is_none() && assignment.relapses > 0 => Ok(()),
+                _ => fails(Check::Converges, told()),
+            };
         }
         match state {
             State::Installed if assignment.held == Some(wanted) => Ok(()),
             State::Installed | State::Failed if gave_up && excused => Ok(()),
+            // Tried as often as somebody asked for, with nothing to go back to.
+            State::Failed if is_bound && assignment.next_try.is_none() && excused => Ok(()),
             _ => fails(Check::Converges, told()),
         }
     }
@@ -185,13 +200,15 @@ impl World {
                 return fails(Check::ServerAgrees, what);
             }
         }
-        // What a device said in a past that the server has lost, it does not say again.
+        // What a device said in a past that the server has lost, it does not say again; and one that has nothing any more has
+        // nothing to say by which the server could learn that it lost something.
+        let has_nothing = machine.device.assignments().is_empty();
         let forgotten = |record: &AssignmentRecord| {
             let goes = |observed: &Observed| {
                 let detail = observed.report.detail.as_ref();
                 observed.state == State::Deleting || detail.is_some_and(|detail| detail.waiting.is_some())
             };
-            self.unknowing && record.observed.as_ref().is_some_and(goes)
+            self.unknowing && (has_nothing || record.observed.as_ref().is_some_and(goes))
         };
         let lost = records
             .iter()

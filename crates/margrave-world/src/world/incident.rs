@@ -11,6 +11,9 @@ use crate::fault::Fault;
 use crate::plan::Incident;
 use crate::sabotage::Sabotage;
 
+/// How many seconds it takes at most until somebody decides what counts after a restore.
+const DECIDED_WITHIN: u64 = 900;
+
 impl World {
     pub(super) async fn incident(&mut self, at: usize, incident: Incident) -> Result<(), Violation> {
         self.tell(Some(at), format_args!("incident: {incident:?}"));
@@ -22,11 +25,13 @@ impl World {
                 machine.outage_until = now.after(time);
             }
             Incident::EngineAway(time) => {
-                self.tally.note(Fault::EngineAway);
+                self.note(at, Fault::EngineAway);
+                let machine = &mut self.machines[at];
                 machine.engine.away_until = now.after(time);
             }
             Incident::DiskFull(time) => {
-                self.tally.note(Fault::DiskFull);
+                self.note(at, Fault::DiskFull);
+                let machine = &mut self.machines[at];
                 machine.disk.full = true;
                 self.after(time, Happening::SpaceFreed { device: at });
             }
@@ -55,25 +60,28 @@ impl World {
                 }
             }
             Incident::PowerCut(time) => {
-                self.tally.note(Fault::PowerCut);
+                self.note(at, Fault::PowerCut);
                 self.power_cut(at);
                 self.after(time, Happening::Boot { device: at });
             }
             Incident::DamageDocument => {
                 // Noticed when the agent starts again.
                 if self.machines[at].disk.damage_document(&mut self.dice) {
-                    self.tally.note(Fault::DocumentDamaged);
+                    self.note(at, Fault::DocumentDamaged);
                 }
             }
             Incident::Hand(hand, which) => {
                 if machine.engine.disturb(hand, which, now).is_some() {
-                    self.tally.note(match hand {
-                        Hand::Kill => Fault::ContainerKilled,
-                        Hand::Remove => Fault::ContainerRemoved,
-                        Hand::Change => Fault::ContainerChanged,
-                        Hand::Add => Fault::ContainerAdded,
-                        Hand::MakeIll => Fault::ContainerIll,
-                    });
+                    self.note(
+                        at,
+                        match hand {
+                            Hand::Kill => Fault::ContainerKilled,
+                            Hand::Remove => Fault::ContainerRemoved,
+                            Hand::Change => Fault::ContainerChanged,
+                            Hand::Add => Fault::ContainerAdded,
+                            Hand::MakeIll => Fault::ContainerIll,
+                        },
+                    );
                     self.stir(at);
                 }
             }
@@ -138,6 +146,10 @@ impl World {
             self.pasts += u64::from(restored);
             let what = if restored { "is up, as it was before" } else { "is up" };
             self.story.tell(self.now, "server", what);
+            if self.is_undecided().await? {
+                let thinking = self.dice.seconds(1, DECIDED_WITHIN);
+                self.after(thinking, Happening::Resolve);
+            }
             self.after_server().await?;
         }
         Ok(())

@@ -72,6 +72,27 @@ impl World {
         self.after_server().await
     }
 
+    /// Somebody decides that a server goes on with what was wanted when it was backed up.
+    pub(super) async fn resolve(&mut self) -> Result<(), Violation> {
+        let Some(server) = &self.server else {
+            self.after(Duration::from_secs(60), Happening::Resolve);
+            return Ok(());
+        };
+        let fleet = server.fleet.clone();
+        // Started twice, it is decided once.
+        if self.is_undecided().await? {
+            self.story.tell(self.now, "operator", "goes on with what was wanted at the time of the backup");
+            fleet.resolve(&operator(), false).await.map_err(broken)?;
+        }
+        self.after_server().await
+    }
+
+    /// Whether the server waits for somebody to decide what is wanted.
+    pub(super) async fn is_undecided(&self) -> Result<bool, Violation> {
+        let Some(server) = &self.server else { return Ok(false) };
+        Ok(server.fleet.intent().await.map_err(broken)?.conflict.is_some())
+    }
+
     fn targets(&mut self) -> Targets {
         let count = self.machines.len();
         let mut devices: Vec<String> = vec![];

@@ -14,6 +14,7 @@ use margrave_core::report::FailureCode;
 use super::waiting::CLOCK_SENSIBLE;
 use crate::disk::Disk;
 use crate::engine::Engine;
+use crate::fault::Tally;
 use crate::server::client;
 use crate::upstream::{Fetch, Own, Reply, Urls};
 
@@ -68,10 +69,16 @@ pub(crate) struct Memory {
     pub(crate) begun: BTreeMap<AssignmentId, Vec<Digest>>,
     /// The fingerprints of everything that was fetched.
     pub(crate) fetched: BTreeSet<Digest>,
+    /// What a look found sick since it was told to be installed: then it may be tried again.
+    pub(crate) sick: BTreeSet<AssignmentId>,
+    /// What failed by somebody's hand alone, where that is to be left.
+    pub(crate) left: BTreeSet<AssignmentId>,
     /// Who was promised that changes are held back.
     pub(crate) granted: Vec<Granted>,
     /// Since when they are without a break, as far as the device's clock can tell.
     pub(crate) held_since: Option<Moment>,
+    /// What went wrong on this device: others have no excuse in it.
+    pub(crate) faults: Tally,
 }
 
 /// Somebody at the device was promised that changes are held back.

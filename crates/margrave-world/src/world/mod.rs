@@ -29,7 +29,7 @@ use tempfile::TempDir;
 use crate::check::{Check, Violation};
 use crate::dice::Dice;
 use crate::engine::Hand;
-use crate::fault::Tally;
+use crate::fault::{Fault, Tally};
 use crate::plan::{Incident, Plan, Rates};
 use crate::sabotage::Sabotage;
 use crate::server::{BEGINNING, Down, Held, Server, scratch};
@@ -71,6 +71,7 @@ pub(crate) enum Happening {
     SpaceFreed { device: usize },
     Incident { device: usize, incident: Incident },
     ServerUp,
+    Resolve,
     Intent,
     Timetable,
     Holder { device: usize },
@@ -346,6 +347,12 @@ impl World {
         self.queue.push(Reverse(Scheduled { at: self.now.after(pause), number: self.number, what }));
     }
 
+    /// Something goes wrong on one device.
+    pub(crate) fn note(&mut self, at: usize, fault: Fault) {
+        self.tally.note(fault);
+        self.machines[at].memory.faults.note(fault);
+    }
+
     pub(crate) fn tell(&mut self, device: Option<usize>, what: impl std::fmt::Display) {
         let who = device.map_or("world", |at| self.machines[at].client.as_str());
         self.story.tell(self.now, who, what);
@@ -391,6 +398,7 @@ impl World {
                 }
                 Ok(())
             }
+            Happening::Resolve => self.resolve().await,
             Happening::Intent => self.intend().await,
             Happening::Timetable => self.choose_times().await,
             Happening::Holder { device } => self.hold_or_release(device),

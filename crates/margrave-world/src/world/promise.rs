@@ -35,6 +35,8 @@ pub(crate) struct Facts {
     pub(crate) bad: bool,
     /// Its policy lets a device go back.
     pub(crate) goes_back: bool,
+    /// Its policy ends trying where there is nothing to go back to.
+    pub(crate) binding: bool,
 }
 
 impl World {
@@ -71,8 +73,9 @@ impl World {
                 let orders = Order::of(&workload);
                 let bad = orders.iter().any(|order| Behaviour::of(order) != Behaviour::Good);
                 let goes_back = workload.hints.rollback.when == When::OnFailedUpdate;
+                let binding = workload.hints.rollback.binding;
                 published.orders.extend(orders.iter().map(Order::fingerprint));
-                published.documents.insert(digest, Facts { bad, goes_back });
+                published.documents.insert(digest, Facts { bad, goes_back, binding });
             }
         }
         Ok(())
@@ -80,7 +83,7 @@ impl World {
 
     /// Asked after everything that a device took in.
     pub(super) fn after_absorbing(&mut self, at: usize) -> Result<(), Violation> {
-        let saves = self.told(at).saver;
+        let Schedule { saver: saves, leaves_drift, .. } = *self.told(at);
         let machine = &mut self.machines[at];
         let memory = &mut machine.memory;
         let name = machine.name.clone();
@@ -90,6 +93,9 @@ impl World {
             if sequence > memory.sequence {
                 fresh.push(report.clone());
             }
+        }
+        if !leaves_drift {
+            memory.left.clear();
         }
         let mut lines = vec![];
         let mut removals = vec![];
@@ -108,6 +114,20 @@ impl World {
             removals.extend(goes.then_some(report.assignment));
             if matches!(detail.state, State::Deleted | State::Pending) {
                 memory.begun.remove(&report.assignment);
+            }
+            match detail.state {
+                State::Failed => {
+                    let unwell = report.fault.as_ref().is_some_and(|fault| fault.code == "unhealthy");
+                    let by_hand = unwell && !memory.sick.contains(&report.assignment);
+                    if leaves_drift && by_hand && before == Some(State::Installed) {
+                        memory.left.insert(report.assignment);
+                    }
+                }
+                State::Installed => {
+                    memory.sick.remove(&report.assignment);
+                    memory.left.remove(&report.assignment);
+                }
+                _ => {}
             }
             let legal = match before {
                 None => true,
@@ -131,7 +151,8 @@ impl World {
                 let why = detail.reason.as_deref().unwrap_or("");
                 lines.push(format!("{id} is {} {why}", detail.state));
             }
-            if detail.state == State::Installed {
+            // Where it is so already, a look that found something ill is not believed before its time.
+            if detail.state == State::Installed && before != Some(State::Installed) {
                 let orders = detail.document.and_then(|document| match machine.device.reading(&document) {
                     Some(Ok(workload)) => Some(Order::of(workload)),
                     _ => None,

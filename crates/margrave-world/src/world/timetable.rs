@@ -55,6 +55,10 @@ impl World {
 
     /// Whoever left drift wants it repaired in the end: everything has to run as wanted then.
     pub(super) async fn let_repair(&mut self) -> Result<(), Violation> {
+        // Nobody chooses anything before it is decided what a restored server wants.
+        if self.is_undecided().await? {
+            self.resolve().await?;
+        }
         let Some(server) = &self.server else { return Ok(()) };
         let fleet = server.fleet.clone();
         for chosen in fleet.schedules().await.map_err(broken)? {

@@ -69,7 +69,10 @@ impl World {
                 };
                 let begun = machine.memory.begun.get(&order.assignment).map_or(&[][..], Vec::as_slice);
                 if begun.last() == Some(&held) {
-                    return Ok(());
+                    return match machine.memory.left.contains(&order.assignment) {
+                        true => fails(Check::DriftIsLeft, "what somebody did is to be left".to_owned()),
+                        false => Ok(()),
+                    };
                 }
                 // On its way back, also where something newer waits meanwhile.
                 let is_back = assignment.state == State::RollingBack || assignment.good == Some(held);
@@ -78,7 +81,9 @@ impl World {
                     return fails(Check::ChangesWait, why);
                 }
                 let id = order.assignment;
-                self.machines[at].memory.begun.entry(id).or_default().push(held);
+                let memory = &mut self.machines[at].memory;
+                memory.begun.entry(id).or_default().push(held);
+                memory.left.remove(&id);
                 Ok(())
             }
             Action::Remove { assignment, .. } => {
@@ -114,8 +119,9 @@ impl World {
             granted.until = granted.until.min(granted.since.after(max));
             now < granted.until
         });
-        // Without a clock nobody can tell how long it was, and it goes on until there is one.
-        if machine.device.holds(local).is_empty() || local < CLOCK_SENSIBLE {
+        // Without a clock nobody can tell how long it was, and it goes on until there is one. Nor can a device remember that it
+        // began anew with a clock that was set back, while its disk takes nothing: started again, it begins anew once more.
+        if machine.device.holds(local).is_empty() || local < CLOCK_SENSIBLE || machine.disk.full {
             memory.held_since = None;
             return Ok(());
         }

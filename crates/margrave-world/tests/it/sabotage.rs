@@ -64,4 +64,7 @@ caught! {
     talking_when_nobody_may_is_caught TalksAnyway,
     holding_for_ever_is_caught HoldsForEver,
     repairing_what_is_to_be_left_is_caught RepairsAnyway,
+    losing_that_a_first_install_failed_is_caught LosesFailures,
+    imagining_that_something_recovered_is_caught ImaginesRecovery,
+    imagining_that_something_runs_is_caught ImaginesRunning,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Failing, Pair, Steps, Waiting, duration, pair};
+use super::{Failing, Pair, Steps, Waiting, Windows, duration, pair};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Deployment {
@@ -87,12 +87,18 @@ pub(crate) struct DeploymentUpdate {
     /// Another version of the package
     #[arg(long)]
     pub(crate) version: Option<String>,
-    /// Deploy to these devices instead; together with --label this replaces all targets
+    /// Deploy to these devices instead; together with --label, --select and --site this replaces all targets
     #[arg(long = "to", value_name = "DEVICE", num_args = 1.., value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
     /// Deploy to the devices with these labels instead; together with --to this replaces all targets
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) labels: Vec<Pair>,
+    /// Deploy to the devices that an expression on labels selects instead
+    #[arg(long, value_name = "EXPRESSION")]
+    pub(crate) select: Option<String>,
+    /// Deploy to the devices of these sites instead
+    #[arg(long = "site", value_name = "SITE", num_args = 1.., value_delimiter = ',')]
+    pub(crate) sites: Vec<String>,
     /// Deploy also to devices that it does not fit, and why; the reason is kept. What a device cannot run at all stays left out
     #[arg(long, value_name = "REASON")]
     pub(crate) force: Option<String>,
@@ -103,6 +109,8 @@ pub(crate) struct DeploymentUpdate {
     pub(crate) failing: Failing,
     #[command(flatten)]
     pub(crate) steps: Steps,
+    #[command(flatten)]
+    pub(crate) windows: Windows,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
 }

@@ -28,14 +28,17 @@ Examples:
         /// Only those with an application in this state, such as FAILED
         #[arg(long)]
         state: Option<String>,
-        /// Only those of this site
+        /// Only those of this site; :none are those without one
         #[arg(long)]
         site: Option<String>,
+        /// Only those that have something of this deployment
+        #[arg(long)]
+        deployment: Option<String>,
         /// Only those with this in what they can do, such as arm64
         #[arg(long, value_name = "TEXT")]
         capability: Option<String>,
         /// Instead, those that wait to be accepted
-        #[arg(long, conflicts_with_all = ["search", "label", "condition", "state", "site", "capability"])]
+        #[arg(long, conflicts_with_all = ["search", "label", "condition", "state", "site", "deployment", "capability"])]
         waiting: bool,
     },
     /// Show one device: what it is, what it runs, and why not
@@ -62,6 +65,15 @@ Examples:
         /// Let the device set itself to Git, and pull from a repository of its own
         #[arg(long)]
         git: bool,
+    },
+    /// List the join tokens that can still be used
+    #[command(after_help = "Example:\n  margrave device tokens")]
+    Tokens,
+    /// Make the join token of a device void that has not joined yet
+    #[command(after_help = "Example:\n  margrave device untoken press-3")]
+    Untoken {
+        /// What the device was to be called
+        device: String,
     },
     /// Give a device a read-only Git repository of its documents, and show the token that opens it
     Git(DeviceGit),

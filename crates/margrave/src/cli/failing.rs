@@ -13,7 +13,9 @@ pub(crate) struct Failing {
     /// Whether devices go back to the last healthy version when an update fails [usually: on-failed-update]
     #[arg(long, value_name = "WHEN", value_parser = ["never", "on-failed-update"])]
     pub(crate) rollback: Option<String>,
-    /// How often devices try an update before they go back [usually: 2]
+    /// How often devices try before they go back to the last healthy version or, where there is none (a first install, or
+    /// `--rollback never`), give up until the deployment changes or `margrave device look` [usually: 2 before going back, and for
+    /// as long as it takes where there is no way back]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) attempts: Option<u32>,
     /// How long the application may look unhealthy before that counts as failed, such as 30s; `usual` is each device's own

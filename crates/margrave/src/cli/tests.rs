@@ -30,8 +30,8 @@ fn the_tree_is_sound() {
 fn the_commands_are_those_of_the_design() {
     let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
     let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
-        deployment revert|deployment remove|deployment history|rollout show|rollout pause|rollout resume|rollout abort|device list|device show|device token|device git|device accept|device reject|\
-        device move|device retire|device label|device hold|device release|device look|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|token create|token list|token revoke|secret seal|audit verify|package add|package list|package show|package check|package push|package watch|package watches|package unwatch|package remove|\
+        deployment revert|deployment remove|deployment history|rollout show|rollout pause|rollout resume|rollout abort|device list|device show|device token|device tokens|device untoken|device git|device accept|device reject|\
+        device move|device retire|device label|device hold|device release|device look|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|token create|token list|token revoke|secret seal|audit verify|package add|package list|package show|package check|package push|package watch|package watches|package look|package unwatch|package remove|\
         registry add|registry list|registry check|registry remove|intent show|intent log|intent resolve|get|apply|diff|plan|schema|events|backup|restore|completions|simulate";
     let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
     assert_eq!(names, wanted);
@@ -126,6 +126,9 @@ fn durations_need_units() {
     }
     for bad in ["", "5", "m", "5x", "-5m", "0s", "1.5h", "99999999999999999999s", "999999999d"] {
         assert!(duration(bad).is_err(), "{bad}");
+    }
+    for long in ["99999999d", "99999999999999999999999s"] {
+        assert!(duration(long).unwrap_err().contains("longer than a century"), "{long}");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::exit::Result;
 
 impl Client {
     pub(crate) async fn tokens(&self) -> Result<Vec<Token>> {
-        self.get("/tokens").await
+        self.all("/tokens?limit=1000").await
     }
 
     pub(crate) async fn create_token(&self, want: &CreateToken) -> Result<CreatedToken> {

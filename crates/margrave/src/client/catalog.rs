@@ -12,7 +12,7 @@ impl Client {
     }
 
     pub(crate) async fn registries(&self) -> Result<Vec<Registry>> {
-        self.get("/registries").await
+        self.all("/registries?limit=1000").await
     }
 
     pub(crate) async fn put_registry(&self, host: &str, want: &PutRegistry) -> Result<Registry> {
@@ -29,7 +29,7 @@ impl Client {
     }
 
     pub(crate) async fn watches(&self) -> Result<Vec<Watch>> {
-        self.get("/watches").await
+        self.all("/watches?limit=1000").await
     }
 
     pub(crate) async fn put_watch(&self, repository: &str, want: &PutWatch) -> Result<Watch> {

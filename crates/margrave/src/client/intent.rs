@@ -22,7 +22,7 @@ impl Client {
     }
 
     pub(crate) async fn intent_files(&self) -> Result<Vec<File>> {
-        self.get("/intent/files").await
+        self.all("/intent/files?limit=1000").await
     }
 
     /// A file as it is stored, if it is there.

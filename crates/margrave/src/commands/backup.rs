@@ -58,7 +58,8 @@ pub(crate) fn restore(screen: &Screen, args: Restore) -> Result {
     screen.words(format!(
         "Restored {} from {} to {} and checked all of it.\n\
          Start it with the options that the server had: margrave serve --data {}\n\
-         What changed since is not in it. Devices keep what they run, tell the server what they hold, and go on from there.",
+         What changed since is not in it. Devices keep what they run until you decide: push the commits that were made since, or\n\
+         go on with what was wanted then: margrave intent resolve --keep",
         amount(&made),
         render::clock(&time(&made)),
         data.display(),

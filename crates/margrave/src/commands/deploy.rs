@@ -25,11 +25,13 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
         targets: Targets {
             devices: args.devices,
             labels: cli::unique(&args.labels).map_err(Trouble::broke)?,
-            ..Default::default()
+            select: args.select,
+            sites: args.sites,
         },
         force: args.force,
         rollback: args.failing.over(&Rollback::default()),
         strategy: args.steps.over(&StrategyBody::default())?,
+        windows: args.windows.wanted(),
         revision: None,
         ..Default::default()
     };

@@ -19,7 +19,7 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Deployment>) -> Result 
         cli::Deployment::Revert { name, to, waiting } => revert(screen, &client, &name, to, &waiting).await,
         cli::Deployment::Remove { name, yes, wait, timeout } => {
             let deployment = client.deployment(&name).await?;
-            let devices = count(deployment.assignments.len() as u64, "device");
+            let devices = count(deployment.counts.total, "device");
             if !confirm(&format!("Remove {name} from {devices}?"), yes)? {
                 screen.words("Nothing was changed.");
                 return Ok(Answer::No);
@@ -73,7 +73,9 @@ fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
 
 fn targets(targets: &Targets) -> String {
     let labels = (!targets.labels.is_empty()).then(|| format!("[{}]", render::labels(&targets.labels)));
-    targets.devices.iter().cloned().chain(labels).collect::<Vec<_>>().join(" ")
+    let select = targets.select.as_ref().map(|select| format!("[{}]", render::printable(select)));
+    let sites = targets.sites.iter().map(|site| format!("site:{}", render::printable(site)));
+    targets.devices.iter().cloned().chain(labels).chain(select).chain(sites).collect::<Vec<_>>().join(" ")
 }
 
 fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
@@ -103,6 +105,9 @@ fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
         facts.push(("Forced", render::printable(reason)));
     }
     facts.push(("Failed update", going_back(&deployment.rollback)));
+    if !deployment.windows.is_empty() {
+        facts.push(("Changes", deployment.windows.join(" and ")));
+    }
     if deployment.strategy != Default::default() {
         facts.push(("Strategy", render::printable(&deployment.strategy.words().join("; "))));
     }
@@ -115,6 +120,12 @@ fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
         screen.heading("Answers")?;
         let answers: Vec<(&str, String)> =
             deployment.parameters.iter().map(|(name, value)| (name.as_str(), render::value(value))).collect();
+        screen.facts(&answers)?;
+    }
+    for one in &deployment.overrides {
+        screen.heading(&format!("Other answers for {}", targets(&one.targets)))?;
+        let answers: Vec<(&str, String)> =
+            one.parameters.iter().map(|(name, value)| (name.as_str(), render::value(value))).collect();
         screen.facts(&answers)?;
     }
     screen.heading("Devices")?;
@@ -130,12 +141,19 @@ fn show(screen: &Screen, deployment: &operator::Deployment) -> Result {
 }
 
 fn going_back(rollback: &Rollback) -> String {
-    let attempts = rollback.attempts.map_or_else(String::new, |attempts| {
-        format!(" after {}", if attempts == 1 { "one try".to_owned() } else { format!("{attempts} tries") })
-    });
-    let mut words = match rollback.when.as_deref() {
-        Some("never") => "stays; devices do not go back by themselves".to_owned(),
-        _ => format!("devices go back to the last healthy version{attempts}"),
+    let tries =
+        |attempts: u32| if attempts == 1 { "one try".to_owned() } else { format!("{attempts} tries") };
+    let mut words = match (rollback.when.as_deref(), rollback.attempts.map(tries)) {
+        (Some("never"), None) => "stays; devices do not go back by themselves".to_owned(),
+        (Some("never"), Some(tries)) => {
+            format!("stays; devices do not go back by themselves, and give up after {tries}")
+        }
+        (_, None) => "devices go back to the last healthy version after 2 tries".to_owned(),
+        (_, Some(tries)) => {
+            format!(
+                "devices go back to the last healthy version after {tries}, and give up where there is none"
+            )
+        }
     };
     if let Some(grace) = rollback.health_grace_seconds {
         words.push_str(&format!("; may look unhealthy for {grace} s"));
@@ -152,10 +170,13 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         version,
         devices,
         labels,
+        select,
+        sites,
         force,
         no_force,
         failing,
         steps,
+        windows,
         waiting,
     } = update;
     let now = client.deployment(&name).await?;
@@ -174,15 +195,16 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     }
     parameters.extend(changed);
     answers::complete(&package, &parameters)?;
-    let targets = if devices.is_empty() && labels.is_empty() {
+    let targets = if devices.is_empty() && labels.is_empty() && select.is_none() && sites.is_empty() {
         now.targets.clone()
     } else {
         let labels = cli::unique(&labels).map_err(Trouble::broke)?;
-        Targets { devices, labels, ..Default::default() }
+        Targets { devices, labels, select, sites }
     };
     let force = if no_force { None } else { force.or_else(|| now.force.clone()) };
     let rollback = failing.over(&now.rollback);
     let strategy = steps.over(&now.strategy)?;
+    let windows = windows.wanted();
     let same = version == now.version && parameters == now.parameters && targets == now.targets;
     let same = same && force == now.force;
     // What is behind a reference may be another than before; the server knows.
@@ -191,6 +213,7 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     };
     let same =
         same && !refers(&now.parameters) && !now.overrides.iter().any(|other| refers(&other.parameters));
+    let same = same && windows.as_ref().is_none_or(|windows| *windows == now.windows);
     let same = same && strategy.as_ref().is_none_or(|strategy| *strategy == now.strategy);
     if same && rollback.as_ref().is_none_or(|rollback| *rollback == now.rollback) {
         screen.words("That changes nothing; it is wanted like this already.");
@@ -206,6 +229,7 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
         force,
         rollback,
         strategy,
+        windows,
         revision: Some(now.revision),
     };
     let deployment = client.put_deployment(&name, &want, Expected::Revision(now.revision)).await?;
@@ -355,6 +379,17 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
 mod tests {
     use super::*;
 
+    #[test]
+    fn whom_a_deployment_is_for_is_told_however_it_was_said() {
+        let all = Targets {
+            devices: vec!["press-1".into()],
+            labels: [("line".to_owned(), "4".to_owned())].into(),
+            select: Some("cell in (1, 2), !spare".into()),
+            sites: vec!["nord".into()],
+        };
+        assert_eq!(targets(&all), "press-1 [line=4] [cell in (1, 2), !spare] site:nord");
+    }
+
     fn revisions(words: &str) -> Vec<operator::Revision> {
         let words: Vec<&str> = words.split(' ').collect();
         let revision = |(age, word): (usize, &&str)| operator::Revision {
@@ -374,6 +409,7 @@ mod tests {
             commit: None,
             rollback: Rollback::default(),
             strategy: Default::default(),
+            windows: vec![],
         };
         words.iter().enumerate().map(revision).collect()
     }

@@ -13,7 +13,16 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
     let client = Client::connect(&args.connection)?;
     match args.verb {
         cli::Device::List { waiting: true, .. } => list_waiting(screen, &client.waiting().await?),
-        cli::Device::List { search, label, condition, state, site, capability, waiting: false } => {
+        cli::Device::List {
+            search,
+            label,
+            condition,
+            state,
+            site,
+            deployment,
+            capability,
+            waiting: false,
+        } => {
             let label = label.map(|pair| format!("{}={}", pair.key, pair.value));
             let filters = [
                 ("search", search),
@@ -21,6 +30,7 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
                 ("condition", condition),
                 ("state", state),
                 ("site", site),
+                ("deployment", deployment),
                 ("capability", capability),
             ];
             let devices = client.devices(&filters).await?;
@@ -31,6 +41,17 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
             Ok(Answer::Done)
         }
         cli::Device::Show { device } => show(screen, &client.device(&device).await?),
+        cli::Device::Tokens => tokens(screen, &client.join_tokens().await?),
+        cli::Device::Untoken { device } => {
+            client.revoke_join_token(&device).await?;
+            if screen.json {
+                screen.object(&serde_json::json!({ "device": device, "revoked": true }))?;
+            } else {
+                screen
+                    .words(format_args!("Nobody can join as {device} with the token that was made for it."));
+            }
+            Ok(Answer::Done)
+        }
         cli::Device::Git(args) => super::git::run(screen, &client, args).await,
         cli::Device::Token { name, labels, valid, git } => {
             let labels = cli::unique(&labels).map_err(Trouble::broke)?;
@@ -226,6 +247,9 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
     if let Some(expires) = &device.certificate_expires {
         facts.push(("Certificate", format!("until {}", render::clock(expires))));
     }
+    if let Some(operator::CannotLook { since, message }) = &device.cannot_look {
+        facts.push(("Cannot look", format!("at its containers since {}: {message}", render::clock(since))));
+    }
     for operator::Hold { holder, reason, until, .. } in &device.holds {
         facts.push(("Held back", format!("by {holder} until {}: {reason}", render::clock(until))));
     }
@@ -296,13 +320,22 @@ pub(crate) fn assignments(assignments: &[operator::Assignment], by: By, now: Tim
         };
         table.row([
             name.as_str().into(),
-            Field::state(&assignment.state),
+            Field::state(word(assignment)),
             format!("{}@{}", assignment.package, assignment.version).into(),
             assignment.changed_at.as_deref().map_or(String::new(), |at| render::ago(at, now)).into(),
             reason(assignment).into(),
         ]);
     }
     table
+}
+
+/// Its state, or that a rollout holds it back where nothing worse is to be told.
+fn word(assignment: &operator::Assignment) -> &str {
+    match (&assignment.waiting, assignment.state.as_str()) {
+        (Some(waiting), "INSTALLED" | "PENDING") if waiting.word == "left-behind" => "LEFT",
+        (Some(_), "INSTALLED" | "PENDING") => "WAITING",
+        (_, state) => state,
+    }
 }
 
 /// What there is to say about an assignment beside its state.
@@ -333,6 +366,34 @@ fn token(screen: &Screen, token: &operator::JoinToken) -> Result {
         render::clock(&token.expires)
     ));
     screen.data(&token.command)?;
+    Ok(Answer::Done)
+}
+
+fn tokens(screen: &Screen, tokens: &[operator::OpenJoinToken]) -> Result {
+    if screen.json {
+        screen.object(&tokens)?;
+        return Ok(Answer::Done);
+    }
+    if tokens.is_empty() {
+        screen.words("No join token is open. Make one with `margrave device token`.");
+        return Ok(Answer::Done);
+    }
+    let mut table = Table::new(&[
+        Column::fixed("DEVICE"),
+        Column::fixed("UNTIL"),
+        Column::fixed("MADE BY"),
+        Column::flexible("LABELS"),
+    ]);
+    for token in tokens {
+        let labels: Vec<String> = token.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        table.row([
+            token.device.as_str().into(),
+            render::clock(&token.expires).into(),
+            token.created_by.as_str().into(),
+            labels.join(" ").into(),
+        ]);
+    }
+    screen.table(&table)?;
     Ok(Answer::Done)
 }
 

@@ -3,15 +3,15 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use margrave_wire::intent::{Applied, Apply, Plan, PlannedBatch, PlannedRollout, PlannedState};
+use margrave_core::difference::unified;
+use margrave_core::digest::Digest;
+use margrave_wire::intent::{Applied, Apply, Plan, PlannedBatch, PlannedRollout, PlannedState, SEEN};
 use margrave_wire::resource::{self, Kind, Resource};
 
 use crate::cli::{self, Format, ResourceKind};
 use crate::client::Client;
 use crate::exit::{Answer, Result, Trouble};
 use crate::render::{Column, Field, Screen, Table, printable};
-
-mod difference;
 
 /// Of one file; far more than a person writes.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -22,12 +22,16 @@ struct Document {
     /// Where it was found, for people.
     from: String,
     text: String,
+    /// The digest of the file that it was made from, if it came from `margrave get`.
+    seen: Option<String>,
 }
 
 pub(crate) async fn apply(screen: &Screen, args: cli::Apply) -> Result {
     let documents = read(&args.sources.files)?;
     let client = Client::connect(&args.sources.connection)?;
-    let want = Apply { documents: texts(&documents), message: args.message, ..Apply::default() };
+    let seen: Vec<Option<String>> = documents.iter().map(|document| document.seen.clone()).collect();
+    let seen = if seen.iter().any(Option::is_some) { seen } else { Vec::new() };
+    let want = Apply { documents: texts(&documents), message: args.message, seen, ..Apply::default() };
     let applied = client.apply(&want).await.map_err(|trouble| located(trouble, &documents))?;
     if screen.json {
         screen.object(&applied)?;
@@ -204,7 +208,7 @@ pub(crate) async fn diff(screen: &Screen, args: cli::Diff) -> Result {
             continue;
         }
         if !screen.json {
-            for line in difference::unified(&path, held.as_deref(), Some(&text)) {
+            for line in unified(&path, held.as_deref(), Some(&text)) {
                 screen.data(printable(&line))?;
             }
         }
@@ -230,7 +234,7 @@ async fn between(screen: &Screen, client: &Client, from: &str, to: Option<&str>)
         screen.words(printable(&format!("{word} {short}, {} by {}: {subject}", commit.at, commit.by)));
     }
     for file in &found.files {
-        for line in difference::unified(&file.path, file.before.as_deref(), file.after.as_deref()) {
+        for line in unified(&file.path, file.before.as_deref(), file.after.as_deref()) {
             screen.data(printable(&line))?;
         }
     }
@@ -285,6 +289,8 @@ async fn all(screen: &Screen, client: &Client, paths: &[String], format: Format)
         for line in text.lines() {
             screen.data(printable(line))?;
         }
+        // At the end, so that lines keep their numbers when `apply` takes it out again.
+        screen.data(format!("{SEEN}{}", Digest::of(text.as_bytes())))?;
     }
     match (format, &values[..], paths) {
         (Format::Json, [one], [_]) => screen.object(one)?,
@@ -424,21 +430,24 @@ fn split(from: &str, text: &str, documents: &mut Vec<Document>) -> Result<()> {
         return Err(Trouble::broke(format!("{from} is larger than {FILE_BYTES_MAX} bytes")));
     }
     let mut current = String::new();
-    let mut add = |text: &mut String| {
-        let text = std::mem::take(text);
+    let mut seen = None;
+    let mut add = |text: &mut String, seen: &mut Option<String>| {
+        let (text, seen) = (std::mem::take(text), seen.take());
         let says = |line: &str| !line.trim().is_empty() && !line.starts_with('#');
         if text.lines().any(says) {
-            documents.push(Document { from: from.to_owned(), text });
+            documents.push(Document { from: from.to_owned(), text, seen });
         }
     };
     for line in text.split_inclusive('\n') {
         if line.trim_end() == "---" {
-            add(&mut current);
+            add(&mut current, &mut seen);
+        } else if let Some(digest) = line.strip_prefix(SEEN) {
+            seen = Some(digest.trim().to_owned());
         } else {
             current.push_str(line);
         }
     }
-    add(&mut current);
+    add(&mut current, &mut seen);
     Ok(())
 }
 
@@ -453,6 +462,18 @@ mod tests {
             .unwrap();
         let texts: Vec<&str> = documents.iter().map(|document| document.text.as_str()).collect();
         assert_eq!(texts, ["kind: A\n", "kind: B\ntext: '--- no'\n"]);
+    }
+
+    #[test]
+    fn what_was_seen_is_told_apart_from_what_is_wanted() {
+        let mut documents = Vec::new();
+        let text =
+            format!("kind: A\n{SEEN}sha256:aa\n---\nkind: B\n---\n# Ours.\nkind: C\n{SEEN}sha256:cc\n");
+        split("x.yaml", &text, &mut documents).unwrap();
+        let found: Vec<_> =
+            documents.iter().map(|found| (found.text.as_str(), found.seen.as_deref())).collect();
+        let a = ("kind: A\n", Some("sha256:aa"));
+        assert_eq!(found, [a, ("kind: B\n", None), ("# Ours.\nkind: C\n", Some("sha256:cc"))]);
     }
 
     #[test]
@@ -510,8 +531,9 @@ mod tests {
 
     #[test]
     fn a_refusal_speaks_of_the_files_that_were_given() {
-        let documents: Vec<Document> =
-            (0..11).map(|n| Document { from: format!("f{n}.yaml"), text: String::new() }).collect();
+        let documents: Vec<Document> = (0..11)
+            .map(|n| Document { from: format!("f{n}.yaml"), text: String::new(), seen: None })
+            .collect();
         let said = located(Trouble::refused("/documents/10:3: wrong, /documents/1: wrong"), &documents);
         assert_eq!(said.message(), "f10.yaml:3: wrong, f1.yaml: wrong");
     }

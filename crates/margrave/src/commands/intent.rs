@@ -1,5 +1,6 @@
 //! `margrave intent`: the repository behind what is wanted.
 
+use margrave_wire::intent::GoneBack;
 use margrave_wire::operator;
 
 use crate::cli::{self, Noun};
@@ -26,7 +27,11 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Intent>) -> Result {
             ]);
             for entry in page.items {
                 let subject = entry.message.lines().next().unwrap_or_default().to_owned();
-                table.row([short(&entry.commit), entry.at.into(), entry.by.into(), subject.into()]);
+                let by = match entry.applied_by {
+                    Some(applied_by) => format!("{}, brought by {applied_by}", entry.by),
+                    None => entry.by,
+                };
+                table.row([short(&entry.commit), entry.at.into(), by.into(), subject.into()]);
             }
             screen.table(&table)?;
             Ok(Answer::Done)
@@ -40,8 +45,11 @@ fn short(commit: &str) -> Field {
 
 /// Exit code 1 while somebody has to do something.
 fn show(screen: &Screen, intent: &operator::Intent) -> Result {
-    let answer =
-        if intent.conflict.is_some() || !intent.flaws.is_empty() { Answer::No } else { Answer::Done };
+    let answer = if intent.conflict.is_some() || !intent.flaws.is_empty() || !intent.gone_back.is_empty() {
+        Answer::No
+    } else {
+        Answer::Done
+    };
     if screen.json {
         screen.object(intent)?;
         return Ok(answer);
@@ -55,12 +63,21 @@ fn show(screen: &Screen, intent: &operator::Intent) -> Result {
     fact("Commit", &intent.commit);
     fact("Changed", &intent.changed_at);
     fact("By", &intent.changed_by);
+    fact("Brought by", &intent.applied_by);
     fact("Message", &intent.message);
     fact("Follows", &intent.follows);
     fact("Remote away since", &intent.away_since);
     fact("Because", &intent.away_because);
     fact("Conflict", &intent.conflict);
     screen.facts(&facts)?;
+    if !intent.gone_back.is_empty() {
+        screen.heading("Taken back here, until a newer commit of the remote says something else about it")?;
+        for gone in &intent.gone_back {
+            let GoneBack { deployment, revision, failed, why, .. } = gone;
+            let line = format!("{deployment}: revision {revision}, because revision {failed} failed: {why}");
+            screen.data(crate::render::printable(&line))?;
+        }
+    }
     if !intent.flaws.is_empty() {
         screen.heading("What is wrong with a commit that is not applied")?;
         for flaw in &intent.flaws {

@@ -41,6 +41,9 @@ pub(crate) async fn run(screen: &Screen, verb: cli::Package) -> Result {
         cli::Package::Watches { connection } => {
             watch::list(screen, &Client::connect(&connection)?.watches().await?)
         }
+        cli::Package::Look { repository, connection } => {
+            watch::look(screen, &Client::connect(&connection)?, &repository).await
+        }
         cli::Package::Unwatch { repository, connection } => {
             watch::remove(screen, &Client::connect(&connection)?, &repository).await
         }
@@ -90,7 +93,7 @@ pub(crate) async fn publish(
     step: &mut dyn FnMut(String),
 ) -> Result<operator::Package> {
     let (_source, folder) = sound(path, Bound::Own)?;
-    let Folder { package, files, components } = folder;
+    let Folder { package, files, components, warnings: _ } = folder;
     let files = whole(path, files)?;
     let (id, version) = (package.id.as_str(), package.version.as_str());
     let catalog = client.packages().await?;
@@ -224,7 +227,10 @@ async fn check(screen: &Screen, args: &cli::Check) -> Result {
             if screen.json {
                 screen.object(&Vec::<Finding>::new())?;
             } else {
-                let Folder { package, components, .. } = folder;
+                let Folder { package, components, warnings, .. } = folder;
+                for warning in &warnings {
+                    screen.words(format_args!("warning: {}", render::printable(&warning.line())));
+                }
                 screen.words(format_args!(
                     "{}@{} is valid: {}, {} packed from here, {}.",
                     package.id,

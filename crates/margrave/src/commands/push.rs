@@ -15,7 +15,10 @@ use crate::{opening, remote};
 pub(crate) async fn run(screen: &Screen, args: &Push) -> Result {
     let (repository, tag) = target(&args.target)?;
     let (_source, folder) = sound(&args.source, Bound::To(&repository.host))?;
-    let Folder { package, files, components } = folder;
+    let Folder { package, files, components, warnings } = folder;
+    for warning in &warnings {
+        screen.words(format_args!("warning: {}", crate::render::printable(&warning.line())));
+    }
     let files = whole(&args.source, files)?;
     let version = package.version.as_str();
     if let Some(tag) = &tag

@@ -7,11 +7,14 @@ use margrave_wire::operator::{Assignment, Deployment, WhyKind};
 
 use super::device::reason;
 use crate::client::{Client, EventStream};
-use crate::exit::{Answer, Result};
+use crate::exit::{Answer, Result, Trouble};
 use crate::render::{Screen, printable};
 
 /// How often to look even if no event came: a lost event must not cost more than this.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Devices whose reasons are told at the end; `margrave why` has the rest.
+const BEHIND_TOLD_MAX: usize = 20;
 
 /// Where a deployment stands, as far as waiting for it is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +29,8 @@ enum Verdict {
     Reverted,
 }
 
-fn verdict(deployment: &Deployment, revision: u64) -> Verdict {
+/// By what the server counts, so that waiting costs the same for ten devices and for ten thousand.
+fn verdict(deployment: &Deployment, revision: u64, tries_again: bool) -> Verdict {
     if deployment.revision != revision && deployment.changed_by == "server" {
         return Verdict::Reverted;
     }
@@ -38,26 +42,30 @@ fn verdict(deployment: &Deployment, revision: u64) -> Verdict {
     if deployment.misfits.iter().any(|misfit| misfit.temporary) {
         return Verdict::Moving;
     }
-    if deployment.assignments.is_empty() {
-        return Verdict::Nowhere;
+    let counts = &deployment.counts;
+    match () {
+        () if counts.total == 0 => Verdict::Nowhere,
+        () if counts.pending > 0 => Verdict::Moving,
+        // Some may try again, or go back.
+        () if tries_again => Verdict::Moving,
+        () if counts.failed > 0 => Verdict::Failed,
+        () => Verdict::Installed,
     }
-    let mut verdict = Verdict::Installed;
-    for assignment in &deployment.assignments {
-        match (assignment.state.as_str(), assignment.current) {
-            ("INSTALLED", true) => {}
-            // It tries again, or goes back.
-            ("FAILED", true) if assignment.next_try.is_some() => return Verdict::Moving,
-            ("FAILED", true) => verdict = Verdict::Failed,
-            _ if went_back(assignment) => verdict = Verdict::Failed,
-            _ => return Verdict::Moving,
-        }
+}
+
+/// Whether a device that failed says that it tries again; asked only once there is nobody else to wait for.
+async fn tries_again(client: &Client, deployment: &Deployment) -> Result<bool> {
+    if deployment.counts.failed == 0 || deployment.counts.pending > 0 {
+        return Ok(false);
     }
-    verdict
+    let failed = client.assignments(&deployment.name, Some("FAILED")).await?;
+    Ok(failed.iter().any(|assignment| assignment.current && assignment.next_try.is_some()))
 }
 
 /// It runs the last good revision again: what was wanted did not come to be.
 fn went_back(assignment: &Assignment) -> bool {
-    assignment.state == "INSTALLED" && !assignment.current && assignment.error.is_some()
+    let older = assignment.state == "INSTALLED" && !assignment.current && assignment.waiting.is_none();
+    older && assignment.error.is_some()
 }
 
 /// Follows a deployment until every device has it, or none is still trying, or the time is up.
@@ -70,10 +78,24 @@ pub(crate) async fn installed(
     let begun = Instant::now();
     let mut steps = Steps::new(screen, begun);
     let mut news = News::new(client);
+    let mut away = Away::default();
     loop {
-        let deployment = client.deployment(&written.name).await?;
+        let looked = async {
+            let deployment = client.deployment_begun(&written.name).await?;
+            let tries_again = tries_again(client, &deployment).await?;
+            Ok((deployment, tries_again))
+        };
+        let (deployment, tries_again) = match looked.await {
+            Ok(looked) => looked,
+            Err(trouble) => {
+                away.bear(screen, trouble, begun.elapsed() < timeout)?;
+                news.wait(LOOK_EVERY).await;
+                continue;
+            }
+        };
+        away = Away::default();
         steps.show(&deployment.assignments);
-        let verdict = verdict(&deployment, written.revision);
+        let verdict = verdict(&deployment, written.revision, tries_again);
         if verdict != Verdict::Moving || begun.elapsed() >= timeout {
             return conclude(screen, client, &deployment, verdict, begun).await;
         }
@@ -103,7 +125,8 @@ async fn conclude(
             return Ok(Answer::No);
         }
         Verdict::Failed => {
-            let back = deployment.assignments.iter().filter(|assignment| went_back(assignment));
+            let installed = client.assignments(&deployment.name, Some("INSTALLED")).await.unwrap_or_default();
+            let back = installed.iter().filter(|assignment| went_back(assignment));
             let back: Vec<&str> = back.map(|assignment| assignment.device.as_str()).collect();
             match back.as_slice() {
                 [] => screen.words(format_args!("{} failed.", deployment.name)),
@@ -141,7 +164,10 @@ async fn conclude(
                 .words(format_args!("{} is not installed everywhere after {seconds:.0} s.", deployment.name));
         }
     }
-    for assignment in deployment.assignments.iter().filter(|a| !(a.state == "INSTALLED" && a.current)) {
+    // A courtesy, as what follows: that it cannot be had does not change the answer.
+    let behind = client.assignments(&deployment.name, None).await.unwrap_or_default().into_iter();
+    let behind = behind.filter(|a| !(a.state == "INSTALLED" && a.current)).take(BEHIND_TOLD_MAX);
+    for assignment in behind {
         let subject = format!("{}/{}", assignment.device, assignment.deployment);
         // The reason is a courtesy here; that it cannot be had does not change the answer.
         let Ok(why) = client.why(WhyKind::Device, &subject).await else { continue };
@@ -165,21 +191,17 @@ pub(crate) async fn removed(
     let begun = Instant::now();
     let mut steps = Steps::new(screen, begun);
     let mut news = News::new(client);
+    let mut away = Away::default();
     loop {
-        let mut left = Vec::new();
-        for assignment in &before.assignments {
-            // A device that was retired meanwhile will not confirm anything any more.
-            let device = client.device(&assignment.device).await?;
-            if device.standing == "retired" {
+        let left = match left_of(client, before).await {
+            Ok(left) => left,
+            Err(trouble) => {
+                away.bear(screen, trouble, begun.elapsed() < timeout)?;
+                news.wait(LOOK_EVERY).await;
                 continue;
             }
-            left.extend(
-                device
-                    .assignments
-                    .into_iter()
-                    .filter(|a| a.deployment == before.name && a.state != "DELETED"),
-            );
-        }
+        };
+        away = Away::default();
         steps.show(&left);
         if left.is_empty() {
             screen.words(format_args!(
@@ -195,6 +217,40 @@ pub(crate) async fn removed(
             return Ok(Answer::No);
         }
         news.wait(timeout.saturating_sub(begun.elapsed()).min(LOOK_EVERY)).await;
+    }
+}
+
+/// What devices still have of a deployment that was removed.
+async fn left_of(client: &Client, before: &Deployment) -> Result<Vec<Assignment>> {
+    let mut left = Vec::new();
+    for assignment in &before.assignments {
+        // A device that was retired meanwhile will not confirm anything any more.
+        let device = client.device(&assignment.device).await?;
+        if device.standing == "retired" {
+            continue;
+        }
+        let still = |a: &Assignment| a.deployment == before.name && a.state != "DELETED";
+        left.extend(device.assignments.into_iter().filter(still));
+    }
+    Ok(left)
+}
+
+/// A server that gives no answer for a while: it may be restarted, and what is waited for goes on without it.
+#[derive(Default)]
+struct Away {
+    told: bool,
+}
+
+impl Away {
+    /// Says so once, and lets the waiting go on while there is time. A server that says no is not away.
+    fn bear(&mut self, screen: &Screen, trouble: Trouble, has_time: bool) -> Result<()> {
+        if trouble.is_refusal() || !has_time {
+            return Err(trouble);
+        }
+        if !std::mem::replace(&mut self.told, true) {
+            screen.words(format_args!("The server does not answer ({}); still waiting.", trouble.message()));
+        }
+        Ok(())
     }
 }
 
@@ -214,6 +270,7 @@ impl<'a> Steps<'a> {
         let width = assignments.iter().map(|a| a.device.chars().count()).max().unwrap_or(0);
         for assignment in assignments {
             let waiting = match (assignment.current, assignment.state.as_str()) {
+                _ if assignment.waiting.is_some() => " (its turn has not come)",
                 (true, _) | (false, "DELETING" | "DELETED") => "",
                 (false, "PENDING") => " (the device has not fetched it yet)",
                 _ if went_back(assignment) => " (the revision before: the update failed)",
@@ -267,25 +324,17 @@ impl<'a> News<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use margrave_wire::operator::{ErrorDetail, Targets};
+    use margrave_wire::operator::{AssignmentCounts, Targets};
     use margrave_wire::rollout::Rollout;
 
-    /// States, whether they are of what is wanted now, and whether they have an error; `FAILED…` is tried again.
-    fn deployment(states: &[(&str, bool, bool)]) -> Deployment {
-        let assignment = |(state, current, error): &(&str, bool, bool)| Assignment {
-            id: String::new(),
-            deployment: "d".into(),
-            device: "x".into(),
-            package: "p".into(),
-            version: "1".into(),
-            state: state.trim_end_matches('…').to_owned(),
-            current: *current,
-            reason: None,
-            error: error.then(|| ErrorDetail { code: "c".into(), source: "s".into(), message: "m".into() }),
-            components: Vec::new(),
-            attempt: 0,
-            next_try: state.ends_with('…').then(|| "2026-11-16T12:00:00Z".to_owned()),
-            changed_at: None,
+    /// So many devices as wanted, under way, and failed.
+    fn deployment(converged: u64, pending: u64, failed: u64) -> Deployment {
+        let counts = AssignmentCounts {
+            total: converged + pending + failed,
+            converged,
+            pending,
+            failed,
+            ..Default::default()
         };
         Deployment {
             id: String::new(),
@@ -300,13 +349,15 @@ mod tests {
             commit: None,
             rollback: Default::default(),
             strategy: Default::default(),
+            windows: vec![],
             rollout: None,
             revision: 1,
             changed_at: String::new(),
             changed_by: String::new(),
             removing: false,
-            assignments: states.iter().map(assignment).collect(),
-            counts: Default::default(),
+            assignments: Vec::new(),
+            next: None,
+            counts,
             misfits: Vec::new(),
         }
     }
@@ -331,25 +382,29 @@ mod tests {
     }
 
     #[test]
+    fn waiting_goes_on_while_the_server_is_away_and_not_when_it_says_no() {
+        let screen = Screen::new(false);
+        let mut away = Away::default();
+        let broke = || Trouble::broke("connection refused");
+        assert!(away.bear(&screen, broke(), true).is_ok() && away.told);
+        assert!(away.bear(&screen, broke(), true).is_ok());
+        assert!(away.bear(&screen, broke(), false).is_err(), "the time is up");
+        assert!(away.bear(&screen, Trouble::refused("no such deployment"), true).is_err());
+    }
+
+    #[test]
     fn waiting_ends_when_no_device_is_still_trying() {
-        for (states, wanted) in [
-            (&[][..], Verdict::Nowhere),
-            (&[("INSTALLED", true, false)], Verdict::Installed),
-            // Installed, but not yet what is wanted now.
-            (&[("INSTALLED", false, false)], Verdict::Moving),
-            (&[("INSTALLED", true, false), ("INSTALLING", true, false)], Verdict::Moving),
-            (&[("FAILED", true, true), ("INSTALLING", true, false)], Verdict::Moving),
-            (&[("FAILED", true, true), ("INSTALLED", true, false)], Verdict::Failed),
-            // It says that it tries again, or goes back, or has gone back.
-            (&[("FAILED…", true, true)], Verdict::Moving),
-            (&[("FAILED…", true, true), ("FAILED", true, true)], Verdict::Moving),
-            (&[("ROLLINGBACK", false, true)], Verdict::Moving),
-            (&[("INSTALLED", false, true), ("FAILED", true, true)], Verdict::Failed),
-            // An older revision failed; the newer one has not been tried.
-            (&[("FAILED", false, true)], Verdict::Moving),
-            (&[("INSTALLED", false, true)], Verdict::Failed),
+        for ((converged, pending, failed), tries_again, wanted) in [
+            ((0, 0, 0), false, Verdict::Nowhere),
+            ((1, 0, 0), false, Verdict::Installed),
+            ((1, 1, 0), false, Verdict::Moving),
+            ((0, 1, 1), false, Verdict::Moving),
+            ((1, 0, 1), false, Verdict::Failed),
+            // It says that it tries again.
+            ((1, 0, 1), true, Verdict::Moving),
         ] {
-            assert_eq!(verdict(&deployment(states), 1), wanted, "{states:?}");
+            let found = verdict(&deployment(converged, pending, failed), 1, tries_again);
+            assert_eq!(found, wanted, "{converged} {pending} {failed} {tries_again}");
         }
         // All that was released is there; the rollout is not.
         for (state, wanted) in [
@@ -358,12 +413,12 @@ mod tests {
             ("halted", Verdict::Stopped),
             ("done", Verdict::Installed),
         ] {
-            let mut first = deployment(&[("INSTALLED", true, false)]);
+            let mut first = deployment(1, 0, 0);
             first.rollout = Some(rollout(state));
-            assert_eq!(verdict(&first, 1), wanted, "{state}");
+            assert_eq!(verdict(&first, 1, false), wanted, "{state}");
         }
-        let mut back = deployment(&[("INSTALLED", true, false)]);
+        let mut back = deployment(1, 0, 0);
         (back.revision, back.changed_by) = (2, "server".into());
-        assert_eq!(verdict(&back, 1), Verdict::Reverted);
+        assert_eq!(verdict(&back, 1, false), Verdict::Reverted);
     }
 }

@@ -76,13 +76,22 @@ impl Look {
             .map(|(number, word)| format!("{number} {}", screen.state(word)))
             .collect();
         lines.push(format!("{}: {}", screen.bold(&count(counts.total, "device")), words.join(", ")));
-        let states: Vec<String> =
-            ["FAILED", "ROLLINGBACK", "PENDING", "INSTALLING", "UPDATING", "DELETING", "INSTALLED"]
-                .into_iter()
-                .filter_map(|state| self.status.assignments.get(state).map(|number| (state, *number)))
-                .filter(|(_, number)| *number > 0)
-                .map(|(state, number)| format!("{number} {}", screen.state(state)))
-                .collect();
+        let states: Vec<String> = [
+            "FAILED",
+            "ROLLINGBACK",
+            "PENDING",
+            "INSTALLING",
+            "UPDATING",
+            "DELETING",
+            "WAITING",
+            "LEFT",
+            "INSTALLED",
+        ]
+        .into_iter()
+        .filter_map(|state| self.status.assignments.get(state).map(|number| (state, *number)))
+        .filter(|(_, number)| *number > 0)
+        .map(|(state, number)| format!("{number} {}", screen.state(state)))
+        .collect();
         let states = if states.is_empty() { "nothing is deployed".to_owned() } else { states.join(", ") };
         lines.push(format!(
             "{}: {states}",

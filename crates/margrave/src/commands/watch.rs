@@ -15,11 +15,21 @@ pub(super) async fn put(screen: &Screen, args: &WatchRepository) -> Result {
         PutWatch { pattern: args.pattern.clone(), every_seconds: args.every.map(|every| every.as_secs()) };
     client.put_watch(&args.repository, &want).await?;
     let watch = client.look_at_watch(&args.repository).await?;
-    if screen.json {
-        screen.object(&watch)?;
-    } else {
+    if !screen.json {
         screen.words(format_args!("{} is watched from now on.", watch.repository));
-        show(screen, &watch)?;
+    }
+    seen(screen, &watch)
+}
+
+/// Looks now, whenever its time is, and leaves alone how it is watched.
+pub(super) async fn look(screen: &Screen, client: &Client, repository: &str) -> Result {
+    seen(screen, &client.look_at_watch(repository).await?)
+}
+
+fn seen(screen: &Screen, watch: &Watch) -> Result {
+    match screen.json {
+        true => screen.object(watch)?,
+        false => show(screen, watch)?,
     }
     Ok(if watch.trouble.is_none() { Answer::Done } else { Answer::No })
 }

@@ -10,7 +10,7 @@ use margrave_agent::launch::RuntimeChoice;
 use margrave_agent::runtime::Runtime;
 use margrave_agent::runtime::simulated::Simulation;
 use margrave_core::digest::Digest;
-use margrave_core::id::DeviceId;
+use margrave_core::id::{DeviceId, DeviceRef};
 use margrave_server::Server;
 use margrave_server::drill::{Drill, Fault};
 use margrave_server::fleet::{Actor, Fleet};
@@ -133,8 +133,8 @@ impl Plant {
     }
 }
 
-/// How long what is broken stays so.
-const BROKEN_FOR: Duration = Duration::from_secs(60);
+/// How long a device that is healed gets to be heard of again. One that is not is still told to be: it is on its own then.
+const HEARD_AGAIN_MAX: Duration = Duration::from_secs(60);
 /// How long a device that was killed is gone.
 const GONE_FOR: Duration = Duration::from_secs(10);
 /// How long one that is to be killed during an update waits for one.
@@ -151,18 +151,29 @@ async fn strike(
     tracing::info!(device, fault = fault.as_str(), "broken on purpose");
     // A device that has ended meanwhile hears nothing, which is no matter.
     let order = |order: Order| orders.send(order).unwrap_or_default();
-    match fault {
+    let Ok(place) = DeviceRef::parse(&device) else { return };
+    let lasts = fault.lasts().unwrap_or_default();
+    let how = match fault {
         Fault::CutNetwork => {
             line.send_replace(true);
-            tokio::time::sleep(BROKEN_FOR).await;
+            tokio::time::sleep(lasts).await;
             line.send_replace(false);
+            order(Order::Ask);
+            "its network works again"
         }
         Fault::SkewClock => {
             order(Order::Skew(SKEW_MILLIS));
-            tokio::time::sleep(BROKEN_FOR).await;
+            // What it says when it is asked to look shows its clock.
+            look(&fleet, &place).await;
+            tokio::time::sleep(lasts).await;
             order(Order::Skew(0));
+            look(&fleet, &place).await;
+            "its clock is right again"
         }
-        Fault::CorruptDownload => order(Order::Kill { back_after: Duration::from_secs(1), damage: true }),
+        Fault::CorruptDownload => {
+            order(Order::Kill { back_after: Duration::from_secs(1), damage: true });
+            "it was started anew, and fetches what was overwritten"
+        }
         Fault::KillDuringUpdate => {
             let mut events = fleet.subscribe();
             let busy = async {
@@ -176,10 +187,27 @@ async fn strike(
                     }
                 }
             };
-            if tokio::time::timeout(UPDATE_AWAITED_MAX, busy).await.is_ok() {
-                order(Order::Kill { back_after: GONE_FOR, damage: false });
+            match tokio::time::timeout(UPDATE_AWAITED_MAX, busy).await {
+                Ok(()) => {
+                    order(Order::Kill { back_after: GONE_FOR, damage: false });
+                    tokio::time::sleep(GONE_FOR).await;
+                    "it was killed in the middle of a change, and goes on where it was"
+                }
+                Err(_) => "nothing was changed on it, so it was not killed",
             }
         }
+    };
+    let heard = fleet.heard_again(&place, HEARD_AGAIN_MAX).await;
+    if let Err(error) = fleet.note_back(&place, how).await {
+        tracing::warn!(device, heard, %error, "that a device is back could not be written down");
+    }
+}
+
+/// Has a device say how everything stands.
+async fn look(fleet: &Fleet, device: &DeviceRef) {
+    let demo = Actor { name: "demo".to_owned() };
+    if let Err(error) = fleet.look_again(&demo, device).await {
+        tracing::warn!(%device, %error, "a device of the demo was not asked to look");
     }
 }
 

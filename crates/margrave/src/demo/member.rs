@@ -21,6 +21,8 @@ pub(super) enum Order {
     Kill { back_after: Duration, damage: bool },
     /// Its clock is wrong by this, in milliseconds.
     Skew(i64),
+    /// Its line works again: it need not find out by itself, some time.
+    Ask,
     /// As when somebody stops the service.
     Stop,
 }
@@ -148,6 +150,7 @@ async fn one_life(
     if let Some(stands) = stands.take() {
         drop(stands.send(Ok(())));
     }
+    let way_open = Arc::clone(&config.way_open);
     let (stop, stopping) = watch::channel(false);
     let mut running = std::pin::pin!(run(config, stopping));
     loop {
@@ -161,6 +164,7 @@ async fn one_life(
             order = orders.recv() => match order {
                 Some(Order::Kill { back_after, damage }) => return End::Killed { back_after, damage },
                 Some(Order::Skew(ahead)) => clock::skew(ahead),
+                Some(Order::Ask) => way_open.notify_one(),
                 // Nobody left to give orders is the end of the demo.
                 Some(Order::Stop) | None => {
                     stop.send(true).unwrap_or_default();

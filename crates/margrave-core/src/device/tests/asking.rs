@@ -362,3 +362,62 @@ fn a_restored_server_is_told_again_how_things_stand_and_what_is_long_gone() {
     assert!(world.reports.iter().all(|report| report.adopted_version == version));
     assert_eq!(world.started, started, "nothing was touched for that");
 }
+
+/// Ids that no device ever had, a thousand of them.
+fn strangers(batch: u32) -> impl Iterator<Item = AssignmentId> {
+    (0..1_000)
+        .map(move |n| AssignmentId::parse(&format!("00000000-0000-4000-8000-{batch:04x}{n:08x}")).unwrap())
+}
+
+#[test]
+fn a_server_that_was_set_back_is_told_of_the_end_of_what_it_waits_for() {
+    let mut world = World::new(5);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    let entries = world.manifest.entries().to_vec();
+    world.publish(vec![]);
+    world.run_until_converged();
+    let held = world.device.accepted().unwrap().version;
+    let older = Manifest::new(held - 1, world.manifest.bundle(), vec![]).unwrap();
+    let older = older.with_leaving([entries[0].id]);
+    let body = Digest::of(b"of another past");
+    world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+    world.absorb(Event::Polled(Ok(Polled::Manifest { manifest: older, body, held_open: false })));
+    let told: Vec<_> =
+        world.device.outbox.waiting().map(|report| (report.assignment, report.state)).collect();
+    assert_eq!(told, [(entries[0].id, Reported::Removed)]);
+    let told = world.device.outbox.waiting().next().unwrap();
+    assert_eq!(told.adopted_version, held);
+}
+
+#[test]
+fn a_server_that_asks_for_ever_others_does_not_fill_the_disk_with_answers() {
+    let mut world = World::new(5);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    let entries = world.manifest.entries().to_vec();
+    let (version, bundle) = (world.manifest.version(), world.manifest.bundle());
+    let polled = |world: &mut World, manifest: Manifest| {
+        world.now = world.now.after(Duration::from_secs(700));
+        let body = Digest::of(format!("{manifest:?}").as_bytes());
+        world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+        world.absorb(Event::Polled(Ok(Polled::Manifest { manifest, body, held_open: false })));
+    };
+    // Nothing can be sent, and every poll brings others: of a past that is over, or ones that it waits for.
+    for batch in 1..20 {
+        let document = entries[0].document;
+        let older = strangers(batch).map(|id| Entry { id, document }).collect();
+        polled(&mut world, Manifest::new(version - 1, bundle, older).unwrap());
+        let newer = Manifest::new(version + u64::from(batch), bundle, entries.clone()).unwrap();
+        polled(&mut world, newer.with_leaving(strangers(100 + batch)));
+    }
+    assert!(world.device.accepted().unwrap().version > version);
+    let waiting = world.device.outbox().len();
+    assert!((1_000..1_100).contains(&waiting), "{waiting}");
+    // Of what is here it still says everything.
+    world.device.outbox.clear();
+    world.manifest = Manifest::new(version + 1_000, bundle, entries).unwrap();
+    world.running.clear();
+    world.run_until_converged();
+    assert!(world.told(1).ends_with("FAILED INSTALLING INSTALLED"), "{}", world.told(1));
+}

@@ -72,10 +72,53 @@ fn downloads_for_later_take_no_place_from_what_may_begin() {
         without_ends_of_downloads(&mut world);
     }
     assert_eq!(downloads(&world), [id(1), id(4)]);
-    // In the window everything may begin, and both places are for that.
+    // In the window everything may begin, and both places of downloads are for that.
     world.now = OPENS.after(Duration::from_secs(30));
     without_ends_of_downloads(&mut world);
-    assert_eq!(downloads(&world), [id(1), id(2), id(4)]);
+    assert_eq!(downloads(&world), [id(1), id(2), id(3), id(4)]);
+}
+
+#[test]
+fn downloads_that_take_for_ever_keep_nobody_from_being_mended_removed_or_gone_back_from() {
+    let mut world = World::new(3);
+    let (mut here, new) = (all("a"), [workload(8, &["web"], "a"), workload(9, &["web"], "a")]);
+    world.publish(here.clone());
+    world.run_until_converged();
+    // An update that does not start; two first installs that never arrive, and a third behind them.
+    here[1] = workload(2, &["web"], "b");
+    world.broken.extend(World::fingerprints(&here[1]));
+    world.publish([here.clone(), new.to_vec(), vec![workload(10, &["web"], "a")]].concat());
+    let live = |world: &mut World, seconds: u64| {
+        let (end, mut did) = (world.now.after(Duration::from_secs(seconds)), vec![]);
+        while world.now < end {
+            while let Some(action) = world.device.next(&world.settings, world.now) {
+                match &action {
+                    Action::Prefetch(order) if new.iter().any(|new| new.id == order.assignment) => {
+                        world.absorb(Event::Began(action));
+                        continue;
+                    }
+                    Action::Prefetch(order) => did.push(format!("fetch {}", order.assignment)),
+                    Action::Apply(order) => did.push(format!("apply {}", order.assignment)),
+                    Action::Remove { assignment, .. } => did.push(format!("remove {assignment}")),
+                    _ => {}
+                }
+                world.carry_out(action);
+            }
+            world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+        }
+        did
+    };
+    live(&mut world, 300);
+    assert_eq!(downloads(&world), [id(8), id(9)]);
+    assert_eq!(world.device.assignments()[&id(10)].state, State::Pending, "two at once");
+    assert!(world.told(2).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(2));
+    world.running.remove(&(id(1), name("web")));
+    let did = live(&mut world, 300);
+    assert!(did.contains(&format!("apply {}", id(1))), "{did:?}");
+    here.remove(0);
+    world.publish([here, new.to_vec()].concat());
+    let did = live(&mut world, 300);
+    assert!(did.contains(&format!("remove {}", id(1))), "{did:?}");
 }
 
 #[test]

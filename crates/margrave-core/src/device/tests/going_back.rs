@@ -56,7 +56,7 @@ fn an_update_that_fails_twice_goes_back_and_both_facts_are_told() {
 
 #[test]
 fn the_policy_says_whether_and_after_how_many_tries() {
-    let policy = |when, attempts| Rollback { when, attempts, health_grace: None };
+    let policy = |when, attempts| Rollback { when, attempts, binding: false, health_grace: None };
     let (mut world, ..) = failing_update(policy(When::OnFailedUpdate, 1));
     world.rest();
     assert!(world.told(1).ends_with("UPDATING FAILED ROLLINGBACK INSTALLED"), "{}", world.told(1));
@@ -358,6 +358,33 @@ fn what_nobody_saw_well_for_a_while_is_not_good() {
     world.sick.extend(World::fingerprints(&new));
     live_for(&mut world, seconds(300));
     assert!(world.told(1).contains("ROLLINGBACK"), "{}", world.told(1));
+}
+
+/// A board without a clock of its own: it boots in 1970, and finds a time server between two looks.
+#[test]
+fn a_clock_that_is_set_forward_ends_no_grace() {
+    let mut world = World::new(11);
+    let (old, mut new) = (workload(1, &["web"], "a"), workload(1, &["web"], "b"));
+    new.hints.rollback.health_grace = Some(Duration::from_secs(600));
+    world.publish(vec![old]);
+    world.run_until_converged();
+    world.publish(vec![new.clone()]);
+    world.run_until_converged();
+    let set = world.now;
+    world.now = Moment(20_000);
+    world.boot();
+    world.sick.extend(World::fingerprints(&new));
+    while world.device.assignments()[&id(1)].unhealthy_since.is_none() {
+        world.step();
+    }
+    world.now = set;
+    live_for(&mut world, Duration::from_secs(300));
+    assert!(world.told(1).ends_with("UPDATING INSTALLED"), "{}", world.told(1));
+    // It gets well within its grace, and is nothing to go back from.
+    world.sick.clear();
+    live_for(&mut world, Duration::from_secs(1200));
+    assert!(world.told(1).ends_with("UPDATING INSTALLED"), "{}", world.told(1));
+    assert_eq!(world.device.assignments()[&id(1)].good, Some(document(&new).digest()));
 }
 
 #[test]

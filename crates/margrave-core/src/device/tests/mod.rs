@@ -2,9 +2,13 @@
 
 mod asked;
 mod asking;
+mod blind;
+mod counting;
 mod crowds;
+mod drift;
 mod going_back;
 mod holding;
+mod removal;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,6 +108,8 @@ struct World {
     broken: BTreeSet<Digest>,
     /// What runs and is not well.
     sick: BTreeSet<Digest>,
+    /// What is otherwise than it should be, and how the runtime tells it.
+    odd: BTreeMap<Digest, Health>,
 }
 
 impl World {
@@ -126,6 +132,7 @@ impl World {
             faults: 0.0,
             broken: BTreeSet::new(),
             sick: BTreeSet::new(),
+            odd: BTreeMap::new(),
         };
         world.commit();
         world.boot();
@@ -266,7 +273,7 @@ impl World {
                     fingerprint: Some(*fingerprint),
                     health: match self.sick.contains(fingerprint) {
                         true => Health::Unhealthy("it is not well".into()),
-                        false => Health::Healthy,
+                        false => self.odd.get(fingerprint).cloned().unwrap_or(Health::Healthy),
                     },
                 })
                 .collect())),
@@ -278,6 +285,7 @@ impl World {
             Action::Apply(order) => {
                 let fails = fails || self.broken.contains(&order.fingerprint());
                 let key = (order.assignment, order.component.clone());
+                self.odd.remove(&order.fingerprint());
                 // What fails to start has taken the place of what ran before.
                 match fails {
                     true => drop(self.running.remove(&key)),
@@ -502,6 +510,49 @@ fn a_document_that_can_never_run_here_fails_once_and_waits_for_the_manifest() {
     assert_eq!(world.told(1), "PENDING FAILED");
     assert_eq!(world.device.assignments()[&id(1)].held, Some(digest));
     assert!(world.running.is_empty());
+}
+
+#[test]
+fn a_clock_that_is_lost_while_something_falls_ill_does_not_hide_that() {
+    let mut world = World::new(3);
+    let ill = workload(1, &["web"], "a");
+    world.publish(vec![ill.clone()]);
+    world.run_until_converged();
+    world.sick.insert(World::fingerprints(&ill)[0]);
+    while world.device.assignments()[&id(1)].unhealthy_since.is_none() {
+        world.step();
+    }
+    // In the middle of its grace.
+    world.now = Moment(10_000);
+    let end = world.now.after(Duration::from_secs(120));
+    while world.now < end {
+        world.step();
+    }
+    assert!(
+        world.told(1).ends_with("FAILED") || world.told(1).contains("FAILED INSTALLING"),
+        "{}",
+        world.told(1)
+    );
+}
+
+#[test]
+fn a_clock_that_steps_back_a_little_delays_the_next_look_a_little() {
+    let mut world = World::new(5);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    for seconds in [30, 90, 600, 1200] {
+        // Nobody is asked meanwhile; only looking is.
+        world.now = Moment(world.now.0 - seconds * 1000);
+        let before = world.now;
+        while world.device.seen_at().is_none_or(|seen| seen < before || seen > world.now) {
+            world.step();
+        }
+        assert!(
+            world.now.since(before) <= Duration::from_secs(61),
+            "{seconds}: {:?}",
+            world.now.since(before)
+        );
+    }
 }
 
 #[test]

@@ -11,11 +11,25 @@ fn what_is_broken_from_the_banner_heals_in_sight() {
     let Some(browser) = Browser::start() else { return };
     let demo = Demo::start();
     browser.open(&demo.sign_in);
+    demo.margrave(&["deploy", "andon-board", "--name", "board", "--to", "press-2,paint-1", "--wait"]);
+
+    // A cut line and a wrong clock: told on the page for as long as it lasts, whoever looks and from wherever.
+    browser.break_device("paint-1", "Cut its network");
+    browser.wait_text(".notice", "network is cut");
+    browser.wait_text("#timeline", "broken on purpose: its network is cut until");
+    browser.break_device("press-2", "Skew its clock");
+    browser.wait_text(".notice", "two hours ahead");
+    browser.wait_text("#facts", "2 h ahead of the server's");
+    browser.look("device-skewed");
+    browser.open(&format!("{}/devices/paint-1", demo.page));
+    browser.wait_text(".notice", "network is cut");
+    // It hears nothing of this until it is back.
+    demo.margrave(&["deploy", "line-monitor", "--name", "monitor", "--to", "paint-1"]);
 
     // Killed in the middle of its first installation, and there in the end.
     browser.break_device("press-1", "Kill it during an update");
     browser.wait_text(".notice", "killed as soon as it changes something");
-    demo.margrave(&["deploy", "andon-board", "--name", "board", "--to", "press-1"]);
+    demo.margrave(&["deploy", "andon-board", "--name", "second", "--to", "press-1"]);
     browser.look("device-broken");
     browser.wait_text("#runs", "INSTALLED");
 
@@ -32,15 +46,28 @@ fn what_is_broken_from_the_banner_heals_in_sight() {
     });
     let written = modified(&file);
     browser.break_device("press-1", "Corrupt its downloads");
-    browser.wait_text(".notice", "fetches everything again");
+    browser.wait_text("#timeline", "what it has downloaded is overwritten");
     wait_for("the document was spoiled, and is whole again", || {
         (modified(&file) != written && std::fs::read(&file).ok()? == bytes).then_some(())
     });
     browser.wait_text("#runs", "INSTALLED");
 
-    browser.break_device("press-2", "Skew its clock");
-    browser.wait_text(".notice", "two hours ahead");
-    browser.break_device("paint-1", "Cut its network");
-    browser.wait_text(".notice", "network is cut");
+    browser.wait_text("#timeline", "is back: it was started anew");
+
+    // Both heal by themselves, in sight of whoever stayed.
+    browser.open(&format!("{}/devices/paint-1", demo.page));
+    browser.watch();
+    browser.wait_text("#timeline", "is back: its network works again");
+    browser.see("nothing is broken", "return document.querySelector('.notice') ? null : 'yes'");
+    browser.wait_text("#runs", "monitor");
+    browser.wait_text(".head", "converged");
+    assert!(browser.is_still_here(), "the page was loaded anew instead of following by itself");
+    browser.look("device-healed");
+    browser.open(&format!("{}/devices/press-2", demo.page));
+    browser.wait_text("#timeline", "is back: its clock is right again");
+    browser.see(
+        "its clock is right",
+        "return document.querySelector('#facts').textContent.includes('ahead') ? null : 'yes'",
+    );
     browser.assert_calm(&[]);
 }

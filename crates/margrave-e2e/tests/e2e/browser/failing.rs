@@ -39,6 +39,10 @@ fn an_update_that_fails_goes_back_in_sight_and_says_why() {
     // One cause for both, with the way to its explanation.
     browser.wait_text("#causes", "2 devices");
     browser.look("deployment-failed");
+    browser.follow("Every cause, step by step");
+    browser.wait_text("#groups", "Such as press-1");
+    browser.look("why-causes");
+    browser.open(&format!("{}/deployments/gate", demo.page));
     browser.follow("Why?");
     browser.wait_text("#why .next", "");
     browser.look("why-failed");
@@ -51,6 +55,9 @@ fn an_update_that_fails_goes_back_in_sight_and_says_why() {
     assert_eq!(buttons, json!(["Change gate", "Go back", "Why?"]));
     browser.follow("Go back");
     browser.press_labelled("Revert to revision 1");
+    browser.wait_text("h1", "Go back to revision 1 of gate?");
+    browser.look("revert");
+    browser.press("Go back");
     browser.wait_text(".inline-facts", "revision 3");
     browser.wait_states("INSTALLED");
     browser.follow("Fleet");

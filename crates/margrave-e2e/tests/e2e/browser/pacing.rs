@@ -30,9 +30,42 @@ fn a_rollout_is_paused_and_resumed_and_its_bar_tells_the_truth() {
     browser.press("Pause");
     browser.wait_text("#rollout header", "paused");
     browser.wait_text("#rollout", "of 4 devices have it");
+    // Those whose turn has not come say so, and what they keep; they are not among those that have it.
+    browser.wait_text("#devices .rows, #devices", "keeps revision 1");
+    let waiting =
+        "return String(document.querySelectorAll('#devices tbody .badge[data-state=waiting]').length)";
+    assert_eq!(browser.see("rows", waiting), "3");
     browser.look("rollout");
+    let status = demo.margrave(&["status"]);
+    assert_eq!(status["assignments"]["WAITING"], 3, "{status}");
+    assert_eq!(demo.margrave(&["deployment", "show", "board"])["counts"]["total"], 4);
+
+    browser.open(&format!("{}/deployments/board/rollout/abort", demo.page));
+    browser.wait_text("h1", "Abort the rollout of board?");
+    browser.look("abort");
+    browser.open(&format!("{}/deployments/board", demo.page));
+    browser.wait_text("#rollout header", "paused");
+
+    // Others do something about it: the buttons follow.
+    browser.watch();
+    demo.margrave(&["rollout", "resume", "board"]);
+    browser.wait_text("#rollout .actions", "Pause");
+    assert!(!browser.text("#rollout .actions").contains("Resume"), "{}", browser.text("#rollout .actions"));
+    demo.margrave(&["rollout", "pause", "board"]);
+    browser.wait_text("#rollout .actions", "Resume");
+    assert!(!browser.text("#rollout .actions").contains("Pause"), "{}", browser.text("#rollout .actions"));
+    assert!(browser.is_still_here(), "the page was loaded anew instead of following by itself");
+
+    browser.follow("Deployments");
+    browser.wait_text("#deployments", "waiting");
+    browser.look("deployments-waiting");
+    browser.open(&format!("{}/devices/press-2", demo.page));
+    browser.wait_text("#runs", "keeps revision 1");
+    browser.wait_text(".head", "waits for its turn in batch");
+    browser.look("device-waiting");
 
     browser.follow("Fleet");
+    browser.wait_text("#rollouts", "board, revision 2");
     browser.wait_text("#needs", "board, revision 2");
     browser.look("fleet-paused");
     browser.press_labelled("Resume board, revision 2");

@@ -7,9 +7,21 @@ use crate::chromium::Browser;
 fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     let Some(browser) = Browser::start() else { return };
     let demo = Demo::start();
+    let board = ["deploy", "andon-board", "--name", "board", "--to", "press-1,press-2", "--batch", "1"];
+    demo.margrave(&board);
+    demo.margrave(&["rollout", "pause", "board"]);
     browser.open(&demo.sign_in);
     browser.follow("Access");
     browser.look("access");
+    // What is wrong with a name says nothing about what else was chosen.
+    browser.fill("Whose it is", "eve!");
+    browser.choose("Role", "operator: also changes deployments and devices");
+    browser.choose("Can be used", "for a day");
+    browser.press("Make a token");
+    browser.wait_text(".notice.bad", "");
+    assert_eq!((browser.value("Role"), browser.value("Can be used")), ("operator".into(), "1".into()));
+    browser.look("access-wrong");
+    browser.choose("Role", "viewer: looks at everything but secrets");
     browser.fill("Whose it is", "eve");
     browser.press("Make a token");
     browser.wait_text("#created-title", "eve");
@@ -20,12 +32,19 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.wait_text("#certificates", "This page");
     browser.look("settings");
     browser.follow("Set polling, hours, windows or downtime");
+    browser.fill("Windows in which they may change what runs", "whenever");
+    browser.press("Set");
+    browser.wait_text(".field[data-wrong] .wrong", "");
+    browser.look("schedule-wrong");
     browser.fill("Windows in which they may change what runs", "sun 02:00-05:00 Europe/Berlin");
     browser.look("schedule");
     browser.press("Set");
-    browser.wait_text("#schedules", "changes sun 02:00-05:00");
+    browser.wait_text("#schedules", "sun 02:00-05:00");
     browser.look("settings-schedule");
     browser.press_labelled("Take back what is set for fleet");
+    browser.look("schedule-remove");
+    browser.press("Take back");
+    browser.wait_text("#schedules", "As usual everywhere");
 
     browser.press("Sign out");
     browser.sign_in(&demo.page, "mgo_guess");
@@ -35,10 +54,15 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.wait_text(".who", "viewer");
     browser.look("fleet-viewer");
     let forms = "return String([...document.forms].filter(form => form.method === 'post' && !form.action.includes('/sign-out')).length)";
-    for path in ["/", "/devices", "/packages", "/deployments", "/settings", "/devices/press-1"] {
+    for path in
+        ["/", "/devices", "/packages", "/deployments", "/deployments/board", "/settings", "/devices/press-1"]
+    {
         browser.open(&format!("{}{path}", demo.page));
         assert_eq!(browser.see("a page", forms), "0", "{path}");
     }
+    browser.open(&format!("{}/deployments/board", demo.page));
+    browser.wait_text("#rollout header", "paused");
+    browser.look("rollout-viewer");
     browser.open(&format!("{}/devices/new", demo.page));
     browser.wait_text("h1", "Your role does not allow this");
     browser.look("forbidden");
@@ -60,5 +84,20 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.press("Sign out");
     browser.sign_in(&demo.page, &secret);
     browser.wait_text(".wrong", "revoked");
-    browser.assert_calm(&[("/sign-in", 403), ("/devices/new", 403)]);
+
+    // A page that is open when its token is revoked leads to the door by itself.
+    let made = demo.margrave(&["token", "create", "zoe", "--role", "viewer", "--expires", "1d"]);
+    let text = |value: &serde_json::Value| value.as_str().expect("a token has it").to_owned();
+    browser.sign_in(&demo.page, &text(&made["secret"]));
+    browser.wait_text("#link", "Live");
+    demo.margrave(&["token", "revoke", &text(&made["token"]["id"]), "--yes"]);
+    browser.wait_text("h1", "Sign in");
+    let streams = ("/events/stream", 401);
+    browser.assert_calm(&[
+        ("/sign-in", 403),
+        ("/devices/new", 403),
+        ("/access", 422),
+        ("/settings/schedule", 422),
+        streams,
+    ]);
 }

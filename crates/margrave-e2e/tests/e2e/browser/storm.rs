@@ -6,7 +6,7 @@
 use serde_json::json;
 
 use crate::chromium::Browser;
-use crate::stage::{Running, Stage, wait_for};
+use crate::stage::{Running, Stage, figure, wait_for};
 
 /// Counts what the page asks for and what it is told, from now on.
 const COUNT: &str = "
@@ -55,6 +55,8 @@ fn a_storm_of_events_is_told_a_few_times_a_second() {
         (counted["events"].as_u64() >= Some(EVENTS)).then_some(counted)
     });
     let number = |name: &str| counted[name].as_f64().expect("a number");
+    let [seconds, events, told, asked] = ["seconds", "events", "frames", "asked"].map(number);
+    figure("storm", &[seconds, events, told, asked]);
     // Four times a second at most, and a little for what was under way; whatever happens there.
     let most = 4.0 * number("seconds") + 4.0;
     assert!(number("frames") <= most && number("asked") <= most, "{counted}");
@@ -65,7 +67,10 @@ fn a_storm_of_events_is_told_a_few_times_a_second() {
     assert_eq!(browser.value("Name contains"), "half a na");
     browser.fill("Name contains", "00199");
     browser.press("Show");
-    assert_eq!(browser.run("return document.querySelectorAll('#devices tbody tr').length"), json!(1));
+    wait_for("the one that was looked for", || {
+        let rows = browser.run("return document.querySelectorAll('#devices tbody tr').length");
+        (rows == json!(1)).then_some(())
+    });
     browser.follow("Fleet");
     browser.wait_text("#tiers", "200 devices");
     assert!(simulated.is_running(), "it went on all the time: {}", simulated.log());

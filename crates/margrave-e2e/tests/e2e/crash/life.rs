@@ -340,9 +340,10 @@ impl<'a> Line<'a> {
         self.manifest = device.and_then(|device| Some(device.accepted()?.version)).unwrap_or_default();
         for wish in scenario.wishes {
             let (Wish::Deploy { deployment, .. } | Wish::Remove { deployment }) = wish;
-            let path = format!("{}/devices/{}/transitions", self.deployment(deployment), self.name);
+            let path =
+                format!("{}/devices/{}/transitions?limit=1000", self.deployment(deployment), self.name);
             let steps = self.operator.get(&path);
-            let steps: Vec<State> = steps
+            let steps: Vec<State> = steps["items"]
                 .as_array()
                 .into_iter()
                 .flatten()

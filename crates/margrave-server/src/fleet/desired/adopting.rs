@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::{Defaults, SITE};
-use margrave_core::id::{DeploymentId, DeviceRef};
+use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
 use margrave_oci::reference::{Reference, TagOrDigest};
@@ -21,7 +21,7 @@ use super::super::draft::read_rollback;
 use super::super::git::Quarantine;
 use super::super::intent::{Change, Incoming, Refusals, Source};
 use super::super::rollout::read_strategy;
-use super::super::{Actor, Error, Fleet};
+use super::super::{Actor, Error, Fleet, Seen};
 use super::{CommitId, FileChange, Repository, RepositoryError};
 
 /// More than a person mends in one go; the rest shows once these are mended.
@@ -54,12 +54,7 @@ impl From<Unadopted> for Error {
     fn from(unadopted: Unadopted) -> Error {
         match unadopted {
             Unadopted::Failed(error) => error,
-            Unadopted::Flaws(flaws) => Error::Invalid(
-                flaws
-                    .iter()
-                    .map(|flaw| Violation::new(flaw.file.clone(), "resource", flaw.to_string()))
-                    .collect(),
-            ),
+            Unadopted::Flaws(flaws) => Error::Flawed(flaws),
         }
     }
 }
@@ -68,8 +63,24 @@ fn flaw(file: &str, message: impl Into<String>) -> Flaw {
     Flaw { file: file.to_owned(), line: 0, rule: "resource".to_owned(), message: message.into() }
 }
 
+/// Whether packages that are not in the catalog are fetched from where their files say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fetching {
+    #[default]
+    Allowed,
+    /// For somebody who may only look: such a file could send the server anywhere, with the credentials that it keeps.
+    Refused,
+}
+
 /// For each change the file that says so.
 pub(super) type Sources = Vec<(String, Option<Read>)>;
+
+/// A deployment that is wanted again as it is, because a secret behind it changed.
+pub(super) struct Renewed {
+    pub(super) path: String,
+    pub(super) read: Option<Read>,
+    pub(super) change: Change,
+}
 
 /// The changes that a commit comes to, and for each the file that says so.
 #[derive(Default)]
@@ -77,12 +88,31 @@ struct Reading {
     changes: Vec<Change>,
     sources: Sources,
     flaws: Vec<Flaw>,
+    /// Devices that have a schedule of their own; asked once, for there may be a file for each of ten thousand.
+    scheduled: BTreeSet<DeviceRef>,
+    fetching: Fetching,
+}
+
+fn device_of(reach: Reach) -> Option<DeviceRef> {
+    match reach {
+        Reach::Device(device) => Some(device),
+        _ => None,
+    }
 }
 
 impl Reading {
     fn change(&mut self, change: Change, file: &str, read: Option<&Read>) {
         self.changes.push(change);
         self.sources.push((file.to_owned(), read.cloned()));
+    }
+
+    /// Adds what is wanted again. What is spoken of already takes its secrets as they are now by itself.
+    fn renew(&mut self, renewed: Vec<Renewed>) {
+        for Renewed { path, read, change } in renewed {
+            if !self.sources.iter().any(|(file, _)| *file == path) {
+                self.change(change, &path, read.as_ref());
+            }
+        }
     }
 
     fn broken(&mut self, file: &str, read: &Read, violations: Vec<Violation>) {
@@ -93,17 +123,35 @@ impl Reading {
 impl Fleet {
     /// Makes a commit that is in the repository what is wanted, and moves `main` there.
     pub(in crate::fleet) async fn adopt(&self, actor: &Actor, commit: CommitId) -> Result<(), Unadopted> {
-        self.adopt_on(actor, commit, self.desired.head(), self.desired.repository(), None).await
+        let on = self.desired.head();
+        let files = self.differing(on, commit, self.desired.repository(), false).await?;
+        let reading = self.read_files(actor, files, Fetching::Allowed).await?;
+        self.adopt_read(actor, reading, Incoming { commit, on, quarantine: None }).await
     }
 
-    /// The same for a commit that was made on `on`; whatever was applied since makes it one that came too late.
-    pub(in crate::fleet) async fn adopt_made(
+    /// The same for a commit that was made on `on`; whatever was applied since makes it one that came too late. With it, and like
+    /// it done as a whole or not at all, `renewed`: what is wanted again as it is.
+    pub(super) async fn adopt_made(
         &self,
         actor: &Actor,
         commit: CommitId,
         on: Option<CommitId>,
+        renewed: Vec<Renewed>,
     ) -> Result<(), Unadopted> {
-        self.adopt_on(actor, commit, on, self.desired.repository(), None).await
+        let files = self.differing(on, commit, self.desired.repository(), false).await?;
+        let mut reading = self.read_files(actor, files, Fetching::Allowed).await?;
+        reading.renew(renewed);
+        self.adopt_read(actor, reading, Incoming { commit, on, quarantine: None }).await
+    }
+
+    /// Wants again, as one commit, what says nothing new.
+    pub(super) async fn adopt_renewed(&self, actor: &Actor, renewed: Vec<Renewed>) -> Result<(), Unadopted> {
+        let mut reading = Reading::default();
+        reading.renew(renewed);
+        match self.apply(actor, &reading.changes, Source::Asked).await {
+            Ok(_) => Ok(()),
+            Err(refusals) => Err(Unadopted::Flaws(located(refusals, &reading.sources)?)),
+        }
     }
 
     /// The same for a commit that waits outside; its objects come in when everything else is decided. `on` is what was applied
@@ -115,22 +163,21 @@ impl Fleet {
         on: Option<CommitId>,
         quarantine: &Quarantine,
     ) -> Result<(), Unadopted> {
-        self.adopt_on(actor, commit, on, quarantine.view(), Some(quarantine)).await
+        let files = self.differing(on, commit, quarantine.view(), true).await?;
+        let reading = self.read_files(actor, files, Fetching::Allowed).await?;
+        self.adopt_read(actor, reading, Incoming { commit, on, quarantine: Some(quarantine) }).await
     }
 
-    async fn adopt_on(
+    async fn adopt_read(
         &self,
         actor: &Actor,
-        commit: CommitId,
-        on: Option<CommitId>,
-        view: &Repository,
-        quarantine: Option<&Quarantine>,
+        reading: Reading,
+        incoming: Incoming<'_>,
     ) -> Result<(), Unadopted> {
-        let files = self.differing(on, commit, view).await?;
-        let Reading { changes, sources, mut flaws } = self.read_files(actor, files).await?;
+        let Reading { changes, sources, mut flaws, .. } = reading;
         if flaws.is_empty() {
-            match self.apply(actor, &changes, Source::Commit(Incoming { commit, on, quarantine })).await {
-                Ok(()) => return Ok(()),
+            match self.apply(actor, &changes, Source::Commit(incoming)).await {
+                Ok(_) => return Ok(()),
                 Err(refusals) => flaws = located(refusals, &sources)?,
             }
         }
@@ -138,13 +185,17 @@ impl Fleet {
         Err(Unadopted::Flaws(flaws))
     }
 
-    /// What files come to, and where each of it is said; nothing is done.
+    /// What files come to, with what is wanted again, and where each of it is said; nothing is done.
     pub(super) async fn read_changes(
         &self,
         actor: &Actor,
         files: Vec<FileChange>,
+        renewed: Vec<Renewed>,
+        fetching: Fetching,
     ) -> Result<(Vec<Change>, Sources), Unadopted> {
-        let Reading { changes, sources, mut flaws } = self.read_files(actor, files).await?;
+        let mut reading = self.read_files(actor, files, fetching).await?;
+        reading.renew(renewed);
+        let Reading { changes, sources, mut flaws, .. } = reading;
         flaws.truncate(FLAWS_MAX);
         if flaws.is_empty() { Ok((changes, sources)) } else { Err(Unadopted::Flaws(flaws)) }
     }
@@ -156,6 +207,7 @@ impl Fleet {
         on: Option<CommitId>,
         commit: CommitId,
         view: &Repository,
+        is_pushed: bool,
     ) -> Result<Vec<FileChange>, Unadopted> {
         let repository = self.desired.repository();
         let head = match on {
@@ -172,11 +224,21 @@ impl Fleet {
             }
             None => None,
         };
-        Ok(view.changes(head, commit).await?)
+        Ok(match is_pushed {
+            true => view.changes(head, commit).await?,
+            false => view.changes_found(head, commit).await?,
+        })
     }
 
-    async fn read_files(&self, actor: &Actor, files: Vec<FileChange>) -> Result<Reading, Error> {
-        let mut reading = Reading::default();
+    async fn read_files(
+        &self,
+        actor: &Actor,
+        files: Vec<FileChange>,
+        fetching: Fetching,
+    ) -> Result<Reading, Error> {
+        let mut reading = Reading { fetching, ..Reading::default() };
+        let schedules = self.store.schedules().await?.into_iter();
+        reading.scheduled = schedules.filter_map(|record| device_of(record.reach)).collect();
         for FileChange { path, bytes } in files {
             let place = match (Path::read(&path), &bytes) {
                 (Path::Resource(place), _) => place,
@@ -206,7 +268,7 @@ impl Fleet {
         match place {
             Place::Fleet => {
                 for (reach, _) in self.choices_of_everybody().await? {
-                    reading.change(Change::Schedule { reach, choice: None }, path, None);
+                    reading.change(Change::Schedule { reach, choice: None, seen: Seen::Any }, path, None);
                 }
                 reading.change(Change::Defaults(Box::default()), path, None);
             }
@@ -222,7 +284,7 @@ impl Fleet {
             }
             Place::Device(device) => {
                 let device = self.live.addressed(&device);
-                self.read_device_schedule(&device, None, path, None, reading).await?;
+                read_device_schedule(&device, None, path, None, reading);
                 reading.change(Change::SetLabels { device, labels: None }, path, None);
             }
         }
@@ -243,7 +305,10 @@ impl Fleet {
                 read_deployment(file, path, read, reading);
                 Ok(())
             }
-            Resource::Device(file) => self.read_device(file, path, read, reading).await,
+            Resource::Device(file) => {
+                self.read_device(file, path, read, reading);
+                Ok(())
+            }
         }
     }
 
@@ -286,12 +351,16 @@ impl Fleet {
             }
             let at = if matches!(reach, Reach::Fleet) { place } else { format!("{place}/schedule") };
             if let Some(choice) = chosen(schedule, &at, path, read, reading) {
-                reading.change(Change::Schedule { reach, choice: Some(choice) }, path, Some(read));
+                reading.change(
+                    Change::Schedule { reach, choice: Some(choice), seen: Seen::Any },
+                    path,
+                    Some(read),
+                );
             }
         }
         for (reach, _) in self.choices_of_everybody().await? {
             if !wanted.contains(&reach) {
-                reading.change(Change::Schedule { reach, choice: None }, path, Some(read));
+                reading.change(Change::Schedule { reach, choice: None, seen: Seen::Any }, path, Some(read));
             }
         }
         let mut broken = Vec::new();
@@ -318,8 +387,14 @@ impl Fleet {
         if next == self.store.defaults().await? {
             return Ok(());
         }
+        // What went back here by itself stays so until its own file says something else.
+        let gone_back = self.store.gone_back().await?.into_iter().map(|(name, _)| name);
+        let gone_back: BTreeSet<DeploymentName> = gone_back.collect();
         let spoken: BTreeSet<String> = reading.sources.iter().map(|(file, _)| file.clone()).collect();
         for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
+            if gone_back.contains(&record.deployment.name) {
+                continue;
+            }
             let place = Place::Deployment(record.deployment.name);
             let path = place.to_string();
             if spoken.contains(&path) {
@@ -336,7 +411,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// A package is fetched and checked before anything is said about the commit: what cannot be had cannot be wanted.
+    /// A package is fetched and checked before anything is said about the commit: what cannot be had cannot be wanted. The one that
+    /// is in the catalog was, and never changes.
     async fn read_package(
         &self,
         actor: &Actor,
@@ -356,6 +432,18 @@ impl Fleet {
                 return Ok(());
             }
         };
+        if let Ok(Place::Package(id, version)) = read.resource.place()
+            && let Some(held) = self.store.package(&id, &version).await?
+            && held.reference == reference.to_string()
+        {
+            return Ok(());
+        }
+        if reading.fetching == Fetching::Refused {
+            let message = "this is not in the catalog, and to have the server fetch it needs the role operator; leave it out, or \
+                           ask an operator";
+            refuse(reading, "PK-040", message.to_owned());
+            return Ok(());
+        }
         let pulled = match self.pull(actor, &file.spec.reference).await {
             Ok(pulled) => pulled,
             Err(Error::Invalid(violations)) => {
@@ -385,14 +473,8 @@ impl Fleet {
         Ok(())
     }
 
-    async fn read_device(
-        &self,
-        file: &DeviceFile,
-        path: &str,
-        read: &Read,
-        reading: &mut Reading,
-    ) -> Result<(), Error> {
-        let Ok(device) = DeviceRef::parse(&file.metadata.id) else { return Ok(()) };
+    fn read_device(&self, file: &DeviceFile, path: &str, read: &Read, reading: &mut Reading) {
+        let Ok(device) = DeviceRef::parse(&file.metadata.id) else { return };
         let device = self.live.addressed(&device);
         let spec = &file.spec;
         let mut labels = spec.labels.clone();
@@ -407,23 +489,20 @@ impl Fleet {
             spec.schedule.as_ref().and_then(|schedule| chosen(schedule, "/schedule", path, read, reading));
         // First that somebody is expected, then what is said of them.
         reading.change(Change::SetLabels { device: device.clone(), labels }, path, Some(read));
-        self.read_device_schedule(&device, choice, path, Some(read), reading).await
+        read_device_schedule(&device, choice, path, Some(read), reading);
     }
+}
 
-    async fn read_device_schedule(
-        &self,
-        device: &DeviceRef,
-        choice: Option<Choice>,
-        path: &str,
-        read: Option<&Read>,
-        reading: &mut Reading,
-    ) -> Result<(), Error> {
+fn read_device_schedule(
+    device: &DeviceRef,
+    choice: Option<Choice>,
+    path: &str,
+    read: Option<&Read>,
+    reading: &mut Reading,
+) {
+    if choice.is_some() || reading.scheduled.contains(device) {
         let reach = Reach::Device(device.clone());
-        let held = self.store.schedules().await?.into_iter().any(|record| record.reach == reach);
-        if choice.is_some() || held {
-            reading.change(Change::Schedule { reach, choice }, path, read);
-        }
-        Ok(())
+        reading.change(Change::Schedule { reach, choice, seen: Seen::Any }, path, read);
     }
 }
 
@@ -478,6 +557,7 @@ pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
         targets,
         rollback,
         strategy,
+        windows,
         force,
     } = spec.clone();
     operator::PutDeployment {
@@ -490,6 +570,8 @@ pub(in crate::fleet) fn wish(spec: &DeploymentSpec) -> operator::PutDeployment {
         force,
         rollback,
         strategy,
+        // What a file leaves out is as usual.
+        windows: Some(windows),
         revision: None,
     }
 }

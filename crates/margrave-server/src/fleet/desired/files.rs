@@ -1,14 +1,15 @@
 //! What is wanted as files: read one by one, looked back at, and changed several at once.
 
+use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
 use margrave_core::violation::Violation;
-use margrave_wire::intent::{Applied, Apply, Commit, File};
+use margrave_wire::intent::{Applied, Apply, Commit, File, SEEN};
 use margrave_wire::operator::Page;
 use margrave_wire::resource::{self, Flaw, Path, Place};
 
 use super::super::intent::Change;
-use super::super::{Actor, Error, Fleet, event};
-use super::adopting::Unadopted;
+use super::super::{Actor, Error, Fleet};
+use super::adopting::{Fetching, Renewed, Unadopted};
 use super::repository::FILES_MAX;
 use super::{CommitId, FileChange, Signed};
 
@@ -16,6 +17,8 @@ const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Losing so often against other writers means that something else is wrong.
 const ATTEMPTS_MAX: u32 = 5;
 const LOG_MAX: usize = 1000;
+/// Files that an entry of the audit log names; it is one line.
+const NAMED_MAX: usize = 20;
 
 impl Fleet {
     /// The commits that are applied, newest first; `after` is the last that was seen.
@@ -41,13 +44,7 @@ impl Fleet {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|last| last.id.to_string());
-        let items = found.into_iter().map(|logged| Commit {
-            commit: logged.id.to_string(),
-            at: event::time(logged.at),
-            by: logged.by,
-            message: logged.message.trim_end().to_owned(),
-        });
-        Ok(Page { items: items.collect(), next })
+        Ok(Page { items: self.shown_commits(found).await?, next })
     }
 
     /// All files that say what is wanted.
@@ -70,20 +67,27 @@ impl Fleet {
         let repository = self.desired.repository();
         match (at, self.desired.head()) {
             (Some(at), Some(head)) if repository.has(head).await? => {
-                let then = repository.at(head, at).await?.ok_or_else(missing)?;
+                let then = self.commit_at(head, at).await?.ok_or_else(missing)?;
                 repository.file(then, path).await?.ok_or_else(missing)
             }
             _ => self.desired.file(path).await?.ok_or_else(missing),
         }
     }
 
-    /// Makes these documents what is wanted, as one commit, or says what that would do.
-    pub async fn apply_files(&self, actor: &Actor, want: &Apply) -> Result<Applied, Error> {
+    /// Makes these documents what is wanted, as one commit, or says what that would do. Who may only have it said is refused
+    /// what would have to be fetched.
+    pub async fn apply_files(
+        &self,
+        actor: &Actor,
+        want: &Apply,
+        fetching: Fetching,
+    ) -> Result<Applied, Error> {
         let given = read(&want.documents)?;
         let message = message(want.message.as_deref(), &given)?;
         for attempt in 1.. {
             self.desired.may_change()?;
             let head = self.desired.head();
+            self.check_seen(&given, &want.seen).await?;
             if let Some(base) = &want.base
                 && head.map(|head| head.to_string()).as_ref() != Some(base)
             {
@@ -97,27 +101,27 @@ impl Fleet {
                     files.push(file.clone());
                 }
             }
-            let (others, renewed): (Vec<String>, Vec<Change>) =
-                self.renewed(&given, &files).await?.into_iter().unzip();
+            let renewed = self.renewed(&given, &files).await?;
+            let others = renewed.iter().map(|renewed| renewed.path.clone());
             let mut applied = Applied {
                 commit: head.map(|head| head.to_string()),
                 files: files.iter().map(|file| file.path.clone()).chain(others).collect(),
                 plan: None,
             };
             if want.dry_run {
-                applied.plan = Some(self.rehearse_files(actor, files, renewed).await?);
+                applied.plan = Some(self.rehearse_files(actor, files, renewed, fetching).await?);
                 return Ok(applied);
             }
-            if files.is_empty() {
-                self.renew(actor, renewed).await?;
-                applied.commit = self.desired.head().map(|head| head.to_string());
-                return Ok(applied);
-            }
-            let signed = Signed { by: actor.name.clone(), at: self.now(), message: message.clone() };
-            let commit = self.desired.commit(head, files, signed).await?;
-            match self.adopt_made(actor, commit, head).await {
+            let done = match files.is_empty() {
+                true => self.adopt_renewed(actor, renewed).await,
+                false => {
+                    let signed = Signed { by: actor.name.clone(), at: self.now(), message: message.clone() };
+                    let commit = self.desired.commit(head, files, signed).await?;
+                    self.adopt_made(actor, commit, head, renewed).await
+                }
+            };
+            match done {
                 Ok(()) => {
-                    self.renew(actor, renewed).await?;
                     applied.commit = self.desired.head().map(|head| head.to_string());
                     return Ok(applied);
                 }
@@ -128,40 +132,50 @@ impl Fleet {
         Err(Error::conflict("others change the same things at this moment; try again"))
     }
 
+    /// Refuses a file that was changed since its writer saw it: what the other one wrote would be lost without a word.
+    async fn check_seen(&self, given: &[FileChange], seen: &[Option<String>]) -> Result<(), Error> {
+        for (file, seen) in given.iter().zip(seen) {
+            let Some(seen) = seen else { continue };
+            let held = self.desired.file(&file.path).await?;
+            let same = held.as_deref().is_some_and(|held| Digest::of(held).to_string() == *seen);
+            if !same && held != file.bytes {
+                return Err(Error::conflict(format!(
+                    "{} was changed since you got it; get it again (`margrave get … -o yaml`), or look with `margrave diff -f` \
+                     and leave out its line `{}…` to put yours in its place",
+                    file.path,
+                    SEEN.trim_end()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Files of deployments that say nothing new while a secret that they refer to did change: they are wanted again.
-    async fn renewed(
-        &self,
-        given: &[FileChange],
-        changed: &[FileChange],
-    ) -> Result<Vec<(String, Change)>, Error> {
+    async fn renewed(&self, given: &[FileChange], changed: &[FileChange]) -> Result<Vec<Renewed>, Error> {
         let mut renewed = Vec::new();
         for file in given.iter().filter(|file| !changed.iter().any(|changed| changed.path == file.path)) {
-            let Path::Resource(Place::Deployment(name)) = Path::read(&file.path) else { continue };
+            let Path::Resource(place) = Path::read(&file.path) else { continue };
+            let Place::Deployment(name) = &place else { continue };
+            let name = name.clone();
             let Some(held) = self.wanted_deployment(&name).await? else { continue };
             if self.has_other_secrets(&held.deployment) || self.has_secrets_again(&held) {
                 let (to, seen) = (held.deployment.revision, Some(held.deployment.revision));
                 let change = Change::RevertDeployment { name, to, seen, reason: None };
-                renewed.push((file.path.clone(), change));
+                let read = file.bytes.as_deref().and_then(|bytes| resource::read_at(&place, bytes).ok());
+                renewed.push(Renewed { path: file.path.clone(), read, change });
             }
         }
         Ok(renewed)
-    }
-
-    async fn renew(&self, actor: &Actor, renewed: Vec<Change>) -> Result<(), Error> {
-        for change in renewed {
-            self.change(actor, change).await?;
-        }
-        Ok(())
     }
 
     async fn rehearse_files(
         &self,
         actor: &Actor,
         files: Vec<FileChange>,
-        renewed: Vec<Change>,
+        renewed: Vec<Renewed>,
+        fetching: Fetching,
     ) -> Result<margrave_wire::intent::Plan, Unadopted> {
-        let (mut changes, sources) = self.read_changes(actor, files).await?;
-        changes.extend(renewed);
+        let (changes, sources) = self.read_changes(actor, files, renewed, fetching).await?;
         match self.rehearse(actor, &changes).await {
             Ok(plan) => Ok(plan),
             Err(refusals) => Err(Unadopted::Flaws(super::adopting::located(refusals, &sources)?)),
@@ -196,6 +210,15 @@ fn read(documents: &[String]) -> Result<Vec<FileChange>, Error> {
         }
     }
     if flaws.is_empty() { Ok(files) } else { Err(Unadopted::Flaws(flaws).into()) }
+}
+
+/// The files that documents are, as far as that can be read.
+pub(crate) fn named(documents: &[String]) -> Vec<String> {
+    let place = |text: &String| {
+        let read = resource::read("", text.as_bytes()).ok()?;
+        read.resource.place().ok().map(|place| place.to_string())
+    };
+    documents.iter().take(NAMED_MAX).filter_map(place).collect()
 }
 
 fn placed(file: &str, read: &resource::Read) -> Result<Place, Vec<Flaw>> {

@@ -46,7 +46,7 @@ impl Fleet {
         }
         Ok(FleetThen {
             at: time(at),
-            commit: shown(logged),
+            commit: self.shown_commit(logged).await?,
             packages,
             deployments: deployments.into_values().collect(),
             reports_since: self.store.reports_since().await?.map(time),
@@ -66,7 +66,8 @@ impl Fleet {
         }
         let (from, to) = (self.wanted_at(from).await?, self.wanted_at(to).await?);
         let (files, more) = self.files_between(Some(from.id), to.id).await?;
-        Ok(Difference { from: shown(from), to: shown(to), files, more })
+        let (from, to) = (self.shown_commit(from).await?, self.shown_commit(to).await?);
+        Ok(Difference { from, to, files, more })
     }
 
     /// One commit of what is or was wanted, and what it changed.
@@ -84,7 +85,7 @@ impl Fleet {
         let mut logged = repository.log(id, 2).await?.into_iter();
         let commit = logged.next().ok_or_else(unknown)?;
         let (files, more) = self.files_between(logged.next().map(|parent| parent.id), id).await?;
-        Ok(CommitDetail { commit: shown(commit), files, more })
+        Ok(CommitDetail { commit: self.shown_commit(commit).await?, files, more })
     }
 
     /// A moment as people write it, and not one that is still to come.
@@ -110,8 +111,64 @@ impl Fleet {
         if !repository.has(head).await? {
             return Err(before());
         }
-        let commit = repository.at(head, at).await?.ok_or_else(before)?;
+        let commit = self.commit_at(head, at).await?.ok_or_else(before)?;
         Ok(repository.logged(commit).await?)
+    }
+
+    /// The commit that counted here at a moment. When a commit was made is its author's word, and says nothing of that; it is
+    /// only asked about the time before this server wrote down when commits began to count.
+    pub(super) async fn commit_at(&self, head: CommitId, at: Moment) -> Result<Option<CommitId>, Error> {
+        let repository = self.desired.repository();
+        if let Some(applied) = self.store.applied_at(at).await? {
+            let commit = CommitId::parse(&applied.commit);
+            return match commit {
+                Some(commit) if repository.has(commit).await? => Ok(Some(commit)),
+                // The repository was lost since.
+                _ => Ok(None),
+            };
+        }
+        let first = self.store.applied_first().await?.and_then(|first| CommitId::parse(&first.commit));
+        let before = match first {
+            Some(first) if repository.has(first).await? => repository.log(first, 2).await?.into_iter().nth(1),
+            Some(_) => None,
+            None => return Ok(repository.at(head, at).await?),
+        };
+        match before {
+            Some(before) => Ok(repository.at(before.id, at).await?),
+            None => Ok(None),
+        }
+    }
+
+    async fn shown_commit(&self, logged: Logged) -> Result<Commit, Error> {
+        let at = time(logged.at);
+        let shown = self.shown_commits(vec![logged.clone()]).await?.pop();
+        Ok(shown.unwrap_or(Commit {
+            commit: logged.id.to_string(),
+            at,
+            by: logged.by,
+            applied_by: None,
+            message: logged.message.trim_end().to_owned(),
+        }))
+    }
+
+    /// Commits as people look back at them, newest first. One that came along with a newer one began to count with that.
+    pub(in crate::fleet) async fn shown_commits(&self, logged: Vec<Logged>) -> Result<Vec<Commit>, Error> {
+        let ids = logged.iter().map(|logged| logged.id.to_string()).collect();
+        let applied = self.store.applied(ids).await?;
+        let mut with = None;
+        let shown = logged.into_iter().map(|logged| {
+            let commit = logged.id.to_string();
+            with = applied.get(&commit).or(with);
+            let by = with.map(|with| with.by.clone()).filter(|by| *by != logged.by);
+            Commit {
+                commit,
+                at: time(with.map_or(logged.at, |with| with.at)),
+                by: logged.by,
+                applied_by: by,
+                message: logged.message.trim_end().to_owned(),
+            }
+        });
+        Ok(shown.collect())
     }
 
     async fn files_between(
@@ -121,7 +178,7 @@ impl Fleet {
     ) -> Result<(Vec<FileDifference>, u64), Error> {
         let repository = self.desired.repository();
         let changes = repository.changes(from, to).await.map_err(|error| match error {
-            RepositoryError::TooManyFiles | RepositoryError::TooLarge => {
+            RepositoryError::TooManyFiles(_) | RepositoryError::TooLarge => {
                 Error::conflict("more lies between the two than can be told; choose moments that are closer")
             }
             other => other.into(),
@@ -137,14 +194,5 @@ impl Fleet {
             files.push(FileDifference { path, before: before.map(text), after: bytes.map(text) });
         }
         Ok((files, more))
-    }
-}
-
-fn shown(logged: Logged) -> Commit {
-    Commit {
-        commit: logged.id.to_string(),
-        at: time(logged.at),
-        by: logged.by,
-        message: logged.message.trim_end().to_owned(),
     }
 }

@@ -27,9 +27,12 @@ use margrave_store::{Head, NewEvent, Publication, Store};
 use margrave_wire::operator;
 use margrave_wire::resource::{self, Place};
 
+pub use adopting::Fetching;
 pub(in crate::fleet) use adopting::Unadopted;
+pub(crate) use files::named;
 pub(crate) use repository::{Clutter, CommitId, FileChange, Repository, RepositoryError, Signed};
 
+use super::audit::Unasked;
 use super::git::Following;
 use super::made::made;
 use super::publish::Unpublished;
@@ -37,6 +40,8 @@ use super::{Actor, Error, Fleet, event};
 
 /// What the first commit of a new server says.
 const BEGINNING: &str = "Begin with what is wanted now\n";
+/// Under what it is remembered which commit of the remote somebody decided against: they are not asked again.
+pub(super) const KEPT_FROM: &str = "intent.kept-from";
 const README: &str = "\
 # What this fleet should run
 
@@ -74,6 +79,8 @@ struct State {
     refused: Option<RefusedPush>,
     /// Where it was when somebody last asked whether it is quiet.
     quiet_at: Option<CommitId>,
+    /// It came back from a backup, and nobody has decided yet whether what was wanted then is wanted now.
+    returning: bool,
 }
 
 /// The last push that was refused, until something is applied.
@@ -143,9 +150,18 @@ impl Desired {
         self.state().conflict = Some(conflict);
     }
 
-    /// There is nothing to decide any more.
+    /// There is nothing to decide any more. Said last: as long as something that follows may fail, it can be decided again.
     pub(super) fn settled(&self) {
         self.state().conflict = None;
+    }
+
+    /// Whether what is here may be older than what devices were given: then they are given nothing.
+    pub(super) fn is_returning(&self) -> bool {
+        self.state().returning
+    }
+
+    pub(super) fn set_returning(&self, returning: bool) {
+        self.state().returning = returning;
     }
 
     /// Nobody changes anything while a person has to decide what counts.
@@ -250,6 +266,9 @@ impl Fleet {
         match self.adopt(&actor, main).await {
             Ok(()) => Ok(()),
             Err(Unadopted::Flaws(flaws)) => {
+                let detail = format!("cannot be applied: {}", super::git::places(&flaws).join(", "));
+                let refused = Unasked { outcome: "invalid", detail, ..Unasked::new("intent.adopt", "main") };
+                self.record_unasked(Unasked { commit: Some(main), ..refused }).await;
                 let first = flaws.first().map(ToString::to_string).unwrap_or_default();
                 self.desired.hold(Conflict {
                     message: format!(
@@ -267,7 +286,7 @@ impl Fleet {
 
     /// Decides a conflict: the server's state becomes the next commit, or the repository's becomes the server's.
     pub async fn resolve(&self, actor: &Actor, take: bool) -> Result<(), Error> {
-        if self.desired.conflict().is_none() {
+        if self.desired.conflict().is_none() && !self.desired.is_returning() {
             return Err(Error::conflict("there is nothing to decide: the server follows its repository"));
         }
         let repository = self.desired.repository().clone();
@@ -275,14 +294,20 @@ impl Fleet {
         if let Some(following) = self.desired.following()
             && let Some(held) = following.held()
         {
-            if take {
-                self.adopt(actor, held).await.map_err(Error::from)?;
+            match take {
+                // Cut off below, it is asked for once more.
+                true if self.desired.head() == Some(held) => {}
+                true => self.adopt(actor, held).await.map_err(Error::from)?,
+                false => self.store.remember(KEPT_FROM, held.to_string().into_bytes()).await?,
             }
+            self.go_on().await?;
             following.decided(take);
             self.desired.settled();
             return Ok(());
         }
         match (take, main) {
+            // A restored server and its repository are of one time.
+            (true, main) if main.is_some() && main == self.desired.head() => {}
             (true, Some(main)) => self.adopt(actor, main).await.map_err(Error::from)?,
             (true, None) => {
                 return Err(Error::conflict("the repository has no branch main that could be taken"));
@@ -293,6 +318,7 @@ impl Fleet {
                 self.commit_everything(&actor.name, words, main).await?;
             }
         }
+        self.go_on().await?;
         self.desired.settled();
         Ok(())
     }
@@ -333,11 +359,20 @@ impl Fleet {
         let signed = Signed { by: by.to_owned(), at, message: message.to_owned() };
         let next = self.desired.commit(on, files, signed).await.map_err(Error::from)?;
         let expected = head.map(|head| head.to_string());
-        let publication =
-            Publication { at, head: Some(Head { expected, next: next.to_string() }), ..Default::default() };
+        let publication = Publication {
+            at,
+            head: Some(Head { expected, next: next.to_string(), by: by.to_owned() }),
+            ..Default::default()
+        };
         self.publish(publication, Vec::new()).await.map_err(|failed: Unpublished| Error::from(failed))?;
         self.desired.applied(next).await;
-        made(next);
+        // That an empty fleet begins is no change of it.
+        if !made(next) && head.is_some() {
+            let detail = message.trim_end().to_owned();
+            let commit = Some(next);
+            let written = Unasked { detail, commit, ..Unasked::new("intent.write", "main") };
+            self.record_unasked(written).await;
+        }
         Ok(())
     }
 
@@ -387,6 +422,11 @@ impl Fleet {
         Ok(self.store.note(NewEvent::new(self.now(), "intent.lost", "server", text)).await?)
     }
 
+    /// The remote that says what is wanted, where that is not said here.
+    pub fn follows(&self) -> Option<String> {
+        self.desired.following().map(|following| following.follow.url.clone())
+    }
+
     /// How the server stands to its repository.
     pub async fn intent(&self) -> Result<operator::Intent, Error> {
         let head = self.desired.head();
@@ -396,20 +436,38 @@ impl Fleet {
             }
             _ => None,
         };
+        let changed = match logged {
+            Some(logged) => self.shown_commits(vec![logged]).await?.pop(),
+            None => None,
+        };
+        let gone_back =
+            self.store.gone_back().await?.into_iter().map(|(name, gone)| margrave_wire::intent::GoneBack {
+                deployment: name.to_string(),
+                revision: gone.revision,
+                failed: gone.failed,
+                at: event::time(gone.at),
+                why: gone.why,
+            });
         let conflict = self.desired.conflict();
         let following = self.desired.following();
         let refused = following.map(|following| following.flaws()).unwrap_or_default();
         let away = following.and_then(|following| following.away());
         Ok(operator::Intent {
             commit: head.map(|head| head.to_string()),
-            changed_at: logged.as_ref().map(|logged| event::time(logged.at)),
-            changed_by: logged.as_ref().map(|logged| logged.by.clone()),
-            message: logged.map(|logged| logged.message.trim_end().to_owned()),
+            changed_at: changed.as_ref().map(|changed| changed.at.clone()),
+            changed_by: changed.as_ref().map(|changed| changed.by.clone()),
+            applied_by: changed.as_ref().and_then(|changed| changed.applied_by.clone()),
+            message: changed.map(|changed| changed.message),
             follows: following.map(|following| following.follow.url.clone()),
             away_since: away.as_ref().map(|(since, _)| event::time(*since)),
             away_because: away.map(|(_, why)| why),
             conflict: conflict.as_ref().map(|conflict| conflict.message.clone()),
-            flaws: conflict.map(|conflict| conflict.flaws).unwrap_or(refused),
+            gone_back: gone_back.collect(),
+            // Of a commit that a restored server cannot apply both are told.
+            flaws: conflict
+                .map(|conflict| conflict.flaws)
+                .filter(|flaws| !flaws.is_empty())
+                .unwrap_or(refused),
         })
     }
 }

@@ -14,7 +14,7 @@ use margrave_wire::resource::{
 use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
 
-use super::super::view::{shown_answers, shown_rollback};
+use super::super::view::{shown_answers, shown_rollback, shown_windows};
 
 /// Devices by their whole names: what they are called in short may change with who else is there.
 fn targets(targets: &Targets) -> operator::Targets {
@@ -43,6 +43,7 @@ pub(in crate::fleet) fn deployment(deployment: &Deployment, defaults: &Defaults)
         rollback: (deployment.rollback != defaults.rollback()).then(|| shown_rollback(deployment.rollback)),
         strategy: (deployment.strategy != defaults.strategy())
             .then(|| StrategyBody::from(&deployment.strategy)),
+        windows: shown_windows(&deployment.windows),
         force: deployment.forced.clone(),
     };
     let id = deployment.id.to_string();

@@ -16,10 +16,16 @@ use super::super::Error;
 use super::super::git::Quarantine;
 use super::{litter, locks};
 
+const FSYNC: &str = "core.fsyncObjectFiles";
+/// Settings in the repository that only this program reads.
+const OWN_CONFIG: &str = "margrave.config";
 /// The branch that counts.
 pub(super) const MAIN: &str = "refs/heads/main";
-/// Files that one commit may change.
+/// Files that one push may change; a person made them.
 pub(super) const FILES_MAX: usize = 10_000;
+/// Files that may differ from what is applied in a commit that is followed or found: a whole fleet with a file for each device may
+/// come at once, made in as many commits as its people liked.
+const FILES_FOUND_MAX: usize = 200_000;
 /// All of them together.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How far back a moment is looked for.
@@ -59,6 +65,13 @@ pub(crate) struct FileChange {
     pub(crate) bytes: Option<Vec<u8>>,
 }
 
+/// How much may lie between two commits.
+#[derive(Clone, Copy)]
+struct Bounds {
+    files: usize,
+    bytes: usize,
+}
+
 /// What a new commit says about itself.
 pub(crate) struct Signed {
     pub(crate) by: String,
@@ -81,8 +94,8 @@ pub(crate) enum RepositoryError {
     Git(#[from] git2::Error),
     #[error("{path}: {why}")]
     Unreadable { path: String, why: &'static str },
-    #[error("a commit changes at most {FILES_MAX} files; make several of it")]
-    TooManyFiles,
+    #[error("a commit changes at most {0} files; make several of it")]
+    TooManyFiles(usize),
     #[error("the files of one commit have at most {} MiB together; make several of it", BYTES_MAX >> 20)]
     TooLarge,
     #[error("the work on the repository was cut off")]
@@ -129,14 +142,22 @@ impl Repository {
             Err(error) => return Err(error.into()),
         };
         let mut config = inner.config()?;
-        // What a database relies on must outlive a loss of power.
-        config.set_bool("core.fsyncObjectFiles", durable)?;
         // A push is looked at before it counts; objects that are no objects do not get so far.
         config.set_bool("receive.fsckObjects", true)?;
         config.set_bool("receive.denyDeletes", true)?;
         config.set_bool("gc.auto", false)?;
         // What was fetched from a remote and may never count.
         config.set_str("uploadpack.hideRefs", "refs/followed")?;
+        // What a database relies on must outlive a loss of power. This is for the library alone: `git` itself calls it deprecated
+        // wherever it finds it, at every clone and push.
+        match config.remove(FSYNC) {
+            Err(error) if error.code() != ErrorCode::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let own = path.join(OWN_CONFIG);
+        std::fs::write(&own, format!("[core]\n\tfsyncObjectFiles = {durable}\n"))
+            .map_err(|error| git2::Error::from_str(&format!("{OWN_CONFIG} cannot be written: {error}")))?;
+        config.add_file(&own, git2::ConfigLevel::App, true)?;
         Quarantine::sweep(path).map_err(|error| {
             git2::Error::from_str(&format!("what is left of earlier pushes stays: {error}"))
         })?;
@@ -262,7 +283,7 @@ impl Repository {
 
     /// All files of ours that a commit has.
     pub(super) async fn everything(&self, of: CommitId) -> Result<Vec<FileChange>, RepositoryError> {
-        self.between(None, of, usize::MAX).await
+        self.between(None, of, Bounds { files: usize::MAX, bytes: usize::MAX }).await
     }
 
     /// What lies between two commits, file by file; from nothing when `from` is `None`. Files that are none of ours are left out.
@@ -271,14 +292,23 @@ impl Repository {
         from: Option<CommitId>,
         to: CommitId,
     ) -> Result<Vec<FileChange>, RepositoryError> {
-        self.between(from, to, BYTES_MAX).await
+        self.between(from, to, Bounds { files: FILES_MAX, bytes: BYTES_MAX }).await
+    }
+
+    /// The same for a commit that nobody waits for: it may differ in as many files as a fleet has.
+    pub(super) async fn changes_found(
+        &self,
+        from: Option<CommitId>,
+        to: CommitId,
+    ) -> Result<Vec<FileChange>, RepositoryError> {
+        self.between(from, to, Bounds { files: FILES_FOUND_MAX, bytes: BYTES_MAX }).await
     }
 
     async fn between(
         &self,
         from: Option<CommitId>,
         to: CommitId,
-        bytes_max: usize,
+        bounds: Bounds,
     ) -> Result<Vec<FileChange>, RepositoryError> {
         self.on(move |repository| {
             let tree = |commit: CommitId| repository.find_commit(commit.0)?.tree();
@@ -287,12 +317,11 @@ impl Repository {
             let mut options = DiffOptions::new();
             options.include_typechange(true).context_lines(0);
             let diff = repository.diff_tree_to_tree(from.as_ref(), Some(&to), Some(&mut options))?;
-            // Without a bound on bytes it is our own state, which has as many files as there are devices.
-            if bytes_max < usize::MAX && diff.deltas().len() > FILES_MAX {
-                return Err(RepositoryError::TooManyFiles);
+            if diff.deltas().len() > bounds.files {
+                return Err(RepositoryError::TooManyFiles(bounds.files));
             }
             let mut changes = Vec::new();
-            let mut left = bytes_max;
+            let mut left = bounds.bytes;
             for delta in diff.deltas() {
                 let gone = delta.status() == Delta::Deleted;
                 let file = if gone { delta.old_file() } else { delta.new_file() };
@@ -488,6 +517,24 @@ mod tests {
         let log = repository.log(second, 10).await.unwrap();
         assert_eq!(log.iter().map(|entry| entry.message.as_str()).collect::<Vec<_>>(), ["Second", "First"]);
         assert_eq!(log[0].by, "operator ann");
+    }
+
+    #[test]
+    fn objects_are_durable_without_a_setting_that_git_warns_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("intent.git");
+        drop(Repository::open(&path, true).unwrap());
+        // As earlier versions left it.
+        let text = std::fs::read_to_string(path.join("config")).unwrap();
+        std::fs::write(path.join("config"), text.replace("[core]", "[core]\n\tfsyncObjectFiles = true"))
+            .unwrap();
+        for durable in [true, false] {
+            let repository = Repository::open(&path, durable).unwrap();
+            let config = repository.inner.lock().unwrap().config().unwrap();
+            assert_eq!(config.get_bool(FSYNC).unwrap(), durable);
+            let text = std::fs::read_to_string(path.join("config")).unwrap().to_lowercase();
+            assert!(!text.contains("fsync") && text.contains("fsckobjects"), "{text}");
+        }
     }
 
     #[tokio::test]

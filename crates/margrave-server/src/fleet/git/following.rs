@@ -1,8 +1,9 @@
 //! A remote repository that says what is wanted, in place of pages, commands and pushes.
 //!
 //! It is asked now and then where its branch is. A new commit is fetched and done as a push would be. One that is wrong is not
-//! done; the last good one stays, and what is wrong can be seen until the next comes. One that does not follow what is applied
-//! waits for a person. A remote that is away changes nothing.
+//! done; the last good one stays, and what is wrong can be seen until the next comes. It is tried again now and then: what it
+//! was refused for may have been a registry that was away, or a device that had not joined. One that does not follow what is
+//! applied waits for a person. A remote that is away changes nothing.
 //!
 //! What is fetched waits outside of the repository until it is whole, and is bounded in bytes and in time: whatever a remote sends,
 //! the repository and what is applied stay as they are.
@@ -20,9 +21,11 @@ use margrave_wire::resource::Flaw;
 use tokio::process::Command;
 use tokio::sync::Notify;
 
+use super::intent::places;
 use super::program::{NoGit, RunError, run};
 use super::quarantine::{Quarantine, QuarantineError};
-use crate::fleet::desired::{CommitId, Conflict, Unadopted};
+use crate::fleet::audit::Unasked;
+use crate::fleet::desired::{CommitId, Conflict, KEPT_FROM, Unadopted};
 use crate::fleet::{Actor, Error, Fleet};
 
 const LOOK_TIME_MAX: Duration = Duration::from_secs(60);
@@ -31,6 +34,9 @@ const FETCH_TIME_MAX: Duration = Duration::from_secs(10 * 60);
 /// belong beside it.
 pub const FETCH_BYTES_MAX: u64 = 256 * 1024 * 1024;
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Until a commit that was refused is tried again; twice as long after each time.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(15 * 60);
 /// Where a fetched commit is kept from being lost; nobody who fetches sees it.
 const KEPT: &str = "refs/followed/head";
 /// Answers for `git`, which asks for a user name and then for a password.
@@ -103,10 +109,60 @@ struct State {
     /// Since when there is no answer, and why not.
     away: Option<(Moment, String)>,
     flaws: Vec<Flaw>,
-    /// The commit that was looked at and is not done: it is wrong, or somebody decided against it.
-    refused: Option<CommitId>,
+    refused: Option<Refused>,
     /// The commit about which somebody has to decide.
     held: Option<CommitId>,
+}
+
+/// A commit that was looked at and is not done.
+#[derive(Clone, Copy)]
+struct Refused {
+    commit: CommitId,
+    again: Again,
+}
+
+/// Whether a commit that is not done is looked at once more.
+#[derive(Clone, Copy)]
+enum Again {
+    /// It brings too much, or somebody decided against it: only another commit helps.
+    Never,
+    /// It cannot be applied as things are, which may pass without another commit.
+    After { at: Moment, tries: u32 },
+}
+
+impl Refused {
+    fn for_good(commit: CommitId) -> Refused {
+        Refused { commit, again: Again::Never }
+    }
+
+    /// Whether there is no reason yet to look at it once more. A clock that jumped back is one.
+    fn rests(&self, now: Moment) -> bool {
+        match self.again {
+            Again::Never => true,
+            Again::After { at, tries } => at <= now && now < at.after(pause(tries)),
+        }
+    }
+}
+
+fn pause(tries: u32) -> Duration {
+    match tries.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(more) => REFUSED_PAUSE.saturating_mul(2u32.saturating_pow(more)).min(REFUSED_PAUSE_MAX),
+    }
+}
+
+impl State {
+    /// What it is once a commit was found not to be applicable, and whether that is news.
+    fn flawed(&self, commit: CommitId, flaws: Vec<Flaw>, at: Moment) -> (State, bool) {
+        let before = self.refused.filter(|refused| refused.commit == commit);
+        let tries = match before {
+            Some(Refused { again: Again::After { tries, .. }, .. }) => tries.saturating_add(1),
+            _ => 1,
+        };
+        let is_news = before.is_none() || self.flaws != flaws;
+        let refused = Some(Refused { commit, again: Again::After { at, tries } });
+        (State { flaws, refused, ..State::default() }, is_news)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -160,8 +216,20 @@ impl Following {
     pub(in crate::fleet) fn decided(&self, take: bool) {
         let mut state = self.state();
         let held = state.held.take();
-        state.refused = held.filter(|_| !take);
+        state.refused = held.filter(|_| !take).map(Refused::for_good);
         state.flaws.clear();
+    }
+
+    /// Somebody says that it is worth a look: also at a commit that was refused.
+    fn look_anew(&self) {
+        if let Some(Refused { again: Again::After { tries, .. }, .. }) = &mut self.state().refused {
+            *tries = 0;
+        }
+    }
+
+    /// What is written down of a commit of the remote.
+    pub(in crate::fleet) fn unasked(&self) -> Unasked {
+        Unasked { way: "follow", ..Unasked::new("intent.follow", &self.follow.branch) }
     }
 
     fn is_away(&self, now: Moment, why: String) {
@@ -263,6 +331,7 @@ impl Fleet {
     /// The remote may have something new.
     pub(crate) fn nudge_follow(&self) {
         if let Some(following) = self.desired.following() {
+            following.look_anew();
             following.nudge.notify_one();
         }
     }
@@ -310,15 +379,23 @@ impl Fleet {
         let commit = commit.ok_or_else(|| FollowError::NoBranch(branch.clone()))?;
         let head = self.desired.head();
         if Some(commit) == head {
+            self.go_on().await.map_err(FollowError::Failed)?;
             *following.state() = State::default();
             self.desired.settled();
             return Ok(());
         }
-        let known = |state: &State| state.refused == Some(commit) || state.held == Some(commit);
+        let now = self.now();
+        let rests = |refused: Refused| refused.commit == commit && refused.rests(now);
+        let known = |state: &State| state.refused.is_some_and(rests) || state.held == Some(commit);
         if known(&following.state()) {
             return Ok(());
         }
         let failed = |error: Error| FollowError::Failed(error);
+        let kept = self.store.recall(KEPT_FROM).await.map_err(|error| failed(error.into()))?;
+        if kept.as_deref() == Some(commit.to_string().as_bytes()) {
+            following.state().refused = Some(Refused::for_good(commit));
+            return Ok(());
+        }
         if !repository.has(commit).await.map_err(|error| failed(error.into()))? {
             let Some(quarantine) = self.follow_fetch(following, &name, commit).await? else { return Ok(()) };
             // The branch may have moved on since it was asked for; the next look finds that.
@@ -343,6 +420,9 @@ impl Fleet {
                 flaws: Vec::new(),
             });
             *following.state() = State { held: Some(commit), ..State::default() };
+            let detail = "it does not follow what is applied; a person has to decide".to_owned();
+            let held = Unasked { outcome: "held", detail, commit: Some(commit), ..following.unasked() };
+            self.record_unasked(held).await;
             return Ok(());
         }
         self.follow_take(following, commit).await
@@ -377,6 +457,8 @@ impl Fleet {
         if whole {
             return Ok(Some(quarantine));
         }
+        // Before anybody hears of it: nothing of it stays.
+        drop(quarantine);
         let message = format!(
             "commit {} brings more than {} MiB, which is too much for what is wanted; take large files out of the \
              branch and its history",
@@ -385,7 +467,11 @@ impl Fleet {
         );
         tracing::warn!(%commit, bytes_max, "a fetch from the remote was cut off because it brings too much");
         let flaw = Flaw { file: String::new(), line: 0, rule: "limit".to_owned(), message };
-        *following.state() = State { flaws: vec![flaw], refused: Some(commit), ..State::default() };
+        let refused = Some(Refused::for_good(commit));
+        *following.state() = State { flaws: vec![flaw], refused, ..State::default() };
+        let detail = format!("it brings more than {} MiB", bytes_max.div_ceil(1 << 20));
+        let refused = Unasked { outcome: "too-large", detail, commit: Some(commit), ..following.unasked() };
+        self.record_unasked(refused).await;
         Ok(None)
     }
 
@@ -395,15 +481,30 @@ impl Fleet {
         match self.adopt(&Actor { name: logged.by }, commit).await {
             Ok(()) => {
                 tracing::info!(%commit, "a commit of the remote was applied");
+                self.go_on().await.map_err(FollowError::Failed)?;
                 *following.state() = State::default();
                 self.desired.settled();
                 Ok(())
             }
             Err(Unadopted::Flaws(flaws)) => {
                 let first = flaws.first().map(ToString::to_string).unwrap_or_default();
-                tracing::warn!(%commit, first, flaws = flaws.len(), "a commit of the remote cannot be applied");
-                *following.state() = State { flaws, refused: Some(commit), ..State::default() };
+                let (count, places) = (flaws.len(), places(&flaws).join(", "));
+                let is_news = {
+                    let mut state = following.state();
+                    let (next, is_news) = state.flawed(commit, flaws, self.now());
+                    *state = next;
+                    is_news
+                };
+                // Nothing of the remote's has to be decided any more. Whether a restored server goes on with what it has does.
                 self.desired.settled();
+                self.hold_what_was_restored().await.map_err(FollowError::Failed)?;
+                if is_news {
+                    tracing::warn!(%commit, first, flaws = count, "a commit of the remote cannot be applied");
+                    let detail = format!("cannot be applied: {places}");
+                    let commit = Some(commit);
+                    let refused = Unasked { outcome: "invalid", detail, commit, ..following.unasked() };
+                    self.record_unasked(refused).await;
+                }
                 Ok(())
             }
             Err(Unadopted::Failed(error)) => {
@@ -488,6 +589,35 @@ mod tests {
         assert!(reason(&failed("")).contains("ls-remote"));
         let long = reason(&failed(&"x".repeat(5000)));
         assert_eq!(long.len(), SAID_MAX);
+    }
+
+    #[test]
+    fn a_commit_that_was_refused_is_tried_again_less_and_less_often() {
+        let commit = CommitId::parse(&"a".repeat(40)).unwrap();
+        let flaw = |message: &str| Flaw {
+            file: "packages/hello/1.0.0.yaml".to_owned(),
+            line: 4,
+            rule: "PK-040".to_owned(),
+            message: message.to_owned(),
+        };
+        let mut state = State::default();
+        let mut now = Moment(1_000_000);
+        for (minutes, news) in [(1, true), (2, false), (4, false), (8, false), (15, false), (15, false)] {
+            let (next, is_news) = state.flawed(commit, vec![flaw("away")], now);
+            assert_eq!(is_news, news);
+            state = next;
+            let refused = state.refused.unwrap();
+            let pause = Duration::from_secs(minutes * 60);
+            assert!(refused.rests(now) && refused.rests(Moment(now.after(pause).0 - 1)), "{minutes}");
+            assert!(!refused.rests(Moment(now.0 - 1)), "the clock jumped back");
+            now = now.after(pause);
+            assert!(!refused.rests(now), "{minutes}");
+        }
+        assert!(state.flawed(commit, vec![flaw("not there")], now).1, "other flaws are news");
+        let other = CommitId::parse(&"b".repeat(40)).unwrap();
+        let (state, is_news) = state.flawed(other, vec![flaw("away")], now);
+        assert!(is_news && !state.refused.unwrap().rests(now.after(REFUSED_PAUSE)), "begins anew");
+        assert!(Refused::for_good(commit).rests(Moment(u64::MAX)));
     }
 
     #[test]

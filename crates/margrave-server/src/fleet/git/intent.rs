@@ -130,7 +130,11 @@ impl Fleet {
             Err(Refused { unpacked, short, words, places }) => {
                 tracing::info!(actor = actor.name, reason = short, "a push was refused");
                 let why = words.first().cloned().unwrap_or_else(|| short.to_owned());
-                self.desired.push_was_refused(RefusedPush { by: actor.name.clone(), at: self.now(), why });
+                // Another branch would have changed nothing.
+                if push.commands.iter().any(|command| command.is_for_main()) {
+                    let refused = RefusedPush { by: actor.name.clone(), at: self.now(), why };
+                    self.desired.push_was_refused(refused);
+                }
                 let unpacked = if unpacked { Ok(()) } else { Err(short) };
                 let answer = push.answer(unpacked, Some(short), &words);
                 let refused = match places.is_empty() {
@@ -178,6 +182,7 @@ impl Fleet {
         }
         match self.adopt_pushed(actor, commit, on, &quarantine).await {
             Ok(()) => {
+                self.go_on().await.map_err(|error| Refused::broken(&error))?;
                 self.desired.settled();
                 tracing::info!(actor = actor.name, %commit, "a push was taken");
                 Ok(format!("applied as {}", commit.short()))
@@ -191,8 +196,7 @@ impl Fleet {
                     Unadopted::Flaws(flaws) => {
                         let mut words: Vec<String> = flaws.iter().map(ToString::to_string).collect();
                         words.push("nothing was changed; mend this, commit, and push again".to_owned());
-                        let place = |flaw: &Flaw| format!("{}:{} ({})", flaw.file, flaw.line, flaw.rule);
-                        let places = flaws.iter().take(PLACES_MAX).map(place).collect();
+                        let places = places(&flaws);
                         Err(Refused { unpacked: true, short: "cannot be applied; see above", words, places })
                     }
                     Unadopted::Failed(error) => Err(Refused::broken(&error)),
@@ -207,6 +211,10 @@ impl Fleet {
         if self.desired.following().is_some() {
             return Err(Refused::new("it follows a remote", why.to_string()));
         }
+        // Whoever pushes to a server that was restored brings what was wanted since.
+        if self.desired.is_returning() {
+            return Ok(());
+        }
         let held = || Refused::new("held back", why.to_string());
         let repository = self.desired.repository();
         let main = repository.main().await.map_err(|error| Refused::broken(&error))?;
@@ -217,6 +225,12 @@ impl Fleet {
             Err(error) => Err(Refused::broken(&error)),
         }
     }
+}
+
+/// Where something is wrong, without the words, which may repeat what was written.
+pub(crate) fn places(flaws: &[Flaw]) -> Vec<String> {
+    let place = |flaw: &Flaw| format!("{}:{} ({})", flaw.file, flaw.line, flaw.rule);
+    flaws.iter().take(PLACES_MAX).map(place).collect()
 }
 
 /// Pushes that are looked at side by side; each has its pack in memory.

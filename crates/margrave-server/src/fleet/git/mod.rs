@@ -31,10 +31,10 @@ use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 pub(super) use self::following::Following;
 pub use self::following::{FETCH_BYTES_MAX, Follow};
-pub(crate) use self::intent::{PUSH_TIME_MAX, Pushed};
+pub(crate) use self::intent::{PUSH_TIME_MAX, Pushed, places};
 use self::program::{NoGit, Program, Running};
 pub(crate) use self::push::Push;
-pub(crate) use self::quarantine::{PACK_BYTES_MAX, Quarantine};
+pub(crate) use self::quarantine::{PACK_BYTES_MAX, QUARANTINE, Quarantine};
 use self::repository::{Repository, RepositoryError};
 pub(crate) use self::upload::Upload;
 use super::event::time;

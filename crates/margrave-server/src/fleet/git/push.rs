@@ -101,6 +101,10 @@ impl Push {
 }
 
 impl Command {
+    pub(crate) fn is_for_main(&self) -> bool {
+        self.branch == MAIN
+    }
+
     /// Why it is never taken, whatever is in it.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         match (self.branch.as_str(), self.new) {

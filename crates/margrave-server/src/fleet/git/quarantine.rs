@@ -19,7 +19,8 @@ pub(crate) const PACK_BYTES_MAX: usize = 64 * 1024 * 1024;
 const TIME_MAX: Duration = Duration::from_secs(120);
 /// What the programs print is of no use to anybody but the log.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
-const NAME: &str = "incoming-";
+/// How the folder's name begins; backups leave it out by that.
+pub(crate) const QUARANTINE: &str = "incoming-";
 /// How often what comes in is weighed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -48,7 +49,7 @@ impl Quarantine {
     /// An empty one.
     pub(crate) async fn new(repository: &Repository) -> Result<Quarantine, QuarantineError> {
         let path = repository.path().to_owned();
-        let folder = tempfile::Builder::new().prefix(NAME).tempdir_in(&path)?;
+        let folder = tempfile::Builder::new().prefix(QUARANTINE).tempdir_in(&path)?;
         tokio::fs::create_dir(folder.path().join("pack")).await?;
         let view = repository.with(folder.path().to_owned()).await?;
         Ok(Quarantine { folder, repository: path, view })
@@ -136,7 +137,7 @@ impl Quarantine {
     pub(crate) fn sweep(repository: &Path) -> io::Result<()> {
         for entry in std::fs::read_dir(repository)? {
             let entry = entry?;
-            if entry.file_name().as_encoded_bytes().starts_with(NAME.as_bytes()) {
+            if entry.file_name().as_encoded_bytes().starts_with(QUARANTINE.as_bytes()) {
                 std::fs::remove_dir_all(entry.path())?;
             }
         }

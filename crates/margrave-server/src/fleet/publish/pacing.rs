@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::rollout::{Batch, Decision, Hold, Member, Progress, Reached, Strategy, decide};
 use margrave_store::{
-    Candidate, ClientPicture, DeviceRecord, MemberRecord, MisfitRecord, RolloutChange, RolloutState,
-    WantedAssignment,
+    Candidate, ClientPicture, DeviceRecord, MemberRecord, MisfitRecord, NewMember, RolloutChange,
+    RolloutState, WantedAssignment,
 };
 
 use super::{Changes, Pictures, Touched, Unplaced, Wish, needs};
@@ -21,6 +21,8 @@ pub(in crate::fleet) struct Released {
     pub(in crate::fleet) devices: Vec<DeviceRef>,
     /// Those for whom it turned out not to be; what they have they keep.
     pub(in crate::fleet) misfits: Vec<MisfitRecord>,
+    /// Devices on which there is more room than before.
+    pub(in crate::fleet) freed: Vec<DeviceRef>,
 }
 
 /// A rollout that begins: in which order its devices get what is new.
@@ -48,6 +50,7 @@ pub(super) struct Pacing {
     /// Whether each device was released.
     members: BTreeMap<(DeploymentId, DeviceRef), bool>,
     joining: BTreeMap<DeploymentId, Vec<DeviceRef>>,
+    leaving: BTreeMap<DeploymentId, Vec<DeviceRef>>,
 }
 
 impl Pacing {
@@ -78,14 +81,25 @@ impl Pacing {
         self.open.contains_key(&deployment) && !released()
     }
 
+    /// A deployment is not meant for a device any more: if that waits for it, it does so no longer.
+    pub(super) fn leave(&mut self, deployment: DeploymentId, device: &DeviceRef) {
+        if self.members.get(&(deployment, device.clone())) == Some(&false) {
+            self.leaving.entry(deployment).or_default().push(device.clone());
+        }
+    }
+
     pub(super) fn changes(self) -> Vec<RolloutChange> {
         let revision = |deployment| self.open.get(deployment).copied().unwrap_or_default();
+        let left = self.leaving.iter().map(|(deployment, devices)| RolloutChange::Leave {
+            deployment: *deployment,
+            devices: devices.clone(),
+        });
         let joined = self.joining.iter().map(|(deployment, devices)| RolloutChange::Join {
             deployment: *deployment,
             revision: revision(deployment),
             devices: devices.clone(),
         });
-        joined.collect()
+        joined.chain(left).collect()
     }
 }
 
@@ -106,10 +120,11 @@ impl Fleet {
     }
 
     /// Begins the rollout of a revision: leaves in `changes` those who get it first, and takes out the others. Those
-    /// that are to lose the deployment do so at once.
+    /// that are to lose the deployment do so at once. `holders` have it in whatever revision.
     pub(super) async fn begin_rollout(
         &self,
         wish: &Wish,
+        holders: &BTreeSet<DeviceRef>,
         changes: &mut BTreeMap<ClientId, Changes>,
     ) -> Result<Option<Begun>, Error> {
         let deployment = &wish.deployment;
@@ -150,6 +165,7 @@ impl Fleet {
             place,
             released_at: None,
             forgiven: false,
+            keeps: None,
         });
         let records: Vec<MemberRecord> = records.collect();
         let members: Vec<Member> =
@@ -171,7 +187,25 @@ impl Fleet {
             let later = changes.wanted.extract_if(.., |placed| !released.contains(&placed.wanted.device));
             waiting.extend(later.map(|placed| placed.wanted));
         }
-        let members = ordered.iter().map(|device| (device.device.clone(), released.contains(&device.device)));
+        // Who was not given what went before keeps what it had then.
+        let mut kept: BTreeMap<DeviceRef, Option<u64>> = BTreeMap::new();
+        if let Some(rollout) = &unfinished {
+            let earlier = self.store.rollout_members(deployment.id).await?.into_iter();
+            let keeps = |member: &MemberRecord| match member.released_at {
+                Some(_) => Some(rollout.revision),
+                None => member.keeps,
+            };
+            kept.extend(earlier.map(|member| (member.device.clone(), keeps(&member))));
+        }
+        let keeps = |device: &DeviceRef| {
+            let last = || deployment.revision.checked_sub(1);
+            holders.contains(device).then(|| kept.get(device).copied().unwrap_or_else(last)).flatten()
+        };
+        let members = ordered.iter().map(|device| NewMember {
+            device: device.device.clone(),
+            released: released.contains(&device.device),
+            keeps: keeps(&device.device),
+        });
         let change = RolloutChange::Begin {
             deployment: deployment.id,
             revision: deployment.revision,
@@ -194,12 +228,16 @@ impl Fleet {
         let pictures: Pictures = self.pictures(clients).await?;
         let mut promises = self.promises(&pictures, [&wish.entry]).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
-        let (mut released, mut misfits) = (Vec::new(), Vec::new());
+        let (mut released, mut misfits, mut freed) = (Vec::new(), Vec::new(), Vec::new());
         for device in devices {
             let (id, stand) = promises.stand(&pictures, &device, wish);
             let held = pictures.held(&device.device, id);
             match wish.place(&device, &stand, &self.options.registry_address) {
                 Ok(placed) => {
+                    let next = wish.entry.needs.get(&placed.wanted.profile);
+                    if stand.own.as_ref().is_some_and(|own| next.is_none_or(|next| own.exceeds(next))) {
+                        freed.push(device.device.clone());
+                    }
                     if needs(held, &placed) {
                         changes.entry(device.device.client.clone()).or_default().wanted.push(placed);
                     }
@@ -214,6 +252,6 @@ impl Fleet {
             }
         }
         let touched = self.consider(pictures, changes).await?;
-        Ok(Released { touched, devices: released, misfits })
+        Ok(Released { touched, devices: released, misfits, freed })
     }
 }

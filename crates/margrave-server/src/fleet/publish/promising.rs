@@ -1,7 +1,8 @@
 //! What is promised on the devices of a decision: read from what is wanted there, and kept up while it is made.
 //!
 //! A part of publishing. What a need is and when there is room for it is the core's (`constraints/room.rs`). A device that waits
-//! for its turn in a rollout was promised nothing yet; it is asked again when its turn has come.
+//! for its turn in a rollout was promised nothing yet; it is asked again when its turn has come. Until then it has what it had, so
+//! a change that goes in steps makes no room for others of the same commit.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -80,7 +81,8 @@ impl Promises {
         Stand { held: held.map(|held| held.profile.clone()), own, promised }
     }
 
-    /// Puts back what was promised to others, and what `wish` was promised now, if it has a place.
+    /// Puts back what was promised to others, and what `wish` was promised now, if it has a place: beside what it has, where it
+    /// may have to wait for its turn.
     pub(in crate::fleet) fn keep(
         &mut self,
         device: &DeviceRef,
@@ -90,7 +92,11 @@ impl Promises {
     ) {
         let mut promised = stand.promised;
         if let Some(need) = profile.and_then(|profile| wish.entry.needs.get(profile)) {
-            promised.push(Promise { to: wish.deployment.name.clone(), need: Arc::clone(need) });
+            let need = match &stand.own {
+                Some(own) if !wish.deployment.strategy.is_all_at_once() => Arc::new(own.most(need)),
+                _ => Arc::clone(need),
+            };
+            promised.push(Promise { to: wish.deployment.name.clone(), need });
         }
         self.on.insert(device.clone(), promised);
     }
@@ -103,8 +109,11 @@ impl Promises {
     }
 
     /// Of what a deployment has on a device only that stays promised which it has also after the change: others of the same
-    /// change may have the rest.
+    /// change may have the rest. Not where it goes in steps: who waits for their turn has all of it until then.
     pub(super) fn lessen(&mut self, held: &HeldAssignment, wish: &Wish) {
+        if !wish.deployment.strategy.is_all_at_once() {
+            return;
+        }
         let Some(need) = self.need(held).cloned() else { return };
         let next = wish.entry.needs.get(&held.profile);
         let next = next.map_or_else(Need::default, |next| need.least(next));

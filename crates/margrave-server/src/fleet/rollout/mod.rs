@@ -3,27 +3,33 @@
 //! What moves next is decided in `margrave_core::rollout`; this looks at the devices for it and does what it says, through
 //! the same path as everything else that is published. Begun in the transaction of the change itself, moved in those that
 //! publish: a server that is killed at any moment looks again and goes on. `step.rs` is what happens by itself,
-//! `shown.rs` what operators see; here is what both look at, and what a person can do.
+//! `shown.rs` what operators see, `waiting.rs` whom it holds back; here is what both look at, and what a person can do.
 
 mod shown;
 mod step;
+mod waiting;
 
 pub(super) use shown::RolloutTold;
+pub use waiting::RolloutGlimpse;
+pub(super) use waiting::shown_waiting;
 
 use std::collections::{BTreeSet, HashMap};
 
 use margrave_core::deployment::Deployment;
 use margrave_core::id::{DeploymentName, DeviceRef};
 use margrave_core::lifecycle::State;
+use margrave_core::report::FAILURE_CODES;
 use margrave_core::rollout::{Hold, Member, Now, Progress, Strategy};
 use margrave_core::violation::Violation;
 use margrave_store::{
     Condition, DeploymentRecord, DeviceRecord, MemberRecord, NewEvent, RolloutRecord, RolloutState,
-    RolloutUpdate, Standing, Verdict,
+    RolloutUpdate, Standing, Standpoint, Verdict,
 };
+use margrave_wire::operator;
 use margrave_wire::rollout::{Rollout, StrategyBody};
 use tokio::sync::Notify;
 
+use super::view::shown_rollback;
 use super::{Actor, Error, Fleet};
 
 /// Wakes whoever takes rollouts forward.
@@ -56,7 +62,9 @@ impl RolloutVerb {
         match self {
             RolloutVerb::Pause => &[RolloutState::Running],
             RolloutVerb::Resume => &[RolloutState::Paused, RolloutState::Halted],
-            RolloutVerb::Abort => &[RolloutState::Running, RolloutState::Paused, RolloutState::Halted],
+            RolloutVerb::Abort => {
+                &[RolloutState::Running, RolloutState::Paused, RolloutState::Halted, RolloutState::Reverting]
+            }
         }
     }
 
@@ -102,9 +110,10 @@ impl Fleet {
         self.rollouts.news.notified().await;
     }
 
-    /// In which steps a new deployment goes that says nothing of it.
-    pub async fn usual_strategy(&self) -> Result<StrategyBody, Error> {
-        Ok(StrategyBody::from(&self.store.defaults().await?.strategy()))
+    /// In which steps a new deployment goes, and what devices do when it fails, where nothing is said of it.
+    pub async fn usual_care(&self) -> Result<(StrategyBody, operator::Rollback), Error> {
+        let defaults = self.store.defaults().await?;
+        Ok((StrategyBody::from(&defaults.strategy()), shown_rollback(defaults.rollback())))
     }
 
     /// Pauses, resumes or aborts; doing it twice is as good as once.
@@ -213,7 +222,7 @@ impl Fleet {
         let mut devices: HashMap<DeviceRef, DeviceRecord> =
             devices.into_iter().map(|device| (device.device.clone(), self.fresh(device))).collect();
         let member = |record: MemberRecord| {
-            let MemberRecord { device, place, released_at, forgiven } = record;
+            let MemberRecord { device, place, released_at, forgiven, keeps: _ } = record;
             let known = devices.remove(&device)?;
             if known.standing == Standing::Retired || !deployment.targets.matches(&device, &known.labels) {
                 return None;
@@ -221,7 +230,7 @@ impl Fleet {
             let released = released_at.is_some();
             let now = match never.contains(&device) {
                 true => Now::Never,
-                false => self.now_of(&known, verdicts.get(&device).copied(), released),
+                false => self.now_of(&known, verdicts.get(&device), released),
             };
             let site = known.labels.get("site").cloned().unwrap_or_default();
             Some(Member { device, place, site, released, forgiven, now })
@@ -229,16 +238,20 @@ impl Fleet {
         Ok(members.into_iter().filter_map(member).collect())
     }
 
-    fn now_of(&self, device: &DeviceRecord, assignment: Option<(State, Verdict)>, released: bool) -> Now {
+    fn now_of(&self, device: &DeviceRecord, assignment: Option<&Standpoint>, released: bool) -> Now {
         let silent =
             device.condition(self.silent_before()) == Condition::Silent || device.capabilities.is_none();
-        let down = assignment == Some((State::Failed, Verdict::Failed));
+        let down = assignment.is_some_and(|is| (is.state, is.verdict) == (State::Failed, Verdict::Failed));
+        let fault = assignment.and_then(|is| is.fault.as_deref());
+        let refuses = FAILURE_CODES.iter().any(|code| code.is_refusal() && fault == Some(code.as_str()));
         if !released {
             return if silent { Now::Silent } else { Now::Waits { down } };
         }
-        match assignment.map(|(_, verdict)| verdict) {
+        match assignment.map(|is| is.verdict) {
             // What it said it said, whether it is heard of or not.
             Some(Verdict::Converged) => Now::Done,
+            // It says no by itself, whatever the server thought of it, or was told to force.
+            Some(Verdict::Failed) if refuses => Now::Never,
             Some(Verdict::Failed) if down => Now::Failed,
             Some(Verdict::Failed) => Now::GoneBack,
             Some(Verdict::Pending) | None if silent => Now::Silent,

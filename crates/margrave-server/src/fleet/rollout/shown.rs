@@ -27,20 +27,6 @@ impl Fleet {
         }
     }
 
-    /// Those that go on only when a person says so: paused, or halted because too much failed.
-    pub async fn rollouts_stopped(&self) -> Result<Vec<Rollout>, Error> {
-        let mut stopped = Vec::new();
-        for record in self.store.rollouts_open().await? {
-            if !matches!(record.state, RolloutState::Paused | RolloutState::Halted) {
-                continue;
-            }
-            if let Some(deployment) = self.store.deployment(&record.name).await? {
-                stopped.push(self.shown_rollout(&record, &deployment).await?);
-            }
-        }
-        Ok(stopped)
-    }
-
     /// The same where it goes in steps, and nothing where it does not.
     pub(in crate::fleet) async fn rollout_of(
         &self,
@@ -90,6 +76,7 @@ impl Fleet {
             place: 0,
             released_at: Some(deployment.changed_at),
             forgiven: true,
+            keeps: None,
         });
         let progress = Progress {
             size: 1,
@@ -125,6 +112,10 @@ impl Fleet {
         device: &DeviceRef,
         name: &DeploymentName,
     ) -> Result<Vec<Reason>, Error> {
+        let waiting = self.store.waiting_of(vec![device.clone()]).await?;
+        let Some(waiting) = waiting.iter().find(|waiting| waiting.name == *name) else {
+            return Ok(Vec::new());
+        };
         let Some((deployment, record)) = self.rollout_open(name).await? else { return Ok(Vec::new()) };
         let progress = self.progress(&record, &deployment).await?;
         let own = progress.members.iter().find(|member| member.device == *device && !member.released);
@@ -132,12 +123,7 @@ impl Fleet {
         let strategy = &deployment.deployment.strategy;
         let decision = decide(strategy, &progress, self.now());
         let id = self.live.spoken(device);
-        let text = format!(
-            "{name}, revision {}: {id} waits for its turn in batch {} of {}",
-            record.revision,
-            strategy.batch_of(own.place, progress.size) + 1,
-            batches_total(&decision)
-        );
+        let text = self.waiting_text(waiting);
         let mut chain = vec![Reason::new(Code::RolloutWaiting, text).on(&id).of(name)];
         let stand = Stand { record: &record, strategy, decision: &decision, progress: &progress };
         let held = stand.holds(Some(own)).of(name);
@@ -149,15 +135,9 @@ impl Fleet {
 
     /// The same for every deployment that a device waits for.
     pub(in crate::fleet) async fn rollouts_reasons(&self, device: &DeviceRef) -> Result<Vec<Reason>, Error> {
-        let waiting = self.store.rollouts_of(device).await?;
-        if waiting.iter().all(|(_, released)| *released) {
-            return Ok(Vec::new());
-        }
         let mut chain = Vec::new();
-        for rollout in self.store.rollouts_open().await? {
-            if waiting.contains(&(rollout.deployment, false)) {
-                chain.extend(self.rollout_reasons(device, &rollout.name).await?);
-            }
+        for waiting in self.store.waiting_of(vec![device.clone()]).await? {
+            chain.extend(self.rollout_reasons(device, &waiting.name).await?);
         }
         Ok(chain)
     }

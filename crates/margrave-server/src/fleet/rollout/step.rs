@@ -8,14 +8,15 @@ use margrave_store::{
     RolloutUpdate,
 };
 
-use crate::fleet::intent::Change;
+use crate::fleet::audit::Unasked;
+use crate::fleet::intent::{Change, Failed};
 use crate::fleet::publish::{ATTEMPTS_MAX, Unpublished};
 use crate::fleet::{Actor, Error, Fleet};
 
 /// What is to follow once nobody else decides anything.
 enum Then {
     Nothing,
-    GoBack(RolloutRecord),
+    GoBack(Box<RolloutRecord>),
 }
 
 type Turn = (RolloutState, Option<String>, &'static str, String);
@@ -28,6 +29,9 @@ fn halted(about: &str, why: String) -> Turn {
 impl Fleet {
     /// Takes every rollout as far as it may go. Safe to call at any time, twice, or not at all for a while.
     pub async fn advance_rollouts(&self) -> Result<(), Error> {
+        if self.desired.is_returning() {
+            return Ok(());
+        }
         let mut failed = None;
         for rollout in self.store.rollouts_open().await? {
             if !matches!(rollout.state, RolloutState::Running | RolloutState::Reverting) {
@@ -54,7 +58,7 @@ impl Fleet {
             let Some(rollout) = self.store.rollout(deployment).await? else { return Ok(Then::Nothing) };
             match rollout.state {
                 RolloutState::Running => {}
-                RolloutState::Reverting => return Ok(Then::GoBack(rollout)),
+                RolloutState::Reverting => return Ok(Then::GoBack(Box::new(rollout))),
                 _ => return Ok(Then::Nothing),
             }
             let held = self.store.deployment(&rollout.name).await?.filter(|held| !held.removed);
@@ -140,6 +144,7 @@ impl Fleet {
         let publication = Publication {
             at,
             misfits: released.misfits,
+            freed: released.freed,
             events: if released.devices.is_empty() { Vec::new() } else { vec![event] },
             rollouts: vec![RolloutChange::Release {
                 deployment: rollout.deployment,
@@ -166,8 +171,15 @@ impl Fleet {
             .map(|why| format!("The rollout of revision {} was halted: {why}", rollout.revision));
         let seen = Some(rollout.revision);
         let change = Change::RevertDeployment { name: rollout.name.clone(), to, seen, reason };
-        let error = match self.change(&server, change).await {
-            Ok(()) => return Ok(()),
+        let unasked = Unasked::new("deployment.revert", rollout.name.to_string());
+        let failed =
+            Failed { revision: rollout.revision, why: rollout.why.as_deref().unwrap_or("it failed") };
+        let error = match self.take_back(&server, change, failed).await {
+            Ok(true) => return Ok(()),
+            // Only a secret changed between the two, and what it was before nobody here has.
+            Ok(false) => Error::conflict(format!(
+                "revision {to} refers to the same secrets, which are as they are now; put the earlier value back, then apply"
+            )),
             // Tried again with the next look.
             Err(error @ (Error::Storage(_) | Error::Overloaded)) => return Err(error),
             Err(error) => error,
@@ -176,6 +188,8 @@ impl Fleet {
             "{}; it could not go back to revision {to}: {error}",
             rollout.why.as_deref().unwrap_or("it failed")
         );
+        let refused = Unasked { outcome: "conflict", detail: why.clone(), ..unasked };
+        self.record_unasked(refused).await;
         let at = self.now();
         let text =
             format!("the rollout of {}, revision {}, was halted: {why}", rollout.name, rollout.revision);

@@ -132,6 +132,6 @@ async fn what_is_wrong_with_it_is_told_with_its_line() {
 
 impl World {
     async fn strategy_usual(&self) -> StrategyBody {
-        self.fleet.usual_strategy().await.unwrap()
+        self.fleet.usual_care().await.unwrap().0
     }
 }

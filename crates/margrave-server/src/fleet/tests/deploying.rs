@@ -1,7 +1,8 @@
 //! From intent to manifests.
 
+use margrave_core::manifest::Manifest;
 use margrave_core::workload::Placement;
-use margrave_store::{Intent, Publication};
+use margrave_store::{ClientPublication, Intent, NewManifest, Publication};
 
 use super::*;
 
@@ -197,7 +198,7 @@ async fn a_list_of_deployments_counts_and_one_of_them_shows_each() {
     let list = world.fleet.deployments().await.unwrap();
     assert_eq!((one.assignments.len(), list[0].assignments.len()), (3, 0));
     assert_eq!(one.counts, list[0].counts);
-    let operator::AssignmentCounts { total, converged, pending, failed, went_back, states } = one.counts;
+    let operator::AssignmentCounts { total, converged, pending, failed, went_back, states, .. } = one.counts;
     assert_eq!((total, converged, pending, failed, went_back), (3, 1, 1, 1, 0));
     assert_eq!(
         states,
@@ -437,6 +438,33 @@ async fn a_change_that_a_crash_left_unsettled_is_settled_at_the_next_start() {
 }
 
 #[tokio::test]
+async fn a_change_that_is_done_is_not_refused_because_what_follows_cannot_be_now() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("greeter", labelled("site", "nord")).await.unwrap();
+    // Nothing can be numbered above this, so the device cannot be given anything any more.
+    let manifest = Manifest::new(i64::MAX.unsigned_abs(), None, vec![]).unwrap();
+    let last = ClientPublication {
+        client: client("line-1"),
+        expected: world.version("line-1"),
+        manifest: Some(NewManifest {
+            body: Dialect::Miaf.manifest(&client("line-1"), &manifest),
+            manifest,
+            bundle: None,
+            documents: vec![],
+        }),
+        assignments: vec![],
+    };
+    let publication = Publication { at: Moment(START), clients: vec![last], ..Default::default() };
+    world.fleet.store.publish(publication).await.unwrap();
+    let want = operator::SetLabels { labels: [("site".to_owned(), Some("nord".to_owned()))].into() };
+    let labelled = world.fleet.label(&ann(), &device("line-1"), want).await.unwrap();
+    assert_eq!(labelled.labels["site"], "nord");
+    assert!(world.workloads("line-1").await.is_empty());
+    world.fleet.flush_contacts().await.unwrap_err();
+}
+
+#[tokio::test]
 async fn a_device_ahead_of_a_restored_server_gets_a_manifest_above_what_it_holds() {
     let world = World::new().await;
     world.device("line-1", &[]).await;
@@ -525,6 +553,7 @@ async fn a_device_with_another_manifest_of_the_same_number_gets_one_above_it() {
             awaited: None,
             life: None,
             holds: None,
+            memory: None,
         }),
         signed_at: None,
     };

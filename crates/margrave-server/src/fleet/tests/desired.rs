@@ -307,15 +307,71 @@ async fn a_removal_is_taken_back_by_applying_the_file_again() {
     for _ in 0..2 {
         remove().await;
         let documents = vec![file.clone()];
-        world.fleet.apply_files(&ann(), &Apply { documents, ..Default::default() }).await.unwrap();
+        world
+            .fleet
+            .apply_files(&ann(), &Apply { documents, ..Default::default() }, Fetching::Allowed)
+            .await
+            .unwrap();
         is_alone().await;
     }
     // Under another name it is another one.
     let renamed = file.replace("name: greeter", "name: other");
     let want = Apply { documents: vec![renamed], ..Default::default() };
-    let refused = world.fleet.apply_files(&ann(), &want).await;
+    let refused = world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await;
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("is that of greeter; leave it out"), "{refused}");
+}
+
+#[tokio::test]
+async fn of_two_people_who_edit_one_file_the_second_is_told() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let mut want = on(&["line-1"]);
+    want.parameters.insert("interval".into(), json!(10));
+    world.put("greeter", want).await.unwrap();
+    let file = world.file("deployments/greeter.yaml").await.unwrap();
+    let edited = async |interval: &str, seen: Option<String>| {
+        let documents = vec![file.replace("interval: 10", &format!("interval: {interval}"))];
+        let want = Apply { documents, seen: vec![seen], ..Default::default() };
+        world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await
+    };
+    let seen = || Some(Digest::of(file.as_bytes()).to_string());
+    edited("20", seen()).await.unwrap();
+    let refused = edited("30", seen()).await.unwrap_err().to_string();
+    assert!(refused.contains("deployments/greeter.yaml was changed since you got it"), "{refused}");
+    assert!(world.file("deployments/greeter.yaml").await.unwrap().contains("interval: 20"));
+    // Who wants the same has nothing to lose, and who says nothing of what was there means to replace it.
+    edited("20", seen()).await.unwrap();
+    edited("30", None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_deployment_says_when_its_changes_may_begin() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let mut want = on(&["line-1"]);
+    world.put("greeter", want.clone()).await.unwrap();
+    let without = world.workloads("line-1").await;
+    assert_eq!(without[0].hints.windows, None);
+    want.windows = Some(vec!["sun 02:00-05:00 Europe/Berlin".into(), "late".into()]);
+    let refused = world.put("greeter", want.clone()).await.unwrap_err().to_string();
+    assert!(refused.contains("/windows/1"), "{refused}");
+    want.windows = Some(vec!["sun 02:00-05:00 Europe/Berlin".into()]);
+    world.put("greeter", want.clone()).await.unwrap();
+    assert_eq!(world.workloads("line-1").await[0].hints.windows.as_ref().map(Vec::len), Some(1));
+    assert!(world.file("deployments/greeter.yaml").await.unwrap().contains("sun 02:00-05:00 Europe/Berlin"));
+    let history = world.fleet.revisions(&name("greeter")).await.unwrap();
+    let told = format!("{history:?}");
+    assert!(told.contains("changes: at any time → sun 02:00-05:00 Europe/Berlin"), "{told}");
+    // Left out it stays; an empty list is at any time again, with the document of before.
+    want.windows = None;
+    want.parameters.insert("interval".into(), json!(7));
+    let shown = world.put("greeter", want.clone()).await.unwrap();
+    assert_eq!(shown.windows, ["sun 02:00-05:00 Europe/Berlin"]);
+    want.windows = Some(vec![]);
+    want.parameters.clear();
+    world.put("greeter", want).await.unwrap();
+    assert_eq!(world.workloads("line-1").await, without);
 }
 
 #[tokio::test]

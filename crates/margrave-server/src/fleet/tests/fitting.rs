@@ -21,7 +21,7 @@ fn forced(reason: &str, want: operator::PutDeployment) -> operator::PutDeploymen
 impl World {
     async fn change(&self, changes: &[Change]) -> Result<(), Error> {
         let done = self.fleet.apply(&ann(), changes, Source::Asked).await;
-        done.map_err(|mut refusals| refusals.remove(0).1)
+        done.map(drop).map_err(|mut refusals| refusals.remove(0).1)
     }
 
     /// A device with this much memory; `hello` takes 1Gi.
@@ -182,6 +182,11 @@ async fn two_deployments_cannot_have_one_port_or_volume_of_a_device_unless_force
     world.put("b", on(&["line-2"])).await.unwrap();
     // What was read from the archive is kept with the package.
     let world = world.restarted().await;
+    // Of one that was added before that was known it is read again.
+    let (id, version) = ("hello".parse().unwrap(), "1.0.0".parse().unwrap());
+    world.fleet.store.put_claims(&id, &version, Default::default()).await.unwrap();
+    let world = world.restarted().await;
+    world.fleet.read_claims_again().await.unwrap();
     let (device, reasons) = misfit(world.put("b", on(&["line-1", "line-2"])).await.unwrap_err());
     assert_eq!(device, "line-1");
     for told in [
@@ -203,4 +208,62 @@ async fn two_deployments_cannot_have_one_port_or_volume_of_a_device_unless_force
     assert_eq!(shown.counts.total, 2);
     world.fleet.remove_deployment(&ann(), &name("b"), None).await.unwrap();
     world.put("c", on(&["line-2"])).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_goes_in_steps_makes_room_for_others_only_where_it_went() {
+    let world = World::empty().await;
+    world.push_components().await;
+    for (version, port) in [("1.0.0", 8080), ("2.0.0", 8081)] {
+        let folder = tempfile::tempdir().unwrap();
+        let compose = format!("services:\n  web:\n    ports: [\"{port}:80\"]\n");
+        std::fs::write(folder.path().join("compose.yaml"), compose).unwrap();
+        world.push_web(ComposeArchive::build(folder.path(), "web").unwrap().bytes()).await;
+        world.push(version, &description(version)).await;
+        world.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap();
+    }
+    for device in ["d0", "d1"] {
+        world.roomy(device, "2Gi", &[("plant", "a")]).await;
+    }
+    let of = |version: &str, want| operator::PutDeployment { version: Some(version.into()), ..want };
+    let everywhere = |version: &str| of(version, labelled("plant", "a"));
+    let steps = |steps: serde_json::Value, want| operator::PutDeployment {
+        strategy: Some(serde_json::from_value(steps).unwrap()),
+        ..want
+    };
+    world.put("a", everywhere("1.0.0")).await.unwrap();
+    for device in ["d0", "d1"] {
+        world.report("a", device, State::Installed).await;
+    }
+    let moves = || put("a", steps(json!({ "batches": ["1"] }), everywhere("2.0.0")));
+    // Named on purpose where the port is taken until its turn has come, it is a mistake.
+    let refused = world.change(&[moves(), put("b", of("1.0.0", on(&["d1"])))]).await.unwrap_err();
+    let (device, reasons) = misfit(refused);
+    assert!(device == "d1" && reasons.contains("wants port 8080/tcp, which a has there"), "{reasons}");
+
+    let both = [moves(), put("b", everywhere("1.0.0"))];
+    let plan = world.fleet.rehearse(&ann(), &both).await.unwrap();
+    assert!(plan.misfits.iter().any(|misfit| misfit.device == "d1" && misfit.deployment == "b"), "{plan:?}");
+    world.change(&both).await.unwrap();
+    assert_eq!(world.runs("d0").await, ["a", "b"], "a is about to leave the port there");
+    assert_eq!(world.runs("d1").await, ["a"], "a keeps the port until its turn has come");
+    world.report("a", "d0", State::Installed).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    world.fleet.flush_contacts().await.unwrap();
+    assert_eq!(world.runs("d1").await, ["a", "b"], "and then b comes in by itself");
+    assert_eq!(world.fleet.deployment(&name("b")).await.unwrap().misfits, []);
+
+    // All at once, what one leaves another may have with the same change.
+    world.report("a", "d1", State::Installed).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    let at_once = |want| steps(json!({}), want);
+    let gone = Change::RemoveDeployment { name: name("b"), seen: None };
+    world
+        .change(&[gone, put("a", at_once(everywhere("1.0.0"))), put("c", everywhere("2.0.0"))])
+        .await
+        .unwrap();
+    assert_eq!(
+        (world.runs("d0").await, world.runs("d1").await),
+        (vec!["a".into(), "c".into()], vec!["a".into(), "c".into()])
+    );
 }

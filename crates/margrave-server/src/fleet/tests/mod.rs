@@ -7,6 +7,7 @@ mod defaults;
 mod deploying;
 mod desired;
 mod fitting;
+mod following;
 mod git;
 mod identity;
 mod looking_back;
@@ -322,6 +323,7 @@ impl World {
                 awaited: None,
                 life: None,
                 holds: None,
+                memory: None,
             }),
             signed_at: None,
         };

@@ -2,6 +2,8 @@
 
 use margrave_store::{Restored, mark_restored};
 
+use super::following::{commit, file};
+use super::git::git_is_here;
 use super::*;
 
 impl World {
@@ -52,6 +54,7 @@ async fn a_restored_server_continues_above_every_number_and_asks_what_it_has_mis
     let wanted = world.workloads("line-1").await;
 
     let world = world.restored(backup).await;
+    world.fleet.resolve(&ann(), false).await.unwrap();
     for (device, given) in ["line-1", "line-2", "bare"].into_iter().zip(given) {
         assert!(
             world.version(device) > given + 1,
@@ -71,4 +74,91 @@ async fn a_restored_server_continues_above_every_number_and_asks_what_it_has_mis
     let version = world.version("line-1");
     let world = world.restarted().await;
     assert_eq!(world.version("line-1"), version);
+}
+
+#[tokio::test]
+async fn devices_keep_what_they_run_until_somebody_decides_what_a_restored_server_wants() {
+    let world = World::new().await;
+    for name in ["line-1", "line-2"] {
+        world.device(name, &[]).await;
+    }
+    world.put("app", on(&["line-1", "line-2"])).await.unwrap();
+    let (world, backup) = world.backed_up().await;
+    let before: Vec<_> = ["line-1", "line-2"].map(|device| world.manifest(device)).to_vec();
+    world.fleet.remove_deployment(&ann(), &name("app"), None).await.unwrap();
+    let newest = world.version("line-1");
+
+    // Whatever devices say and operators try, and however often it starts: nobody is given anything.
+    let world = world.restored(backup).await;
+    let world = world.restarted().await;
+    world.fleet.flush_contacts().await.unwrap();
+    let unchanged = |world: &World| {
+        let shown: Vec<_> = ["line-1", "line-2"].map(|device| world.manifest(device)).to_vec();
+        assert_eq!(shown, before);
+    };
+    unchanged(&world);
+    world.fleet.leap(&client("line-1")).await.unwrap();
+    world.fleet.advance_rollouts().await.unwrap();
+    let refused = world.put("other", on(&["line-2"])).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("restored from a backup") && refused.contains("intent resolve --keep"),
+        "{refused}"
+    );
+    let told = world.fleet.intent().await.unwrap().conflict.unwrap();
+    assert!(told.contains("Devices keep what they run"), "{told}");
+    world.device("line-3", &[]).await;
+    unchanged(&world);
+
+    // Decided once, it goes on above everything, with what was wanted then.
+    world.fleet.resolve(&ann(), false).await.unwrap();
+    assert_eq!(world.fleet.intent().await.unwrap().conflict, None);
+    for (device, before) in ["line-1", "line-2"].iter().zip(&before) {
+        let shown = world.manifest(device);
+        assert!(shown.version() > newest && shown.entries() == before.entries(), "{shown:?}");
+    }
+    world.put("other", on(&["line-2"])).await.unwrap();
+    let version = world.version("line-1");
+    let world = world.restarted().await;
+    assert_eq!(world.version("line-1"), version, "it is not asked again");
+}
+
+#[tokio::test]
+async fn a_restored_server_whose_remote_is_wrong_can_still_be_told_to_go_on() {
+    if !git_is_here() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let remote = folder.path().join("remote.git");
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("app", on(&["line-1"])).await.unwrap();
+    let (world, backup) = world.backed_up().await;
+    copy(&world.data.path().join("intent.git"), &backup.path().join("intent.git"));
+    copy(&world.data.path().join("intent.git"), &remote);
+    let given = world.version("line-1");
+    // What was added since the backup the restored server does not have.
+    let said = file(&remote, "deployments/app.yaml").replace("1.0.0", "2.0.0");
+    commit(&remote, "deployments/app.yaml", &said, false);
+
+    let world = world.restored(backup).await;
+    world.follows(&remote);
+    world.fleet.follow_once().await.unwrap();
+    let world = world.restarted().await;
+    world.follows(&remote);
+    world.fleet.follow_once().await.unwrap();
+    let intent = world.fleet.intent().await.unwrap();
+    let told = intent.conflict.unwrap();
+    assert!(told.contains("restored from a backup") && told.contains("intent resolve --keep"), "{told}");
+    assert!(told.contains("of the remote") && !told.contains("Push"), "{told}");
+    assert!(intent.flaws[0].message.contains("2.0.0"), "{:?}", intent.flaws);
+    assert_eq!(world.version("line-1"), given, "nobody is given anything");
+
+    world.fleet.resolve(&ann(), false).await.unwrap();
+    assert_eq!(world.fleet.intent().await.unwrap().conflict, None);
+    assert!(world.version("line-1") > given);
+    // It follows from there.
+    commit(&remote, "deployments/app.yaml", &said.replace("2.0.0", "1.0.0"), false);
+    world.fleet.follow_once().await.unwrap();
+    let intent = world.fleet.intent().await.unwrap();
+    assert_eq!((intent.conflict, intent.flaws), (None, vec![]));
 }

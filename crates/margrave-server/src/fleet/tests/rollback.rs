@@ -6,7 +6,7 @@ use margrave_core::digest::Digest;
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::report::{Fault, Report};
 use margrave_core::rollback::{Rollback, When};
-use margrave_wire::operator;
+use margrave_wire::{Dialect, g2, operator};
 
 use super::{World, ann, name, on};
 use crate::fleet::Error;
@@ -26,7 +26,8 @@ async fn a_policy_reaches_the_document_and_stays_until_it_is_changed() {
     let strict = policy(Some("never"), Some(5), Some(30));
     let shown = world.put("greeter", operator::PutDeployment { rollback: strict.clone(), ..on(&["line-1"]) });
     assert_eq!(Some(shown.await.unwrap().rollback), strict);
-    let expected = Rollback { when: When::Never, attempts: 5, health_grace: Some(Duration::from_secs(30)) };
+    let expected = Rollback::new(Some(When::Never), Some(5), Some(Duration::from_secs(30))).unwrap();
+    assert!(expected.binding, "a number that somebody asked for binds everywhere");
     assert_eq!(said().await, expected);
     // Who says nothing about it changes nothing, also after a restart.
     let world = world.restarted().await;
@@ -37,9 +38,45 @@ async fn a_policy_reaches_the_document_and_stays_until_it_is_changed() {
     assert_eq!(said().await, expected);
 
     let revisions = world.fleet.revisions(&name("greeter")).await.unwrap();
-    assert_eq!(revisions[1].changes, ["failed updates: back after 2 tries → never back, 30 s of grace"]);
+    assert_eq!(
+        revisions[1].changes,
+        ["failed updates: back after 2 tries → never back, given up after 5 tries, 30 s of grace"]
+    );
     world.fleet.revert(&ann(), &name("greeter"), 1, None).await.unwrap();
     assert_eq!(said().await, Rollback::default(), "going back brings the policy of then");
+}
+
+/// Documents of before keep their bytes: the usual number was written beside everything else that was said, and nobody had asked
+/// for it.
+#[tokio::test]
+async fn a_number_of_tries_binds_only_where_somebody_asked_for_it() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let text = async || {
+        let client = super::client("line-1");
+        let live = world.fleet.manifest(&client, Dialect::Miaf).unwrap();
+        let entry = g2::manifest::read(&live.body).unwrap().manifest.entries()[0];
+        let bytes = world.fleet.document(&client, entry.id, entry.document.digest).await.unwrap().unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    };
+    let want = |rollback| operator::PutDeployment { rollback, ..on(&["line-1"]) };
+    for (said, shown, binds) in [
+        (policy(Some("never"), None, None), None, false),
+        (policy(Some("never"), Some(2), None), Some(2), true),
+        (policy(None, Some(2), None), Some(2), true),
+        (policy(None, None, None), None, false),
+    ] {
+        let put = world.put("greeter", want(said.clone())).await.unwrap();
+        assert_eq!(put.rollback.attempts, shown, "{said:?}");
+        let text = text().await;
+        assert_eq!(text.contains("binding: true"), binds, "{said:?}: {text}");
+        let usual = said == policy(None, None, None);
+        assert_eq!(text.contains("attempts: 2"), !usual, "{text}");
+        // What is shown and said again says the same.
+        let version = world.version("line-1");
+        world.put("greeter", want(Some(put.rollback))).await.unwrap();
+        assert_eq!(world.version("line-1"), version, "{said:?}");
+    }
 }
 
 #[tokio::test]
@@ -89,6 +126,12 @@ async fn a_device_that_went_back_has_failed_until_something_else_is_wanted() {
     let codes: Vec<&str> = why.chain.iter().map(|cause| cause.code.as_str()).collect();
     assert_eq!((why.converged, codes), (false, vec!["rolled-back", "unhealthy"]));
     assert!(why.chain[0].text.contains("went back to its last good version"), "{:?}", why.chain);
+    // One chain does not say both that it is not tried again and that it is.
+    let hints: Vec<&str> = why.chain.iter().filter_map(|cause| cause.hint.as_deref()).collect();
+    assert!(hints[0].contains("does not try this one again"), "{hints:?}");
+    assert!(!hints.iter().any(|hint| hint.contains("again by itself")), "{hints:?}");
+    let newest = world.fleet.recent_events(1).await.unwrap().remove(0);
+    assert_eq!(newest.text, "greeter on line-1 went back to its last good version: no answer");
     for counts in [
         world.fleet.deployment(&name("greeter")).await.unwrap().counts,
         world.fleet.deployments().await.unwrap().remove(0).counts,

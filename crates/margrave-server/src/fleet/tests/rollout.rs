@@ -124,6 +124,51 @@ async fn a_secret_that_goes_away_halts_a_rollout_and_leaves_nobody_out() {
 }
 
 #[tokio::test]
+async fn a_rollout_of_a_wrong_secret_halts_where_there_is_nothing_to_go_back_to() {
+    let world = World::plant(2).await;
+    let apply = async |secret: &str| {
+        world.set("secrets/greeting", secret);
+        let mut want = greeting("", Some(json!({ "batches": ["1"], "onFailure": "revert" })));
+        want.parameters.insert("greeting".into(), json!({ "secret": { "file": "greeting" } }));
+        world.put("web", want).await.unwrap();
+    };
+    apply("good").await;
+    for number in 0..2 {
+        world.report("web", &format!("d{number}"), State::Installed).await;
+        world.advance().await;
+    }
+    assert_eq!(world.rollout().await.state, "done");
+    apply("bad").await;
+    world.report("web", "d0", State::Failed).await;
+    for _ in 0..2 {
+        world.advance().await;
+        let rollout = world.rollout().await;
+        assert_eq!((rollout.state.as_str(), rollout.revision), ("halted", 3));
+        let why = rollout.reason.unwrap();
+        let told = "could not go back to revision 2: revision 2 refers to the same secrets";
+        assert!(why.contains(told) && why.contains("put the earlier value back"), "{why}");
+    }
+    assert_eq!(world.given(2).await, "bad good");
+    // Once it is back, whoever got the wrong one goes back at once.
+    apply("good").await;
+    assert_eq!(world.given(2).await, "good good");
+}
+
+#[tokio::test]
+async fn a_rollout_that_is_about_to_go_back_can_be_ended() {
+    let world = World::plant(2).await;
+    let strategy = json!({ "batches": ["1"], "onFailure": "revert" });
+    world.put("web", greeting("yo", Some(strategy))).await.unwrap();
+    let world = world.cut_off_reverting().await;
+    for verb in [RolloutVerb::Pause, RolloutVerb::Resume] {
+        assert!(matches!(world.hold(verb).await.unwrap_err(), Error::Conflict { .. }));
+    }
+    assert_eq!(world.hold(RolloutVerb::Abort).await.unwrap().state, "aborted");
+    world.advance().await;
+    assert_eq!((world.given(2).await.as_str(), world.rollout().await.revision), ("yo hi", 2));
+}
+
+#[tokio::test]
 async fn a_revision_goes_from_batch_to_batch_as_devices_report() {
     let world = World::plant(5).await;
     world.put("web", greeting("yo", Some(json!({ "batches": ["2"] })))).await.unwrap();
@@ -175,7 +220,7 @@ async fn canaries_are_watched_for_as_long_as_was_said() {
     assert!(rollout.reason.unwrap().starts_with("batch 1 is good, and is watched until 20"));
     let why = world.fleet.why("d0/web").await.unwrap();
     assert!(!why.converged);
-    assert_eq!(why.chain[0].text, "web, revision 2: d0 waits for its turn in batch 2 of 2");
+    assert_eq!(why.chain[0].text, "web on d0 waits for its turn in batch 2, keeps revision 1");
     assert!(why.chain[1].text.starts_with("batch 1 is good, and is watched until"), "{:?}", why.chain);
     let of_device = world.fleet.why("d0").await.unwrap();
     assert_eq!(of_device.chain.last().unwrap().code, "rollout-soaking");
@@ -279,6 +324,29 @@ async fn failures_revert_at_once_by_the_server_and_a_crash_in_between_changes_no
 }
 
 #[tokio::test]
+async fn a_device_that_refuses_is_never_and_no_reason_to_halt() {
+    let world = World::plant(3).await;
+    let strategy = json!({ "batches": ["1"], "onFailure": "halt" });
+    world.put("web", greeting("yo", Some(strategy))).await.unwrap();
+    assert_eq!(world.given(3).await, "yo hi hi");
+    let refuse = |code: &'static str| {
+        move |report: &mut Report| {
+            let (source, message) = ("agent".to_owned(), "no".to_owned());
+            report.fault = Some(Fault { code: code.to_owned(), source, message });
+        }
+    };
+    world.report_with("web", "d0", State::Failed, refuse("not-eligible")).await;
+    world.advance().await;
+    assert_eq!(world.given(3).await, "yo yo hi", "nothing broke");
+    let rollout = world.rollout().await;
+    assert_eq!((rollout.counts.never, rollout.counts.failed), (1, 0), "{rollout:?}");
+    // An archive that is not sound is nothing about the device.
+    world.report_with("web", "d1", State::Failed, refuse("archive-invalid")).await;
+    world.advance().await;
+    assert_eq!(world.rollout().await.state, "halted");
+}
+
+#[tokio::test]
 async fn the_whole_way_back_happens_by_itself() {
     let world = World::plant(3).await;
     let paced = json!({ "batches": ["1"] });
@@ -336,7 +404,7 @@ async fn while_it_is_held_nobody_new_is_released_and_who_comes_stands_at_the_end
     assert_eq!(world.given(3).await, "yo hi hi");
     assert_eq!(world.greets("a-new").await, None);
     let why = world.fleet.why("a-new/web").await.unwrap();
-    assert!(why.chain[0].text.ends_with("in batch 4 of 4"), "{why:?}");
+    assert_eq!(why.chain[0].text, "web waits for the turn of a-new in batch 4");
     assert_eq!(why.chain[1].text, "the rollout was paused by operator ann");
     // What a device has it keeps, whatever else changes about it.
     world.says("d2", "8Gi", &["compose"]).await;
@@ -375,6 +443,93 @@ async fn aborted_means_nobody_further_and_a_new_revision_begins_anew() {
     world.fleet.remove_deployment(&ann(), &name("web"), None).await.unwrap();
     assert!(matches!(world.fleet.rollout(&name("web")).await, Err(Error::NotFound { .. })));
     assert!(world.fleet.store.rollouts_open().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn who_waits_for_its_turn_is_not_as_wanted_and_says_so_everywhere_in_the_same_words() {
+    let world = World::plant(4).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    world.report("web", "d0", State::Installed).await;
+    world.hold(RolloutVerb::Pause).await.unwrap();
+    let words = "web on d2 waits for its turn in batch 3, keeps revision 1";
+    // The fleet, the deployment and its list.
+    let status = world.fleet.status().await.unwrap();
+    assert_eq!((status.devices.converged, status.devices.pending), (1, 3));
+    assert_eq!((status.assignments["INSTALLED"], status.assignments["WAITING"]), (1, 3));
+    let deployment = world.fleet.deployment(&name("web")).await.unwrap();
+    let counts = &deployment.counts;
+    assert_eq!((counts.converged, counts.total, counts.pending, counts.waiting), (1, 4, 3, 3));
+    assert_eq!(counts, &world.fleet.deployments().await.unwrap()[0].counts);
+    let glimpsed = world.fleet.deployment_glimpsed(&name("web"), 200).await.unwrap();
+    assert_eq!((&glimpsed.counts, glimpsed.assignments.len()), (counts, 4));
+    // The assignment and the device: as rows, and when asked why.
+    for shown in [&deployment, &glimpsed] {
+        let row = shown.assignments.iter().find(|row| row.device == "d2").unwrap();
+        let waiting = row.waiting.as_ref().unwrap();
+        assert_eq!((waiting.word.as_str(), waiting.keeps, waiting.batch), ("waiting", Some(1), 3));
+        assert_eq!(
+            (row.state.as_str(), row.current, row.reason.as_deref()),
+            ("INSTALLED", false, Some(words))
+        );
+        assert!(
+            shown.assignments.iter().any(|row| row.device == "d0" && row.current && row.waiting.is_none())
+        );
+    }
+    let device = world.fleet.device(&DeviceRef::parse("d2").unwrap()).await.unwrap();
+    assert_eq!((device.condition.as_str(), device.reason.as_deref()), ("pending", Some(words)));
+    for subject in ["d2", "d2/web"] {
+        let why = world.fleet.why(subject).await.unwrap();
+        let codes: Vec<&str> = why.chain.iter().map(|cause| cause.code.as_str()).collect();
+        assert_eq!((why.converged, codes), (false, vec!["rollout-waiting", "rollout-paused"]), "{subject}");
+        assert_eq!(why.chain[0].text, words, "{subject}");
+    }
+    let [glimpse] = world.fleet.rollouts_glimpsed().await.unwrap().try_into().ok().unwrap();
+    assert!(glimpse.needs_a_person());
+    assert_eq!((glimpse.batch, glimpse.batches_total, glimpse.counts.converged), (1, 4, 1));
+    // What is aborted leaves them behind, and goes on saying so.
+    world.hold(RolloutVerb::Abort).await.unwrap();
+    let deployment = world.fleet.deployment(&name("web")).await.unwrap();
+    assert_eq!((deployment.counts.waiting, deployment.counts.left_behind), (0, 3));
+    let row = deployment.assignments.iter().find(|row| row.device == "d2").unwrap();
+    assert_eq!(row.waiting.as_ref().unwrap().word, "left-behind");
+    let words = "web on d2 keeps revision 1: the rollout of revision 2 was aborted";
+    assert_eq!(row.reason.as_deref(), Some(words));
+    let why = world.fleet.why("d2").await.unwrap();
+    assert_eq!((why.converged, why.chain[0].text.as_str()), (false, words));
+    assert_eq!(world.fleet.status().await.unwrap().devices.converged, 1);
+    // Who was passed over twice keeps what it had at first.
+    world.put("web", greeting("hej", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    let shown = world.fleet.deployment(&name("web")).await.unwrap();
+    let keeps = |on: &str| {
+        let row = shown.assignments.iter().find(|row| row.device == on).unwrap();
+        row.waiting.as_ref().map(|waiting| waiting.keeps)
+    };
+    assert_eq!([keeps("d0"), keeps("d1"), keeps("d2")], [None, Some(Some(1)), Some(Some(1))]);
+    assert!(world.fleet.deployment(&name("web")).await.unwrap().counts.left_behind == 0);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_first_revision_is_in_the_table_and_the_tally() {
+    let world = World::plant(2).await;
+    let mut want = greeting("yo", Some(json!({ "batches": ["1"] })));
+    want.package = "hello".into();
+    world.put("new", want).await.unwrap();
+    let shown = world.fleet.deployment_glimpsed(&name("new"), 200).await.unwrap();
+    assert_eq!((shown.counts.total, shown.counts.waiting, shown.assignments.len()), (2, 1, 2));
+    let row = shown.assignments.iter().find(|row| row.device == "d1").unwrap();
+    assert_eq!(
+        (row.state.as_str(), row.reason.as_deref()),
+        ("PENDING", Some("new waits for the turn of d1 in batch 2"))
+    );
+    let device = world.fleet.device(&DeviceRef::parse("d1").unwrap()).await.unwrap();
+    assert_eq!((device.condition.as_str(), device.assignments.len()), ("pending", 2));
+    let why = world.fleet.why("d1").await.unwrap();
+    assert_eq!((why.converged, why.chain[0].code.as_str()), (false, "rollout-waiting"));
+    // Not meant for it any more: it waits for nothing.
+    let unlabel = operator::SetLabels { labels: [("plant".to_owned(), None)].into() };
+    world.fleet.label(&ann(), &DeviceRef::parse("d1").unwrap(), unlabel).await.unwrap();
+    let counts = world.fleet.deployment_counted(&name("new")).await.unwrap().counts;
+    assert_eq!((counts.total, counts.waiting), (1, 0));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use margrave_wire::schedule::ScheduleBody;
 use margrave_wire::{Dialect, g2, operator};
 
 use super::{World, ann, client, device, labelled, on};
-use crate::fleet::Error;
+use crate::fleet::{Error, Seen};
 
 fn windows(texts: &[&str]) -> ScheduleBody {
     ScheduleBody { windows: Some(texts.iter().map(ToString::to_string).collect()), ..ScheduleBody::default() }
@@ -49,6 +49,56 @@ async fn mi_g2_210_choices_that_leave_no_time_together_are_told() {
     assert_eq!(world.fleet.device(&device("line-1")).await.unwrap().schedule_conflict, None);
 }
 
+/// A file of the fleet or of a device that chooses a schedule.
+fn choosing(kind: &str, id: Option<&str>, schedule: &str) -> String {
+    let metadata = id.map(|id| format!("metadata:\n  id: {id}\n")).unwrap_or_default();
+    format!("apiVersion: margrave/v1\nkind: {kind}\n{metadata}spec:\n  schedule: {schedule}\n")
+}
+
+#[tokio::test]
+async fn mi_g2_210_choices_of_one_commit_are_judged_together() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.choose("fleet", hours(&["daily 08:00-10:00"])).await.unwrap();
+    let shut = choosing("Device", Some("line-1"), "{downtime: ['daily 07:00-11:00']}");
+    let open = choosing("Fleet", None, "{pollEverySeconds: 60}");
+    let alone = world.by_hand(&[("devices/line-1.yaml", Some(&shut))]).await;
+    let refused = world.adopt(alone).await.unwrap_err();
+    assert!(refused[0].contains("no time to talk in any week"), "{refused:?}");
+    // The hours that were in its way go with the same commit.
+    let both = [("devices/line-1.yaml", Some(&shut[..])), ("fleet.yaml", Some(&open[..]))];
+    world.adopt(world.by_hand(&both).await).await.unwrap();
+    assert_eq!(world.fleet.device(&device("line-1")).await.unwrap().schedule_conflict, None);
+    assert_eq!(world.told("line-1").downtime.len(), 1);
+
+    // And the other way round: what only the same commit chooses is in the way already.
+    world.adopt(world.by_hand(&[("devices/line-1.yaml", None)]).await).await.unwrap();
+    let hours = choosing("Fleet", None, "{hours: ['daily 08:00-10:00']}");
+    let both = [("devices/line-1.yaml", Some(&shut[..])), ("fleet.yaml", Some(&hours[..]))];
+    let refused = world.adopt(world.by_hand(&both).await).await.unwrap_err();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].starts_with("devices/line-1.yaml:"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_commit_chooses_for_as_many_devices_as_there_are() {
+    let world = World::new().await;
+    let file = |number: usize| {
+        let id = format!("line-{number}");
+        (format!("devices/{id}.yaml"), choosing("Device", Some(&id), "{hours: ['daily 08:00-10:00']}"))
+    };
+    let files: Vec<(String, String)> = (0..2_000).map(file).collect();
+    let files: Vec<(&str, Option<&str>)> =
+        files.iter().map(|(path, text)| (path.as_str(), Some(text.as_str()))).collect();
+    world.adopt(world.by_hand(&files).await).await.unwrap();
+    assert_eq!(world.fleet.schedules().await.unwrap().len(), 2_000);
+    // What is wrong with one of them is still found.
+    let shut =
+        choosing("Device", Some("line-7"), "{hours: ['daily 08:00-10:00'], downtime: ['daily 08:00-10:00']}");
+    let refused = world.adopt(world.by_hand(&[("devices/line-7.yaml", Some(&shut))]).await).await;
+    assert_eq!(refused.unwrap_err().len(), 1);
+}
+
 #[tokio::test]
 async fn mi_g2_210_a_choice_reaches_those_it_is_for_and_nobody_else() {
     let world = World::new().await;
@@ -77,6 +127,34 @@ async fn mi_g2_210_a_choice_reaches_those_it_is_for_and_nobody_else() {
         (listed[0].reach.as_str(), listed[0].changed_by.as_str()),
         ("label:site=nord", "operator ann")
     );
+}
+
+#[tokio::test]
+async fn what_another_one_wrote_since_it_was_read_is_not_lost() {
+    let world = World::new().await;
+    world.device("line-1", &[("site", "nord")]).await;
+    let (fleet, ann) = (&world.fleet, &ann());
+    let night = windows(&["daily 02:00-04:00"]);
+    let sunday = windows(&["sun 02:00-04:00"]);
+    // What was looked at is compared when it is its turn: a page or a push may have come first.
+    let seen = Seen::This(world.choose("fleet", night.clone()).await.unwrap());
+    world.choose("fleet", hours(&["daily 08:00-10:00"])).await.unwrap();
+    let late = fleet.put_schedule_seen(ann, "fleet", &sunday, seen.clone()).await;
+    assert!(matches!(late, Err(Error::Changed)), "{late:?}");
+    let late = fleet.remove_schedule_seen(ann, "fleet", seen).await;
+    assert!(matches!(late, Err(Error::Changed)), "{late:?}");
+    let late = fleet.put_schedule_seen(ann, "fleet", &sunday, Seen::Nothing).await;
+    assert!(matches!(late, Err(Error::Changed)), "{late:?}");
+    let seen = Seen::This(fleet.schedule("fleet").await.unwrap());
+    fleet.put_schedule_seen(ann, "fleet", &sunday, seen).await.unwrap();
+    fleet.put_schedule_seen(ann, "device:line-1", &night, Seen::Nothing).await.unwrap();
+
+    let label = |value: &str| operator::SetLabels { labels: [("line".into(), Some(value.into()))].into() };
+    let seen = Seen::This(fleet.device(&device("line-1")).await.unwrap().labels);
+    fleet.label_seen(ann, &device("line-1"), label("7"), seen.clone()).await.unwrap();
+    let late = fleet.label_seen(ann, &device("line-1"), label("8"), seen).await;
+    assert!(matches!(late, Err(Error::Changed)), "{late:?}");
+    assert_eq!(fleet.device(&device("line-1")).await.unwrap().labels["line"], "7");
 }
 
 #[tokio::test]

@@ -51,7 +51,7 @@ impl World {
 
     async fn apply_text(&self, text: &str, dry_run: bool) -> margrave_wire::intent::Applied {
         let want = Apply { documents: vec![text.to_owned()], dry_run, ..Apply::default() };
-        self.fleet.apply_files(&ann(), &want).await.unwrap()
+        self.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap()
     }
 }
 
@@ -147,9 +147,53 @@ async fn a_changed_secret_is_an_update_with_the_next_publication() {
     assert_eq!(world.answer_on("line-1", "greeting").await, ParameterValue::Text("three".into()));
     for dry_run in [true, false] {
         let want = Apply { documents: vec![file.clone()], dry_run, ..Apply::default() };
-        let refused = world.fleet.apply_files(&ann(), &want).await.unwrap_err().to_string();
+        let refused =
+            world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap_err().to_string();
         assert!(refused.contains("greeting"), "{refused}");
     }
+}
+
+#[tokio::test]
+async fn files_and_the_secrets_behind_others_are_applied_together_or_not_at_all() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.set("secrets/greeting", "one");
+    world.put("a", greeting(json!("hi"))).await.unwrap();
+    world.put("b", greeting(secret("file", "greeting"))).await.unwrap();
+    let a = world.file("deployments/a.yaml").await.unwrap().replace("hi", "yo");
+    let b = world.file("deployments/b.yaml").await.unwrap();
+    let (line, _) = (1u32..).zip(b.lines()).find(|(_, line)| line.contains("greeting:")).unwrap();
+    let (before, version) = (world.main().await, world.version("line-1"));
+    let apply = async |dry_run| {
+        let want = Apply { documents: vec![a.clone(), b.clone()], dry_run, ..Apply::default() };
+        world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await
+    };
+    std::fs::remove_file(world.data.path().join("secrets/greeting")).unwrap();
+    for dry_run in [true, false] {
+        let Error::Flawed(flaws) = apply(dry_run).await.unwrap_err() else { panic!() };
+        assert_eq!((flaws.len(), flaws[0].file.as_str()), (1, "deployments/b.yaml"), "{flaws:?}");
+        assert!(flaws[0].line == line && flaws[0].message.contains("greeting"), "{line} {flaws:?}");
+    }
+    assert_eq!((world.main().await, world.version("line-1")), (before, version), "nothing is done");
+
+    world.set("secrets/greeting", "two");
+    let applied = apply(false).await.unwrap();
+    assert_eq!(applied.files, ["deployments/a.yaml", "deployments/b.yaml"]);
+    let main = world.main().await;
+    assert_eq!(applied.commit, Some(main.to_string()));
+    let log = world.fleet.intent_log(None, 2).await.unwrap().items;
+    assert_eq!(log[1].commit, before.to_string(), "it is one commit");
+    let workloads = world.workloads("line-1").await;
+    let greetings: Vec<_> = workloads.iter().map(|workload| format!("{:?}", workload.parameters)).collect();
+    assert!(greetings.iter().any(|found| found.contains("yo")), "{greetings:?}");
+    let revisions = async |of: &str| world.fleet.deployment(&name(of)).await.unwrap().revision;
+    assert_eq!((revisions("a").await, revisions("b").await), (2, 2));
+    // The same, when what is usual changes along with it: it is said once.
+    world.set("secrets/greeting", "three");
+    let fleet = "apiVersion: margrave/v1\nkind: Fleet\nspec:\n  rollback: {attempts: 5}\n";
+    let want = Apply { documents: vec![fleet.to_owned(), b.clone()], ..Apply::default() };
+    world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap();
+    assert_eq!(revisions("b").await, 3);
 }
 
 #[tokio::test]

@@ -216,7 +216,8 @@ async fn the_status_has_every_state() {
     let world = one_greeter().await;
     world.report("greeter", "line-1", State::Installed).await;
     let status = world.fleet.status().await.unwrap();
-    assert_eq!(status.assignments.len(), 8);
+    // The eight, and the two words for who is held back.
+    assert_eq!(status.assignments.len(), 10);
     assert_eq!((status.assignments["INSTALLED"], status.assignments["PENDING"]), (1, 0));
     assert_eq!((status.packages, status.deployments, status.devices.converged), (1, 1, 1));
 }
@@ -275,4 +276,59 @@ async fn a_look_sees_who_came_back_and_writes_nothing() {
     world.fleet.flush_contacts().await.unwrap();
     let stored = world.fleet.store.device(&device("line-1")).await.unwrap().unwrap();
     assert_eq!(stored.last_contact, Some(Moment(START + 121_000)));
+}
+
+#[tokio::test]
+async fn a_wrong_clock_is_told_once_and_when_it_is_right_again() {
+    let world = one_greeter().await;
+    world.put("second", on(&["line-1"])).await.unwrap();
+    let ahead = |report: &mut Report| {
+        let at = &mut report.detail.as_mut().unwrap().at;
+        *at = Moment(START + 7_200_000);
+    };
+    let right = |report: &mut Report| report.detail.as_mut().unwrap().at = Moment(START);
+    let told = async || {
+        let events = world.fleet.device_events(&device("line-1"), 100).await.unwrap();
+        let clock = events.into_iter().filter(|event| event.kind == "device.clock");
+        clock.map(|event| event.text).collect::<Vec<_>>()
+    };
+    for name in ["greeter", "second"] {
+        world.report_with(name, "line-1", State::Installed, ahead).await;
+    }
+    assert_eq!(told().await, ["the clock of line-1 is 2 h ahead of the server's"]);
+    let shown = world.fleet.device(&device("line-1")).await.unwrap();
+    assert!(shown.clock_ahead_seconds.is_some_and(|ahead| (7190..=7200).contains(&ahead)), "{shown:?}");
+    for name in ["greeter", "second"] {
+        world.report_with(name, "line-1", State::Installed, right).await;
+    }
+    assert_eq!(told().await[0], "the clock of line-1 is right again");
+    assert_eq!(told().await.len(), 2);
+    assert_eq!(world.fleet.device(&device("line-1")).await.unwrap().clock_ahead_seconds, None);
+}
+
+#[tokio::test]
+async fn what_was_broken_on_purpose_is_told_until_it_is_back() {
+    use crate::drill::Fault;
+    let world = one_greeter().await;
+    let line = device("line-1");
+    assert_eq!(world.fleet.broken(&line).await.unwrap(), None);
+    world.fleet.note_broken(&line, Fault::CutNetwork).await.unwrap();
+    let (fault, until) = world.fleet.broken(&line).await.unwrap().unwrap();
+    assert_eq!((fault, until), (Fault::CutNetwork, Some(crate::fleet::event::time(Moment(START + 60_000)))));
+    let newest = world.fleet.device_events(&line, 1).await.unwrap().remove(0);
+    assert!(
+        newest.text.starts_with("line-1 is broken on purpose: its network is cut until 20"),
+        "{newest:?}"
+    );
+    world.fleet.note_back(&line, "its network works again").await.unwrap();
+    assert_eq!(world.fleet.broken(&line).await.unwrap(), None);
+    assert_eq!(
+        world.fleet.recent_events(1).await.unwrap()[0].text,
+        "line-1 is back: its network works again"
+    );
+    // What a demo left behind that was stopped meanwhile is not told for ever.
+    world.fleet.note_broken(&line, Fault::KillDuringUpdate).await.unwrap();
+    assert!(world.fleet.broken(&line).await.unwrap().is_some());
+    world.pass(700);
+    assert_eq!(world.fleet.broken(&line).await.unwrap(), None);
 }

@@ -1,10 +1,13 @@
 //! Why one deployment on one device is not as wanted.
 
+use std::sync::Arc;
+
+use margrave_core::deployment::Deployment;
 use margrave_core::id::{DeploymentName, PackageId, PackageVersion};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::report::{Awaited, Detail, FailureCode};
-use margrave_core::schedule::Gate;
+use margrave_core::schedule::{Gate, Schedule, meet};
 use margrave_core::secret::is_wanting;
 use margrave_core::watch::Warning;
 use margrave_core::why::Code;
@@ -13,6 +16,7 @@ use margrave_wire::operator;
 
 use super::{Reason, sentence, told};
 use crate::fleet::event::time;
+use crate::fleet::view::shown_windows;
 use crate::fleet::{Error, Fleet, REMOVAL_UNSPOKEN_MS};
 
 /// So far ahead of ours a device's clock may run; one that is behind may only have been cut off.
@@ -286,6 +290,55 @@ impl Fleet {
         Ok(())
     }
 
+    /// Goes on from a window that is closed to that it never opens, because those of the deployment and of the device have no
+    /// time together.
+    pub(super) async fn look_behind_window(
+        &self,
+        chain: &mut Vec<Reason>,
+        device: &DeviceRecord,
+        name: &DeploymentName,
+    ) -> Result<(), Error> {
+        if !waits_for_window(chain) {
+            return Ok(());
+        }
+        if let Some(DeploymentRecord { deployment, .. }) = self.wanted_deployment(name).await? {
+            let mut known = Vec::new();
+            chain.extend(self.windows_apart(device, &deployment, &mut known));
+        }
+        Ok(())
+    }
+
+    /// That the windows of a deployment and of a device have no time together. `known` is what was found out about other
+    /// devices, of which most have the same windows.
+    pub(super) fn windows_apart(
+        &self,
+        device: &DeviceRecord,
+        deployment: &Deployment,
+        known: &mut Vec<(Arc<Schedule>, bool)>,
+    ) -> Option<Reason> {
+        let schedule = self.live.told.of(&device.device.client)?;
+        let own = schedule.windows.as_deref()?;
+        if deployment.windows.is_empty() {
+            return None;
+        }
+        let same = known.iter().find(|(other, _)| other.windows == schedule.windows);
+        let meets = match same {
+            Some((_, meets)) => *meets,
+            None => {
+                let meets = meet(&deployment.windows, own, self.now());
+                known.push((Arc::clone(&schedule), meets));
+                meets
+            }
+        };
+        let (id, name) = (self.live.spoken(&device.device), &deployment.name);
+        let text = format!(
+            "changes of {name} may begin {}, and {id} may change {}; these times never meet",
+            shown_windows(&deployment.windows).join(" and "),
+            shown_windows(own).join(" and "),
+        );
+        (!meets).then(|| Reason::new(Code::WindowsApart, text).on(&id).of(name))
+    }
+
     /// Goes on from what a device cannot fetch to what its registry does not have any more.
     pub(super) async fn look_behind(
         &self,
@@ -304,6 +357,11 @@ impl Fleet {
         );
         Ok(())
     }
+}
+
+/// Whether what is left to wait for is a window.
+pub(super) fn waits_for_window(chain: &[Reason]) -> bool {
+    chain.last().is_some_and(|last| last.code == Code::WindowClosed)
 }
 
 fn detail(record: &AssignmentRecord) -> Option<&Detail> {

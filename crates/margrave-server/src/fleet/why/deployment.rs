@@ -15,6 +15,7 @@ use margrave_core::why::Code;
 use margrave_store::{DeploymentRecord, DeviceRecord};
 use margrave_wire::operator::{self, CauseGroup};
 
+use super::assignment::waits_for_window;
 use super::{Reason, extend, told};
 use crate::fleet::rollout::RolloutTold;
 use crate::fleet::{Error, Fleet};
@@ -155,6 +156,7 @@ impl Fleet {
             self.look_behind(&mut chain, (package, version)).await?;
             if let Some(device) = self.store.device(&group.device).await? {
                 self.look_behind_force(&mut chain, &device, name).await?;
+                self.look_behind_window(&mut chain, &device, name).await?;
             }
         }
         let mut converged = chain.is_empty();
@@ -167,7 +169,8 @@ impl Fleet {
                 Reason::new(Code::PackageMoved, format!("package {package} {version}: {warning}"))
             }));
         }
-        let intent = self.intent_reasons();
+        let mut intent = self.intent_reasons();
+        intent.extend(self.reverted_here(name).await?);
         // What the repository says is not what the server has: being as the server wants it is not enough then.
         let blocked =
             intent.iter().any(|reason| matches!(reason.code, Code::IntentFlawed | Code::IntentHeld));
@@ -214,19 +217,37 @@ impl Fleet {
         let behind = self.store.assignments_behind(record.deployment.id, LOOKED_AT_EACH).await?;
         let misfits = if record.removed { &[][..] } else { &record.misfits };
         let looked_at = misfits.len().min(LOOKED_AT_EACH as usize);
+        let (blind, blind_total) =
+            self.store.assignments_unseen(record.deployment.id, LOOKED_AT_EACH).await?;
         let names = behind.found.iter().map(|assignment| assignment.device.clone());
+        let names = names.chain(blind.iter().cloned());
         let names = names.chain(misfits[..looked_at].iter().map(|misfit| misfit.device.clone())).collect();
         let devices = self.store.devices_named(names).await?.into_iter();
         let devices: HashMap<DeviceRef, DeviceRecord> =
             devices.map(|device| (device.device.clone(), self.fresh(device))).collect();
+        let mut known = Vec::new();
         for assignment in &behind.found {
             let Some(device) = devices.get(&assignment.device) else { continue };
             let mut chain = self.assignment_reasons(device, assignment, &[]);
+            if waits_for_window(&chain) {
+                chain.extend(self.windows_apart(device, &record.deployment, &mut known));
+            }
+            chain.extend(self.cannot_look(device));
             extend(&mut chain, self.unreachable(device));
             let cut = behind.is_cut(assignment.outlook());
             groups.add(&assignment.device, self.live.spoken(&assignment.device), chain, cut);
         }
-        let unseen = behind.total.saturating_sub(behind.found.len() as u64);
+        for blind in &blind {
+            let Some(device) = devices.get(blind) else { continue };
+            let mut chain: Vec<Reason> = self.cannot_look(device).into_iter().collect();
+            if !chain.is_empty() {
+                extend(&mut chain, self.unreachable(device));
+            }
+            let cut = blind_total > u64::from(LOOKED_AT_EACH);
+            groups.add(&device.device, self.live.spoken(&device.device), chain, cut);
+        }
+        let unseen = behind.total.saturating_sub(behind.found.len() as u64)
+            + blind_total.saturating_sub(LOOKED_AT_EACH.into());
         let before = groups.devices.len();
         let both = misfits.iter().filter(|misfit| groups.devices.contains(&misfit.device)).count();
         groups.both = both as u64;

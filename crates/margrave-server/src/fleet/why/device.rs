@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use margrave_core::id::ClientId;
 use margrave_core::why::Code;
-use margrave_store::{AssignmentRecord, Condition, DeviceRecord, Scope, Verdict};
-use margrave_wire::operator;
+use margrave_store::{AssignmentRecord, Condition, DeviceRecord, Scope, Standing, Verdict, WaitingRecord};
+use margrave_wire::{g2, operator};
 
 use super::{Reason, extend, sentence, told};
 use crate::fleet::event::time;
@@ -22,9 +22,14 @@ impl Fleet {
         let assignments = self.store.assignments(Scope::Devices(vec![device.clone()])).await?;
         let converged = record.condition(self.silent_before()) == Condition::Converged;
         let mut chain = self.device_reasons(&record, &assignments);
+        // Nothing is the matter with what it was given; what it was not given yet is.
+        if record.waits && chain.iter().all(|reason| reason.code == Code::Converged) {
+            chain = self.rollouts_reasons(&device).await?;
+        }
         if let Some(worst) = worst(&assignments) {
             self.look_behind(&mut chain, (&worst.package, &worst.version)).await?;
             self.look_behind_force(&mut chain, &record, &worst.name).await?;
+            self.look_behind_window(&mut chain, &record, &worst.name).await?;
         }
         if let Some(text) = self.schedule_conflict(&record).await? {
             // Where nothing else is the matter, it is.
@@ -35,8 +40,8 @@ impl Fleet {
             for (name, reasons) in &left_out {
                 chain.extend(self.misfit(&record, name, reasons));
             }
-            chain.extend(self.rollouts_reasons(&device).await?);
         }
+        let converged = !self.look_behind_restore(&mut chain) && converged;
         Ok(told(subject, converged, &chain))
     }
 
@@ -89,6 +94,7 @@ impl Fleet {
             let text = format!("{id} has not reported its capabilities yet");
             chain.push(Reason::new(Code::CapabilitiesMissing, text).on(&id));
         }
+        chain.extend(self.cannot_look(device));
         // Nothing about an assignment can be acted on before the device is back.
         extend(&mut chain, unreachable);
         if chain.is_empty() {
@@ -97,16 +103,31 @@ impl Fleet {
         chain
     }
 
+    /// The device cannot look at its containers: whatever it said of them before, nobody knows whether it still is so.
+    pub(super) fn cannot_look(&self, device: &DeviceRecord) -> Option<Reason> {
+        let operator::CannotLook { since, message } = shown_blind(device)?;
+        let id = self.live.spoken(&device.device);
+        let text = format!("{id} cannot look at its containers since {since}: {message}");
+        Some(Reason::new(Code::CannotLook, text).on(id))
+    }
+
     /// Why a device is not converged, in one line.
     pub(in crate::fleet) fn device_reason(
         &self,
         device: &DeviceRecord,
         assignments: &[AssignmentRecord],
+        waiting: &[WaitingRecord],
     ) -> Option<String> {
         let unreachable = self.unreachable(device);
-        match unreachable.is_empty() {
-            true => Some(sentence(&self.device_reasons(device, assignments))),
-            false => unreachable.last().map(|reason| reason.text.clone()),
+        if let Some(last) = unreachable.last() {
+            return Some(last.text.clone());
+        }
+        let chain = self.device_reasons(device, assignments);
+        match waiting.first() {
+            Some(waiting) if chain.iter().all(|reason| reason.code == Code::Converged) => {
+                Some(self.waiting_text(waiting))
+            }
+            _ => Some(sentence(&chain)),
         }
     }
 
@@ -138,6 +159,14 @@ impl Fleet {
             _ => Vec::new(),
         }
     }
+}
+
+/// That a device cannot look at its containers, as it said last.
+pub(in crate::fleet) fn shown_blind(device: &DeviceRecord) -> Option<operator::CannotLook> {
+    let since = device.blind_since.filter(|_| device.standing != Standing::Retired)?;
+    let body = serde_json::from_slice(device.capabilities.as_deref()?).ok()?;
+    let message = g2::capabilities::blind(&body)?.message;
+    Some(operator::CannotLook { since: time(since), message })
 }
 
 /// The one that speaks for its device; among equals the one that waits longest.

@@ -1,12 +1,37 @@
 //! What keeps the server from what its repository says.
 
+use margrave_core::id::DeploymentName;
 use margrave_core::why::Code;
+use margrave_store::GoneBack;
 
 use super::Reason;
-use crate::fleet::Fleet;
 use crate::fleet::event::time;
+use crate::fleet::{Error, Fleet};
 
 impl Fleet {
+    /// That a deployment went back by itself and is not as the remote says, if so.
+    pub(super) async fn reverted_here(&self, name: &DeploymentName) -> Result<Option<Reason>, Error> {
+        let gone = self.store.gone_back().await?.into_iter().find(|(gone, _)| gone == name);
+        Ok(gone.map(|(_, GoneBack { revision, failed, why, .. })| {
+            let text = format!(
+                "{name} was taken back here with revision {revision}, because revision {failed} failed: {why}. It stays so until a newer \
+                 commit of the remote says something else about it"
+            );
+            Reason::new(Code::RevertedHere, text).of(name)
+        }))
+    }
+
+    /// Ends a chain with that nothing is given to anybody until a person decides, if so: whatever a restored server knows of
+    /// its devices may be long past. Says whether that is so.
+    pub(super) fn look_behind_restore(&self, chain: &mut Vec<Reason>) -> bool {
+        let Some(conflict) = self.desired.conflict().filter(|_| self.desired.is_returning()) else {
+            return false;
+        };
+        chain.retain(|reason| reason.code != Code::Converged);
+        chain.push(Reason::new(Code::IntentHeld, conflict.message));
+        true
+    }
+
     /// Why what is wanted is not what was last committed or pushed; nothing if it is.
     pub(super) fn intent_reasons(&self) -> Vec<Reason> {
         let mut reasons = Vec::new();

@@ -16,6 +16,7 @@ use margrave_store::Scope;
 use margrave_wire::operator::{self, Cause, WhyKind};
 
 use super::{Error, Fleet};
+pub(in crate::fleet) use device::shown_blind;
 
 /// One link of a chain, before it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,6 +137,9 @@ impl Fleet {
             Some(own) => self.assignment_reasons(&record, own, &assignments),
             None => Vec::new(),
         };
+        if waiting.is_empty() {
+            chain.extend(self.cannot_look(&record));
+        }
         let converged = chain.is_empty() && waiting.is_empty();
         if converged {
             let id = self.live.spoken(&device);
@@ -146,7 +150,9 @@ impl Fleet {
         if let Some(own) = own {
             self.look_behind(&mut chain, (&own.package, &own.version)).await?;
             self.look_behind_force(&mut chain, &record, &own.name).await?;
+            self.look_behind_window(&mut chain, &record, &own.name).await?;
         }
+        let converged = !self.look_behind_restore(&mut chain) && converged;
         Ok(told(subject, converged, &chain))
     }
 }

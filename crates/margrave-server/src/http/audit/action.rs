@@ -2,11 +2,13 @@
 //! have the same name.
 
 use http::Method;
+use margrave_wire::identity::JOIN_PATH;
+use margrave_wire::northbound;
 use margrave_wire::operator::PREFIX;
 use percent_encoding::percent_decode_str;
 
 /// What pages call otherwise than REST does.
-const FORMS: [(&str, &str); 21] = [
+const FORMS: [(&str, &str); 22] = [
     ("/demo", "demo.break"),
     ("/settings/schedule", "schedule.put"),
     ("/settings/schedule/remove", "schedule.remove"),
@@ -21,6 +23,7 @@ const FORMS: [(&str, &str); 21] = [
     ("/deploy/rehearsal", "deployment.rehearse"),
     ("/deployments/{deployment}/edit/rehearsal", "deployment.rehearse"),
     ("/devices/new", "join-token.add"),
+    ("/devices/new/{device}/revoke", "join-token.remove"),
     ("/deploy", "deployment.put"),
     ("/deployments/{deployment}/edit", "deployment.put"),
     ("/sign-in", "session.begin"),
@@ -36,6 +39,9 @@ pub(super) fn action(method: &Method, route: Option<&str>) -> String {
     let Some(route) = route else { return "unknown".to_owned() };
     if let Some((_, action)) = FORMS.iter().find(|(form, _)| *form == route) {
         return (*action).to_owned();
+    }
+    if let Some(path) = route.strip_prefix(northbound::PREFIX) {
+        return aliased(method, path);
     }
     let path = route.strip_prefix(PREFIX).unwrap_or(route);
     let path = path.strip_prefix("/access").map_or(path, |_| "/tokens");
@@ -62,6 +68,26 @@ pub(super) fn action(method: &Method, route: Option<&str>) -> String {
     };
     code.extend(verb);
     code.join(".")
+}
+
+/// The sandbox's nouns are other words for ours.
+fn aliased(method: &Method, path: &str) -> String {
+    let own = match path {
+        // It creates under a name, as a PUT does here.
+        "/app-deployments" if method == Method::POST => return "deployment.put".to_owned(),
+        "/app-deployments" => "/deployments",
+        "/app-deployments/{id}" => "/deployments/{deployment}",
+        "/app-packages" => "/packages",
+        "/app-packages/{id}" => "/packages/{package}",
+        other => other,
+    };
+    // By the path that it has here, where no page is.
+    action(method, Some(&format!("{PREFIX}{own}")))
+}
+
+/// What a device asks before it is anybody.
+pub(super) fn identity(path: &str) -> &'static str {
+    if path == JOIN_PATH { "device.join" } else { "device.renew" }
 }
 
 /// The names in a path, decoded, with blanks between them: `andon-board 1.0.0`.
@@ -131,6 +157,17 @@ mod tests {
             ("/settings/schedule/remove", "schedule.remove"),
         ] {
             assert_eq!(action(&Method::POST, Some(path)), code);
+        }
+        let alias =
+            |method: &Method, path: &str| action(method, Some(&format!("{}{path}", northbound::PREFIX)));
+        for (method, path, code) in [
+            (Method::POST, "/app-packages", "package.add"),
+            (Method::DELETE, "/app-packages/{id}", "package.remove"),
+            (Method::POST, "/app-deployments", "deployment.put"),
+            (Method::DELETE, "/app-deployments/{id}", "deployment.remove"),
+            (Method::GET, "/devices", "device.look"),
+        ] {
+            assert_eq!(alias(&method, path), code);
         }
         assert_eq!(action(&Method::POST, None), "unknown");
     }

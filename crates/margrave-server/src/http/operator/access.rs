@@ -6,16 +6,23 @@ use http::StatusCode;
 use margrave_wire::operator;
 
 use super::Api;
-use super::read::{Body, Ids};
+use super::list::{self, PageParams};
+use super::read::{Body, Ids, Params};
 use crate::auth::Admin;
 use crate::http::audit::Note;
 use crate::http::problem::Problem;
 
 /// Every token, also those that expired or were revoked within a quarter year, the newest first. Secrets are not shown.
-#[utoipa::path(get, path = "/tokens", tag = "access", operation_id = "listTokens",
-    responses((status = 200, body = Vec<operator::Token>), (status = 401, body = operator::Problem)))]
-pub(super) async fn list(_: Admin, State(api): State<Api>) -> Result<Json<Vec<operator::Token>>, Problem> {
-    Ok(Json(api.fleet().operator_tokens().await?))
+#[utoipa::path(get, path = "/tokens", tag = "access", operation_id = "listTokens", params(PageParams),
+    responses((status = 200, body = operator::Page<operator::Token>), (status = 400, body = operator::Problem),
+        (status = 401, body = operator::Problem)))]
+pub(super) async fn list(
+    _: Admin,
+    State(api): State<Api>,
+    Params(params): Params<PageParams>,
+) -> Result<Json<operator::Page<operator::Token>>, Problem> {
+    let all = api.fleet().operator_tokens().await?;
+    Ok(Json(list::in_order(all, |one| one.id.clone(), params.after.as_deref(), params.limit)?))
 }
 
 /// A token for a person or a program. Its secret is shown this once.

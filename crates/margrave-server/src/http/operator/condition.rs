@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::sync::OwnedMutexGuard;
 
 use super::Api;
-use crate::fleet::Error;
+use crate::fleet::{Error, Seen};
 use crate::http::problem::Problem;
 
 /// Half of a SHA-256: nobody gains anything from two answers of the same tag.
@@ -126,24 +126,25 @@ impl Expected {
     }
 }
 
-/// Checks what the writer expects by what `look` finds. As long as the answer is kept, nobody else who writes such things
-/// over this interface gets in between.
+/// Checks what the writer expects by what `look` finds, and says what that was, for pages and pushes can get in between: who can
+/// writes on condition of it. As long as the answer is kept, nobody else who writes such things over this interface does.
 pub(super) async fn hold<T: Serialize>(
     api: &Api,
     headers: &HeaderMap,
     look: impl Future<Output = Result<T, Error>>,
-) -> Result<OwnedMutexGuard<()>, Problem> {
+) -> Result<(OwnedMutexGuard<()>, Seen<T>), Problem> {
     let expected = Expected::read(headers)?;
     let turn = api.app.changing.clone().lock_owned().await;
-    if expected.is_any() {
-        let found = match look.await {
-            Ok(found) => Some(found),
-            Err(Error::NotFound { .. }) => None,
-            Err(error) => return Err(error.into()),
-        };
-        expected.check(found.as_ref())?;
+    if !expected.is_any() {
+        return Ok((turn, Seen::Any));
     }
-    Ok(turn)
+    let found = match look.await {
+        Ok(found) => Some(found),
+        Err(Error::NotFound { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    expected.check(found.as_ref())?;
+    Ok((turn, found.map_or(Seen::Nothing, Seen::This)))
 }
 
 #[cfg(test)]

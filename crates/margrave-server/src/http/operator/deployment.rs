@@ -5,8 +5,10 @@ use axum::extract::State as Shared;
 use axum::response::{IntoResponse, Response};
 use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use margrave_core::deployment::SITE;
 use margrave_core::id::DeploymentName;
 use margrave_core::lifecycle::{STATES, State};
+use margrave_core::selector::{Part, Selector};
 use margrave_wire::operator;
 
 use super::Api;
@@ -38,14 +40,29 @@ pub(super) struct ListParams {
 impl ListParams {
     fn lets(&self, deployment: &operator::Deployment) -> bool {
         let labelled = |label: &str| match label.split_once('=') {
-            Some((key, value)) => deployment.targets.labels.get(key).is_some_and(|is| is == value),
-            None => deployment.targets.labels.contains_key(label),
+            Some((key, value)) => is_for(&deployment.targets, key, Some(value)),
+            None => is_for(&deployment.targets, label, None),
         };
         self.search.as_deref().is_none_or(|part| deployment.name.contains(part))
             && self.label.as_deref().is_none_or(labelled)
             && self.state.as_deref().is_none_or(|state| deployment.counts.states.contains_key(state))
             && self.package.as_deref().is_none_or(|package| deployment.package == package)
     }
+}
+
+/// Whether these targets ask for a label, by pairs, by sites or in their expression; with this value, if one is given.
+fn is_for(targets: &operator::Targets, key: &str, value: Option<&str>) -> bool {
+    let by_pair = targets.labels.get(key).is_some_and(|is| value.is_none_or(|value| is == value));
+    let by_site = key == SITE && targets.sites.iter().any(|site| value.is_none_or(|value| site == value));
+    let asks = |part: &Part| match part {
+        Part::In(_, values) => value.is_none_or(|value| values.contains(value)),
+        Part::Present(_) => true,
+        // Who must not have it is not meant by it.
+        Part::NotIn(..) | Part::Absent(_) => false,
+    };
+    let select = targets.select.as_deref().and_then(|text| text.parse::<Selector>().ok());
+    let by_expression = select.iter().flat_map(Selector::parts).any(|part| part.key() == key && asks(part));
+    by_pair || by_site || by_expression
 }
 
 /// Deployments by name, a page at a time, with their devices counted; ask for one to see each.
@@ -57,7 +74,7 @@ pub(super) async fn list(
     Params(params): Params<ListParams>,
 ) -> Result<Json<operator::Page<operator::Deployment>>, Problem> {
     if let Some(state) = &params.state {
-        known_state(state)?;
+        known_count(state)?;
     }
     let mut all = api.fleet().deployments().await?;
     all.retain(|deployment| params.lets(deployment));
@@ -67,6 +84,14 @@ pub(super) async fn list(
 }
 
 /// One of the eight states.
+/// A state, or how a rollout holds devices back.
+fn known_count(text: &str) -> Result<(), Error> {
+    if ["WAITING", "LEFT"].contains(&text) {
+        return Ok(());
+    }
+    known_state(text).map(drop)
+}
+
 pub(super) fn known_state(text: &str) -> Result<State, Error> {
     State::parse(text).ok_or_else(|| {
         let known: Vec<&str> = STATES.iter().map(|state| state.as_str()).collect();
@@ -74,12 +99,40 @@ pub(super) fn known_state(text: &str) -> Result<State, Error> {
     })
 }
 
-/// One deployment and its assignments. Its `ETag` begins with its revision.
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AssignmentParams {
+    /// Only those in this state, such as `FAILED`.
+    state: Option<String>,
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// 1 to 1000; 100 when left out.
+    limit: Option<usize>,
+}
+
+/// The devices that a deployment is on, by name, a page at a time.
+#[utoipa::path(get, path = "/deployments/{deployment}/assignments", tag = "deployments",
+    operation_id = "listAssignments", params(("deployment" = String, Path), AssignmentParams),
+    responses((status = 200, body = operator::Page<operator::Assignment>), (status = 404, body = operator::Problem),
+        (status = 422, body = operator::Problem)))]
+pub(super) async fn assignments(
+    _: Viewer,
+    Shared(api): Shared<Api>,
+    ids: Ids,
+    Params(params): Params<AssignmentParams>,
+) -> Result<Json<operator::Page<operator::Assignment>>, Problem> {
+    let state = params.state.as_deref().map(known_state).transpose()?;
+    let name = ids.deployment()?;
+    Ok(Json(api.fleet().assignments_of(&name, state, params.after.as_deref(), params.limit).await?))
+}
+
+/// One deployment and the first of its assignments. Its `ETag` begins with its revision.
 #[utoipa::path(get, path = "/deployments/{deployment}", tag = "deployments", operation_id = "showDeployment",
     params(("deployment" = String, Path)),
     responses((status = 200, body = operator::Deployment), (status = 404, body = operator::Problem)))]
 pub(super) async fn show(_: Viewer, Shared(api): Shared<Api>, ids: Ids) -> Result<Response, Problem> {
-    Ok(tagged(StatusCode::OK, api.fleet().deployment(&ids.deployment()?).await?))
+    Ok(tagged(StatusCode::OK, api.fleet().deployment_begun(&ids.deployment()?).await?))
 }
 
 /// Creates or changes a deployment. The answer counts its devices; ask for the deployment to see each. `If-Match` with a revision, or `revision` in the body, refuses to overwrite
@@ -109,7 +162,7 @@ pub(super) async fn put(
     }
     let deployment = match api.fleet().put_deployment(&actor, &name, want).await {
         Err(Error::Conflict { message }) if condition.revision().is_some() => {
-            return Err(Problem::precondition(message));
+            return Err(overtaken(&api, &name, condition, message).await);
         }
         answer => answer?,
     };
@@ -135,7 +188,7 @@ pub(super) async fn remove(
     // The fleet compares again, inside its transaction; what was read above only makes the answer clear.
     match api.fleet().remove_deployment(&actor, &name, condition.revision()).await {
         Err(Error::Conflict { message }) if condition.revision().is_some() => {
-            Err(Problem::precondition(message))
+            Err(overtaken(&api, &name, condition, message).await)
         }
         answer => Ok(answer.map(|()| StatusCode::NO_CONTENT)?),
     }
@@ -173,7 +226,7 @@ pub(super) async fn revert(
     condition.check(standing(&api, &name).await?)?;
     match api.fleet().revert(&actor, &name, want.revision, condition.revision()).await {
         Err(Error::Conflict { message }) if condition.revision().is_some() => {
-            Err(Problem::precondition(message))
+            Err(overtaken(&api, &name, condition, message).await)
         }
         answer => Ok(tagged(StatusCode::OK, answer?)),
     }
@@ -199,17 +252,32 @@ pub(super) async fn preview(
     Ok(Json(operator::Preview { fits, misfits: preview.misfits }))
 }
 
-/// Every step in one assignment's life, oldest first.
+/// The steps in one assignment's life, oldest first, a page at a time.
 #[utoipa::path(get, path = "/deployments/{deployment}/devices/{device}/transitions", tag = "deployments",
     operation_id = "listTransitions",
-    params(("deployment" = String, Path), ("device" = String, Path, description = "The device, with '/' written %2F")),
-    responses((status = 200, body = Vec<operator::Transition>), (status = 404, body = operator::Problem)))]
+    params(("deployment" = String, Path), ("device" = String, Path, description = "The device, with '/' written %2F"),
+        list::PageParams),
+    responses((status = 200, body = operator::Page<operator::Transition>), (status = 400, body = operator::Problem), (status = 404, body = operator::Problem)))]
 pub(super) async fn transitions(
     _: Viewer,
     Shared(api): Shared<Api>,
     ids: Ids,
-) -> Result<Json<Vec<operator::Transition>>, Problem> {
-    Ok(Json(api.fleet().transitions(&ids.deployment()?, &ids.device()?).await?))
+    Params(params): Params<list::PageParams>,
+) -> Result<Json<operator::Page<operator::Transition>>, Problem> {
+    let all = api.fleet().transitions(&ids.deployment()?, &ids.device()?).await?;
+    // Two may be the same in every word; only their places tell them apart, and what was said is not taken back.
+    let placed = all.into_iter().enumerate().collect();
+    let key = |(place, _): &(usize, operator::Transition)| place.to_string();
+    let operator::Page { items, next } = list::in_order(placed, key, params.after.as_deref(), params.limit)?;
+    Ok(Json(operator::Page { items: items.into_iter().map(|(_, step)| step).collect(), next }))
+}
+
+/// What became of a write with a condition: it does not hold any more, or something else is in the way.
+async fn overtaken(api: &Api, name: &DeploymentName, condition: Condition, message: String) -> Problem {
+    match standing(api, name).await.and_then(|found| condition.check(found)) {
+        Err(problem) => problem,
+        Ok(()) => Problem::from(Error::Conflict { message }),
+    }
 }
 
 /// The revision that is wanted, if any.

@@ -2,13 +2,14 @@
 
 use axum::Json;
 use axum::extract::State;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
+use margrave_wire::label::Labels;
 use margrave_wire::operator;
 use utoipa::IntoParams;
 
-use super::Api;
 use super::deployment::known_state;
 use super::read::{Body, Ids, Params};
+use super::{Api, condition};
 use crate::auth::{Operator, Viewer};
 use crate::fleet::DeviceQuery;
 use crate::http::audit::Note;
@@ -26,8 +27,10 @@ pub(super) struct ListParams {
     condition: Option<String>,
     /// Only those with something in this state, such as `FAILED`.
     state: Option<String>,
-    /// Only those with this value of the label `site`.
+    /// Only those with this value of the label `site`; `:none` are those without one.
     site: Option<String>,
+    /// Only those that have something of the deployment of this name; with `state`, in that state.
+    deployment: Option<String>,
     /// Only those with this text in a value of their capabilities, in any case, such as `arm64`.
     capability: Option<String>,
     /// The `next` of the page before.
@@ -45,13 +48,13 @@ pub(super) async fn list(
     State(api): State<Api>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<operator::Page<operator::Device>>, Problem> {
-    let ListParams { search, label, condition, state, site, capability, after, limit } = params;
+    let ListParams { search, label, condition, state, site, deployment, capability, after, limit } = params;
     let state = state.as_deref().map(known_state).transpose()?;
     let label = label.map(|label| match label.split_once('=') {
         Some((key, value)) => (key.to_owned(), value.to_owned()),
         None => (label, String::new()),
     });
-    let query = DeviceQuery { search, label, condition, state, site, capability, after, limit };
+    let query = DeviceQuery { search, label, condition, state, site, deployment, capability, after, limit };
     Ok(Json(api.fleet().devices(query).await?))
 }
 
@@ -67,19 +70,34 @@ pub(super) async fn show(
     Ok(Json(api.fleet().device(&ids.device()?).await?))
 }
 
-/// Sets and removes labels; those not named stay.
+/// Sets and removes labels; those not named stay. `If-Match` is compared with the device's labels as `GET …/labels` tells them: what
+/// else a device does is no reason to refuse.
 #[utoipa::path(patch, path = "/devices/{device}/labels", tag = "devices", operation_id = "labelDevice",
-    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    params(("device" = String, Path, description = "The device, with '/' written %2F"),
+        ("If-Match" = Option<String>, Header)),
     request_body = operator::SetLabels,
     responses((status = 200, body = operator::Device), (status = 404, body = operator::Problem),
-        (status = 422, body = operator::Problem)))]
+        (status = 412, body = operator::Problem), (status = 422, body = operator::Problem)))]
 pub(super) async fn label(
     Operator(actor): Operator,
     State(api): State<Api>,
     ids: Ids,
+    headers: HeaderMap,
     Body(want): Body<operator::SetLabels>,
 ) -> Result<Json<operator::Device>, Problem> {
-    Ok(Json(api.fleet().label(&actor, &ids.device()?, want).await?))
+    let device = ids.device()?;
+    let labels = async { Ok(Labels { labels: api.fleet().device(&device).await?.labels }) };
+    let (_turn, seen) = condition::hold(&api, &headers, labels).await?;
+    let seen = seen.map(|seen| seen.labels);
+    Ok(Json(api.fleet().label_seen(&actor, &device, want, seen).await?))
+}
+
+/// A device's labels; the tag of this answer is what `If-Match` on a change of them is compared with.
+#[utoipa::path(get, path = "/devices/{device}/labels", tag = "devices", operation_id = "showLabels",
+    params(("device" = String, Path, description = "The device, with '/' written %2F")),
+    responses((status = 200, body = Labels), (status = 404, body = operator::Problem)))]
+pub(super) async fn labels(_: Viewer, State(api): State<Api>, ids: Ids) -> Result<Json<Labels>, Problem> {
+    Ok(Json(Labels { labels: api.fleet().device(&ids.device()?).await?.labels }))
 }
 
 /// Lets a device in: one that waits to be accepted (by its id or fingerprint, or the beginning of either), or a
@@ -167,4 +185,27 @@ pub(super) async fn token(
     let token = api.fleet().create_join_token(&actor, want).await?;
     note.subject(&token.device);
     Ok((StatusCode::CREATED, Json(token)))
+}
+
+/// The join tokens that can still be used, the newest first. The tokens themselves are not shown.
+#[utoipa::path(get, path = "/join-tokens", tag = "devices", operation_id = "listJoinTokens",
+    responses((status = 200, body = Vec<operator::OpenJoinToken>)))]
+pub(super) async fn tokens(
+    _: Viewer,
+    State(api): State<Api>,
+) -> Result<Json<Vec<operator::OpenJoinToken>>, Problem> {
+    Ok(Json(api.fleet().join_tokens().await?))
+}
+
+/// Makes the token of a device void that has not joined yet.
+#[utoipa::path(delete, path = "/join-tokens/{device}", tag = "devices", operation_id = "revokeJoinToken",
+    params(("device" = String, Path, description = "What the device was to be called")),
+    responses((status = 204), (status = 404, body = operator::Problem)))]
+pub(super) async fn revoke_token(
+    Operator(actor): Operator,
+    State(api): State<Api>,
+    ids: Ids,
+) -> Result<StatusCode, Problem> {
+    api.fleet().revoke_join_token(&actor, ids.text("device")).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -41,7 +41,7 @@ pub(super) async fn put(
     Body(want): Body<operator::PutGit>,
 ) -> Result<Json<operator::GitRepository>, Problem> {
     let device = ids.device()?;
-    let _turn = condition::hold(&api, &headers, api.fleet().git(&device)).await?;
+    let (_turn, _) = condition::hold(&api, &headers, api.fleet().git(&device)).await?;
     Ok(Json(api.fleet().put_git(&actor, &device, want).await?))
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn remove(
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let device = ids.device()?;
-    let _turn = condition::hold(&api, &headers, api.fleet().git(&device)).await?;
+    let (_turn, _) = condition::hold(&api, &headers, api.fleet().git(&device)).await?;
     api.fleet().end_git(&actor, &device).await?;
     Ok(StatusCode::NO_CONTENT)
 }

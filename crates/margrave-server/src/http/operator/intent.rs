@@ -6,14 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
-use margrave_core::moment::Moment;
+use margrave_core::access::Role;
 use margrave_wire::resource::{self, Kind};
 use margrave_wire::{intent, operator};
 
 use super::Api;
+use super::list::{self, PageParams};
 use super::read::{Body, Ids, LargeBody, Params};
-use crate::auth::{Operator, Viewer};
-use crate::fleet::Error;
+use crate::auth::{self, Following, Operator, Viewer};
+use crate::fleet::{Error, Fetching, named, places};
 use crate::http::audit::Note;
 use crate::http::problem::Problem;
 
@@ -67,17 +68,22 @@ pub(super) async fn resolve(
 }
 
 /// The files that say what is wanted.
-#[utoipa::path(get, path = "/intent/files", tag = "intent", operation_id = "listIntentFiles",
-    responses((status = 200, body = Vec<intent::File>)))]
-pub(super) async fn files(_: Viewer, State(api): State<Api>) -> Result<Json<Vec<intent::File>>, Problem> {
-    Ok(Json(api.fleet().intent_files().await?))
+#[utoipa::path(get, path = "/intent/files", tag = "intent", operation_id = "listIntentFiles", params(PageParams),
+    responses((status = 200, body = operator::Page<intent::File>), (status = 400, body = operator::Problem)))]
+pub(super) async fn files(
+    _: Viewer,
+    State(api): State<Api>,
+    Params(params): Params<PageParams>,
+) -> Result<Json<operator::Page<intent::File>>, Problem> {
+    let all = api.fleet().intent_files().await?;
+    Ok(Json(list::page(all, |one| one.path.clone(), params.after.as_deref(), params.limit)?))
 }
 
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct FileParams {
-    /// As it was at this moment, such as 2026-11-16T12:00:00Z.
+    /// As it was at a moment: `2026-11-16T12:00:00Z`, `2026-11-16`, or so long ago: `2h ago`.
     at: Option<String>,
 }
 
@@ -85,38 +91,47 @@ pub(super) struct FileParams {
 #[utoipa::path(get, path = "/intent/files/{path}", tag = "intent", operation_id = "showIntentFile",
     params(FileParams, ("path" = String, Path, description = "Such as deployments/andon-board.yaml, with '/' written %2F")),
     responses((status = 200, content_type = "application/yaml", body = String),
-        (status = 404, body = operator::Problem)))]
+        (status = 404, body = operator::Problem), (status = 422, body = operator::Problem)))]
 pub(super) async fn file(
     _: Viewer,
     State(api): State<Api>,
     ids: Ids,
     Params(params): Params<FileParams>,
 ) -> Result<Response, Problem> {
-    let moment = |text: &str| {
-        let read = text.parse::<jiff::Timestamp>().ok();
-        let read = read.and_then(|at| u64::try_from(at.as_millisecond()).ok()).map(Moment);
-        read.ok_or_else(|| Problem::malformed("at: is a moment, such as 2026-11-16T12:00:00Z"))
-    };
-    let at = params.at.as_deref().map(moment).transpose()?;
+    let at = params.at.as_deref().map(|text| api.fleet().moment("/at", text)).transpose()?;
     let bytes = api.fleet().intent_file(ids.text("path"), at).await?;
     Ok(([(CONTENT_TYPE, "application/yaml")], bytes).into_response())
 }
 
-/// Makes documents what is wanted, in one commit and with the checks of a push; with `dryRun`, says what that would do.
+/// Makes documents what is wanted, in one commit and with the checks of a push; with `dryRun`, says what that would do. A viewer may
+/// ask that of packages that are in the catalog; to have others fetched needs the role operator.
 #[utoipa::path(post, path = "/intent/apply", tag = "intent", operation_id = "applyIntent",
     request_body = intent::Apply,
     responses((status = 200, body = intent::Applied), (status = 409, body = operator::Problem),
         (status = 422, body = operator::Problem)))]
 pub(super) async fn apply(
-    Operator(actor): Operator,
+    Following(holder): Following,
     State(api): State<Api>,
     note: Note,
     LargeBody(want): LargeBody<intent::Apply>,
 ) -> Result<Json<intent::Applied>, Problem> {
+    let actor = holder.actor;
+    let may_change = holder.role.allows(Role::Operator);
     if want.dry_run {
+        note.action("intent.plan");
         note.leave_out();
+    } else if !may_change {
+        return Err(Problem::role_needed(auth::role_needed(Role::Operator, holder.role)));
     }
-    Ok(Json(api.fleet().apply_files(&actor, &want).await?))
+    let fetching = if may_change { Fetching::Allowed } else { Fetching::Refused };
+    let applied = api.fleet().apply_files(&actor, &want, fetching).await;
+    if !want.dry_run {
+        note.subject(named(&want.documents).join(" "));
+        if let Err(Error::Flawed(flaws)) = &applied {
+            note.detail(format!("cannot be applied: {}", places(flaws).join(", ")));
+        }
+    }
+    Ok(Json(applied?))
 }
 
 /// The JSON Schema of a kind's files.

@@ -80,7 +80,7 @@ pub(super) async fn remove(
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let (id, version) = ids.package()?;
-    let _turn = condition::hold(&api, &headers, api.fleet().package(&id, &version)).await?;
+    let (_turn, _) = condition::hold(&api, &headers, api.fleet().package(&id, &version)).await?;
     api.fleet().remove_package(&actor, &id, &version).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -8,18 +8,22 @@ use margrave_wire::schedule::ScheduleBody;
 
 use super::Api;
 use super::condition;
-use super::read::{Body, Ids};
+use super::list::{self, PageParams};
+use super::read::{Body, Ids, Params};
 use crate::auth::{Operator, Viewer};
 use crate::http::problem::Problem;
 
 /// Every schedule that was set; of each part, a device follows the closest: its own, its labels', the fleet's.
-#[utoipa::path(get, path = "/schedules", tag = "schedules", operation_id = "listSchedules",
-    responses((status = 200, body = Vec<operator::Schedule>), (status = 401, body = operator::Problem)))]
+#[utoipa::path(get, path = "/schedules", tag = "schedules", operation_id = "listSchedules", params(PageParams),
+    responses((status = 200, body = operator::Page<operator::Schedule>), (status = 400, body = operator::Problem),
+        (status = 401, body = operator::Problem)))]
 pub(super) async fn list(
     _: Viewer,
     State(api): State<Api>,
-) -> Result<Json<Vec<operator::Schedule>>, Problem> {
-    Ok(Json(api.fleet().schedules().await?))
+    Params(params): Params<PageParams>,
+) -> Result<Json<operator::Page<operator::Schedule>>, Problem> {
+    let all = api.fleet().schedules().await?;
+    Ok(Json(list::in_order(all, |one| one.reach.clone(), params.after.as_deref(), params.limit)?))
 }
 
 /// What was set for the fleet, a label or a device.
@@ -50,8 +54,8 @@ pub(super) async fn put(
     headers: HeaderMap,
     Body(want): Body<ScheduleBody>,
 ) -> Result<Json<operator::Schedule>, Problem> {
-    let _turn = condition::hold(&api, &headers, api.fleet().schedule(ids.reach())).await?;
-    Ok(Json(api.fleet().put_schedule(&actor, ids.reach(), &want).await?))
+    let (_turn, seen) = condition::hold(&api, &headers, api.fleet().schedule(ids.reach())).await?;
+    Ok(Json(api.fleet().put_schedule_seen(&actor, ids.reach(), &want, seen).await?))
 }
 
 /// Takes it back; what is set elsewhere counts, or the usual.
@@ -66,7 +70,7 @@ pub(super) async fn remove(
     ids: Ids,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
-    let _turn = condition::hold(&api, &headers, api.fleet().schedule(ids.reach())).await?;
-    api.fleet().remove_schedule(&actor, ids.reach()).await?;
+    let (_turn, seen) = condition::hold(&api, &headers, api.fleet().schedule(ids.reach())).await?;
+    api.fleet().remove_schedule_seen(&actor, ids.reach(), seen).await?;
     Ok(StatusCode::NO_CONTENT)
 }

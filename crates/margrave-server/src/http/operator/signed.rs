@@ -7,6 +7,7 @@ use margrave_wire::operator;
 use utoipa::IntoParams;
 
 use super::Api;
+use super::list;
 use super::read::{Body, Ids, Params};
 use crate::auth::{Operator, Viewer};
 use crate::fleet::Error;
@@ -19,18 +20,24 @@ use crate::http::problem::Problem;
 pub(super) struct ListParams {
     /// `pending`, `accepted` or `rejected`; all when left out.
     decision: Option<String>,
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// 1 to 1000; 100 when left out.
+    limit: Option<usize>,
 }
 
 /// Those who sign their requests (g1), or asked to be let in, the oldest first.
 #[utoipa::path(get, path = "/signed-clients", tag = "devices", params(ListParams), operation_id = "listSignedClients",
-    responses((status = 200, body = Vec<operator::SignedClient>), (status = 400, body = operator::Problem),
+    responses((status = 200, body = operator::Page<operator::SignedClient>), (status = 400, body = operator::Problem),
         (status = 422, body = operator::Problem)))]
 pub(super) async fn list(
     _: Viewer,
     State(api): State<Api>,
     Params(params): Params<ListParams>,
-) -> Result<Json<Vec<operator::SignedClient>>, Problem> {
-    Ok(Json(api.fleet().signed_clients(params.decision.as_deref())?))
+) -> Result<Json<operator::Page<operator::SignedClient>>, Problem> {
+    let all = api.fleet().signed_clients(params.decision.as_deref())?;
+    let key = |one: &operator::SignedClient| one.fingerprint.clone();
+    Ok(Json(list::in_order(all, key, params.after.as_deref(), params.limit)?))
 }
 
 /// Accepts a device by its certificate, also before it first asks.

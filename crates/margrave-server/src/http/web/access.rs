@@ -3,21 +3,36 @@
 use std::time::Duration;
 
 use askama::Template;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
 use margrave_wire::operator;
 
 use super::Web;
+use super::address::Path;
 use super::command::Command;
 use super::confirm::ConfirmPage;
-use super::error::{PageError, sentence};
+use super::error::{PageError, told};
 use super::frame::{Frame, Section, render};
 use super::session::{Administering, Administrator, Submitted, Visitor};
 use super::stamp::Stamp;
 use crate::fleet::Error;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Roles to choose from, and what each may.
+const ROLES: [(&str, &str); 3] = [
+    ("viewer", "looks at everything but secrets"),
+    ("operator", "also changes deployments and devices"),
+    ("admin", "also tokens, authority, registries, settings"),
+];
+/// For how many days a token can be used.
+const LENGTHS: [(&str, &str); 5] = [
+    ("1", "for a day"),
+    ("30", "for 30 days"),
+    ("90", "for 90 days"),
+    ("365", "for a year"),
+    ("", "until it is revoked"),
+];
 
 #[derive(Template)]
 #[template(path = "access.html")]
@@ -26,7 +41,9 @@ struct AccessPage {
     rows: Vec<Row>,
     created: Option<operator::CreatedToken>,
     secret: Option<Command>,
-    name: String,
+    typed: Typed,
+    roles: &'static [(&'static str, &'static str)],
+    lengths: &'static [(&'static str, &'static str)],
     wrong: Option<String>,
     command: Command,
 }
@@ -58,17 +75,30 @@ impl Row {
     }
 }
 
+/// What stands in the form of a new token.
+struct Typed {
+    name: String,
+    role: String,
+    days: String,
+}
+
+impl Default for Typed {
+    fn default() -> Self {
+        Typed { name: String::new(), role: "viewer".to_owned(), days: "90".to_owned() }
+    }
+}
+
 pub(super) async fn page(
     State(web): State<Web>,
     Administrator(visitor): Administrator,
 ) -> Result<Response, PageError> {
-    show(&web, &visitor, String::new(), Ok(None)).await
+    show(&web, &visitor, Typed::default(), Ok(None)).await
 }
 
 async fn show(
     web: &Web,
     visitor: &Visitor,
-    name: String,
+    typed: Typed,
     outcome: Result<Option<operator::CreatedToken>, String>,
 ) -> Result<Response, PageError> {
     let frame = Frame::new(web, visitor, Section::Access, "Access").await?;
@@ -83,7 +113,9 @@ async fn show(
         rows: tokens.into_iter().map(|token| Row::of(token, &visitor.token)).collect(),
         secret: created.as_ref().map(|created| Command::ready(&created.secret)),
         created,
-        name,
+        typed,
+        roles: &ROLES,
+        lengths: &LENGTHS,
         wrong,
         command: Command::new([
             "margrave",
@@ -108,19 +140,23 @@ pub(super) async fn create(
         "" => None,
         days => Some(days.parse::<u64>().map_err(|_| PageError::Malformed("Days are a number.".to_owned()))?),
     };
-    let name = fields.one("name").to_owned();
+    let typed = Typed {
+        name: fields.one("name").to_owned(),
+        role: fields.one("role").to_owned(),
+        days: fields.one("days").to_owned(),
+    };
     let want = operator::CreateToken {
-        name: name.clone(),
+        name: typed.name.clone(),
         role: fields.one("role").to_owned(),
         valid_seconds: days.map(|days| days.saturating_mul(DAY.as_secs())),
     };
     match web.fleet().create_operator_token(&visitor.actor, want).await {
         Ok(created) => {
             visitor.note.token(&created.token);
-            show(&web, &visitor, String::new(), Ok(Some(created))).await
+            show(&web, &visitor, Typed::default(), Ok(Some(created))).await
         }
         Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
-            show(&web, &visitor, name, Err(sentence(&error.to_string()))).await
+            show(&web, &visitor, typed, Err(told(&error))).await
         }
         Err(error) => Err(error.into()),
     }

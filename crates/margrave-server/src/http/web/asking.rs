@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use margrave_wire::operator;
 
 use super::Web;
+use super::address::Path;
 use super::command::Command;
 use super::device::parse;
 use super::error::PageError;

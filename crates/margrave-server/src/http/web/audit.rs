@@ -1,18 +1,21 @@
 //! What operators did and were refused, as a page.
 
 use askama::Template;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use margrave_wire::operator::{AuditEntry, Page};
 
 use super::Web;
+use super::address::Query;
 use super::command::Command;
-use super::error::{PageError, sentence};
+use super::commit::CommitMark;
+use super::error::{PageError, told};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::session::Visitor;
 use super::stamp::Stamp;
+use super::told::Told;
 use crate::fleet::{AuditQuery, Error};
 
 const PAGE_SIZE: usize = 50;
@@ -85,6 +88,9 @@ struct Row {
     at: Stamp,
     who: String,
     done: bool,
+    commit: Option<CommitMark>,
+    /// The page of what it is about.
+    about: Option<String>,
     entry: AuditEntry,
 }
 
@@ -94,8 +100,27 @@ impl Row {
             at: Stamp::at(&entry.at),
             who: entry.actor.strip_prefix("operator ").unwrap_or(&entry.actor).to_owned(),
             done: entry.outcome == "done",
+            commit: entry.commit.as_deref().map(CommitMark::of),
+            about: about(&entry.action, &entry.subject),
             entry,
         }
+    }
+}
+
+/// Where what an entry is about has its page. It may have gone since, and that page says so.
+fn about(action: &str, subject: &str) -> Option<String> {
+    let named = !subject.is_empty() && !subject.contains(' ');
+    match action.split('.').next().unwrap_or_default() {
+        "device" if named => Some(link::device(subject)),
+        "deployment" if named => Some(link::deployment(subject)),
+        "schedule" if named => Some(link::schedule(subject)),
+        "registry" => Some("/settings#registries".to_owned()),
+        "watch" => Some("/packages#watches".to_owned()),
+        "package" => {
+            let (id, version) = subject.split_once(' ')?;
+            (!version.contains(' ')).then(|| link::package(id, version))
+        }
+        _ => None,
     }
 }
 
@@ -107,9 +132,7 @@ pub(super) async fn page(
     let frame = Frame::new(&web, &visitor, Section::Audit, "Audit").await?;
     let (page, wrong) = match web.fleet().audit(filter.query()).await {
         Ok(page) => (page, None),
-        Err(error @ Error::Invalid(_)) => {
-            (Page { items: Vec::new(), next: None }, Some(sentence(&error.to_string())))
-        }
+        Err(error @ Error::Invalid(_)) => (Page { items: Vec::new(), next: None }, Some(told(&error))),
         Err(error) => return Err(error.into()),
     };
     let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
@@ -123,4 +146,25 @@ pub(super) async fn page(
         filter,
     };
     Ok((status, render(&page)?).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_leads_to_what_it_is_about() {
+        for (action, subject, path) in [
+            ("device.retire", "gw/child", Some("/devices/gw%2Fchild")),
+            ("device.change", "press-1 press-2", None),
+            ("device.change", "", None),
+            ("deployment.put", "north", Some("/deployments/north")),
+            ("package.add", "gate 1.0.0", Some("/packages/gate/1.0.0")),
+            ("package.add", "not a reference", None),
+            ("schedule.put", "label:line=7", Some("/settings/schedule?reach=label:line%3D7")),
+            ("session.begin", "", None),
+        ] {
+            assert_eq!(about(action, subject).as_deref(), path, "{action} {subject}");
+        }
+    }
 }

@@ -92,6 +92,11 @@ impl Badge {
         Badge::new(Tone::Bad, "back", "went back")
     }
 
+    /// What a rollout that was aborted did not come to.
+    pub(crate) fn left_behind() -> Self {
+        Badge::new(Tone::Warn, "pause", "left behind")
+    }
+
     /// The state of a component, in the standard's six words.
     pub(crate) fn component(word: &str) -> Self {
         let (tone, icon) = match word {
@@ -125,7 +130,7 @@ impl Badge {
             "done" => (Tone::Ok, "ok"),
             "under way" | "running" | "waiting" => (Tone::Busy, "wait"),
             "failed" | "halted" | "reverting" => (Tone::Bad, "failed"),
-            "paused" => (Tone::Warn, "pause"),
+            "paused" | "aborted" => (Tone::Warn, "pause"),
             _ => (Tone::Off, "gone"),
         };
         let mut badge = Badge::new(tone, icon, word);
@@ -158,7 +163,12 @@ mod tests {
             ["pending", "installing", "installed", "failed", "removing", "removed"].map(Badge::component);
         let conditions = ["converged", "pending", "failed", "silent", "retired"].map(Badge::condition);
         let steps = ["done", "under way", "waiting", "failed", "paused", "never"].map(Badge::step);
-        for badge in states.chain(components).chain(conditions).chain(steps).chain([Badge::went_back()]) {
+        for badge in states
+            .chain(components)
+            .chain(conditions)
+            .chain(steps)
+            .chain([Badge::went_back(), Badge::left_behind()])
+        {
             let shown = badge.to_string();
             assert!(sprite.contains(&format!("id=\"i-{}\"", badge.icon.name)), "{shown}");
             assert!(shown.ends_with(&format!("{}</span>", badge.word)), "{shown}");

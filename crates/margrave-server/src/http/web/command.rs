@@ -38,6 +38,7 @@ impl Command {
             force: deployment.force.clone(),
             overrides: deployment.overrides.clone(),
             rollback: Some(deployment.rollback.clone()),
+            windows: Some(deployment.windows.clone()),
             revision: None,
         };
         match needs_file(&want) {
@@ -66,6 +67,7 @@ impl Command {
             strategy,
             force,
             rollback,
+            windows,
             ..
         } = want;
         let strategy = strategy.clone().unwrap_or_default();
@@ -104,6 +106,7 @@ impl Command {
             grace.iter().for_each(|seconds| option("--health-grace", format!("{seconds}s")));
         }
         steps(&strategy).into_iter().for_each(|(flag, value)| option(flag, value));
+        windows.iter().flatten().for_each(|window| option("--window", window.clone()));
         Command { text }
     }
 }
@@ -161,7 +164,7 @@ pub(super) fn plain(value: &Value) -> String {
 }
 
 /// A secret as the command line names it: `env:NAME`.
-fn reference(value: &Value) -> Option<String> {
+pub(super) fn reference(value: &Value) -> Option<String> {
     let (kind, text) = value.get("secret")?.as_object()?.iter().next()?;
     Some(format!("{kind}:{}", text.as_str()?))
 }

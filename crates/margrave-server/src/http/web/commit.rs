@@ -1,18 +1,45 @@
 //! One commit of what is wanted: who made it, and what it changed.
 
 use askama::Template;
-use axum::extract::{Path, State};
+use askama::filters::HtmlSafe;
+use axum::extract::State;
 use axum::response::Response;
+use margrave_core::difference::unified;
 use margrave_wire::history::{CommitDetail, FileDifference};
 
 use super::Web;
+use super::address::Path;
 use super::command::Command;
 use super::deployment::who;
 use super::error::PageError;
 use super::frame::{Frame, Section, render};
+use super::link;
 use super::session::Visitor;
 use super::stamp::Stamp;
 
+/// The name of a commit, short enough to be read and leading to its page, with the whole of it to be copied.
+#[derive(Template)]
+#[template(
+    ext = "html",
+    source = r#"<span class="commit-mark"><a href="{{ path }}"><code title="{{ commit }}" data-whole="{{ commit }}">{{ short }}</code></a>{% include "copy.html" %}</span>"#
+)]
+pub(super) struct CommitMark {
+    path: String,
+    commit: String,
+    short: String,
+}
+
+impl HtmlSafe for CommitMark {}
+
+impl CommitMark {
+    pub(super) fn of(commit: &str) -> Self {
+        let short = commit.chars().take(SHORT).collect();
+        CommitMark { path: link::commit(commit), commit: commit.to_owned(), short }
+    }
+}
+
+/// As people write the name of a commit.
+const SHORT: usize = 10;
 /// Files that are shown with their text; the others are named.
 const TEXTS_MAX: usize = 20;
 
@@ -33,8 +60,27 @@ struct CommitPage {
 struct File {
     path: String,
     what: &'static str,
-    /// As it is since, or was until then.
-    text: Option<String>,
+    /// What differs, line by line; nothing where too many files do.
+    lines: Vec<Line>,
+}
+
+/// A line of a difference.
+struct Line {
+    /// What became of it.
+    tone: &'static str,
+    text: String,
+}
+
+impl Line {
+    fn of(text: String) -> Self {
+        let tone = match text.as_bytes().first() {
+            Some(b'+') => "new",
+            Some(b'-') => "gone",
+            Some(b'@') => "place",
+            _ => "same",
+        };
+        Line { tone, text }
+    }
 }
 
 impl File {
@@ -45,7 +91,12 @@ impl File {
             (_, None) => "removed",
             (Some(_), Some(_)) => "changed",
         };
-        File { path, what, text: after.or(before).filter(|_| index < TEXTS_MAX) }
+        // The first two lines name the file, which the page does already.
+        let lines = match index < TEXTS_MAX {
+            true => unified(&path, before.as_deref(), after.as_deref()).into_iter().skip(2).collect(),
+            false => Vec::new(),
+        };
+        File { path, what, lines: lines.into_iter().map(Line::of).collect() }
     }
 }
 
@@ -55,7 +106,7 @@ pub(super) async fn page(
     Path(commit): Path<String>,
 ) -> Result<Response, PageError> {
     let CommitDetail { commit, files, more } = web.fleet().intent_commit(&commit).await?;
-    let short: String = commit.commit.chars().take(10).collect();
+    let short: String = commit.commit.chars().take(SHORT).collect();
     let frame = Frame::new(&web, &visitor, Section::Audit, format!("Commit {short}")).await?;
     let (subject, body) = commit.message.split_once('\n').unwrap_or((&commit.message, ""));
     render(&CommitPage {
@@ -66,7 +117,7 @@ pub(super) async fn page(
         by: who(&commit.by),
         files: files.into_iter().enumerate().map(File::of).collect(),
         more,
-        command: Command::new(["margrave", "intent", "log"]),
+        command: Command::new(["git", "show", &commit.commit]),
         commit: commit.commit,
     })
 }

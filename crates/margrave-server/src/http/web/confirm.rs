@@ -4,6 +4,7 @@ use askama::Template;
 
 use super::command::Command;
 use super::frame::{Frame, Section};
+use super::told::Told;
 
 #[derive(Template)]
 #[template(path = "confirm.html")]

@@ -2,11 +2,14 @@
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
+use margrave_core::id::DeviceRef;
 
 use super::Web;
+use super::device::parse;
 use super::error::PageError;
 use super::link;
 use super::session::Submitted;
+use super::stamp::Stamp;
 use crate::drill::Fault;
 
 /// What the banner offers.
@@ -36,8 +39,8 @@ fn label(fault: Fault) -> &'static str {
 }
 
 /// What was done, and what to look for.
-pub(super) fn told(fault: &str) -> Option<&'static str> {
-    Some(match Fault::parse(fault)? {
+fn told(fault: Fault) -> &'static str {
+    match fault {
         Fault::CutNetwork => {
             "Its network is cut for a minute. What runs on it keeps running; change something, and it catches up when it is back."
         }
@@ -50,7 +53,24 @@ pub(super) fn told(fault: &str) -> Option<&'static str> {
         Fault::SkewClock => {
             "Its clock is two hours ahead for a minute. It goes on as before; the server trusts its own clock."
         }
-    })
+    }
+}
+
+/// What is the matter with a device that somebody broke, on its page.
+pub(super) struct BrokenNote {
+    pub(super) words: &'static str,
+    pub(super) until: Option<Stamp>,
+}
+
+impl BrokenNote {
+    pub(super) async fn of(web: &Web, device: &DeviceRef) -> Result<Option<Self>, PageError> {
+        if web.app.drills.is_none() {
+            return Ok(None);
+        }
+        let broken = web.fleet().broken(device).await?;
+        Ok(broken
+            .map(|(fault, until)| BrokenNote { words: told(fault), until: until.as_deref().map(Stamp::at) }))
+    }
 }
 
 /// `POST /demo`.
@@ -67,6 +87,6 @@ pub(super) async fn strike(State(web): State<Web>, submitted: Submitted) -> Resu
             "This device takes no part, or too much is broken at once.".to_owned(),
         ));
     }
-    let path = format!("{}?broken={}", link::device(device), fault.as_str());
-    Ok(Redirect::to(&path).into_response())
+    web.fleet().note_broken(&parse(device)?, fault).await?;
+    Ok(Redirect::to(&link::device(device)).into_response())
 }

@@ -6,13 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
 use margrave_core::id::{DeploymentName, DeviceRef, ProfileId};
+use margrave_wire::intent::PlannedMisfit;
 use margrave_wire::operator::{self, PutDeployment};
 
 use super::Web;
+use super::address::{Path, Query};
 use super::badge::Badge;
 use super::deployment;
 use super::draft::Draft;
@@ -24,10 +26,19 @@ use super::package;
 use super::question::{Kind, Scalar};
 use super::rehearsal;
 use super::session::{Changer, Fields, Submitted, Visitor};
-use crate::fleet::{DeviceQuery, Error};
+use super::tiers::grouped;
+use crate::fleet::{DeviceQuery, Error, Standing};
 
-/// Devices offered for ticking; larger fleets choose by label.
+/// Devices offered for ticking; larger fleets search, or choose by label.
 const DEVICES_MAX: usize = 200;
+/// With so many and more, looking for some is offered.
+const FINDS_FROM: usize = 20;
+/// Devices that are looked at to say how many fit: each costs a look at what it can do.
+const FITTED_MAX: usize = 10_000;
+/// Reasons that are told of those that do not.
+const REASONS_MAX: usize = 3;
+/// Sites that are offered.
+const SITES_MAX: usize = 500;
 
 #[derive(Template)]
 #[template(path = "deploy.html")]
@@ -38,11 +49,21 @@ struct DeployPage {
     logo: Logo,
     versions: Vec<Version>,
     profiles: Vec<ProfileChoice>,
-    devices: Vec<DeviceChoice>,
-    /// There are more devices than are offered here.
-    devices_cut: bool,
+    choice: Choice,
     action: String,
     back: String,
+}
+
+/// The devices that are offered for ticking.
+struct Choice {
+    devices: Vec<DeviceChoice>,
+    /// There are more than are offered.
+    cut: bool,
+    /// It is worth looking for some.
+    finds: bool,
+    sites: Vec<String>,
+    /// "8,412 fit; 1,588 do not: needs 4 cores, has 2 (1,200)".
+    words: String,
 }
 
 struct Version {
@@ -80,7 +101,8 @@ pub(super) async fn new(
     let Some(id) = which.package else { return Ok(Redirect::to("/packages").into_response()) };
     let package = find(&web, &id, which.version.as_deref()).await?;
     let name = free_name(&web, &package.id).await?;
-    let draft = Draft::fresh(&package, name, &web.fleet().usual_strategy().await?);
+    let (strategy, rollback) = web.fleet().usual_care().await?;
+    let draft = Draft::fresh(&package, name, (&strategy, &rollback));
     form(&web, &visitor, draft, package).await
 }
 
@@ -123,7 +145,7 @@ pub(super) async fn edit(
     let deployment = web.fleet().deployment_counted(&deployment::parse(&name)?).await?;
     let version = which.version.as_deref().unwrap_or(&deployment.version);
     let package = find(&web, &deployment.package, Some(version)).await?;
-    let draft = Draft::of(&deployment, &package).keeping_secrets(&deployment.parameters);
+    let draft = Draft::of(&deployment, &package);
     form(&web, &visitor, draft, package).await
 }
 
@@ -168,6 +190,7 @@ async fn submit(
     mut draft: Draft,
     package: operator::Package,
 ) -> Result<Response, PageError> {
+    draft.seal(web.fleet())?;
     if let Some((name, want)) = asked(web, &mut draft, &package).await? {
         if let Some(reason) = &want.force {
             visitor.note.detail(format!("forced: {reason}"));
@@ -189,8 +212,17 @@ async fn rehearse(
     mut draft: Draft,
     package: operator::Package,
 ) -> Result<Response, PageError> {
+    draft.seal(web.fleet())?;
+    // The form asked what another version asks: what both ask for is kept, and the rest is asked now.
+    if let Some(version) = fields.raw("asked-version").filter(|asked| *asked != package.version) {
+        let before = find(web, &package.id, Some(version)).await?;
+        draft.ask_as_well(&package, &before);
+        return form(web, &visitor, draft, package).await;
+    }
     match fields.one("do") {
-        "edit" => return form(web, &visitor, draft, package).await,
+        "edit" | "find" | "version" => return form(web, &visitor, draft, package).await,
+        // Whoever types what to look for and presses Enter wants to see what is found.
+        "" if looks_for_others(fields) => return form(web, &visitor, draft, package).await,
         "group" => {
             draft.add_group(&package);
             return form(web, &visitor, draft, package).await;
@@ -198,13 +230,35 @@ async fn rehearse(
         _ if fields.raw("drop").is_some() => return form(web, &visitor, draft, package).await,
         _ => {}
     }
-    if let Some((name, want)) = asked(web, &mut draft, &package).await? {
+    if let Some(remote) = web.fleet().follows() {
+        // What would be refused is not rehearsed.
+        draft.wrong.whole.push(format!("What is wanted follows {remote}; change it there."));
+    } else if let Some((name, want)) = asked(web, &mut draft, &package).await? {
         match web.fleet().rehearse_deployment(&visitor.actor, &name, want.clone()).await {
+            // Who was ticked on purpose and does not fit is left out, or forced, in the form.
+            Ok(plan) if plan.misfits.iter().any(|misfit| misfit.refused) => {
+                let refused = plan.misfits.into_iter().filter(|misfit| misfit.refused);
+                draft.wrong.misfits = refused
+                    .map(|PlannedMisfit { device, reasons, temporary, .. }| operator::Misfit {
+                        device,
+                        reasons,
+                        temporary,
+                    })
+                    .collect();
+            }
             Ok(plan) => {
                 let changing = draft.revision.is_some();
                 let action = action(&draft);
                 return rehearsal::page(
-                    web, &visitor, &package, &name, &want, &plan, action, changing, fields,
+                    web,
+                    &visitor,
+                    &package,
+                    &name,
+                    &want,
+                    &plan,
+                    action,
+                    changing,
+                    draft.carried(fields),
                 )
                 .await;
             }
@@ -213,6 +267,13 @@ async fn rehearse(
     }
     let page = form(web, &visitor, draft, package).await?;
     Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response())
+}
+
+/// Whether the form asks for other devices to tick than it was made with.
+fn looks_for_others(fields: &Fields) -> bool {
+    let other =
+        |asked: &str, found: &str| fields.raw(found).is_some_and(|found| found.trim() != fields.one(asked));
+    fields.raw("drop").is_none() && (other("find-search", "found-search") || other("find-site", "found-site"))
 }
 
 /// What the form asks of the fleet, if it can be asked.
@@ -248,7 +309,7 @@ async fn form(
         None => format!("Deploy {}", package.name),
     };
     let frame = Frame::new(web, visitor, Section::Deployments, title).await?;
-    let (devices, devices_cut) = devices(web, &draft, &package).await?;
+    let choice = choice(web, &draft, &package).await?;
     let versions = web
         .fleet()
         .packages()
@@ -274,8 +335,7 @@ async fn form(
         logo: Logo::of(&package),
         versions,
         profiles: profiles.collect(),
-        devices,
-        devices_cut,
+        choice,
         action: action(&draft),
         back,
         draft,
@@ -284,13 +344,16 @@ async fn form(
 }
 
 /// The devices to tick, each with whether it fits.
-async fn devices(
-    web: &Web,
-    draft: &Draft,
-    package: &operator::Package,
-) -> Result<(Vec<DeviceChoice>, bool), PageError> {
-    let query = DeviceQuery { limit: Some(DEVICES_MAX), ..DeviceQuery::default() };
-    let page = web.fleet().devices(query).await?;
+async fn choice(web: &Web, draft: &Draft, package: &operator::Package) -> Result<Choice, PageError> {
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let query = DeviceQuery {
+        search: text(&draft.search),
+        site: text(&draft.site),
+        limit: Some(DEVICES_MAX),
+        ..DeviceQuery::default()
+    };
+    let page = web.fleet().devices(query.clone()).await?;
+    let cut = page.next.is_some();
     let mut choices: Vec<DeviceChoice> = page
         .items
         .iter()
@@ -317,7 +380,24 @@ async fn devices(
             });
         }
     }
-    let (fits, mut misfits) = fits(web, draft, package, &choices).await?;
+    let ids = choices.iter().map(|choice| choice.id.as_str());
+    let (fits, mut misfits) = fits(web, draft, package, ids).await?;
+    let words = match cut {
+        false => fitting_words(fits.len(), misfits.values()),
+        true => match web.fleet().matching(query, FITTED_MAX).await {
+            Ok(found) => {
+                let accepted = found.iter().filter(|(_, standing)| *standing != Standing::Retired);
+                let ids: Vec<String> = accepted.map(|(device, _)| device.to_string()).collect();
+                let (fits, misfits) = self::fits(web, draft, package, ids.iter().map(String::as_str)).await?;
+                fitting_words(fits.len(), misfits.values())
+            }
+            Err(Error::Conflict { .. }) => {
+                let most = grouped(FITTED_MAX as u64);
+                format!("More than {most} devices. Look for some to see how many of them fit.")
+            }
+            Err(error) => return Err(error.into()),
+        },
+    };
     misfits.extend(draft.wrong.misfits.iter().map(|misfit| (misfit.device.clone(), misfit.reasons.clone())));
     for choice in &mut choices {
         if let Some(reasons) = misfits.get(&choice.id) {
@@ -329,7 +409,36 @@ async fn devices(
     }
     // Those that fit first; the order of names within each.
     choices.sort_by_key(|choice| !choice.reasons.is_empty() && !choice.chosen);
-    Ok((choices, page.next.is_some()))
+    let finds = cut || choices.len() > FINDS_FROM || !draft.search.is_empty() || !draft.site.is_empty();
+    let sites = match finds {
+        true => web.fleet().sites().await?.into_keys().flatten().take(SITES_MAX).collect(),
+        false => Vec::new(),
+    };
+    Ok(Choice { devices: choices, cut, finds, sites, words })
+}
+
+/// How many fit, how many do not, and what they lack most.
+fn fitting_words<'a>(fits: usize, misfits: impl Iterator<Item = &'a Vec<String>>) -> String {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut without = 0;
+    for misfit in misfits {
+        without += 1;
+        *reasons.entry(misfit.first().map(String::as_str).unwrap_or_default()).or_default() += 1;
+    }
+    let fits = grouped(fits as u64);
+    if without == 0 {
+        return format!("{fits} fit.");
+    }
+    let mut reasons: Vec<(&str, u64)> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let others: u64 = reasons.iter().skip(REASONS_MAX).map(|(_, count)| count).sum();
+    let told = reasons.iter().take(REASONS_MAX);
+    let mut told: Vec<String> =
+        told.map(|(reason, count)| format!("{reason} ({})", grouped(*count))).collect();
+    if others > 0 {
+        told.push(format!("other reasons ({})", grouped(others)));
+    }
+    format!("{fits} fit; {} do not: {}.", grouped(without), told.join("; "))
 }
 
 /// Which of the choices fit, and why the others do not.
@@ -337,12 +446,12 @@ async fn fits(
     web: &Web,
     draft: &Draft,
     package: &operator::Package,
-    choices: &[DeviceChoice],
+    devices: impl Iterator<Item = &str>,
 ) -> Result<(BTreeSet<String>, BTreeMap<String, Vec<String>>), PageError> {
     let (id, version) = package::parse(&package.id, &package.version)?;
     let profile = ProfileId::parse(&draft.profile).ok();
     // What was sent as a device need not be one; the form says so beside it.
-    let devices = choices.iter().filter_map(|choice| DeviceRef::parse(&choice.id).ok());
+    let devices = devices.filter_map(|device| DeviceRef::parse(device).ok());
     let of = draft.revision.and_then(|_| DeploymentName::parse(&draft.name).ok());
     let preview = web.fleet().fits(&id, &version, profile.as_ref(), of.as_ref(), devices).await?;
     let fits = preview.fits.into_iter().map(|fit| fit.device).collect();
@@ -374,4 +483,21 @@ async fn free_name(web: &Web, package: &str) -> Result<String, PageError> {
         }
     }
     Ok(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_fit_is_counted_by_what_is_lacking_most() {
+        assert_eq!(fitting_words(1200, [].iter()), "1,200 fit.");
+        let mut misfits: Vec<Vec<String>> =
+            (0..1500).map(|_| vec!["needs 4 cores".to_owned(), "and more".to_owned()]).collect();
+        misfits.extend(["a", "b", "c", "b"].map(|reason| vec![reason.to_owned()]));
+        assert_eq!(
+            fitting_words(8, misfits.iter()),
+            "8 fit; 1,504 do not: needs 4 cores (1,500); b (2); a (1); other reasons (1)."
+        );
+    }
 }

@@ -1,14 +1,18 @@
 //! Deployments: the list, one of them, and its end.
 
 use askama::Template;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use margrave_core::id::DeploymentName;
+use margrave_core::why::Code;
 use margrave_wire::operator::{self, WhyKind};
 
 use super::Web;
-use super::assignment::{AssignmentLine, settled, went_back};
+use super::address::{Path, Query};
+use super::assignment::{AssignmentLine, is_held_back, settled, went_back};
+use super::care;
 use super::command::{Command, plain};
+use super::commit::CommitMark;
 use super::confirm::ConfirmPage;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
@@ -19,6 +23,7 @@ use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use super::tally::Tally;
 use super::tiers::counted;
+use super::told::Told;
 use super::why::Chain;
 use crate::fleet::Error;
 
@@ -99,6 +104,8 @@ struct DeploymentPage {
     rollout: Option<RolloutCard>,
     /// Nothing when it is as wanted.
     why: Option<Chain>,
+    /// That it is not as a remote says, because that failed.
+    taken_back: Option<String>,
     why_path: String,
     changed: Stamp,
     by: String,
@@ -106,11 +113,11 @@ struct DeploymentPage {
     causes: Vec<FailureCause>,
     rows: Vec<AssignmentRow>,
     rows_more: u64,
+    /// The list of all that have it.
+    devices_path: String,
     misfits_more: usize,
     revisions: Vec<RevisionLine>,
     revisions_more: usize,
-    /// The revision that this page shows; nothing wanted is 0.
-    seen: u64,
     parameters: Vec<(String, String)>,
     labels: Vec<String>,
     command: Command,
@@ -118,7 +125,8 @@ struct DeploymentPage {
     command_history: Command,
     groups: Vec<GroupLine>,
     strategy: String,
-    commit: Option<String>,
+    rollback: String,
+    commit: Option<CommitMark>,
 }
 
 /// Devices with answers of their own.
@@ -153,10 +161,12 @@ struct FailureCause {
 impl FailureCause {
     /// Of those that are shown, out of so many that are not as wanted.
     fn all(assignments: &[operator::Assignment], behind: u64) -> Vec<Self> {
-        let seen = assignments.iter().filter(|assignment| !settled(assignment)).count() as u64;
+        let behind_here =
+            |assignment: &&operator::Assignment| !settled(assignment) && !is_held_back(assignment);
+        let seen = assignments.iter().filter(behind_here).count() as u64;
         let some = if seen < behind { "at least " } else { "" };
         let mut causes: Vec<FailureCause> = Vec::new();
-        for assignment in assignments.iter().filter(|assignment| !settled(assignment)) {
+        for assignment in assignments.iter().filter(behind_here) {
             // A component says what is wrong, closer to the cause.
             let of_component = assignment.components.iter().find_map(|component| component.error.as_ref());
             let Some(error) = of_component.or(assignment.error.as_ref()) else { continue };
@@ -220,25 +230,33 @@ pub(super) async fn show(
     let why = web.fleet().why_of(WhyKind::Deployment, name.as_str()).await?;
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     // What needs eyes comes first; within a state, by name.
-    let urgent = |assignment: &operator::Assignment| match went_back(assignment) {
-        true => urgency("FAILED"),
-        false => urgency(&assignment.state),
+    let urgent = |assignment: &operator::Assignment| match assignment {
+        back if went_back(back) => urgency("FAILED"),
+        held if is_held_back(held) => urgency("WAITING"),
+        other => urgency(&other.state),
     };
     assignments.sort_by_key(|assignment| (urgent(assignment), assignment.device.clone()));
     let path = link::deployment(&deployment.name);
     render(&DeploymentPage {
-        rollout: deployment.rollout.as_ref().map(|rollout| RolloutCard::of(rollout, &path, &frame.csrf)),
+        rollout: deployment.rollout.as_ref().map(|rollout| RolloutCard::of(rollout, &path, &frame)),
         frame,
         path,
         package_path: link::package(&deployment.package, &deployment.version),
         tally: Tally::of(&deployment.counts),
+        taken_back: why
+            .chain
+            .iter()
+            .find(|cause| cause.code == Code::RevertedHere.as_str())
+            .map(|cause| sentence(&cause.text)),
         why: (!why.converged).then(|| Chain::of(&why)),
         why_path: link::why_deployment(&deployment.name),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
         causes: FailureCause::all(
             &deployment.assignments,
-            deployment.counts.pending + deployment.counts.failed,
+            deployment.counts.pending + deployment.counts.failed
+                - deployment.counts.waiting
+                - deployment.counts.left_behind,
         ),
         rows: assignments
             .iter()
@@ -246,6 +264,7 @@ pub(super) async fn show(
             .map(|assignment| AssignmentRow::of(assignment))
             .collect(),
         rows_more: deployment.counts.total.saturating_sub(DEVICES_MAX.into()),
+        devices_path: format!("/devices?deployment={}", link::encode(&deployment.name)),
         misfits_more,
         revisions: revisions
             .iter()
@@ -253,7 +272,6 @@ pub(super) async fn show(
             .map(|revision| RevisionLine::of(name.as_str(), revision))
             .collect(),
         revisions_more: revisions.len().saturating_sub(REVISIONS_MAX),
-        seen: if deployment.removing { 0 } else { deployment.revision },
         parameters: deployment.parameters.iter().map(|(name, value)| (name.clone(), plain(value))).collect(),
         labels: deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         command: Command::deploy(&deployment),
@@ -261,13 +279,14 @@ pub(super) async fn show(
         command_history: Command::new(["margrave", "deployment", "history", &deployment.name]),
         groups: deployment.overrides.iter().map(GroupLine::of).collect(),
         strategy: deployment.strategy.words().join("; "),
-        commit: deployment.commit.clone(),
+        rollback: care::words(&deployment.rollback),
+        commit: deployment.commit.as_deref().map(CommitMark::of),
         deployment,
     })
 }
 
 fn urgency(state: &str) -> usize {
-    let order = ["FAILED", "ROLLINGBACK", "INSTALLING", "UPDATING", "DELETING", "PENDING"];
+    let order = ["FAILED", "ROLLINGBACK", "INSTALLING", "UPDATING", "DELETING", "PENDING", "WAITING"];
     order.iter().position(|known| *known == state).unwrap_or(order.len())
 }
 

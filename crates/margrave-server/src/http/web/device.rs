@@ -1,35 +1,43 @@
 //! A device: its page, labels, adding one and retiring one. The list is `devices.rs`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use askama::Template;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
 use margrave_core::id::DeviceRef;
+use margrave_core::observed::clock_words;
 use margrave_wire::operator;
 use serde_json::Value;
 
 use super::Web;
+use super::address::Path;
 use super::asking::Asking;
-use super::assignment::{AssignmentLine, settled};
+use super::assignment::{AssignmentLine, is_held_back, settled};
 use super::badge::Badge;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
-use super::demo;
+use super::demo::BrokenNote;
 use super::deployment;
-use super::error::{PageError, sentence};
+use super::error::{PageError, sentence, told};
 use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::session::{Changer, Submitted, Visitor};
+use super::settings::expiry;
 use super::stamp::Stamp;
+use super::told::Told;
+use super::week::{self, Week};
 use super::why::Chain;
 use crate::fleet::{Error, Fleet};
 
 const TIMELINE_MAX: usize = 50;
 /// Steps of an assignment that its device's page lists.
 const STEPS_MAX: usize = 20;
+/// A certificate that somebody has to replace on the device is told of so long before.
+const SIGNED_SOON: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The form of devices that sign their requests.
 pub(super) const SIGNED: &str = "g1";
 
@@ -39,17 +47,19 @@ struct DevicePage {
     frame: Frame,
     device: operator::Device,
     path: String,
-    /// What a demo has just done to it.
-    broken: Option<&'static str>,
+    /// What somebody broke about it, where this is a demo.
+    broken: Option<BrokenNote>,
     badge: Badge,
     reason: Option<String>,
     contact: Option<Stamp>,
     certificate: Option<Stamp>,
+    certificate_warning: Option<&'static str>,
     why: Option<Chain>,
     assignments: Vec<AssignmentCard>,
     facts: Vec<Fact>,
     /// Who holds changes back, and when it talks and changes.
     times: Vec<Fact>,
+    week: Option<Week>,
     schedule_path: String,
     asking: Asking,
     own_labels: Vec<String>,
@@ -58,6 +68,8 @@ struct DevicePage {
     why_command: Command,
     label_command: Command,
     schedule_command: Command,
+    /// Retires it, or lets it in again.
+    standing_command: Command,
     retired: bool,
     signed: bool,
     /// It speaks through its gateway, and only that can be retired.
@@ -78,22 +90,28 @@ impl Fact {
     }
 }
 
-/// Who holds changes back, when it talks and changes, where that is not as usual, and what was set on the device itself.
+/// That it cannot look, who holds changes back, when it talks and changes, where that is not as usual, and what was set on the device itself.
 fn schedule_facts(device: &operator::Device) -> Vec<Fact> {
     let held = device.holds.iter().map(|operator::Hold { holder, reason, until, .. }| Fact {
         name: "Held back",
         text: format!("by {holder}: {reason}, until "),
         when: Some(Stamp::at(until)),
     });
-    let told = device.schedule.iter().flat_map(|schedule| schedule.words());
-    let told = told.map(|text| Fact::new("Schedule", text));
+    let blind = device.cannot_look.iter().map(|operator::CannotLook { since, message }| Fact {
+        name: "Cannot look",
+        text: format!("at its containers ({message}), since "),
+        when: Some(Stamp::at(since)),
+    });
+    let told = device.schedule.iter().flat_map(week::lines);
+    let told = told.map(|(name, text)| Fact::new(name, text));
     let own = device
         .capabilities
         .iter()
         .filter_map(|body| body.pointer("/x-margrave-extensions/overrides")?.as_array());
     let own = own.flatten().filter_map(|words| words.as_str());
-    let conflict = device.schedule_conflict.clone().map(|text| Fact::new("Schedule", text));
-    held.chain(conflict).chain(told).chain(own.map(|text| Fact::new("Set on it", text.to_owned()))).collect()
+    let conflict = device.schedule_conflict.clone().map(|text| Fact::new("Conflict", text));
+    let facts = blind.chain(held).chain(conflict);
+    facts.chain(told).chain(own.map(|text| Fact::new("Set on it", text.to_owned()))).collect()
 }
 
 /// An assignment with its components, as it stands on a device's page.
@@ -126,17 +144,10 @@ impl Step {
     }
 }
 
-/// The fault that a demo has just been asked for.
-#[derive(serde::Deserialize)]
-pub(super) struct Broken {
-    broken: Option<String>,
-}
-
 pub(super) async fn show(
     State(web): State<Web>,
     visitor: Visitor,
     Path(id): Path<String>,
-    Query(Broken { broken }): Query<Broken>,
 ) -> Result<Response, PageError> {
     let id = parse(&id)?;
     let name = id.to_string();
@@ -160,15 +171,21 @@ pub(super) async fn show(
     render(&DevicePage {
         frame,
         path: link::device(&name),
-        broken: broken.as_deref().and_then(demo::told),
+        broken: BrokenNote::of(&web, &id).await?,
         badge: Badge::condition(&device.condition),
         reason: device.reason.clone(),
         contact: device.last_contact.as_deref().map(Stamp::ago),
         certificate: device.certificate_expires.as_deref().map(Stamp::at),
+        certificate_warning: device.certificate_expires.as_deref().and_then(|expires| {
+            // Only those that sign their requests have to be given another by somebody.
+            let soon = if device.form == SIGNED { SIGNED_SOON } else { Duration::ZERO };
+            expiry(fleet.now(), expires, soon)
+        }),
         why,
         assignments,
-        facts: device.capabilities.iter().flat_map(facts).collect(),
+        facts: device.capabilities.iter().flat_map(facts).chain(clock(&device)).collect(),
         times: schedule_facts(&device),
+        week: device.schedule.as_ref().and_then(|schedule| Week::of(schedule, fleet.now())),
         schedule_path: link::schedule(&format!("device:{name}")),
         asking: Asking::of(&device, fleet.hold_max(&id)),
         own_labels: device.capabilities.as_ref().map(own_labels).unwrap_or_default(),
@@ -184,6 +201,10 @@ pub(super) async fn show(
             "--window",
             "sun 02:00-05:00 Europe/Berlin",
         ]),
+        standing_command: match device.standing.as_str() {
+            "retired" => Command::new(["margrave", "device", "accept", &name]),
+            _ => Command::new(["margrave", "device", "retire", &name]),
+        },
         retired: device.standing == "retired",
         signed: device.form == SIGNED,
         child: id.device.is_child(),
@@ -202,7 +223,8 @@ async fn assignment_card(
         Err(Error::NotFound { .. }) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    let why = if settled(assignment) {
+    // What it waits for in a rollout its reason says, and the device's own chain to the end.
+    let why = if settled(assignment) || is_held_back(assignment) {
         None
     } else {
         match web.fleet().why(&format!("{}/{}", assignment.device, assignment.deployment)).await {
@@ -221,6 +243,12 @@ async fn assignment_card(
         why,
         steps: steps.iter().rev().take(STEPS_MAX).map(Step::of).collect(),
     })
+}
+
+/// That its clock is wrong, by what it last reported.
+fn clock(device: &operator::Device) -> Option<Fact> {
+    let words = clock_words(device.clock_ahead_seconds?);
+    Some(Fact::new("Clock", format!("{words}, when it last reported")))
 }
 
 /// What the device reported, in words. Anything unexpected is left out rather than guessed at.
@@ -312,7 +340,30 @@ struct NewDevicePage {
     token: Option<operator::JoinToken>,
     join: Option<Command>,
     expires: Option<Stamp>,
+    open: Vec<OpenToken>,
+    tokens_command: Command,
     command: Command,
+}
+
+/// A token that nobody used yet.
+struct OpenToken {
+    device: String,
+    revoke: String,
+    labels: Vec<String>,
+    expires: Stamp,
+    by: String,
+}
+
+impl OpenToken {
+    fn of(token: operator::OpenJoinToken) -> Self {
+        OpenToken {
+            revoke: format!("/devices/new/{}/revoke", link::encode(&token.device)),
+            labels: token.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+            expires: Stamp::at(&token.expires),
+            by: deployment::who(&token.created_by),
+            device: token.device,
+        }
+    }
 }
 
 pub(super) async fn new(State(web): State<Web>, Changer(visitor): Changer) -> Result<Response, PageError> {
@@ -333,13 +384,16 @@ async fn new_page(
     };
     let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let join = token.as_ref().map(|token| Command::ready(&token.command));
+    let named = Some(["--name", name.as_str()]).filter(|_| !name.is_empty());
+    let given = labels.split(',').map(str::trim).filter(|label| !label.is_empty());
+    let told: Vec<[&str; 2]> = named.into_iter().chain(given.map(|label| ["--label", label])).collect();
     let page = NewDevicePage {
+        tokens_command: Command::new(["margrave", "device", "tokens"]),
+        open: web.fleet().join_tokens().await?.into_iter().map(OpenToken::of).collect(),
         frame,
-        command: Command::new(["margrave", "device", "token"].into_iter().chain(if name.is_empty() {
-            vec![]
-        } else {
-            vec!["--name", name.as_str()]
-        })),
+        command: Command::new(
+            ["margrave", "device", "token"].into_iter().chain(told.iter().flatten().copied()),
+        ),
         name,
         labels,
         wrong,
@@ -364,14 +418,42 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
                     visitor.note.subject(&token.device);
                     Ok(Some(token))
                 }
-                Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
-                    Err(sentence(&error.to_string()))
-                }
+                Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => Err(told(&error)),
                 Err(error) => return Err(error.into()),
             }
         }
     };
     new_page(&web, &visitor, name, labels, outcome).await
+}
+
+pub(super) async fn revoke_ask(
+    State(web): State<Web>,
+    Changer(visitor): Changer,
+    Path(device): Path<String>,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(&web, &visitor, Section::Devices, format!("Revoke the token of {device}")).await?;
+    render(&ConfirmPage {
+        frame,
+        question: format!("Revoke the join token of {device}?"),
+        effects: vec![
+            "Nobody can join with it any more; another can be made.".to_owned(),
+            "A device that has joined with it stays.".to_owned(),
+        ],
+        verb: "Revoke",
+        action: format!("/devices/new/{}/revoke", link::encode(&device)),
+        back: "/devices/new".to_owned(),
+        fields: Vec::new(),
+        command: Command::new(["margrave", "device", "untoken", &device]),
+    })
+}
+
+pub(super) async fn revoke(
+    State(web): State<Web>,
+    Path(device): Path<String>,
+    submitted: Submitted,
+) -> Result<Response, PageError> {
+    web.fleet().revoke_join_token(&submitted.visitor.actor, &device).await?;
+    Ok(Redirect::to("/devices/new#open").into_response())
 }
 
 /// `key=value` pairs between commas or on lines of their own.

@@ -1,23 +1,27 @@
 //! The list of devices: found and filtered. What is done with many of them at once is `bulk.rs`.
 
 use askama::Template;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use margrave_core::lifecycle::{STATES, State as Lifecycle};
 use margrave_wire::operator;
 
 use super::Web;
+use super::address::Query;
 use super::assignment::DeploymentMark;
 use super::badge::Badge;
+use super::bulk::{self, Done, Typed};
 use super::command::Command;
 use super::device::SIGNED;
-use super::error::{PageError, sentence};
+use super::error::{PageError, told};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::session::{Fields, Visitor};
 use super::stamp::Stamp;
-use crate::fleet::{DeviceQuery, Error};
+use super::tiers::{counted, grouped};
+use super::told::Told;
+use crate::fleet::{COUNTED_MAX, DeviceQuery, Error, WITHOUT_SITE};
 
 const PAGE_SIZE: usize = 50;
 /// Sites that the filter offers; any other can be written into the address.
@@ -35,15 +39,23 @@ struct DevicesPage {
     sites: Vec<String>,
     rows: Vec<Row>,
     waiting: Vec<Waiting>,
+    /// "50 of 10,000 devices".
+    total: String,
     next: Option<String>,
+    previous: Option<String>,
     first: Option<String>,
+    without_site: &'static str,
+    lengths: &'static [(u64, &'static str)],
     beyond: bool,
     carried: Vec<(String, String)>,
     /// What came of a bulk action.
     done: Option<String>,
     wrong: Option<String>,
+    /// What stands in the form that does something with many.
+    typed: Typed,
     command: Command,
     list_command: Command,
+    bulk_commands: [Command; 5],
 }
 
 #[derive(Debug, Clone, Default, serde::Deserialize)]
@@ -59,6 +71,8 @@ pub(super) struct Filter {
     #[serde(default)]
     site: String,
     #[serde(default)]
+    deployment: String,
+    #[serde(default)]
     capability: String,
     after: Option<String>,
 }
@@ -71,6 +85,7 @@ impl Filter {
             ("condition", &self.condition),
             ("state", &self.state),
             ("site", &self.site),
+            ("deployment", &self.deployment),
             ("capability", &self.capability),
         ]
         .into_iter()
@@ -102,6 +117,7 @@ impl Filter {
             condition: text(&self.condition),
             state: state.transpose()?,
             site: text(&self.site),
+            deployment: text(&self.deployment),
             capability: text(&self.capability),
             after: self.after.clone(),
             limit: Some(PAGE_SIZE),
@@ -116,9 +132,16 @@ impl Filter {
         if pairs.is_empty() { "/devices".to_owned() } else { format!("/devices?{pairs}") }
     }
 
-    /// As a form about all that match carries it.
+    /// As forms carry it: about all that match, or to come back to.
     pub(super) fn carried(&self) -> Vec<(String, String)> {
-        self.fields().map(|(name, value)| (format!("{WHERE}{name}"), value.to_owned())).collect()
+        let after = self.after.as_deref().map(|after| ("after", after));
+        let fields = self.fields().chain(after);
+        fields.map(|(name, value)| (format!("{WHERE}{name}"), value.to_owned())).collect()
+    }
+
+    /// The address of the page that somebody looks at.
+    pub(super) fn here(&self) -> String {
+        self.path(self.after.as_deref())
     }
 
     /// What such a form carries.
@@ -130,8 +153,9 @@ impl Filter {
             condition: field("condition"),
             state: field("state"),
             site: field("site"),
+            deployment: field("deployment"),
             capability: field("capability"),
-            after: None,
+            after: Some(field("after")).filter(|after| !after.is_empty()),
         }
     }
 
@@ -142,8 +166,11 @@ impl Filter {
     }
 
     pub(super) fn command(&self) -> Command {
-        let options = self.fields();
-        let options = options.flat_map(|(name, value)| [format!("--{name}"), value.to_owned()]);
+        let options = self.fields().flat_map(|(name, value)| {
+            // Whatever its value is, which a command says by an empty one.
+            let any = if name == "label" && !value.contains('=') { "=" } else { "" };
+            [format!("--{name}"), format!("{value}{any}")]
+        });
         let words: Vec<_> =
             ["margrave", "device", "list"].map(str::to_owned).into_iter().chain(options).collect();
         Command::new(words.iter().map(String::as_str))
@@ -153,6 +180,7 @@ impl Filter {
 struct Row {
     key: String,
     name: String,
+    ticked: bool,
     path: String,
     badge: Badge,
     reason: Option<String>,
@@ -174,6 +202,7 @@ struct Waiting {
     kind: String,
     address: Option<String>,
     asked: Stamp,
+    commands: [Command; 2],
 }
 
 impl Waiting {
@@ -187,13 +216,16 @@ impl Waiting {
             kind: client.key.clone(),
             address: client.address.clone(),
             asked: Stamp::ago(&client.last_seen),
+            commands: ["accept", "reject"]
+                .map(|verb| Command::new(["margrave", "device", verb, &client.client])),
         }
     }
 }
 
 impl Row {
-    fn of(device: &operator::Device) -> Self {
+    fn of(device: &operator::Device, typed: &Typed) -> Self {
         Row {
+            ticked: typed.ticked.contains(&device.id),
             key: format!("device-{}", device.id),
             name: device.id.clone(),
             path: link::device(&device.id),
@@ -212,33 +244,41 @@ pub(super) async fn list(
     State(web): State<Web>,
     visitor: Visitor,
     Query(filter): Query<Filter>,
+    Query(done): Query<Done>,
 ) -> Result<Response, PageError> {
-    page(&web, &visitor, filter, Ok(None)).await
+    page(&web, &visitor, filter, Typed::default(), Ok(done.words())).await
 }
 
 pub(super) async fn page(
     web: &Web,
     visitor: &Visitor,
     filter: Filter,
+    typed: Typed,
     outcome: Result<Option<String>, String>,
 ) -> Result<Response, PageError> {
-    let frame = Frame::new(web, visitor, Section::Devices, "Devices").await?;
+    let frame = Frame::new(web, visitor, Section::Devices, "Devices").await?.at(filter.here());
     let none = || operator::Page { items: Vec::new(), next: None };
     let (done, mut wrong) = match outcome {
         Ok(done) => (done, None),
         Err(wrong) => (None, Some(wrong)),
     };
-    let page = match filter.query() {
-        Ok(query) => match web.fleet().devices(query).await {
+    let (page, total, before) = match filter.query() {
+        Ok(query) => match web.fleet().devices(query.clone()).await {
             Err(error @ Error::Invalid(_)) => {
-                wrong = Some(sentence(&error.to_string()));
-                none()
+                wrong = Some(told(&error));
+                (none(), 0, None)
             }
-            page => page?,
+            page => {
+                let before = match filter.after.is_some() {
+                    true => Some(web.fleet().devices_before(query.clone()).await?),
+                    false => None,
+                };
+                (page?, web.fleet().devices_counted(query).await?, before)
+            }
         },
         Err(message) => {
             wrong = Some(message);
-            none()
+            (none(), 0, None)
         }
     };
     // Above the first page of all devices; who looks for something else is not kept from it.
@@ -252,18 +292,47 @@ pub(super) async fn page(
         conditions: ["converged", "pending", "failed", "silent", "retired"],
         states: STATES.iter().map(|state| state.as_str()).collect(),
         sites: web.fleet().sites().await?.into_keys().flatten().take(SITES_MAX).collect(),
-        rows: page.items.iter().map(Row::of).collect(),
+        rows: page.items.iter().map(|device| Row::of(device, &typed)).collect(),
         waiting: waiting.iter().map(Waiting::of).collect(),
         // There is more than this page shows.
         beyond: page.next.is_some() || filter.after.is_some(),
         carried: filter.carried(),
         next: page.next.as_deref().map(|after| filter.path(Some(after))),
-        first: filter.after.is_some().then(|| filter.path(None)),
+        total: counted_of(page.items.len(), total),
+        // The page before may be the first one, which has an address of its own.
+        previous: before.as_ref().map(|before| filter.path(before.as_deref())),
+        first: before.flatten().map(|_| filter.path(None)),
+        without_site: WITHOUT_SITE,
+        lengths: &bulk::LENGTHS,
         done,
         wrong,
+        typed,
         list_command: filter.command(),
+        bulk_commands: bulk::COMMANDS
+            .map(|command| Command::ready(&format!("for id in press-1 press-2; do {command}; done"))),
         filter,
         command: Command::new(["margrave", "device", "token", "--name", "line-1"]),
     };
     Ok((status, render(&page)?).into_response())
+}
+
+/// How many there are, and how many of them this page has.
+fn counted_of(shown: usize, total: u64) -> String {
+    let more = if total >= COUNTED_MAX.into() { "more than " } else { "" };
+    match shown as u64 {
+        shown if shown >= total => counted(total, "device"),
+        shown => format!("{} of {more}{}", grouped(shown), counted(total, "device")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_says_how_many_there_are() {
+        assert_eq!(counted_of(1, 1), "1 device");
+        assert_eq!(counted_of(50, 10_000), "50 of 10,000 devices");
+        assert_eq!(counted_of(50, 100_000), "50 of more than 100,000 devices");
+    }
 }

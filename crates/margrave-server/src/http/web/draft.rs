@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::id::{DeploymentName, InvalidId};
-use margrave_wire::operator::{self, PutDeployment, Targets};
+use margrave_wire::operator::{self, PutDeployment, SealSecret, Targets};
 use margrave_wire::rollout::StrategyBody;
 
+use super::care::Care;
 use super::device::pairs;
 use super::error::sentence;
 use super::group::{Group, listed};
 use super::pace::Pace;
-use super::question::Question;
+use super::question::{Question, SECRET};
 use super::session::Fields;
-use crate::fleet::Error;
+use crate::fleet::{Error, Fleet};
 
 /// What stands in the form.
 pub(super) struct Draft {
@@ -20,11 +21,15 @@ pub(super) struct Draft {
     pub(super) profile: String,
     pub(super) sections: Vec<SectionDraft>,
     pub(super) devices: BTreeSet<String>,
+    /// Which devices are offered for ticking: part of a name, and a site.
+    pub(super) search: String,
+    pub(super) site: String,
     pub(super) labels: String,
     pub(super) sites: String,
     /// An expression on labels.
     pub(super) select: String,
     pub(super) pace: Pace,
+    pub(super) care: Care,
     /// Why it is to go also where it does not fit.
     pub(super) force: String,
     /// Other answers for some of the devices; `None` where the form did not ask for them.
@@ -77,16 +82,23 @@ impl Draft {
     }
 
     /// As first shown for a new deployment.
-    pub(super) fn fresh(package: &operator::Package, name: String, strategy: &StrategyBody) -> Self {
+    pub(super) fn fresh(
+        package: &operator::Package,
+        name: String,
+        (strategy, rollback): (&StrategyBody, &operator::Rollback),
+    ) -> Self {
         Draft {
             name,
             profile: String::new(),
             sections: Draft::questions(package, |index, setting| Question::new(index, setting, None, false)),
             devices: BTreeSet::new(),
+            search: String::new(),
+            site: String::new(),
             labels: String::new(),
             sites: String::new(),
             select: String::new(),
             pace: Pace::of(strategy),
+            care: Care::of(&[], rollback),
             force: String::new(),
             groups: Some(Vec::new()),
             asked: true,
@@ -105,10 +117,13 @@ impl Draft {
                 Question::new(index, setting, deployment.parameters.get(&setting.parameter), true)
             }),
             devices: deployment.targets.devices.iter().cloned().collect(),
+            search: String::new(),
+            site: String::new(),
             labels: labels.collect::<Vec<_>>().join(", "),
             sites: deployment.targets.sites.join(", "),
             select: deployment.targets.select.clone().unwrap_or_default(),
             pace: Pace::of(&deployment.strategy),
+            care: Care::of(&deployment.windows, &deployment.rollback),
             force: deployment.force.clone().unwrap_or_default(),
             groups: Some(
                 deployment
@@ -138,10 +153,13 @@ impl Draft {
                 Question::typed(index, setting, fields, revision.is_some())
             }),
             devices: fields.all("device").map(ToOwned::to_owned).collect(),
+            search: fields.one("find-search").to_owned(),
+            site: fields.one("find-site").to_owned(),
             labels: fields.one("labels").to_owned(),
             sites: fields.one("sites").to_owned(),
             select: fields.one("select").to_owned(),
             pace: Pace::typed(fields),
+            care: Care::typed(fields),
             force: fields.one("force").trim().to_owned(),
             groups: Group::typed(package, fields),
             asked: fields.raw("select").is_some(),
@@ -150,13 +168,78 @@ impl Draft {
         }
     }
 
-    /// Questions that a secret answers keep it.
+    /// The form was made for another version: what only this one asks has its usual answer.
+    pub(super) fn ask_as_well(&mut self, package: &operator::Package, before: &operator::Package) {
+        let asked: BTreeSet<&str> = before
+            .sections
+            .iter()
+            .flat_map(|section| &section.settings)
+            .map(|setting| setting.parameter.as_str())
+            .collect();
+        let settings = package.sections.iter().flat_map(|section| &section.settings);
+        let questions = self.sections.iter_mut().flat_map(|section| &mut section.questions);
+        for (index, (setting, question)) in settings.zip(questions).enumerate() {
+            if !asked.contains(setting.parameter.as_str()) {
+                *question = Question::new(index, setting, None, self.revision.is_some());
+            }
+        }
+    }
+
+    /// Questions that a secret answers keep it, where the form says nothing else.
     pub(super) fn keeping_secrets(mut self, held: &BTreeMap<String, serde_json::Value>) -> Self {
-        for question in self.sections.iter_mut().flat_map(|section| &mut section.questions) {
-            let parameter = question.field.strip_prefix("answer.").unwrap_or_default();
-            question.secret = held.get(parameter).filter(|value| value.is_object()).cloned();
+        for section in &mut self.sections {
+            let questions = std::mem::take(&mut section.questions).into_iter();
+            let kept = questions.map(|question| {
+                let known = held.get(&question.parameter).filter(|value| value.is_object()).cloned();
+                question.keep(known)
+            });
+            section.questions = kept.collect();
         }
         self
+    }
+
+    fn every_question(&mut self) -> impl Iterator<Item = &mut Question> {
+        let of_groups = self.groups.iter_mut().flatten().flat_map(|group| &mut group.questions);
+        self.sections.iter_mut().flat_map(|section| &mut section.questions).chain(of_groups)
+    }
+
+    /// Seals what was typed as a secret, so that nothing that follows from this form tells it: neither its own pages, nor the
+    /// command that they show, nor what is written down.
+    pub(super) fn seal(&mut self, fleet: &Fleet) -> Result<(), Error> {
+        let deployment = self.name.clone();
+        let named = DeploymentName::parse(&deployment).is_ok();
+        for question in self.every_question() {
+            if !named && question.typed_secret.is_some() {
+                let wrong = "A secret is sealed for its deployment: correct the name, and type it again.";
+                question.wrong = Some(wrong.to_owned());
+                continue;
+            }
+            let Some(value) = question.typed_secret.take() else { continue };
+            let parameter = question.parameter.clone();
+            match fleet.seal(&SealSecret { deployment: deployment.clone(), parameter, value }) {
+                Ok(sealed) => {
+                    question.secret =
+                        Some(serde_json::json!({ "secret": { "sealed": sealed.secret.sealed } }));
+                    question.values = Vec::new();
+                }
+                Err(Error::Invalid(violations)) => {
+                    question.wrong = violations.first().map(|violation| sentence(&violation.message));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What was sent, to be sent again from another page, with secrets only as they were sealed.
+    pub(super) fn carried(&mut self, fields: &Fields) -> Vec<(String, String)> {
+        let (gone, sealed): (Vec<_>, Vec<_>) =
+            self.every_question().filter_map(|question| question.carried()).unzip();
+        let gone: BTreeSet<String> = gone.into_iter().flatten().collect();
+        let kept = fields.pairs().filter(|(name, _)| {
+            !matches!(*name, "csrf" | "do") && !name.starts_with(SECRET) && !gone.contains(*name)
+        });
+        kept.map(|(name, value)| (name.to_owned(), value.to_owned())).chain(sealed).collect()
     }
 
     /// What to ask of the fleet; what is wrong is noted at its field, and then there is nothing to ask.
@@ -195,8 +278,9 @@ impl Draft {
             },
             overrides: self.groups.iter_mut().flatten().map(|group| group.want(package)).collect(),
             force: Some(self.force.clone()).filter(|reason| !reason.is_empty()),
-            rollback: None,
+            rollback: self.care.rollback(),
             strategy: self.pace.want(),
+            windows: self.care.windows(),
             // A new one must not change another of the same name; what is not there is at revision 0.
             revision: Some(self.revision.unwrap_or(0)),
         };
@@ -212,6 +296,7 @@ impl Draft {
             || !wrong.whole.is_empty()
             || !wrong.misfits.is_empty()
             || self.pace.is_wrong()
+            || self.care.is_wrong()
             || self.groups.iter().flatten().any(Group::is_wrong)
             || self
                 .sections
@@ -248,7 +333,10 @@ impl Draft {
             Error::Invalid(violations) => {
                 for violation in violations {
                     let groups = self.groups.as_deref_mut().unwrap_or_default();
-                    if self.pace.refused(&violation) || Group::refused(groups, &violation) {
+                    if self.pace.refused(&violation)
+                        || self.care.refused(&violation)
+                        || Group::refused(groups, &violation)
+                    {
                         continue;
                     }
                     let message = sentence(&violation.message);

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use http::StatusCode;
+use http::{Method, StatusCode, Uri};
 use margrave_core::access::Role;
 
 use super::frame::Bare;
@@ -29,8 +29,14 @@ pub(super) enum PageError {
     Forged,
     /// A one-time link that was used, or never existed.
     LinkSpent,
-    /// A form or address that cannot be read.
+    /// A form that cannot be read.
     Malformed(String),
+    /// An address that cannot be read.
+    Address(String),
+    /// The address takes a form and shows nothing; `page` has that form.
+    FormOnly {
+        page: String,
+    },
     TooLarge,
     /// The form did not arrive in time.
     TooSlow,
@@ -62,6 +68,8 @@ struct ErrorPage {
     /// What to do next.
     next: &'static str,
     sign_in: bool,
+    /// The page to go on from.
+    back: Option<String>,
 }
 
 impl PageError {
@@ -73,7 +81,8 @@ impl PageError {
             PageError::RoleNeeded { needed, has } => ("role-needed", role_needed(*needed, *has)),
             PageError::Forged => ("forbidden", "the form does not carry the mark of the session".to_owned()),
             PageError::LinkSpent => ("unauthorized", "the sign-in link cannot be used any more".to_owned()),
-            PageError::Malformed(_) => ("malformed", String::new()),
+            PageError::Malformed(_) | PageError::Address(_) => ("malformed", String::new()),
+            PageError::FormOnly { .. } => ("no-such-method", String::new()),
             PageError::TooLarge => ("too-large", String::new()),
             PageError::TooSlow => ("too-slow", String::new()),
             PageError::Fleet(problem) => return problem.refusal(),
@@ -95,6 +104,7 @@ impl IntoResponse for PageError {
 impl PageError {
     fn page(self) -> Response {
         let mut sign_in = false;
+        let mut back = None;
         let (status, title, text, next) = match self {
             PageError::SignIn { next } => {
                 return Redirect::to(&format!("/sign-in?next={}", link::encode(&next))).into_response();
@@ -134,6 +144,21 @@ impl PageError {
                 text,
                 "Go back, correct it and send it again.",
             ),
+            PageError::Address(text) => (
+                StatusCode::BAD_REQUEST,
+                "This address cannot be read",
+                text,
+                "Correct the address, or start from the fleet page.",
+            ),
+            PageError::FormOnly { page } => {
+                back = Some(page);
+                (
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "There is nothing to see here",
+                    "This address takes a form that another page has; nothing was changed.".to_owned(),
+                    "Open that page and send the form from there.",
+                )
+            }
             PageError::TooLarge => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "That was too much at once",
@@ -148,7 +173,14 @@ impl PageError {
             ),
             PageError::Fleet(problem) => {
                 let status = problem.status();
-                let text = sentence(&problem.body().detail);
+                let violations = &problem.body().violations;
+                let text = match violations.is_empty() {
+                    true => sentence(&problem.body().detail),
+                    false => {
+                        let told = violations.iter().map(|violation| sentence(&violation.message));
+                        told.collect::<Vec<_>>().join(" ")
+                    }
+                };
                 let (title, next) = match status {
                     StatusCode::NOT_FOUND => {
                         ("There is no such thing here", "It may have been removed. Start from the fleet page.")
@@ -175,12 +207,42 @@ impl PageError {
                 )
             }
         };
-        let page = ErrorPage { bare: Bare, status: status.as_u16(), title, text, next, sign_in };
+        let page = ErrorPage { bare: Bare, status: status.as_u16(), title, text, next, sign_in, back };
         match page.render() {
             Ok(html) => (status, Html(html)).into_response(),
             // Without its own template the page can still be said in words.
             Err(_) => (status, title).into_response(),
         }
+    }
+}
+
+/// Somebody looks at an address that only takes forms: from the history of a browser, or after signing in again.
+pub(super) async fn form_only(method: Method, uri: Uri) -> Result<Redirect, PageError> {
+    let path = uri.path();
+    // The form that was to be rehearsed; what was typed is gone with its page.
+    if method == Method::GET
+        && let Some(form) = path.strip_suffix("/rehearsal")
+    {
+        return Ok(Redirect::to(&link::local(Some(form))));
+    }
+    let page = match path.trim_start_matches('/').split('/').collect::<Vec<_>>().as_slice() {
+        ["watches", ..] => "/packages#watches".to_owned(),
+        [section @ ("devices" | "deployments"), name, _, ..] => format!("/{section}/{name}"),
+        [section @ ("settings" | "packages" | "access"), ..] => format!("/{section}"),
+        _ => "/".to_owned(),
+    };
+    Err(PageError::FormOnly { page: link::local(Some(&page)) })
+}
+
+/// What the fleet says is wrong, in sentences and without the places and rules that programs read.
+pub(super) fn told(error: &fleet::Error) -> String {
+    match error {
+        fleet::Error::Invalid(violations) => {
+            let messages: Vec<String> =
+                violations.iter().map(|violation| sentence(&violation.message)).collect();
+            messages.join(" ")
+        }
+        error => sentence(&error.to_string()),
     }
 }
 

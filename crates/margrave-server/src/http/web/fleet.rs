@@ -6,18 +6,23 @@ use axum::response::Response;
 use margrave_wire::operator::{self, FleetStatus};
 
 use super::Web;
+use super::address::Query;
 use super::badge::{Icon, Tone};
 use super::command::Command;
 use super::error::PageError;
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::need::Needs;
+use super::rollout::RolloutLine;
 use super::session::Visitor;
 use super::stamp::Stamp;
 use super::tiers::{TILES_MAX, Tiers, grouped};
+use super::told::Told;
 use crate::fleet::DeviceQuery;
 
 const ACTIVITY_MAX: usize = 14;
+/// Rollouts on the page; the others are with their deployments.
+const ROLLOUTS_MAX: usize = 8;
 
 #[derive(Template)]
 #[template(path = "fleet.html")]
@@ -26,6 +31,8 @@ struct FleetPage {
     status: FleetStatus,
     counts: Vec<Count>,
     needs: Needs,
+    rollouts: Vec<RolloutLine>,
+    rollouts_more: usize,
     tiers: Option<Tiers>,
     activity: Vec<Activity>,
     token_command: Command,
@@ -58,6 +65,7 @@ impl Activity {
         let failed = event.text.contains("FAILED") || event.kind.contains("failed");
         let (icon, tone) = match event.kind.split('.').next().unwrap_or_default() {
             _ if failed => ("failed", "bad"),
+            "assignment" if event.text.contains(" went back to ") => ("back", "bad"),
             "assignment" if event.text.contains("INSTALLED") => ("ok", "ok"),
             "assignment" | "deployment" => ("deployment", ""),
             "device" => ("device", ""),
@@ -83,7 +91,17 @@ impl Activity {
     }
 }
 
-pub(super) async fn page(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
+/// Whether every site is asked for, also where there are many.
+#[derive(serde::Deserialize)]
+pub(super) struct Asked {
+    sites: Option<String>,
+}
+
+pub(super) async fn page(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Query(Asked { sites }): Query<Asked>,
+) -> Result<Response, PageError> {
     let frame = Frame::new(&web, &visitor, Section::Fleet, "Fleet").await?;
     let fleet = web.fleet();
     let status = fleet.status().await?;
@@ -101,13 +119,16 @@ pub(super) async fn page(State(web): State<Web>, visitor: Visitor) -> Result<Res
                 }
                 false => Vec::new(),
             };
-            Some(Tiers::of(&fleet.sites().await?, &devices))
+            Some(Tiers::of(&fleet.sites().await?, &devices, sites.as_deref() == Some("all")))
         }
     };
     let events = fleet.recent_events(ACTIVITY_MAX).await?;
+    let rollouts = fleet.rollouts_glimpsed().await?;
     render(&FleetPage {
         counts: counts(&status),
-        needs: Needs::of(&web, &status).await?,
+        needs: Needs::of(&web, &status, &rollouts).await?,
+        rollouts: rollouts.iter().take(ROLLOUTS_MAX).map(RolloutLine::of).collect(),
+        rollouts_more: rollouts.len().saturating_sub(ROLLOUTS_MAX),
         tiers,
         activity: events.iter().map(Activity::of).collect(),
         token_command: Command::new(["margrave", "device", "token", "--name", "line-1"]),

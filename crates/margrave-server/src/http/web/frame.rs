@@ -37,6 +37,10 @@ pub(super) struct Frame {
     pub(super) watch: Option<String>,
     /// Where to go when the thing that the page is about has gone.
     pub(super) gone: Option<String>,
+    /// The page's own address, where a form that was refused is answered at another one.
+    pub(super) here: Option<String>,
+    /// The remote that says what is wanted: it is not changed here then.
+    pub(super) follows: Option<String>,
     pub(super) bare: Bare,
 }
 
@@ -60,6 +64,8 @@ impl Frame {
             after: newest.first().map_or(0, |event| event.sequence),
             watch: None,
             gone: None,
+            here: None,
+            follows: web.fleet().follows(),
             bare: Bare,
         })
     }
@@ -74,9 +80,19 @@ impl Frame {
         self
     }
 
+    pub(super) fn at(mut self, path: String) -> Self {
+        self.here = Some(path);
+        self
+    }
+
     /// Whether the visitor may use the buttons that change something.
     pub(super) fn may_change(&self) -> bool {
         self.role.allows(Role::Operator)
+    }
+
+    /// Whether the visitor may use those that change what is wanted, which is not for a server that follows a remote.
+    pub(super) fn may_want(&self) -> bool {
+        self.may_change() && self.follows.is_none()
     }
 
     /// Whether the visitor may look after tokens.

@@ -84,11 +84,7 @@ impl Group {
     fn is_empty(&self) -> bool {
         let nowhere =
             [&self.labels, &self.devices, &self.sites, &self.select].iter().all(|text| text.is_empty());
-        nowhere
-            && self
-                .questions
-                .iter()
-                .all(|question| question.values.iter().all(|value| value.trim().is_empty()))
+        nowhere && self.questions.iter().all(|question| question.is_blank())
     }
 
     pub(super) fn is_wrong(&self) -> bool {

@@ -20,6 +20,11 @@ pub(crate) fn deployment(name: &str) -> String {
     format!("/deployments/{}", encode(name))
 }
 
+/// A commit, by its whole name.
+pub(crate) fn commit(commit: &str) -> String {
+    format!("/commits/{}", encode(commit))
+}
+
 pub(crate) fn package(id: &str, version: &str) -> String {
     format!("/packages/{}/{}", encode(id), encode(version))
 }

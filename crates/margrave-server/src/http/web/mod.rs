@@ -7,12 +7,14 @@
 //! Start with `fleet.rs`; `frame.rs` is what all pages share, `session.rs` who may see them.
 
 mod access;
+mod address;
 mod asking;
 mod assets;
 mod assignment;
 mod audit;
 mod badge;
 mod bulk;
+mod care;
 mod command;
 mod commit;
 mod confirm;
@@ -44,7 +46,9 @@ mod settings;
 mod stamp;
 mod tally;
 mod tiers;
+mod told;
 mod watch;
+mod week;
 mod why;
 
 use std::sync::Arc;
@@ -105,6 +109,7 @@ pub fn router(app: App) -> Router {
         .route("/", get(fleet::page))
         .route("/devices", get(devices::list).post(bulk::change))
         .route("/devices/new", get(device::new).post(device::add))
+        .route("/devices/new/{device}/revoke", get(device::revoke_ask).post(device::revoke))
         .route("/devices/{device}", get(device::show))
         .route("/devices/{device}/labels", post(device::label))
         .route("/devices/{device}/retire", get(device::retire_ask).post(device::retire))
@@ -125,8 +130,8 @@ pub fn router(app: App) -> Router {
         .route("/deployments/{deployment}/edit/rehearsal", post(deploy::change_rehearsed))
         .route("/deployments/{deployment}/remove", get(deployment::remove_ask).post(deployment::remove))
         .route("/deployments/{deployment}/revisions/{revision}", get(revision::show))
-        .route("/deployments/{deployment}/revert", post(revision::revert))
-        .route("/deployments/{deployment}/rollout/{verb}", post(rollout::hold))
+        .route("/deployments/{deployment}/revert", get(revision::revert_ask).post(revision::revert))
+        .route("/deployments/{deployment}/rollout/{verb}", get(rollout::ask).post(rollout::hold))
         .route("/why", get(why::page))
         .route("/demo", post(demo::strike))
         .route("/audit", get(audit::page))
@@ -137,7 +142,7 @@ pub fn router(app: App) -> Router {
         .route("/settings/repository", post(settings::resolve))
         .route("/settings/backup", post(settings::backup))
         .route("/settings/schedule", get(schedule::form).post(schedule::put))
-        .route("/settings/schedule/remove", post(schedule::remove))
+        .route("/settings/schedule/remove", get(schedule::remove_ask).post(schedule::remove))
         .route("/settings/registries", post(registry::put))
         .route("/settings/registries/check", post(registry::check))
         .route("/settings/registries/remove", post(registry::remove))
@@ -151,6 +156,7 @@ pub fn router(app: App) -> Router {
         .route("/welcome/{code}", get(session::welcome))
         .route("/assets/{digest}/{name}", get(assets::asset))
         .fallback(async || PageError::NotFound)
+        .method_not_allowed_fallback(error::form_only)
         .layer(DefaultBodyLimit::max(FORM_MAX))
         .layer(axum::middleware::map_response(guard))
         .with_state(web)

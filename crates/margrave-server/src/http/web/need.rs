@@ -5,16 +5,19 @@
 use std::collections::BTreeMap;
 
 use margrave_core::deployment::SITE;
+use margrave_core::id::DeploymentName;
+use margrave_core::why::Code;
+use margrave_wire::intent::GoneBack;
 use margrave_wire::operator::{self, FleetStatus};
-use margrave_wire::rollout::Rollout;
 
 use super::Web;
 use super::assignment::settled;
 use super::badge::Badge;
 use super::error::{PageError, sentence};
 use super::link;
+use super::rollout::progress;
 use super::tiers::counted;
-use crate::fleet::{DeviceQuery, Error, Fleet};
+use crate::fleet::{DeviceQuery, Error, Fleet, RolloutGlimpse};
 
 /// Entries on the page.
 const NEEDS_MAX: usize = 8;
@@ -75,13 +78,17 @@ impl Waiting {
 }
 
 impl Needs {
-    pub(super) async fn of(web: &Web, status: &FleetStatus) -> Result<Self, PageError> {
+    pub(super) async fn of(
+        web: &Web,
+        status: &FleetStatus,
+        rollouts: &[RolloutGlimpse],
+    ) -> Result<Self, PageError> {
         let fleet = web.fleet();
         let mut items = Vec::new();
-        if let Some(need) = repository(&fleet.intent().await?) {
-            items.push(need);
-        }
-        items.extend(fleet.rollouts_stopped().await?.iter().map(stopped));
+        let intent = fleet.intent().await?;
+        items.extend(repository(&intent));
+        items.extend(intent.gone_back.iter().take(NEEDS_MAX / 2).map(taken_back));
+        items.extend(rollouts.iter().filter(|rollout| rollout.needs_a_person()).map(stopped));
         let mut more = 0;
         for (condition, total) in [("failed", status.devices.failed), ("silent", status.devices.silent)] {
             if total == 0 {
@@ -102,6 +109,18 @@ impl Needs {
                 items.push(trouble(fleet, condition, &cause, &devices).await?);
             }
             more += total.saturating_sub(told);
+        }
+        let (blind, total) = fleet.devices_blind(LOOKED_AT_MAX).await?;
+        // Those that also failed or fell silent are told of above.
+        let pending: Vec<&operator::Device> =
+            blind.iter().filter(|device| device.condition == "pending").collect();
+        if !pending.is_empty() {
+            let cause = Cause { of: String::new(), code: "cannot-look".to_owned() };
+            match items.len() < NEEDS_MAX {
+                true => items.push(trouble(fleet, "pending", &cause, &pending).await?),
+                false => more += pending.len() as u64,
+            }
+            more += total.saturating_sub(blind.len() as u64);
         }
         Ok(Needs { items, more, waiting: Waiting::of(fleet.signed_waiting()) })
     }
@@ -176,8 +195,10 @@ async fn trouble(
             format!("Change {}", cause.of),
             format!("{}/edit", link::deployment(&cause.of)),
         ));
-        let back = format!("{}#revisions", link::deployment(&cause.of));
-        links.push(Button::new("Go back", back));
+        if has_been_otherwise(fleet, &cause.of).await? {
+            let back = format!("{}#revisions", link::deployment(&cause.of));
+            links.push(Button::new("Go back", back));
+        }
     } else if devices.len() == 1 {
         links.push(Button::new("Open the device", path.clone()));
     } else {
@@ -204,23 +225,28 @@ async fn trouble(
     })
 }
 
-fn stopped(rollout: &Rollout) -> Need {
-    let path = link::deployment(&rollout.deployment);
+/// Whether there is a revision of a deployment to go back to.
+async fn has_been_otherwise(fleet: &Fleet, deployment: &str) -> Result<bool, PageError> {
+    let Ok(name) = DeploymentName::parse(deployment) else { return Ok(false) };
+    match fleet.revisions(&name).await {
+        Ok(revisions) => Ok(revisions.len() > 1),
+        Err(Error::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn stopped(rollout: &RolloutGlimpse) -> Need {
+    let path = link::deployment(rollout.name.as_str());
     let post = |verb: &str, label: &str| Button::new(label, format!("{path}/rollout/{verb}"));
-    let reason = rollout.reason.clone().unwrap_or_else(|| format!("it is {}", rollout.state));
     Need {
-        key: format!("need-rollout-{}", rollout.deployment),
-        badge: Badge::step(&rollout.state),
-        name: format!("{}, revision {}", rollout.deployment, rollout.revision),
-        reason: format!(
-            "{reason}; {} of {} have it",
-            rollout.counts.done,
-            counted(u64::from(rollout.counts.total), "device")
-        ),
+        key: format!("need-rollout-{}", rollout.name),
+        badge: Badge::step(rollout.state.as_str()),
+        name: format!("{}, revision {}", rollout.name, rollout.revision),
+        reason: progress(rollout),
         next: Some("Go on when the cause is gone, or stop here and change it.".to_owned()),
         why: None,
-        posts: vec![post("resume", "Resume"), post("abort", "Abort")],
-        links: vec![Button::new("Open", format!("{path}#rollout"))],
+        posts: vec![post("resume", "Resume")],
+        links: vec![post("abort", "Abort"), Button::new("Open", format!("{path}#rollout"))],
         path,
     }
 }
@@ -228,18 +254,41 @@ fn stopped(rollout: &Rollout) -> Need {
 /// The server and the repository of what is wanted do not agree.
 fn repository(intent: &operator::Intent) -> Option<Need> {
     let flaw = intent.flaws.first().map(ToString::to_string);
-    let reason = intent.conflict.clone().or(flaw)?;
+    let (reason, next, verb) = match (&intent.conflict, flaw) {
+        (Some(conflict), _) => (conflict.clone(), "Decide which of the two is right.", "Decide"),
+        (None, Some(flaw)) => (flaw, "Mend it where it is written; the next good commit is taken.", "Open"),
+        (None, None) => return None,
+    };
     Some(Need {
         key: "need-repository".to_owned(),
         badge: Badge::step("paused"),
         name: "The repository of what is wanted".to_owned(),
         path: "/settings#git".to_owned(),
         reason,
-        next: Some("Decide which of the two is right.".to_owned()),
+        next: Some(next.to_owned()),
         why: None,
         posts: Vec::new(),
-        links: vec![Button::new("Decide", "/settings#git".to_owned())],
+        links: vec![Button::new(verb, "/settings#git".to_owned())],
     })
+}
+
+/// The remote wants what failed here, and the server keeps what was before.
+fn taken_back(gone: &GoneBack) -> Need {
+    let GoneBack { deployment, revision, failed, why, .. } = gone;
+    let path = link::deployment(deployment);
+    Need {
+        key: format!("need-back-{deployment}"),
+        badge: Badge::step("halted"),
+        name: deployment.clone(),
+        reason: format!(
+            "revision {failed} failed, so devices keep what revision {revision} says, and not what the remote says: {why}"
+        ),
+        next: Some(Code::RevertedHere.next().to_owned()),
+        why: Some(link::why_deployment(deployment)),
+        posts: Vec::new(),
+        links: vec![Button::new("Open", path.clone())],
+        path,
+    }
 }
 
 #[cfg(test)]

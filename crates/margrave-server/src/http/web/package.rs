@@ -1,7 +1,7 @@
 //! The catalog: what can be deployed.
 
 use askama::Template;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
@@ -9,6 +9,7 @@ use margrave_core::id::{PackageId, PackageVersion};
 use margrave_wire::operator;
 
 use super::Web;
+use super::address::Path;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
 use super::deployment::who;
@@ -19,6 +20,7 @@ use super::link;
 use super::prose::Prose;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
+use super::tally::Tally;
 use crate::fleet::Error;
 
 #[derive(Template)]
@@ -29,6 +31,7 @@ struct PackagesPage {
     watches: Vec<WatchCard>,
     typed: Typed,
     command: Command,
+    add_command: Command,
     watch_command: Command,
 }
 
@@ -41,6 +44,27 @@ pub(super) struct Typed {
     pub(super) pattern: String,
     pub(super) every: String,
     pub(super) wrong_watch: Option<String>,
+}
+
+impl Typed {
+    /// What was typed, or an example of it.
+    fn reference(&self) -> &str {
+        match self.reference.as_str() {
+            "" => "oci://registry.example/packages/andon-board:1.0.0",
+            typed => typed,
+        }
+    }
+
+    fn watch_command(&self) -> Command {
+        let repository = match self.repository.as_str() {
+            "" => "oci://registry.example/packages/andon-board",
+            typed => typed,
+        };
+        let options = [("--match", &self.pattern), ("--every", &self.every)];
+        let options = options.iter().filter(|(_, value)| !value.is_empty());
+        let options = options.flat_map(|(flag, value)| [*flag, value.as_str()]);
+        Command::new(["margrave", "package", "watch", repository].into_iter().chain(options))
+    }
 }
 
 struct Card {
@@ -59,6 +83,8 @@ struct Card {
 
 /// A watched repository: when it was looked at, and what could not be added from it.
 struct WatchCard {
+    key: String,
+    commands: [Command; 2],
     watch: operator::Watch,
     added: usize,
     looked: Option<Stamp>,
@@ -71,7 +97,11 @@ const REFUSED_MAX: usize = 20;
 impl WatchCard {
     fn of(watch: operator::Watch) -> Self {
         let of_state = |state: &'static str| watch.tags.iter().filter(move |tag| tag.state == state);
+        let repository = format!("oci://{}", watch.repository.trim_start_matches("oci://"));
         WatchCard {
+            key: format!("watch-{}", watch.repository),
+            commands: ["look", "unwatch"]
+                .map(|verb| Command::new(["margrave", "package", verb, &repository])),
             added: of_state("added").count(),
             looked: watch.looked_at.as_deref().map(Stamp::ago),
             refused: of_state("broken").chain(of_state("incomplete")).take(REFUSED_MAX).cloned().collect(),
@@ -130,16 +160,12 @@ pub(super) async fn list_page(web: &Web, visitor: &Visitor, typed: Typed) -> Res
     let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let page = PackagesPage {
         frame,
+        add_command: Command::new(["margrave", "package", "add", typed.reference()]),
         cards: Card::all(packages),
         watches: web.fleet().watches().await?.into_iter().map(WatchCard::of).collect(),
+        watch_command: typed.watch_command(),
         typed,
         command: Command::new(["margrave", "package", "add", "./my-application"]),
-        watch_command: Command::new([
-            "margrave",
-            "package",
-            "watch",
-            "oci://registry.example/packages/andon-board",
-        ]),
     };
     Ok((status, render(&page)?).into_response())
 }
@@ -191,6 +217,9 @@ struct QuestionLine {
 struct DeploymentLine {
     name: String,
     path: String,
+    /// The one that it has; it need not be the page's.
+    version: String,
+    tally: Tally,
 }
 
 pub(super) async fn show(
@@ -210,6 +239,7 @@ pub(super) async fn show(
         .filter(|other| other.id == package.id && other.version != package.version)
         .map(|other| (link::package(&other.id, &other.version), other.version))
         .collect();
+    let deployments = fleet.deployments().await?;
     let questions = package.sections.iter().flat_map(|section| {
         section.settings.iter().map(|setting| QuestionLine {
             section: section.name.clone(),
@@ -220,6 +250,12 @@ pub(super) async fn show(
             required: setting.required,
         })
     });
+    let line = |held: operator::Deployment| DeploymentLine {
+        path: link::deployment(&held.name),
+        tally: Tally::of(&held.counts),
+        version: held.version,
+        name: held.name,
+    };
     render(&PackagePage {
         frame,
         texts,
@@ -229,11 +265,7 @@ pub(super) async fn show(
         added: Stamp::at(&package.added_at),
         added_by: who(&package.added_by),
         questions: questions.collect(),
-        deployments: package
-            .deployments
-            .iter()
-            .map(|name| DeploymentLine { name: name.clone(), path: link::deployment(name) })
-            .collect(),
+        deployments: deployments.into_iter().filter(|held| held.package == package.id).map(line).collect(),
         versions,
         command: Command::new([
             "margrave",

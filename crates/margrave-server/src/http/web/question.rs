@@ -5,8 +5,11 @@
 use margrave_wire::operator::PackageSetting;
 use serde_json::Value;
 
-use super::command::plain;
+use super::command::{plain, reference};
 use super::session::Fields;
+
+/// What the names of fields with a secret in clear begin with.
+pub(super) const SECRET: &str = "secret.";
 
 /// A question with what stands in its field, right or wrong.
 pub(super) struct Question {
@@ -24,8 +27,12 @@ pub(super) struct Question {
     pub(super) values: Vec<String>,
     pub(super) options: Vec<Choice>,
     pub(super) wrong: Option<String>,
-    /// Where the secret is that answers it. This form shows that and leaves it as it is.
+    /// Where the secret is that answers it; the form says so and never what it is.
     pub(super) secret: Option<Value>,
+    /// A secret that was typed and is not sealed yet. No page shows it again.
+    pub(super) typed_secret: Option<String>,
+    /// What the field was called in the form that was sent: groups before it may have gone since.
+    sent: String,
 }
 
 pub(super) struct Choice {
@@ -104,10 +111,11 @@ impl Question {
     ) -> Self {
         let values = match current.or(setting.default.as_ref()) {
             Some(Value::Array(values)) => values.iter().map(plain).collect(),
-            Some(Value::Null) | None => Vec::new(),
+            Some(Value::Null | Value::Object(_)) | None => Vec::new(),
             Some(value) => vec![plain(value)],
         };
-        Question::with(index, setting, values, editing)
+        let secret = current.filter(|value| value.is_object()).cloned();
+        Question { secret, ..Question::with(index, setting, values, editing) }
     }
 
     /// For some of the devices only, where no answer is the one for all.
@@ -131,8 +139,9 @@ impl Question {
         fields: &Fields,
     ) -> Self {
         let setting = in_group(setting);
-        let values = typed_values(&setting, fields, &group_field(was, &setting.parameter));
-        Question::with(index, &setting, values, false).moved(now, index)
+        let sent = group_field(was, &setting.parameter);
+        let values = typed_values(&setting, fields, &sent);
+        Question::with(index, &setting, values, false).moved(now, index).sent_as(sent, fields)
     }
 
     fn moved(self, group: usize, index: usize) -> Self {
@@ -142,8 +151,63 @@ impl Question {
 
     /// With what was typed.
     pub(super) fn typed(index: usize, setting: &PackageSetting, fields: &Fields, editing: bool) -> Self {
-        let values = typed_values(setting, fields, &field(setting));
-        Question::with(index, setting, values, editing)
+        let sent = field(setting);
+        let values = typed_values(setting, fields, &sent);
+        Question::with(index, setting, values, editing).sent_as(sent, fields)
+    }
+
+    /// Reads what the form says of a secret: one that was typed, or one that was known before.
+    fn sent_as(mut self, sent: String, fields: &Fields) -> Self {
+        let typed = fields.raw(&secret_field(&sent)).filter(|text| !text.is_empty());
+        self.typed_secret = typed.filter(|_| self.is_replaceable()).map(ToOwned::to_owned);
+        self.sent = sent;
+        let known = fields.raw(&reference_field(&self.sent)).and_then(referred);
+        self.keep(known)
+    }
+
+    /// With the secret that answers it, unless another answer was given.
+    pub(super) fn keep(mut self, known: Option<Value>) -> Self {
+        if self.is_blank() || (self.secret.is_none() && !self.is_replaceable()) {
+            self.secret = known;
+        }
+        self
+    }
+
+    /// Nothing answers it.
+    pub(super) fn is_blank(&self) -> bool {
+        let empty = self.values.iter().all(|value| value.trim().is_empty());
+        empty && self.secret.is_none() && self.typed_secret.is_none()
+    }
+
+    /// Whether the form takes a secret for it: what is typed in one line, and may be changed.
+    pub(super) fn is_replaceable(&self) -> bool {
+        !self.locked && matches!(self.kind, Kind::One(Scalar::Text | Scalar::Integer | Scalar::Double))
+    }
+
+    /// Whether it is offered to answer with a secret: passwords are texts.
+    pub(super) fn offers_secret(&self) -> bool {
+        self.is_replaceable() && self.kind == Kind::One(Scalar::Text)
+    }
+
+    /// What the form that was sent carries on for it instead of what it held, where a secret answers it: names of fields that go,
+    /// and the one that says where the secret is.
+    pub(super) fn carried(&self) -> Option<([String; 2], (String, String))> {
+        let known = reference_field(&self.sent);
+        let reference = reference(self.secret.as_ref()?)?;
+        Some(([self.sent.clone(), known.clone()], (known, reference)))
+    }
+
+    pub(super) fn secret_field(&self) -> String {
+        secret_field(&self.field)
+    }
+
+    pub(super) fn reference_field(&self) -> String {
+        reference_field(&self.field)
+    }
+
+    /// As a form carries it.
+    pub(super) fn secret_reference(&self) -> String {
+        self.secret.as_ref().and_then(reference).unwrap_or_default()
     }
 
     fn with(index: usize, setting: &PackageSetting, values: Vec<String>, editing: bool) -> Self {
@@ -161,6 +225,8 @@ impl Question {
             values,
             wrong: None,
             secret: None,
+            typed_secret: None,
+            sent: String::new(),
         }
     }
 
@@ -190,6 +256,10 @@ impl Question {
     pub(super) fn answer(&self, default: Option<&Value>) -> Result<Option<Value>, String> {
         if let Some(secret) = &self.secret {
             return Ok(Some(secret.clone()));
+        }
+        // Whatever stands in its other field: it is sealed first, or the form says why it cannot be.
+        if self.typed_secret.is_some() {
+            return Ok(None);
         }
         let scalar = self.kind.scalar();
         match self.kind {
@@ -250,6 +320,20 @@ fn group_field(group: usize, parameter: &str) -> String {
 
 fn field(setting: &PackageSetting) -> String {
     format!("answer.{}", setting.parameter)
+}
+
+fn secret_field(field: &str) -> String {
+    format!("{SECRET}{field}")
+}
+
+fn reference_field(field: &str) -> String {
+    format!("reference.{field}")
+}
+
+/// A secret as forms carry it, `sealed:mgs1…`.
+fn referred(text: &str) -> Option<Value> {
+    let (kind, name) = text.split_once(':')?;
+    Some(serde_json::json!({ "secret": { kind: name } }))
 }
 
 fn lines(text: &str) -> impl Iterator<Item = &str> {

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use askama::Template;
 use axum::response::Response;
 use margrave_core::id::DeploymentName;
-use margrave_wire::intent::{Fetch, Plan, Planned, PlannedBatch, PlannedMisfit};
+use margrave_wire::intent::{Fetch, Plan, Planned, PlannedBatch, PlannedForce, PlannedMisfit};
 use margrave_wire::operator::{self, PutDeployment};
 
 use super::Web;
 use super::command::Command;
 use super::error::PageError;
 use super::frame::{Frame, Section, render};
-use super::session::{Fields, Visitor};
+use super::revision::{Difference, Wanted, compare};
+use super::session::Visitor;
 use super::tiers::counted;
 
 /// Devices that the page lists; the rest is counted.
@@ -29,19 +30,22 @@ struct RehearsalPage {
     /// "3 devices get it, 1 changes".
     summary: Vec<String>,
     sites: Vec<SiteLine>,
+    /// What becomes other than it is, where it is a change.
+    differences: Vec<Difference>,
     rows: Vec<Row>,
     rows_more: usize,
     misfits: Vec<PlannedMisfit>,
     misfits_more: usize,
-    /// It would be refused as a whole.
-    refused: bool,
+    /// Who gets it although it does not fit.
+    forced: Vec<PlannedForce>,
+    forced_more: usize,
     fetches: Vec<String>,
     steps: Vec<String>,
     /// In which order devices get it, where that is not all at once.
     batches: Vec<BatchLine>,
     batches_more: usize,
     groups: usize,
-    /// Everything that was typed.
+    /// Everything that was typed, secrets only as they were sealed.
     fields: Vec<(String, String)>,
     action: String,
     verb: &'static str,
@@ -94,7 +98,7 @@ pub(super) async fn page(
     plan: &Plan,
     action: String,
     changing: bool,
-    fields: &Fields,
+    fields: Vec<(String, String)>,
 ) -> Result<Response, PageError> {
     let title = if changing {
         format!("Change {name}: what will happen")
@@ -102,18 +106,26 @@ pub(super) async fn page(
         format!("Deploy {name}: what will happen")
     };
     let frame = Frame::new(web, visitor, Section::Deployments, title).await?;
+    let differences = match changing {
+        true => {
+            let held = web.fleet().deployment_counted(name).await?;
+            compare(Some(&Wanted::now(&held)), &Wanted::then(&held, want)).0
+        }
+        false => Vec::new(),
+    };
     let rollout = plan.rollouts.iter().find(|rollout| rollout.deployment == name.as_str());
     let in_steps = rollout.map(|rollout| format!("in {}", counted(rollout.batches_total.into(), "step")));
-    let kept = fields.pairs().filter(|(name, _)| !matches!(*name, "csrf" | "do"));
     render(&RehearsalPage {
         frame,
         name: name.to_string(),
         package: format!("{} {}", package.name, package.version),
         summary: summary(&plan.changes).into_iter().chain(in_steps).collect(),
+        differences,
         sites: sites(&plan.changes),
         rows: plan.changes.iter().take(ROWS_MAX).map(Row::of).collect(),
         rows_more: plan.changes.len().saturating_sub(ROWS_MAX),
-        refused: plan.misfits.iter().any(|misfit| misfit.refused),
+        forced: plan.forced.iter().take(ROWS_MAX).cloned().collect(),
+        forced_more: plan.forced.len().saturating_sub(ROWS_MAX),
         misfits: plan.misfits.iter().take(ROWS_MAX).cloned().collect(),
         misfits_more: plan.misfits.len().saturating_sub(ROWS_MAX),
         fetches: plan.fetches.iter().map(fetched).collect(),
@@ -131,7 +143,7 @@ pub(super) async fn page(
         batches_more: rollout
             .map_or(0, |rollout| (rollout.batches_total as usize).saturating_sub(BATCHES_MAX)),
         groups: want.overrides.len(),
-        fields: kept.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        fields,
         action,
         verb: if changing { "Change" } else { "Deploy" },
         command: Command::wanted(name.as_str(), want),

@@ -2,20 +2,24 @@
 
 use askama::Template;
 use askama::filters::HtmlSafe;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use margrave_wire::rollout::{Rollout, RolloutCounts};
 
 use super::Web;
+use super::address::Path;
 use super::badge::Badge;
 use super::command::Command;
+use super::confirm::ConfirmPage;
 use super::deployment::parse;
 use super::error::PageError;
+use super::frame::{Frame, Section, render};
 use super::link;
-use super::session::Submitted;
+use super::session::{Changer, Submitted};
 use super::tally::Tally;
 use super::tiers::counted;
-use crate::fleet::RolloutVerb;
+use super::told::Told;
+use crate::fleet::{RolloutGlimpse, RolloutVerb};
 
 /// Batches that a page lists; the command line lists more.
 const BATCHES_MAX: usize = 50;
@@ -48,12 +52,19 @@ struct Row {
 struct Button {
     verb: &'static str,
     label: &'static str,
+    /// It is asked back on a page of its own.
+    asks: bool,
 }
 
 impl HtmlSafe for RolloutCard {}
 
 impl RolloutCard {
-    pub(super) fn of(rollout: &Rollout, path: &str, csrf: &str) -> Self {
+    pub(super) fn of(rollout: &Rollout, path: &str, frame: &Frame) -> Self {
+        RolloutCard::new(rollout, path, &frame.csrf, frame.may_change())
+    }
+
+    /// Who may not change anything is offered nothing.
+    fn new(rollout: &Rollout, path: &str, csrf: &str, may_change: bool) -> Self {
         let going = !matches!(rollout.state.as_str(), "done" | "aborted");
         let all = Row { name: "All".to_owned(), now: false, counts: rollout.counts };
         let rows = rollout.batches.iter().take(BATCHES_MAX).map(|batch| Row {
@@ -61,12 +72,14 @@ impl RolloutCard {
             now: going && batch.number == rollout.batch,
             counts: batch.counts,
         });
-        let pause = Button { verb: "pause", label: "Pause" };
-        let resume = Button { verb: "resume", label: "Resume" };
-        let abort = Button { verb: "abort", label: "Abort" };
+        let pause = Button { verb: "pause", label: "Pause", asks: false };
+        let resume = Button { verb: "resume", label: "Resume", asks: false };
+        let abort = Button { verb: "abort", label: "Abort", asks: true };
         let buttons = match rollout.state.as_str() {
+            _ if !may_change => Vec::new(),
             "running" | "waiting" => vec![pause, abort],
             "paused" | "halted" => vec![resume, abort],
+            "reverting" => vec![abort],
             _ => Vec::new(),
         };
         RolloutCard {
@@ -75,12 +88,18 @@ impl RolloutCard {
             revision: rollout.revision,
             badge: Badge::step(&rollout.state),
             tally: Tally::rollout(&rollout.counts),
+            // Those that do not fit are never among those that have it.
             words: format!(
-                "{} of {} have it; batch {} of {}",
+                "{} of {} have it; batch {} of {}{}",
                 rollout.counts.done,
-                counted(u64::from(rollout.counts.total), "device"),
+                counted(u64::from(rollout.counts.total.saturating_sub(rollout.counts.never)), "device"),
                 rollout.batch.min(rollout.batches_total),
-                rollout.batches_total
+                rollout.batches_total,
+                match rollout.counts.never {
+                    0 => String::new(),
+                    1 => "; 1 device does not fit".to_owned(),
+                    never => format!("; {never} devices do not fit"),
+                }
             ),
             commands: buttons
                 .iter()
@@ -95,6 +114,70 @@ impl RolloutCard {
             buttons,
         }
     }
+}
+
+/// `GET …/rollout/abort`: aborting cannot be taken back, so it is asked for.
+pub(super) async fn ask(
+    State(web): State<Web>,
+    Changer(visitor): Changer,
+    Path((name, verb)): Path<(String, String)>,
+) -> Result<Response, PageError> {
+    let name = parse(&name)?;
+    let back = link::deployment(name.as_str());
+    if verb != "abort" {
+        return Err(PageError::FormOnly { page: back });
+    }
+    web.fleet().deployment_counted(&name).await?;
+    let frame =
+        Frame::new(&web, &visitor, Section::Deployments, format!("Abort the rollout of {name}")).await?;
+    render(&ConfirmPage {
+        frame,
+        question: format!("Abort the rollout of {name}?"),
+        effects: vec![
+            "Devices that have the new revision keep it; the others keep what they had.".to_owned(),
+            "It cannot be resumed. A change, or going back to a revision, begins a new rollout.".to_owned(),
+        ],
+        verb: "Abort",
+        action: format!("{back}/rollout/abort"),
+        back,
+        fields: Vec::new(),
+        command: Command::new(["margrave", "rollout", "abort", name.as_str()]),
+    })
+}
+
+/// A rollout as a line of the fleet's page.
+pub(super) struct RolloutLine {
+    pub(super) key: String,
+    pub(super) badge: Badge,
+    pub(super) name: String,
+    pub(super) path: String,
+    pub(super) tally: Tally,
+    pub(super) words: String,
+}
+
+impl RolloutLine {
+    pub(super) fn of(rollout: &RolloutGlimpse) -> Self {
+        RolloutLine {
+            key: format!("rollout-{}", rollout.name),
+            badge: Badge::step(rollout.state.as_str()),
+            name: format!("{}, revision {}", rollout.name, rollout.revision),
+            path: format!("{}#rollout", link::deployment(rollout.name.as_str())),
+            tally: Tally::of(&rollout.counts),
+            words: progress(rollout),
+        }
+    }
+}
+
+/// How far it came, and why no further.
+pub(super) fn progress(rollout: &RolloutGlimpse) -> String {
+    let RolloutGlimpse { batch, batches_total, counts, stopped, .. } = rollout;
+    let stopped = stopped.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
+    format!(
+        "{} of {} have it; batch {} of {batches_total}{stopped}",
+        counts.converged,
+        counted(counts.total, "device"),
+        batch.min(batches_total),
+    )
 }
 
 pub(super) async fn hold(
@@ -137,15 +220,17 @@ mod tests {
             changed_at: String::new(),
             changed_by: String::new(),
         };
-        let shown = RolloutCard::of(&rollout, "/deployments/web", "secret").to_string();
+        let shown = RolloutCard::new(&rollout, "/deployments/web", "secret", true).to_string();
         for part in
             ["1 device failed &#60;b&#62;", "/deployments/web/rollout/resume", ">Abort<", "And 10 more"]
         {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         assert!(!shown.contains(">Pause<"), "{shown}");
+        let shown = RolloutCard::new(&rollout, "/deployments/web", "secret", false).to_string();
+        assert!(!shown.contains("<form") && !shown.contains("margrave rollout"), "a viewer: {shown}");
         rollout.state = "done".into();
-        let shown = RolloutCard::of(&rollout, "/deployments/web", "secret").to_string();
+        let shown = RolloutCard::new(&rollout, "/deployments/web", "secret", true).to_string();
         assert!(!shown.contains("<form"), "{shown}");
     }
 }

@@ -1,17 +1,24 @@
 //! When devices talk and change: the form for the fleet, a label or a device.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
+use margrave_core::violation::Violation;
 use margrave_wire::schedule::ScheduleBody;
 
 use super::Web;
+use super::address::Query;
 use super::command::Command;
+use super::confirm::ConfirmPage;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::pace::{seconds, spoken};
 use super::session::{Changer, Fields, Submitted, Visitor};
+use super::told::Told;
+use super::week::Week;
 use crate::fleet::Error;
 
 #[derive(Template)]
@@ -21,6 +28,8 @@ struct SchedulePage {
     draft: Draft,
     /// Something is set there already.
     known: bool,
+    /// How it would be, where it can be read.
+    week: Option<Week>,
     command: Command,
 }
 
@@ -36,7 +45,10 @@ struct Draft {
     saver: String,
     drift: String,
     hold: String,
+    /// About the whole.
     wrong: Vec<String>,
+    /// By the field that it is about.
+    wrong_at: BTreeMap<&'static str, Vec<String>>,
 }
 
 /// Written where "at any time" is meant and not "as elsewhere".
@@ -60,7 +72,7 @@ impl Draft {
             saver: held.data_saver.map(|on| if on { "on" } else { "off" }.to_owned()).unwrap_or_default(),
             drift: held.drift.clone().unwrap_or_default(),
             hold: held.hold_max_seconds.map(spoken).unwrap_or_default(),
-            wrong: Vec::new(),
+            ..Draft::default()
         }
     }
 
@@ -76,8 +88,38 @@ impl Draft {
             saver: text("saver"),
             drift: text("drift"),
             hold: text("hold"),
-            wrong: Vec::new(),
+            ..Draft::default()
         }
+    }
+
+    /// The command that sets the same. What is not named stays as it is there, so what is empty here is named where there is
+    /// something to stay.
+    fn command(&self, known: bool) -> Command {
+        let reach = Some(self.reach.as_str()).filter(|reach| !reach.is_empty()).unwrap_or("fleet");
+        let mut words: Vec<String> = ["margrave", "schedule", "set", reach].map(str::to_owned).into();
+        let mut chosen = false;
+        let mut part = |flag: &str, value: &str, unset: &str| {
+            let values: Vec<&str> = value.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            chosen |= !values.is_empty();
+            match values.as_slice() {
+                [] if known => words.push(format!("--unset={unset}")),
+                values => words.extend(values.iter().map(|value| format!("{flag}={value}"))),
+            }
+        };
+        part("--poll", &self.poll, "poll");
+        part("--hours", &self.hours, "hours");
+        part("--downtime", &self.downtime, "downtime");
+        part("--window", &self.windows, "window");
+        part("--data-saver", &self.saver, "data-saver");
+        part("--drift", &self.drift, "drift");
+        part("--hold-max", if self.hold == "0s" { "none" } else { &self.hold }, "hold-max");
+        if self.wait && !self.poll.is_empty() {
+            words.push("--hold-open".to_owned());
+        }
+        if !chosen && !known {
+            words.push("--window=sun 02:00-05:00 Europe/Berlin".to_owned());
+        }
+        Command::new(words.iter().map(String::as_str))
     }
 
     fn want(&mut self) -> Option<ScheduleBody> {
@@ -89,16 +131,16 @@ impl Draft {
                 Some(lines.map(ToOwned::to_owned).collect())
             }
         };
-        let mut wrong = Vec::new();
-        let mut time = |text: &str| {
+        let mut wrong: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
+        let mut time = |field: &'static str, text: &str| {
             let read = Some(text).filter(|text| !text.is_empty()).map(seconds).transpose();
             read.unwrap_or_else(|message| {
-                wrong.push(message);
+                wrong.entry(field).or_default().push(message);
                 None
             })
         };
-        let poll = time(&self.poll);
-        let hold = time(&self.hold);
+        let poll = time("poll", &self.poll);
+        let hold = time("hold", &self.hold);
         let want = ScheduleBody {
             poll_every_seconds: poll,
             poll_wait: (poll.is_some() && self.wait).then_some(true),
@@ -109,8 +151,39 @@ impl Draft {
             drift: Some(self.drift.clone()).filter(|text| !text.is_empty()),
             hold_max_seconds: hold,
         };
-        self.wrong = wrong;
-        self.wrong.is_empty().then_some(want)
+        self.wrong_at = wrong;
+        (!self.is_wrong()).then_some(want)
+    }
+
+    fn is_wrong(&self) -> bool {
+        !self.wrong.is_empty() || !self.wrong_at.is_empty()
+    }
+
+    /// What is wrong with a field.
+    fn wrong_with(&self, field: &str) -> &[String] {
+        self.wrong_at.get(field).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Notes what the fleet said where it belongs.
+    fn refused(&mut self, violation: &Violation) {
+        let mut place = violation.place.trim_matches('/').split('/');
+        let field = match place.next().unwrap_or_default() {
+            "pollEverySeconds" | "pollWait" => "poll",
+            "hours" => "hours",
+            "downtime" => "downtime",
+            "windows" => "windows",
+            "holdMaxSeconds" => "hold",
+            "reach" => "reach",
+            _ => return self.wrong.push(sentence(&violation.message)),
+        };
+        // Which of several lines, as people count.
+        let line = place.next().and_then(|index| index.parse::<usize>().ok()).map(|index| index + 1);
+        let message = sentence(&violation.message);
+        let message = match line {
+            Some(line) if line > 1 => format!("Line {line}: {message}"),
+            _ => message,
+        };
+        self.wrong_at.entry(field).or_default().push(message);
     }
 }
 
@@ -134,18 +207,15 @@ pub(super) async fn form(
     page(&web, &visitor, Draft::of(reach, held.as_ref()), held.is_some()).await
 }
 
-async fn page(web: &Web, visitor: &Visitor, draft: Draft, known: bool) -> Result<Response, PageError> {
+async fn page(web: &Web, visitor: &Visitor, mut draft: Draft, known: bool) -> Result<Response, PageError> {
     let frame = Frame::new(web, visitor, Section::Settings, "When devices talk and change").await?;
-    let status = if draft.wrong.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    let command = Command::new([
-        "margrave",
-        "schedule",
-        "set",
-        &draft.reach,
-        "--window",
-        "sun 02:00-05:00 Europe/Berlin",
-    ]);
-    Ok((status, render(&SchedulePage { frame, command, draft, known })?).into_response())
+    let status = if draft.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let week = match draft.is_wrong() {
+        true => None,
+        false => draft.want().and_then(|want| Week::of(&want, web.fleet().now())),
+    };
+    let command = draft.command(known);
+    Ok((status, render(&SchedulePage { frame, command, week, draft, known })?).into_response())
 }
 
 pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
@@ -156,12 +226,7 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
         match web.fleet().put_schedule(&visitor.actor, &draft.reach, &want).await {
             Ok(_) => return Ok(Redirect::to("/settings#schedules").into_response()),
             Err(Error::Invalid(violations)) => {
-                let told = violations.iter().map(|violation| {
-                    let place = violation.place.trim_matches('/').split('/').next().unwrap_or_default();
-                    let message = sentence(&violation.message);
-                    if place.is_empty() { message } else { format!("{place}: {message}") }
-                });
-                draft.wrong = told.collect();
+                violations.iter().for_each(|violation| draft.refused(violation));
             }
             Err(error @ (Error::Conflict { .. } | Error::NotFound { .. })) => {
                 draft.wrong.push(sentence(&error.to_string()));
@@ -169,7 +234,30 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
             Err(error) => return Err(error.into()),
         }
     }
-    page(&web, &visitor, draft, false).await
+    let known = web.fleet().schedule(&draft.reach).await.is_ok();
+    page(&web, &visitor, draft, known).await
+}
+
+/// `GET /settings/schedule/remove?reach=…`: devices follow at once, so it is asked for.
+pub(super) async fn remove_ask(
+    State(web): State<Web>,
+    Changer(visitor): Changer,
+    Query(Which { reach }): Query<Which>,
+) -> Result<Response, PageError> {
+    let held = web.fleet().schedule(&reach).await?;
+    let frame = Frame::new(&web, &visitor, Section::Settings, format!("Take back {reach}")).await?;
+    let words = held.schedule.words().into_iter().map(|words| format!("No longer: {words}."));
+    let closest = "Devices follow what is set for their labels or for the fleet, or do as usual.".to_owned();
+    render(&ConfirmPage {
+        frame,
+        question: format!("Take back what is set for {reach}?"),
+        effects: words.chain([closest]).collect(),
+        verb: "Take back",
+        action: "/settings/schedule/remove".to_owned(),
+        back: "/settings#schedules".to_owned(),
+        command: Command::new(["margrave", "schedule", "remove", &reach]),
+        fields: vec![("reach".to_owned(), reach)],
+    })
 }
 
 pub(super) async fn remove(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
@@ -194,7 +282,25 @@ mod tests {
         let mut draft = Draft::of("fleet".to_owned(), Some(&held));
         assert_eq!(draft.hours, "any");
         assert_eq!(draft.want(), Some(held));
+        assert_eq!(
+            draft.command(true).text,
+            "margrave schedule set fleet --poll=15m --hours=any --downtime=2026-12-24T12:00Z/2026-12-27T06:00Z \
+             '--window=sun 02:00-05:00 Europe/Berlin' '--window=sat 02:00-05:00 Europe/Berlin' --data-saver=off --drift=report \
+             --hold-max=2h --hold-open"
+        );
+        let poll = Draft { reach: "label:line=7".to_owned(), poll: "5m".to_owned(), ..Draft::default() };
+        assert_eq!(poll.command(false).text, "margrave schedule set label:line=7 --poll=5m");
+        assert!(
+            poll.command(true).text.ends_with(
+                "--poll=5m --unset=hours --unset=downtime --unset=window \
+            --unset=data-saver --unset=drift --unset=hold-max"
+            ),
+            "{}",
+            poll.command(true).text
+        );
         draft.poll = "often".to_owned();
-        assert!(draft.want().is_none() && draft.wrong[0].contains("often"));
+        assert!(draft.want().is_none() && draft.wrong_with("poll")[0].contains("often"));
+        draft.refused(&Violation::new("/windows/1", "rule", "no such day"));
+        assert_eq!(draft.wrong_with("windows"), ["Line 2: No such day."]);
     }
 }

@@ -11,7 +11,7 @@ use askama::Template;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::Form;
 use axum::extract::rejection::FormRejection;
-use axum::extract::{Extension, FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::extract::{Extension, FromRequest, FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use http::header::SET_COOKIE;
 use http::request::Parts;
@@ -19,6 +19,7 @@ use http::{HeaderMap, StatusCode};
 use margrave_core::access::Role;
 use margrave_core::digest::Digest;
 
+use super::address::{Path, Query};
 use super::error::PageError;
 use super::frame::{Bare, render};
 use super::link;

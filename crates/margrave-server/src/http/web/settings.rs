@@ -1,15 +1,19 @@
 //! The server itself: its repository, calendars, registries, certificates and backup.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use margrave_core::moment::Moment;
 use margrave_wire::operator;
 
 use super::Web;
 use super::command::Command;
+use super::commit::CommitMark;
 use super::deployment::who;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
@@ -17,6 +21,8 @@ use super::link;
 use super::registry::RegistryDraft;
 use super::session::{Administering, Submitted, Visitor};
 use super::stamp::Stamp;
+use super::told::Told;
+use super::week::{self, Week};
 use crate::fleet::{Error, time};
 
 /// Commits that the page lists.
@@ -45,12 +51,33 @@ struct Commands {
     authority: Command,
     backup: Command,
     intent: Command,
+    keep: Command,
+    take: Command,
+    follow: Command,
+}
+
+/// What renews itself is worth a word only when it did not; so is what is about to go anyway.
+const RENEWING: Duration = Duration::ZERO;
+/// Rotating the authority takes as long as the slowest device is away.
+const AUTHORITY_SOON: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// A word about a certificate that ends soon, or has ended.
+pub(super) fn expiry(now: Moment, expires: &str, soon: Duration) -> Option<&'static str> {
+    let expires = Moment::from_rfc3339(expires)?;
+    if expires <= now {
+        Some("expired")
+    } else if expires <= now.after(soon) {
+        Some("ends soon")
+    } else {
+        None
+    }
 }
 
 /// How the server stands to the repository that says what is wanted.
 struct RepositoryCard {
     clone: Command,
     intent: operator::Intent,
+    commit: Option<CommitMark>,
     changed: Option<Stamp>,
     by: Option<String>,
     away: Option<Stamp>,
@@ -59,21 +86,26 @@ struct RepositoryCard {
 }
 
 struct CommitRow {
-    commit: String,
+    commit: CommitMark,
     at: Stamp,
     by: String,
     message: String,
 }
 
 struct ScheduleRow {
+    remove: Command,
     reach: String,
-    words: Vec<String>,
+    lines: Vec<(&'static str, String)>,
+    week: Option<Week>,
     changed: Stamp,
     by: String,
     edit: String,
+    /// Where taking it back is asked for.
+    ask: String,
 }
 
 struct RegistryRow {
+    commands: [Command; 2],
     registry: operator::Registry,
     changed: Stamp,
     by: String,
@@ -83,6 +115,7 @@ struct CertificateRow {
     name: &'static str,
     about: &'static str,
     expires: Stamp,
+    warning: Option<&'static str>,
 }
 
 pub(super) async fn page(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
@@ -100,35 +133,53 @@ pub(super) async fn show(
     let fleet = web.fleet();
     let authority = web.app.rotation.status().await?;
     let identity = &web.app.rotation.identity;
-    let row = |name, about, expires: &str| CertificateRow { name, about, expires: Stamp::at(expires) };
+    let now = fleet.now();
+    let row = |name, about, expires: &str, soon: Duration| CertificateRow {
+        name,
+        about,
+        expires: Stamp::at(expires),
+        warning: expiry(now, expires, soon),
+    };
     let server = time(identity.svid.current().not_after());
     let page = time(identity.web_leaf.current().not_after());
     let mut certificates = vec![
-        row("This page", "Renews itself; browsers see it.", &page),
-        row("The server, to devices", "Renews itself.", &server),
+        row("This page", "Renews itself; browsers see it.", &page, RENEWING),
+        row("The server, to devices", "Renews itself.", &server, RENEWING),
         row(
             "The authority",
             "Behind every device's certificate; rotated by command.",
             &authority.issuing.expires,
+            AUTHORITY_SOON,
         ),
     ];
     certificates.extend(
-        authority.next.iter().map(|next| row("The next authority", "Not in use yet.", &next.expires)),
+        authority
+            .next
+            .iter()
+            .map(|next| row("The next authority", "Not in use yet.", &next.expires, AUTHORITY_SOON)),
     );
     certificates.extend(
-        authority.former.iter().map(|former| row("The former authority", "Still trusted.", &former.expires)),
+        authority
+            .former
+            .iter()
+            .map(|former| row("The former authority", "Still trusted.", &former.expires, RENEWING)),
     );
     let status = if registry.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let schedules = fleet.schedules().await?.into_iter().map(|schedule| ScheduleRow {
-        words: schedule.schedule.words(),
+        lines: week::lines(&schedule.schedule),
+        week: Week::of(&schedule.schedule, fleet.now()),
         changed: Stamp::ago(&schedule.changed_at),
         by: who(&schedule.changed_by),
         edit: link::schedule(&schedule.reach),
+        ask: format!("/settings/schedule/remove?reach={}", link::encode(&schedule.reach)),
+        remove: Command::new(["margrave", "schedule", "remove", &schedule.reach]),
         reach: schedule.reach,
     });
     let registries = fleet.registries().await?.into_iter().map(|registry| RegistryRow {
         changed: Stamp::ago(&registry.changed_at),
         by: who(&registry.changed_by),
+        commands: ["check", "remove"]
+            .map(|verb| Command::new(["margrave", "registry", verb, &registry.host])),
         registry,
     });
     let page = SettingsPage {
@@ -162,6 +213,18 @@ pub(super) async fn show(
             authority: Command::new(["margrave", "authority", "rotate"]),
             backup: Command::new(["margrave", "backup", "--to", "margrave-backup.tar"]),
             intent: Command::new(["margrave", "intent", "log"]),
+            keep: Command::new(["margrave", "intent", "resolve", "--keep"]),
+            take: Command::new(["margrave", "intent", "resolve", "--take"]),
+            follow: Command::new([
+                "margrave",
+                "serve",
+                "--data",
+                "DIR",
+                "--follow",
+                "https://git.example/plant/fleet.git",
+                "--follow-token-file",
+                "token.txt",
+            ]),
         },
         frame,
     };
@@ -178,7 +241,7 @@ async fn repository(web: &Web) -> Result<RepositoryCard, PageError> {
         Err(error) => return Err(error.into()),
     };
     let commit = |logged: margrave_wire::intent::Commit| CommitRow {
-        commit: logged.commit.chars().take(10).collect(),
+        commit: CommitMark::of(&logged.commit),
         at: Stamp::ago(&logged.at),
         by: who(&logged.by),
         message: logged.message.lines().next().unwrap_or_default().to_owned(),
@@ -189,6 +252,7 @@ async fn repository(web: &Web) -> Result<RepositoryCard, PageError> {
             "clone",
             &format!("{}/git/intent.git", fleet.url().replacen("://", "://x:TOKEN@", 1)),
         ]),
+        commit: intent.commit.as_deref().map(CommitMark::of),
         changed: intent.changed_at.as_deref().map(Stamp::ago),
         by: intent.changed_by.as_deref().map(who),
         away: intent.away_since.as_deref().map(Stamp::ago),
@@ -220,4 +284,23 @@ pub(super) async fn backup(
         (CONTENT_DISPOSITION, "attachment; filename=\"margrave-backup.tar\""),
     ];
     Ok((headers, Body::from_stream(pieces)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_ends_soon_is_told() {
+        let now = Moment::from_rfc3339("2026-11-17T09:00:00Z").unwrap();
+        for (expires, soon, told) in [
+            ("2026-11-17T08:00:00Z", RENEWING, Some("expired")),
+            ("2026-11-17T10:00:00Z", RENEWING, None),
+            ("2027-01-01T00:00:00Z", AUTHORITY_SOON, Some("ends soon")),
+            ("2036-01-01T00:00:00Z", AUTHORITY_SOON, None),
+            ("never", AUTHORITY_SOON, None),
+        ] {
+            assert_eq!(expiry(now, expires, soon), told, "{expires}");
+        }
+    }
 }

@@ -31,11 +31,14 @@ impl Stamp {
     }
 
     fn new(rfc3339: &str, ago: bool) -> Self {
-        let utc = match rfc3339.parse::<Timestamp>() {
-            Ok(at) => at.to_zoned(TimeZone::UTC).strftime("%-d %b %Y, %H:%M:%S UTC").to_string(),
-            Err(_) => rfc3339.to_owned(),
-        };
-        Stamp { iso: rfc3339.to_owned(), utc, ago }
+        match rfc3339.parse::<Timestamp>() {
+            Ok(at) => {
+                let utc = at.to_zoned(TimeZone::UTC).strftime("%-d %b %Y, %H:%M:%S UTC").to_string();
+                // As every browser reads it, however it was written.
+                Stamp { iso: at.to_string(), utc, ago }
+            }
+            Err(_) => Stamp { iso: rfc3339.to_owned(), utc: rfc3339.to_owned(), ago },
+        }
     }
 }
 

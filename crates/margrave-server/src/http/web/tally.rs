@@ -48,11 +48,13 @@ impl Tally {
 
     /// How many assignments are in which state.
     pub(super) fn of(counts: &AssignmentCounts) -> Self {
-        Tally::new(STATES.into_iter().flat_map(|state| {
+        let states = STATES.into_iter().flat_map(|state| {
             let count = counts.states.get(state.as_str()).copied().unwrap_or(0);
             let back = if state == State::Installed { counts.went_back.min(count) } else { 0 };
             [(Badge::state(state.as_str()), count - back), (Badge::went_back(), back)]
-        }))
+        });
+        let held = [(Badge::step("waiting"), counts.waiting), (Badge::left_behind(), counts.left_behind)];
+        Tally::new(states.chain(held))
     }
 
     /// How many devices are in which condition.
@@ -101,6 +103,16 @@ mod tests {
             tally.shares.iter().map(|share| (share.badge.tone, share.count.as_str())).collect();
         assert_eq!(shown, [(Tone::Ok, "3"), (Tone::Bad, "1")]);
         assert_eq!(tally.shares.iter().map(|share| share.width).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn who_waits_for_its_turn_is_not_among_those_that_are_as_wanted() {
+        let states = [("INSTALLED".to_owned(), 1), ("WAITING".to_owned(), 3)].into();
+        let counts = AssignmentCounts { total: 4, waiting: 3, states, ..Default::default() };
+        let tally = Tally::of(&counts);
+        let shown: Vec<_> =
+            tally.shares.iter().map(|share| (share.badge.word.as_str(), share.width)).collect();
+        assert_eq!(shown, [("INSTALLED", 250), ("waiting", 750)]);
     }
 
     #[test]

@@ -13,12 +13,14 @@ use super::badge::Badge;
 use super::link;
 use super::stamp::Stamp;
 use super::tally::Tally;
-use crate::fleet::SiteCounts;
+use crate::fleet::{SiteCounts, WITHOUT_SITE};
 
 /// Up to so many devices each has a tile of its own.
 pub(super) const TILES_MAX: usize = 48;
 /// Sites that are shown; the rest are taken together.
 const SITES_MAX: usize = 24;
+/// And where somebody asks for all of them; a list beyond that is read by nobody.
+const SITES_ALL_MAX: usize = 1000;
 /// Assignments in one tile.
 const LINES_MAX: usize = 4;
 
@@ -58,7 +60,8 @@ impl HtmlSafe for Tiers {}
 
 impl Tiers {
     /// `devices` are all of them, or none where they are too many to be shown one by one.
-    pub(super) fn of(counts: &SiteCounts, devices: &[operator::Device]) -> Self {
+    pub(super) fn of(counts: &SiteCounts, devices: &[operator::Device], all: bool) -> Self {
+        let most = if all { SITES_ALL_MAX } else { SITES_MAX };
         let total: u64 = counts.values().flat_map(BTreeMap::values).sum();
         let named = counts.keys().filter(|site| site.is_some()).count() as u64;
         let mut sites: Vec<Site> =
@@ -67,8 +70,8 @@ impl Tiers {
         if devices.is_empty() {
             sites.sort_by(|a, b| b.rank.cmp(&a.rank).then_with(|| a.name.cmp(&b.name)));
         }
-        if sites.len() > SITES_MAX {
-            sites.truncate(SITES_MAX - 1);
+        if sites.len() > most {
+            sites.truncate(most - 1);
             let shown: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
             let mut rest: BTreeMap<String, u64> = BTreeMap::new();
             let mut number = 0;
@@ -84,7 +87,7 @@ impl Tiers {
             sites.push(Site {
                 key: "site-others".to_owned(),
                 name: format!("{number} more sites"),
-                path: "/devices".to_owned(),
+                path: "/?sites=all".to_owned(),
                 words: counted(rest.values().sum(), "device"),
                 tally: Tally::conditions(&rest),
                 rank: (0, 0, 0, 0),
@@ -113,7 +116,7 @@ impl Site {
             name: named_as(site).to_owned(),
             path: match site {
                 Some(site) => format!("/devices?site={}", link::encode(site)),
-                None => "/devices".to_owned(),
+                None => format!("/devices?site={}", link::encode(WITHOUT_SITE)),
             },
             words: counted(total, "device"),
             tally: Tally::conditions(counts),
@@ -172,12 +175,14 @@ mod tests {
 
     #[test]
     fn a_large_fleet_is_shown_by_site_the_worst_first_and_complete() {
-        let tiers = Tiers::of(&counts(250), &[]);
+        let tiers = Tiers::of(&counts(250), &[], false);
         assert_eq!(tiers.words, "100,000 devices in 250 sites");
         assert_eq!(tiers.sites.len(), SITES_MAX);
         assert_eq!(tiers.sites[0].name, "site <007>");
         let rest = tiers.sites.last().unwrap();
         assert_eq!((rest.name.as_str(), rest.words.as_str()), ("227 more sites", "90,800 devices"));
+        assert_eq!(rest.path, "/?sites=all");
+        assert_eq!(Tiers::of(&counts(250), &[], true).sites.len(), 250);
         let shown = tiers.to_string();
         assert!(!shown.contains("<007>") && shown.len() < 60_000, "{}", shown.len());
     }

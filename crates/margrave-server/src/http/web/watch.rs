@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use margrave_wire::operator::PutWatch;
 
 use super::Web;
-use super::error::{PageError, sentence};
+use super::error::{PageError, told};
 use super::pace::seconds;
 use super::package::{self, Typed};
 use super::session::Submitted;
@@ -32,7 +32,7 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
     match web.fleet().put_watch(&visitor.actor, &typed.repository, want).await {
         Ok(_) => Ok(Redirect::to("/packages#watches").into_response()),
         Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
-            typed.wrong_watch = Some(sentence(&error.to_string()));
+            typed.wrong_watch = Some(told(&error));
             package::list_page(&web, &visitor, typed).await
         }
         Err(error) => Err(error.into()),

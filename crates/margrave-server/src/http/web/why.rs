@@ -2,18 +2,20 @@
 
 use askama::Template;
 use askama::filters::HtmlSafe;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::Response;
 use margrave_core::id::DeviceRef;
 use margrave_wire::operator::{self, WhyKind};
 
 use super::Web;
+use super::address::Query;
 use super::command::Command;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::session::Visitor;
 use super::tiers::{counted, grouped};
+use super::told::Told;
 
 /// Causes in order; the last is the one to act on.
 #[derive(Template)]

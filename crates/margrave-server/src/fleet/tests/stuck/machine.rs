@@ -31,6 +31,8 @@ pub(super) struct Faults {
     pub(super) hangs: bool,
     /// What runs is not well.
     pub(super) sick: bool,
+    /// The engine does not answer whoever looks.
+    pub(super) engine_away: bool,
 }
 
 pub(super) struct Machine<'a> {
@@ -76,7 +78,10 @@ impl World {
 
 impl Machine<'_> {
     fn capabilities(&self) -> Bytes {
-        capabilities(self.client.as_str(), "4Gi", &["compose"])
+        let body = capabilities(self.client.as_str(), "4Gi", &["compose"]);
+        let mut capabilities = g2::capabilities::read(&body).unwrap();
+        capabilities.blind = self.device.blind().cloned();
+        g2::capabilities::write(&capabilities).into()
     }
 
     fn now(&self) -> Moment {
@@ -86,10 +91,15 @@ impl Machine<'_> {
 
     fn absorb(&mut self, event: Event) {
         let now = self.now();
+        let blind = self.device.blind().cloned();
         self.device.absorb(&self.settings, now, 0.5, event);
+        if self.device.blind() != blind.as_ref() {
+            let are = Digest::of(&self.capabilities());
+            self.device.absorb(&self.settings, now, 0.5, Event::CapabilitiesAre(are));
+        }
     }
 
-    /// Works on one thing at a time.
+    /// Downloads one thing at a time.
     pub(super) fn one_at_a_time(&mut self) {
         self.settings.work_count_max = 1;
     }
@@ -180,6 +190,9 @@ impl Machine<'_> {
                 let result = result.map(drop).map_err(|error| Trouble::permanent(error.to_string()));
                 Event::Sent { sequence, result }
             }
+            Action::Observe if self.faults.engine_away => {
+                Event::Observed(Err(failure(FailureCode::RuntimeUnreachable)))
+            }
             Action::Observe => {
                 let seen = self.running.iter().map(|((assignment, component), fingerprint)| Observation {
                     assignment: *assignment,
@@ -192,12 +205,14 @@ impl Machine<'_> {
                 });
                 Event::Observed(Ok(seen.collect()))
             }
+            Action::Prefetch(_) | Action::Apply(_) | Action::Remove { .. } if self.faults.hangs => {
+                return None;
+            }
             Action::Prefetch(order) => Event::Prefetched {
                 assignment: order.assignment,
                 component: order.component,
                 result: self.faults.prefetch.map_or(Ok(()), |code| Err(failure(code))),
             },
-            Action::Apply(_) | Action::Remove { .. } if self.faults.hangs => return None,
             Action::Apply(order) => {
                 let (fingerprint, key) = (order.fingerprint(), (order.assignment, order.component.clone()));
                 let spared = self.faults.spares_old && self.ran.contains(&fingerprint);

@@ -7,6 +7,7 @@ pub(super) async fn provoke(catalogue: &mut Catalogue) {
     beginnings(catalogue).await;
     waiting(catalogue).await;
     failures(catalogue).await;
+    blind(catalogue).await;
     going_back(catalogue).await;
     endings(catalogue).await;
     by_force(catalogue).await;
@@ -96,6 +97,24 @@ async fn waiting(catalogue: &mut Catalogue) {
     world.put("web", greeting("yo")).await.unwrap();
     line.live(60).await;
     catalogue.device(&world, "outside the maintenance window", "line-1", Code::WindowClosed).await;
+    let apart = operator::PutDeployment {
+        windows: Some(vec!["sat 03:00-04:00".into(), "sun 04:00-05:00".into()]),
+        ..greeting("hey")
+    };
+    world.put("web", apart).await.unwrap();
+    line.live(60).await;
+    for (state, subject) in
+        [("its windows and the device's never meet", "line-1/web"), ("they never meet on this one", "line-1")]
+    {
+        let why = catalogue.device(&world, state, subject, Code::WindowsApart).await;
+        assert_eq!(codes(&why), ["waiting", "window-closed", "windows-apart"]);
+    }
+    let why = catalogue.deployment(&world, "windows that never meet", "web", Code::WindowsApart).await;
+    assert_eq!(why.groups[0].code, "windows-apart");
+    assert!(
+        why.chain.last().unwrap().text.contains("sat 03:00-04:00 UTC and sun 04:00-05:00 UTC"),
+        "{why:?}"
+    );
     world.fleet.remove_deployment(&ann(), &name("web"), None).await.unwrap();
     line.live(60).await;
     let why =
@@ -199,6 +218,54 @@ async fn failures(catalogue: &mut Catalogue) {
     world.report_with("web", "other-maker", State::Failed, foreign).await;
     let why = catalogue.device(&world, "a code of another maker", "other-maker/web", Code::Failed).await;
     assert!(why.chain[1].text.contains("E4711"), "{why:?}");
+}
+
+/// The engine goes away for good, and what was installed stays so by all that the device can tell.
+async fn blind(catalogue: &mut Catalogue) {
+    let world = World::new().await;
+    let mut line = world.runs_web().await;
+    line.faults.engine_away = true;
+    line.live(10).await;
+    assert!(world.fleet.why("line-1/web").await.unwrap().converged, "an engine may be restarted");
+    line.live(120).await;
+    let why = catalogue.device(&world, "its engine is gone", "line-1/web", Code::CannotLook).await;
+    assert!(!why.converged);
+    let text = &why.chain[0].text;
+    assert!(
+        text.contains("line-1 cannot look at its containers since 20")
+            && text.ends_with("it is runtime-unreachable")
+    );
+    let why = catalogue.device(&world, "a device whose engine is gone", "line-1", Code::CannotLook).await;
+    assert!(!why.converged && codes(&why) == ["cannot-look"], "{why:#?}");
+    let why = catalogue.deployment(&world, "on a device whose engine is gone", "web", Code::CannotLook).await;
+    assert!(!why.converged && codes(&why) == ["devices-behind", "cannot-look"], "{why:#?}");
+    assert_eq!((why.groups.len(), why.groups[0].count), (1, 1), "{why:#?}");
+    let shown = world.fleet.device(&device("line-1")).await.unwrap();
+    assert_eq!((shown.condition.as_str(), shown.assignments[0].state.as_str()), ("pending", "INSTALLED"));
+    assert_eq!(shown.cannot_look.unwrap().message, "it is runtime-unreachable");
+    assert!(shown.reason.unwrap().contains("cannot look"));
+    let status = world.fleet.status().await.unwrap();
+    assert_eq!((status.devices.pending, status.devices.converged), (1, 0));
+    // What is new is not tried in vain only: the last cause is still the one to act on.
+    world.put("web", greeting("yo")).await.unwrap();
+    line.faults.prefetch = Some(FailureCode::RuntimeUnreachable);
+    line.live(120).await;
+    let why = world.fleet.why("line-1/web").await.unwrap();
+    assert_eq!(codes(&why), ["retrying", "runtime-unreachable", "cannot-look"]);
+    line.faults.cut_off = true;
+    line.live(3600).await;
+    let why = world.fleet.why("line-1").await.unwrap();
+    assert_eq!(
+        codes(&why).last(),
+        Some(&"silent"),
+        "nobody can start an engine on a device that is not there"
+    );
+    line.faults = Default::default();
+    line.live(1200).await;
+    for subject in ["line-1", "line-1/web"] {
+        let why = world.fleet.why(subject).await.unwrap();
+        assert!(why.converged, "{why:#?}");
+    }
 }
 
 async fn going_back(catalogue: &mut Catalogue) {

@@ -1,10 +1,9 @@
 //! What is wanted does not get here, or is not there any more: remotes, pushes, repositories, registries.
 
-use std::path::Path;
-
 use margrave_core::report::FailureCode;
 use margrave_registry::{Action, Decision};
 
+use super::super::following::commit;
 use super::super::git::git_is_here;
 use super::*;
 use crate::fleet::git::Push;
@@ -14,24 +13,9 @@ pub(super) async fn provoke(catalogue: &mut Catalogue) {
     registries(catalogue).await;
     if git_is_here() {
         remotes(catalogue).await;
+        taken_back(catalogue).await;
         pushes(catalogue).await;
     }
-}
-
-/// Commits a file to `main` of a bare repository, on its newest commit or instead of it.
-fn commit(remote: &Path, path: &str, text: &str, instead: bool) {
-    let repository = git2::Repository::open_bare(remote).unwrap();
-    let head = repository.find_reference("refs/heads/main").unwrap().peel_to_commit().unwrap();
-    let blob = repository.blob(text.as_bytes()).unwrap();
-    let mut update = git2::build::TreeUpdateBuilder::new();
-    update.upsert(path, blob, git2::FileMode::Blob);
-    let tree = update.create_updated(&repository, &head.tree().unwrap()).unwrap();
-    let tree = repository.find_tree(tree).unwrap();
-    let by = git2::Signature::now("Bob", "bob@plant.example").unwrap();
-    let parents: Vec<git2::Commit<'_>> = if instead { head.parents().collect() } else { vec![head] };
-    let parents: Vec<&git2::Commit<'_>> = parents.iter().collect();
-    let id = repository.commit(None, &by, &by, "Say something", &tree, &parents).unwrap();
-    repository.reference("refs/heads/main", id, true, "moved").unwrap();
 }
 
 async fn remotes(catalogue: &mut Catalogue) {
@@ -39,20 +23,7 @@ async fn remotes(catalogue: &mut Catalogue) {
     world.device("line-1", LINE).await;
     world.put("web", greeting("hi")).await.unwrap();
     world.report("web", "line-1", State::Installed).await;
-    let remote = world.data.path().join("remote.git");
-    copy(&world.data.path().join("intent.git"), &remote);
-    let follow = Follow {
-        url: remote.display().to_string(),
-        branch: "main".into(),
-        every: Duration::from_secs(60),
-        token_file: None,
-        ssh_key: None,
-        authority: None,
-        known_hosts: None,
-        hook_token_file: None,
-        bytes_max: FETCH_BYTES_MAX,
-    };
-    world.fleet.follow(follow).unwrap();
+    let remote = world.remote();
     world.fleet.follow_once().await.unwrap();
     assert!(world.fleet.why_of(WhyKind::Deployment, "web").await.unwrap().converged);
 
@@ -85,15 +56,38 @@ async fn remotes(catalogue: &mut Catalogue) {
     assert!(why.converged, "what was read there last is what runs");
 }
 
+async fn taken_back(catalogue: &mut Catalogue) {
+    let world = World::new().await;
+    world.device("line-1", LINE).await;
+    world.put("web", greeting("hi")).await.unwrap();
+    world.report("web", "line-1", State::Installed).await;
+    let strategy = json!({ "batches": ["1"], "onFailure": "revert" });
+    let strategy = Some(serde_json::from_value(strategy).unwrap());
+    world.put("web", operator::PutDeployment { strategy, ..greeting("yo") }).await.unwrap();
+    world.remote();
+    world.report("web", "line-1", State::Failed).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    world.report("web", "line-1", State::Installed).await;
+    let state = "a rollout failed that the remote wants";
+    let why = catalogue.deployment(&world, state, "web", Code::RevertedHere).await;
+    assert!(why.chain.last().unwrap().text.contains("until a newer commit"), "{why:?}");
+}
+
 async fn pushes(catalogue: &mut Catalogue) {
     let world = World::new().await;
     world.device("line-1", LINE).await;
     world.put("web", greeting("hi")).await.unwrap();
     world.report("web", "line-1", State::Installed).await;
-    let line = format!("{} {} refs/heads/mine\0report-status\n", "0".repeat(40), "1".repeat(40));
-    let body = format!("{:04x}{line}0000", line.len() + 4);
-    let push = Push::read(Bytes::from(body)).unwrap_or_else(|malformed| panic!("{}", malformed.why()));
-    world.fleet.intent_push(&ann(), &push).await.unwrap();
+    let push = |branch: &str| {
+        let line = format!("{} {} refs/heads/{branch}\0report-status\n", "0".repeat(40), "1".repeat(40));
+        let body = format!("{:04x}{line}0000", line.len() + 4);
+        Push::read(Bytes::from(body)).unwrap_or_else(|malformed| panic!("{}", malformed.why()))
+    };
+    // Another branch is refused, and nothing of what is wanted depends on it.
+    world.fleet.intent_push(&ann(), &push("mine")).await.unwrap();
+    let why = world.fleet.why_of(WhyKind::Deployment, "web").await.unwrap();
+    assert_eq!(codes(&why), ["converged"]);
+    world.fleet.intent_push(&ann(), &push("main")).await.unwrap();
     let why = catalogue.deployment(&world, "a push that was refused", "web", Code::PushRefused).await;
     assert!(why.chain[1].text.contains("operator ann"), "{why:?}");
     world.put("web", greeting("yo")).await.unwrap();

@@ -13,7 +13,7 @@ enum Step {
 }
 
 /// Lines of the difference; `before` is nothing when there is no such file yet, and `after` when it went.
-pub(super) fn unified(path: &str, before: Option<&str>, after: Option<&str>) -> Vec<String> {
+pub fn unified(path: &str, before: Option<&str>, after: Option<&str>) -> Vec<String> {
     let old: Vec<&str> = before.unwrap_or_default().lines().collect();
     let new: Vec<&str> = after.unwrap_or_default().lines().collect();
     let side = |letter: char, there: bool| match there {

@@ -1,0 +1,70 @@
+//! An engine that says what a test wants to hear: what no real one does when it is asked to.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::engine::{Address, Engine};
+
+pub(super) enum Answer {
+    Json(Value),
+    Refused(StatusCode, &'static str),
+    /// Never.
+    Silence,
+}
+
+pub(super) struct PretendedEngine {
+    directory: tempfile::TempDir,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl PretendedEngine {
+    /// Answers `METHOD /path` without the version of the interface, which it agrees on by itself.
+    pub(super) fn start(answer: impl Fn(&str) -> Answer + Clone + Send + Sync + 'static) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let listener = tokio::net::UnixListener::bind(directory.path().join("engine.sock")).unwrap();
+        let noted = asked.clone();
+        let respond = move |method: Method, uri: Uri| {
+            let (answer, noted) = (answer.clone(), noted.clone());
+            async move { respond(&answer, &noted, &method, &uri).await }
+        };
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(respond)).await });
+        PretendedEngine { directory, asked }
+    }
+
+    pub(super) fn address(&self) -> String {
+        format!("unix://{}", self.directory.path().join("engine.sock").display())
+    }
+
+    pub(super) async fn engine(&self) -> Engine {
+        Engine::connect(Address::parse(&self.address()).unwrap()).await.unwrap()
+    }
+
+    /// What it was asked so far.
+    pub(super) fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+async fn respond(
+    answer: &impl Fn(&str) -> Answer,
+    noted: &Mutex<Vec<String>>,
+    method: &Method,
+    uri: &Uri,
+) -> Response {
+    if uri.path() == "/version" {
+        return axum::Json(json!({"Version": "28.0.0", "ApiVersion": "1.48"})).into_response();
+    }
+    let asked = uri.to_string();
+    let asked = format!("{method} {}", asked.strip_prefix("/v1.48").unwrap());
+    noted.lock().unwrap().push(asked.clone());
+    match answer(&asked) {
+        Answer::Json(value) => axum::Json(value).into_response(),
+        Answer::Refused(status, message) => (status, axum::Json(json!({"message": message}))).into_response(),
+        Answer::Silence => std::future::pending().await,
+    }
+}

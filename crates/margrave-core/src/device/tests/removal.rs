@@ -1,0 +1,129 @@
+//! Removals that have nothing to remove, or cannot.
+
+use std::time::Duration;
+
+use super::*;
+
+/// Lives for a time in which what `fails` names does, with this code; gives what was tried to be removed, in order.
+fn live(
+    world: &mut World,
+    time: Duration,
+    code: FailureCode,
+    fails: impl Fn(&Action) -> bool,
+) -> Vec<String> {
+    let (end, mut tried) = (world.now.after(time), vec![]);
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            if let Action::Remove { component, .. } = &action {
+                tried.push(component.to_string());
+            }
+            match fails(&action) {
+                true => {
+                    world.absorb(Event::Began(action.clone()));
+                    world.absorb(action.undone("it cannot be done", code));
+                }
+                false => world.carry_out(action),
+            }
+            world.commit();
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap();
+    }
+    tried
+}
+
+#[test]
+fn what_was_never_begun_is_gone_without_an_engine() {
+    let mut world = World::new(11);
+    world.publish(vec![workload(1, &["db", "web"], "a")]);
+    let engine = |action: &Action| {
+        matches!(action, Action::Observe | Action::Prefetch(_) | Action::Apply(_) | Action::Remove { .. })
+    };
+    let minute = Duration::from_secs(60);
+    live(&mut world, minute, FailureCode::RuntimeMissing, engine);
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Failed);
+    world.publish(vec![]);
+    // Also over a restart.
+    world.boot();
+    let tried = live(&mut world, minute, FailureCode::RuntimeMissing, engine);
+    assert_eq!((tried, world.device.assignments().len()), (vec![], 0));
+    assert!(world.told(1).ends_with("FAILED DELETING DELETED"), "{}", world.told(1));
+
+    // What was begun may be there, whatever became of the engine since, and of whatever document it was.
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    world.publish(vec![workload(1, &["web"], "b")]);
+    live(&mut world, minute, FailureCode::RuntimeMissing, engine);
+    world.publish(vec![]);
+    world.boot();
+    live(&mut world, minute, FailureCode::RuntimeMissing, engine);
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Deleting);
+    world.run_until_converged();
+    assert!(world.running.is_empty());
+}
+
+#[test]
+fn dm_182_one_that_cannot_be_removed_does_not_keep_the_others_running() {
+    let mut world = World::new(11);
+    world.publish(vec![workload(1, &["db", "web", "proxy"], "a")]);
+    world.run_until_converged();
+    world.publish(vec![]);
+    let stuck =
+        |action: &Action| matches!(action, Action::Remove { component, .. } if component.as_str() == "proxy");
+    let tried = live(&mut world, Duration::from_secs(3600), FailureCode::RemoveFailed, stuck);
+    assert_eq!(tried[..4], ["proxy", "web", "db", "proxy"], "the last goes first, and then the others");
+    assert!((5..20).contains(&tried.len()), "pauses grow: {tried:?}");
+    let assignment = &world.device.assignments()[&id(1)];
+    let failure = assignment.failure.as_ref().unwrap();
+    assert_eq!((assignment.state, failure.component.as_ref()), (State::Deleting, Some(&name("proxy"))));
+    assert_eq!(world.running.len(), 1);
+    world.run_until_converged();
+    assert!(world.running.is_empty() && world.told(1).ends_with("DELETING DELETED"), "{}", world.told(1));
+}
+
+#[test]
+fn what_is_in_no_document_is_told_when_it_goes_and_when_it_does_not() {
+    let mut world = World::new(11);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    world.running.insert((id(1), name("stranger")), Digest::of(b"somebody's"));
+    let stranger = |action: &Action| matches!(action, Action::Remove { .. });
+    live(&mut world, Duration::from_secs(60), FailureCode::RemoveFailed, stranger);
+    let told = world.reports.last().unwrap().clone();
+    assert_eq!((told.state, &told.fault, told.components.len()), (Reported::Installed, &None, 2));
+    let of_stranger = &told.components[1];
+    assert_eq!((of_stranger.name.as_str(), of_stranger.state), ("stranger", Reported::Removing));
+    assert_eq!(of_stranger.fault.as_ref().unwrap().code, "remove-failed");
+    live(&mut world, Duration::from_secs(3600), FailureCode::RemoveFailed, |_| false);
+    let told = world.reports.last().unwrap();
+    let told: Vec<_> =
+        told.components.iter().map(|c| (c.name.as_str(), c.state, c.fault.is_some())).collect();
+    assert_eq!(told, [("web", Reported::Installed, false), ("stranger", Reported::Removed, false)]);
+    assert_eq!(world.running.len(), 1);
+}
+
+#[test]
+fn a_restart_does_not_confirm_the_removal_of_what_only_was_seen() {
+    let mut world = World::new(11);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    // Of a memory that was lost.
+    for component in ["old-db", "old-web"] {
+        world.running.insert((id(9), name(component)), Digest::of(component.as_bytes()));
+    }
+    while !world.device.assignments().contains_key(&id(9)) {
+        world.step();
+    }
+    world.commit();
+    world.boot();
+    let orphan = &world.device.assignments()[&id(9)];
+    assert_eq!(orphan.state, State::Deleting);
+    let names: Vec<&str> = orphan.components.iter().map(|progress| progress.name.as_str()).collect();
+    assert_eq!(names, ["old-db", "old-web"]);
+    // Whoever cannot look confirms nothing either.
+    let engine = |action: &Action| matches!(action, Action::Observe | Action::Remove { .. });
+    live(&mut world, Duration::from_secs(60), FailureCode::RuntimeMissing, engine);
+    assert_eq!(world.device.assignments()[&id(9)].state, State::Deleting);
+    assert!(!world.told(9).contains("DELETED"), "{}", world.told(9));
+    live(&mut world, Duration::from_secs(3600), FailureCode::RuntimeMissing, |_| false);
+    assert!(world.running.len() == 1 && world.told(9).ends_with("DELETED"), "{}", world.told(9));
+}

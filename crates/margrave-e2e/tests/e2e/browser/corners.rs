@@ -1,0 +1,131 @@
+//! Pages that are seldom seen: what a new server shows before there is anything, and what stands at the end of side ways.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::chromium::Browser;
+use crate::stage::Stage;
+
+#[test]
+fn a_new_server_says_what_to_do_first_on_every_page() {
+    let Some(browser) = Browser::start() else { return };
+    let stage = Stage::start();
+    let page = stage.page();
+    browser.sign_in(&page, &stage.token());
+    for (path, name, says) in [
+        ("/", "empty-fleet", "Begin here"),
+        ("/devices", "empty-devices", "device"),
+        ("/packages", "empty-packages", "The catalog is empty"),
+        ("/deployments", "empty-deployments", "Nothing is deployed"),
+        ("/settings", "empty-settings", "As usual everywhere"),
+        ("/audit", "empty-audit", "Audit"),
+        ("/access", "empty-access", "Access"),
+    ] {
+        browser.open(&format!("{page}{path}"));
+        browser.wait_text("main", says);
+        browser.look(name);
+    }
+    browser.assert_calm(&[]);
+}
+
+#[test]
+fn side_ways_end_at_pages_that_can_be_read() {
+    let Some(browser) = Browser::start() else { return };
+    let mut stage = Stage::start();
+    let page = stage.page();
+    browser.sign_in(&page, &stage.token());
+
+    browser.open(&format!("{page}/devices/new"));
+    browser.fill("Name", "line-1");
+    browser.press("Make a token");
+    browser.wait_text("main", "margrave-agent join");
+    browser.look("device-token");
+    browser.open(&format!("{page}/devices/new/line-1/revoke"));
+    browser.look("device-token-revoke");
+
+    stage.join("line-2");
+    browser.open(&format!("{page}/devices/line-2"));
+    browser.wait_text("#runs", "Nothing is deployed here");
+    browser.look("empty-device");
+    stage.add_package("pulse", "1.0.0", &[("web", "services:\n  web:\n    image: pulse\n")]);
+    let mut agent = stage.simulated("line-2", "300ms");
+    let deployed = stage.json(&["deploy", "pulse", "--name", "web", "--to", "line-2", "--wait"]);
+    agent.kill();
+    // The same for larger machines than there are: the form says of each device why it does not fit.
+    let place = stage.path("package-pulse-1.0.0");
+    let description = std::fs::read_to_string(place.join("margo.yaml")).expect("what was added");
+    let description =
+        description.replacen("id: pulse\n", "id: heavy\n", 1).replacen("name: pulse\n", "name: heavy\n", 1);
+    let needs = "    requiredResources:\n      memory: 9000Gi\n    components:\n";
+    std::fs::write(place.join("margo.yaml"), description.replacen("    components:\n", needs, 1))
+        .expect("writable");
+    let added = stage.margrave(&["package", "add", place.to_str().expect("a plain path")]);
+    assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+    browser.open(&format!("{page}/packages"));
+    browser.follow("heavy");
+    browser.follow("Deploy");
+    browser.wait_text("main", "does not fit");
+    browser.look("deploy-misfits");
+    browser.open(&format!("{page}/packages"));
+    browser.follow("pulse");
+    browser.follow("Deploy");
+    browser.wait_text("h1", "pulse");
+    browser.look("deploy-fresh");
+    let commit = deployed["commit"].as_str().expect("every change is a commit");
+    browser.open(&format!("{page}/commits/{commit}"));
+    browser.wait_text("main", "web");
+    browser.look("commit");
+    browser.open(&format!("{page}/devices/line-2/retire"));
+    browser.wait_text("h1", "Retire line-2");
+    browser.look("retire");
+
+    browser.open(&format!("{page}/packages/heavy/1.0.0/remove"));
+    browser.wait_text("h1", "heavy");
+    browser.look("package-remove");
+    // What was ticked and typed stays when it is refused, and so does the list that it was ticked in.
+    browser.open(&format!("{page}/devices?search=line"));
+    browser.run("document.querySelector('input[name=device]').click()");
+    browser.fill("Value", "4");
+    browser.press("Set the label");
+    browser.wait_text(".notice.bad", "A label needs a name");
+    assert_eq!(browser.value("Value"), "4");
+    assert_eq!(browser.run("return document.querySelectorAll('input[name=device]:checked').length"), 1);
+    assert_eq!(browser.run("return document.body.dataset.here"), "/devices?search=line");
+    browser.look("devices-wrong");
+    browser.open(&format!("{page}/packages"));
+    browser.fill("Reference", "not a reference");
+    browser.press("Add");
+    browser.wait_text(".field[data-wrong] .wrong", "");
+    browser.look("packages-wrong");
+    browser.open(&format!("{page}/packages"));
+    browser.fill("Repository", "oci://127.0.0.1:9/packages/pulse");
+    browser.press("Watch");
+    browser.wait_text("#watches", "packages/pulse");
+    browser.look("packages-watched");
+    browser.open(&format!("{page}/settings"));
+    browser.fill("Registry", "registry.example:5000");
+    browser.press("Remember");
+    browser.wait_text("#registries", "registry.example:5000");
+    browser.look("settings-registry");
+
+    // Somebody restored the repository from a backup: a person decides.
+    let (repository, backup) = (stage.path("server/intent.git"), stage.path("intent-backup.git"));
+    let copy = |from: &Path, to: &Path| {
+        let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+        assert!(copied.expect("cp starts").success());
+    };
+    copy(&repository, &backup);
+    for line in ["8", "9"] {
+        stage.json(&["device", "label", "line-2", &format!("line={line}")]);
+    }
+    stage.server().kill();
+    std::fs::remove_dir_all(&repository).expect("the repository can go");
+    copy(&backup, &repository);
+    stage.start_server();
+    browser.open(&format!("{page}/settings"));
+    browser.wait_text("#git .notice", "restored from a backup");
+    browser.look("settings-conflict");
+    browser.open(&page);
+    browser.wait_text("#needs", "The repository of what is wanted");
+    browser.look("fleet-conflict");
+}

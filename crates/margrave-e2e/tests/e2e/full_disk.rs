@@ -1,0 +1,57 @@
+//! A disk that an application filled: the device is still told, tells and is helped from afar.
+
+use serde_json::{Value, json};
+
+use crate::small_disk::SmallDisk;
+use crate::stage::{PRETENDED, Stage, wait_for};
+
+/// Enough of them that what the device remembers of their end takes a block more than what it had written down before.
+const DEPLOYMENTS: usize = 16;
+
+#[test]
+fn on_a_full_disk_a_crash_is_told_and_what_crashed_is_removed_from_afar() {
+    let stage = Stage::start();
+    let Some(disk) = SmallDisk::mount(&stage.path("line-1")) else { return };
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let mut agent = stage.simulated("line-1", "10ms");
+    let names: Vec<String> = (0..DEPLOYMENTS).map(|number| format!("hello-{number}")).collect();
+    for name in &names {
+        stage.json(&["deploy", "hello", "--name", name, "--to", "line-1"]);
+    }
+    for name in &names {
+        stage.wait_state("line-1", name, "INSTALLED");
+    }
+    assert!(agent.terminate().success());
+
+    // All that runs ends, does not come up again, and has filled the disk.
+    let file = stage.path("line-1/simulated.json");
+    let text = std::fs::read(&file).expect("the device wrote it");
+    let mut containers: Value = serde_json::from_slice(&text).expect("it is JSON");
+    for container in containers["components"].as_array_mut().expect("there are some") {
+        container["trouble"] = json!(format!("service {} exited with code 1", container["component"]));
+        container["nature"] = json!("ending");
+    }
+    std::fs::write(&file, containers.to_string()).expect("the device's directory is writable");
+    let simulation = stage.path("crashes.json");
+    let faults = json!({"faults": [{"act": "apply", "effect": {"fail": "start-failed"}}]});
+    std::fs::write(&simulation, faults.to_string()).expect("the stage's directory is writable");
+    disk.fill();
+    let simulation = simulation.to_str().expect("a plain path");
+    let agent = stage.run_agent("line-1", &["--runtime", "simulated", "--simulation", simulation]);
+    for name in &names {
+        stage.wait_state("line-1", name, "FAILED");
+    }
+    // Whoever filled the disk takes what became free meanwhile.
+    disk.fill();
+
+    for name in &names {
+        stage.json(&["deployment", "remove", name, "--yes"]);
+    }
+    for name in &names {
+        wait_for("it is gone", || stage.assignment("line-1", name).is_none().then_some(()));
+        assert_eq!(stage.history("line-1", name).last().map(String::as_str), Some("DELETED"));
+    }
+    let log = agent.log();
+    assert!(log.contains("room that was kept for the state is used"), "it was not needed: {log}");
+}

@@ -1,0 +1,197 @@
+//! A remote that is followed, and what the server does by itself meanwhile.
+
+use std::path::{Path, PathBuf};
+
+use super::git::git_is_here;
+use super::*;
+
+fn greeting(text: &str, strategy: Option<serde_json::Value>) -> operator::PutDeployment {
+    let mut want = labelled("plant", "a");
+    want.parameters.insert("greeting".into(), json!(text));
+    want.strategy = strategy.map(|strategy| serde_json::from_value(strategy).unwrap());
+    want
+}
+
+/// Commits a file to `main` of a bare repository, on its newest commit or instead of it.
+pub(super) fn commit(remote: &Path, path: &str, text: &str, instead: bool) {
+    let repository = git2::Repository::open_bare(remote).unwrap();
+    let head = repository.find_reference("refs/heads/main").unwrap().peel_to_commit().unwrap();
+    let blob = repository.blob(text.as_bytes()).unwrap();
+    let mut update = git2::build::TreeUpdateBuilder::new();
+    update.upsert(path, blob, git2::FileMode::Blob);
+    let tree = update.create_updated(&repository, &head.tree().unwrap()).unwrap();
+    let tree = repository.find_tree(tree).unwrap();
+    let by = git2::Signature::now("Bob", "bob@plant.example").unwrap();
+    let parents: Vec<git2::Commit<'_>> = if instead { head.parents().collect() } else { vec![head] };
+    let parents: Vec<&git2::Commit<'_>> = parents.iter().collect();
+    let id = repository.commit(None, &by, &by, "Say something", &tree, &parents).unwrap();
+    repository.reference("refs/heads/main", id, true, "moved").unwrap();
+}
+
+pub(super) fn file(remote: &Path, path: &str) -> String {
+    let repository = git2::Repository::open_bare(remote).unwrap();
+    let head = repository.find_reference("refs/heads/main").unwrap().peel_to_commit().unwrap();
+    let entry = head.tree().unwrap().get_path(Path::new(path)).unwrap();
+    String::from_utf8(repository.find_blob(entry.id()).unwrap().content().to_vec()).unwrap()
+}
+
+impl World {
+    /// From now on a copy of what is wanted says what is wanted.
+    pub(super) fn remote(&self) -> PathBuf {
+        let remote = self.data.path().join("remote.git");
+        copy(&self.data.path().join("intent.git"), &remote);
+        self.follows(&remote);
+        remote
+    }
+
+    pub(super) fn follows(&self, remote: &Path) {
+        let follow = Follow {
+            url: remote.display().to_string(),
+            branch: "main".into(),
+            every: Duration::from_secs(60),
+            token_file: None,
+            ssh_key: None,
+            authority: None,
+            known_hosts: None,
+            hook_token_file: None,
+            bytes_max: FETCH_BYTES_MAX,
+        };
+        self.fleet.follow(follow).unwrap();
+    }
+
+    async fn web(&self) -> (u64, String) {
+        let shown = self.fleet.deployment(&name("web")).await.unwrap();
+        (shown.revision, shown.parameters["greeting"].as_str().unwrap().to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_failed_rollout_goes_back_here_until_the_remote_says_something_else() {
+    if !git_is_here() {
+        return;
+    }
+    let world = World::new().await;
+    for device in ["d0", "d1"] {
+        world.device(device, &[("plant", "a")]).await;
+    }
+    world.put("web", greeting("hi", None)).await.unwrap();
+    for device in ["d0", "d1"] {
+        world.report("web", device, State::Installed).await;
+    }
+    let strategy = json!({ "batches": ["1"], "onFailure": "revert" });
+    world.put("web", greeting("yo", Some(strategy))).await.unwrap();
+    let remote = world.remote();
+    let head = world.fleet.intent().await.unwrap().commit;
+    world.report("web", "d0", State::Failed).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    assert_eq!(world.web().await, (3, "hi".to_owned()));
+    let intent = world.fleet.intent().await.unwrap();
+    assert_eq!(intent.commit, head, "nothing is committed where a remote says what is wanted");
+    let gone = &intent.gone_back[0];
+    assert_eq!((gone.deployment.as_str(), gone.revision, gone.failed), ("web", 3, 2));
+    assert!(gone.why.contains("failed"), "{gone:?}");
+    for device in ["d0", "d1"] {
+        world.report("web", device, State::Installed).await;
+    }
+    let why = world.fleet.why_of(operator::WhyKind::Deployment, "web").await.unwrap();
+    assert_eq!(why.chain.last().unwrap().code, "reverted-here", "{why:?}");
+    let entry = world.fleet.audit(AuditQuery::default()).await.unwrap().items.remove(0);
+    assert_eq!((entry.actor.as_str(), entry.action.as_str()), ("server", "deployment.revert"));
+    assert_eq!((entry.subject.as_str(), entry.outcome.as_str(), entry.commit), ("web", "done", None));
+
+    // The same commit once more, one about something else, other defaults, and a restart: it stays.
+    world.fleet.follow_once().await.unwrap();
+    let text = "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: d7\nspec:\n  labels: {line: '1'}\n";
+    commit(&remote, "devices/d7.yaml", text, false);
+    world.fleet.follow_once().await.unwrap();
+    let fleet = "apiVersion: margrave/v1\nkind: Fleet\nspec:\n  rollback: {attempts: 5}\n";
+    commit(&remote, "fleet.yaml", fleet, false);
+    world.fleet.follow_once().await.unwrap();
+    assert_ne!(world.fleet.intent().await.unwrap().commit, head);
+    assert_eq!(world.web().await, (3, "hi".to_owned()));
+    let world = world.restarted().await;
+    world.follows(&remote);
+    world.fleet.follow_once().await.unwrap();
+    assert_eq!(world.web().await, (3, "hi".to_owned()));
+    assert_eq!(world.fleet.intent().await.unwrap().gone_back.len(), 1);
+
+    // What it says about this deployment counts.
+    let said = file(&remote, "deployments/web.yaml").replace("yo", "hej");
+    commit(&remote, "deployments/web.yaml", &said, false);
+    world.fleet.follow_once().await.unwrap();
+    assert_eq!(world.web().await, (4, "hej".to_owned()));
+    assert_eq!(world.fleet.intent().await.unwrap().gone_back, []);
+}
+
+#[tokio::test]
+async fn what_somebody_decided_to_keep_is_kept_over_a_restart() {
+    if !git_is_here() {
+        return;
+    }
+    let world = World::new().await;
+    world.device("d0", &[("plant", "a")]).await;
+    world.put("web", greeting("hi", None)).await.unwrap();
+    let remote = world.remote();
+    let said = file(&remote, "deployments/web.yaml").replace("hi", "other");
+    commit(&remote, "deployments/web.yaml", &said, true);
+    world.fleet.follow_once().await.unwrap();
+    assert!(world.fleet.intent().await.unwrap().conflict.is_some());
+    world.fleet.resolve(&ann(), false).await.unwrap();
+    let world = world.restarted().await;
+    world.follows(&remote);
+    world.fleet.follow_once().await.unwrap();
+    assert_eq!(world.fleet.intent().await.unwrap().conflict, None);
+    assert_eq!(world.web().await, (1, "hi".to_owned()));
+    // Another one is another decision.
+    let said = said.replace("other", "else");
+    commit(&remote, "deployments/web.yaml", &said, true);
+    world.fleet.follow_once().await.unwrap();
+    assert!(world.fleet.intent().await.unwrap().conflict.is_some());
+}
+
+#[tokio::test]
+async fn a_commit_that_was_refused_for_what_passes_is_applied_once_it_passed() {
+    if !git_is_here() {
+        return;
+    }
+    let world = World::new().await;
+    let remote = world.remote();
+    let late = |name: &str, device: &str| {
+        format!(
+            "apiVersion: margrave/v1\nkind: Deployment\nmetadata:\n  name: {name}\nspec:\n  package: hello\n  version: \
+             1.0.0\n  targets: {{devices: [{device}]}}\n"
+        )
+    };
+    let refusals = async || {
+        let entries = world.fleet.audit(AuditQuery::default()).await.unwrap().items;
+        entries.iter().filter(|entry| entry.outcome == "invalid").count()
+    };
+    let head = async || world.fleet.intent().await.unwrap().commit;
+    let before = head().await;
+    commit(&remote, "deployments/late.yaml", &late("late", "d8"), false);
+    // Tried now and then, and told once.
+    for passes in [0, 60, 120] {
+        world.pass(passes);
+        world.fleet.follow_once().await.unwrap();
+        let intent = world.fleet.intent().await.unwrap();
+        assert!(intent.flaws[0].message.contains("d8"), "{intent:?}");
+        assert_eq!((intent.commit, intent.conflict, refusals().await), (before.clone(), None, 1));
+    }
+    world.device("d8", &[]).await;
+    world.pass(239);
+    world.fleet.follow_once().await.unwrap();
+    assert_eq!(head().await, before, "not with every look");
+    world.pass(1);
+    world.fleet.follow_once().await.unwrap();
+    assert_eq!(world.workloads("d8").await.len(), 1);
+    assert_eq!(world.fleet.intent().await.unwrap().flaws, []);
+
+    // Who calls does not have to wait.
+    commit(&remote, "deployments/later.yaml", &late("later", "d9"), false);
+    world.fleet.follow_once().await.unwrap();
+    assert_eq!(refusals().await, 2);
+    world.device("d9", &[]).await;
+    world.fleet.nudge_follow();
+    world.fleet.follow_once().await.unwrap();
+    assert_eq!(world.workloads("d9").await.len(), 1);
+}

@@ -32,6 +32,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0019_blind.sql"),
     include_str!("migrations/0020_waiting.sql"),
     include_str!("migrations/0021_attempts.sql"),
+    include_str!("migrations/0022_finding.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

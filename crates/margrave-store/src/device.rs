@@ -1,13 +1,11 @@
-//! Devices as operators look at them: found, filtered, counted.
+//! Devices as operators look at them. How they are found is `finding.rs`, how they are counted `counting.rs`.
 
 use std::collections::BTreeMap;
 
-use margrave_core::deployment::SITE;
-use margrave_core::id::{ClientId, DeploymentName, DeviceRef};
-use margrave_core::lifecycle::State;
+use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::moment::Moment;
 use margrave_wire::Dialect;
-use rusqlite::{OptionalExtension as _, Row, named_params};
+use rusqlite::{OptionalExtension as _, Row};
 
 use crate::assignment::verdict_from_column;
 use crate::client::set_labels;
@@ -76,7 +74,7 @@ impl Condition {
 }
 
 impl DeviceRecord {
-    /// How it does at a time when silence began at `silent_before`. [`CONDITION`] says the same in SQL.
+    /// How it does at a time when silence began at `silent_before`. The table `device_standing` says the same, but for silence.
     pub fn condition(&self, silent_before: Moment) -> Condition {
         if self.standing == Standing::Retired {
             Condition::Retired
@@ -96,199 +94,17 @@ impl DeviceRecord {
     }
 }
 
-const CONDITION: &str = "CASE WHEN standing = 'retired' THEN 'retired'
-    WHEN coalesce(last_contact, joined_at) < :silent_before
-        AND client NOT IN (SELECT value FROM json_each(:heard)) THEN 'silent'
-    WHEN verdict = 2 THEN 'failed'
-    WHEN verdict = 1 OR capabilities IS NULL OR blind_since IS NOT NULL OR waits THEN 'pending'
-    ELSE 'converged' END";
-
-/// Whether a value among the capabilities has the text. Most devices do not have it anywhere, which is quick to see.
-const CAPABLE: &str =
-    "CASE WHEN capabilities IS NULL OR instr(lower(CAST(capabilities AS TEXT)), :capability) = 0
-        OR NOT json_valid(CAST(capabilities AS TEXT)) THEN 0
-    ELSE EXISTS (SELECT 1 FROM json_tree(CAST(capabilities AS TEXT)) AS told
-        WHERE told.atom IS NOT NULL AND instr(lower(told.atom), :capability) > 0) END";
-
-/// What is told of a device besides its name.
-macro_rules! told {
-    () => {
-        "standing, dialect, joined_at, contact.at AS last_contact, svid_not_after,
-        manifest.version AS manifest_version, capabilities, simulated, unsettled, origin, blind_since,
+const DEVICES: &str = "SELECT device.client, device.device, standing, dialect, joined_at, contact.at AS last_contact,
+        svid_not_after, manifest.version AS manifest_version, capabilities, simulated, unsettled, origin, blind_since,
         (SELECT coalesce(max(assignment.verdict), 0) FROM assignment
          WHERE assignment.client = device.client AND assignment.device = device.device
          AND archived = 0) AS verdict,
         EXISTS (SELECT 1 FROM rollout_member AS member WHERE member.client = device.client
-         AND member.device = device.device AND member.waits = 1) AS waits"
-    };
-}
-/// Where that comes from. In this order: the device first, or what leads to it.
-macro_rules! beside {
-    () => {
-        "CROSS JOIN client ON client.id = device.client
-        CROSS JOIN manifest ON manifest.client = device.client
-        LEFT JOIN contact ON contact.client = device.client"
-    };
-}
-const DEVICES: &str = concat!("SELECT device.client, device.device, ", told!(), " FROM device ", beside!());
-/// The same for those that another table `among` has, in its order.
-const DEVICES_AMONG: [&str; 2] = [
-    concat!("SELECT among.client, among.device, ", told!(), " FROM "),
-    concat!(
-        " AS among CROSS JOIN device ON device.client = among.client AND device.device = among.device ",
-        beside!()
-    ),
-];
-
-/// Clients that may be silent; `:heard` tells which of them are not. Who was never heard of has told nothing either.
-const QUIET: &str = "SELECT contact.client FROM contact WHERE contact.at < :silent_before
-    UNION SELECT device.client FROM device INDEXED BY device_unheard WHERE capabilities IS NULL";
-
-/// Who counts as silent.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Silence {
-    /// Clients that were not heard of since.
-    pub before: Moment,
-    /// Except these: they were, and it is not written down yet.
-    pub heard: Vec<ClientId>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DeviceFilter {
-    /// Part of the name, in any case.
-    pub search: Option<String>,
-    /// A label that must be there; with a value, it must be that.
-    pub label: Option<(String, Option<String>)>,
-    pub condition: Option<Condition>,
-    /// With an assignment in this state.
-    pub state: Option<State>,
-    /// With this value of the label `site`.
-    pub site: Option<String>,
-    /// Without that label.
-    pub without_site: bool,
-    /// With something of the deployment of this name.
-    pub deployment: Option<DeploymentName>,
-    /// A text, in any case, that is in one of the values of its capabilities: `arm64`, `helm`, `camera`.
-    pub capability: Option<String>,
-    pub silence: Silence,
-    pub after: Option<DeviceRef>,
-    pub limit: u32,
-}
-
-impl DeviceFilter {
-    /// Where to look at all: by an index and in its order, so that the cost follows what is shown and not the fleet. Whoever is
-    /// found is asked everything once more.
-    fn found(&self) -> String {
-        let [told, beside] = DEVICES_AMONG;
-        match (&self.label, self.condition) {
-            (Some((_, Some(_))), _) => {
-                format!("{told}label{beside} WHERE among.key = :key AND among.value = :value")
-            }
-            _ if self.deployment.is_some() => {
-                // One that is being removed may be there beside its successor of the same name.
-                format!(
-                    "{told}(SELECT DISTINCT client, device FROM assignment
-                     WHERE deployment_name = :deployment AND archived = 0){beside}"
-                )
-            }
-            _ if self.site.is_some() => {
-                format!("{told}label{beside} WHERE among.key = '{SITE}' AND among.value = :site")
-            }
-            (_, Some(Condition::Silent)) => format!("{DEVICES} WHERE device.client IN ({QUIET})"),
-            (_, Some(_)) => format!("{told}device_standing{beside} WHERE among.condition = :condition"),
-            (_, None) => DEVICES.to_owned(),
-        }
-    }
-}
-
-/// What comes after where the page before ended.
-const BEHIND: &str = "(client, device) > (:client, :device)";
-
-impl DeviceFilter {
-    /// The rows that match, from one side of where the page before ended. Only what is asked for is computed.
-    fn matching(&self, columns: &str, side: &str, order: &str) -> String {
-        format!(
-            "SELECT {columns} FROM ({}) AS found
-             WHERE {side}
-             AND (:search IS NULL OR instr(lower(client || ':' || device), lower(:search)) > 0)
-             AND (:key IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
-                 AND label.device = found.device AND key = :key AND (:value IS NULL OR value = :value)))
-             AND (:site IS NULL OR EXISTS (SELECT 1 FROM label WHERE label.client = found.client
-                 AND label.device = found.device AND key = '{SITE}' AND value = :site))
-             AND NOT (:without_site AND EXISTS (SELECT 1 FROM label WHERE label.client = found.client
-                 AND label.device = found.device AND key = '{SITE}'))
-             AND (:deployment IS NULL OR EXISTS (SELECT 1 FROM assignment WHERE assignment.client = found.client
-                 AND assignment.device = found.device AND archived = 0 AND deployment_name = :deployment
-                 AND (:state IS NULL OR state = :state)))
-             AND (:capability IS NULL OR {CAPABLE})
-             AND (:condition IS NULL OR {CONDITION} = :condition)
-             AND (:state IS NULL OR :deployment IS NOT NULL OR EXISTS (SELECT 1 FROM assignment
-                 WHERE assignment.client = found.client AND assignment.device = found.device
-                 AND archived = 0 AND state = :state))
-             {order} LIMIT :limit",
-            self.found()
-        )
-    }
-
-    fn rows<T>(
-        &self,
-        sql: &Sql<'_>,
-        text: &str,
-        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, Error> {
-        let DeviceFilter {
-            search,
-            label,
-            condition,
-            state,
-            site,
-            without_site,
-            deployment,
-            capability,
-            silence,
-            after,
-            limit,
-        } = self;
-        let (key, value) = match label {
-            Some((key, value)) => (Some(key.as_str()), value.as_deref()),
-            None => (None, None),
-        };
-        let mut statement = sql.statement(text)?;
-        let rows = statement.query_map(
-            named_params! {
-                ":client": after.as_ref().map_or("", |after| after.client.as_str()),
-                ":device": after.as_ref().map_or("", |after| after.device.as_str()),
-                ":search": search,
-                ":key": key,
-                ":value": value,
-                ":condition": condition.map(Condition::as_str),
-                ":state": state.map(|state| state.as_str()),
-                ":site": site,
-                ":without_site": without_site,
-                ":deployment": deployment.as_ref().map(|name| name.as_str()),
-                ":capability": capability.as_ref().map(|text| text.to_lowercase()),
-                ":silent_before": column::moment(silence.before),
-                ":heard": column::json(&silence.heard),
-                ":limit": limit,
-            },
-            read,
-        )?;
-        Ok(rows.collect::<Result<_, _>>()?)
-    }
-}
-
-/// How many devices are in which condition, by the value of their label `site`.
-pub type SiteCounts = BTreeMap<Option<String>, BTreeMap<String, u64>>;
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FleetCounts {
-    /// Devices by condition.
-    pub devices: BTreeMap<String, u64>,
-    /// Assignments by state, of clients that are not retired; those that a rollout holds back are under `WAITING` and `LEFT`.
-    pub assignments: BTreeMap<String, u64>,
-    pub packages: u64,
-    pub deployments: u64,
-}
+         AND member.device = device.device AND member.waits = 1) AS waits
+    FROM device
+    CROSS JOIN client ON client.id = device.client
+    CROSS JOIN manifest ON manifest.client = device.client
+    LEFT JOIN contact ON contact.client = device.client";
 
 fn read(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeviceRecord> {
     let device = DeviceRef::new(row.parsed("client")?, row.parsed("device")?);
@@ -490,43 +306,6 @@ impl Store {
         self.read(move |sql| Ok(one(sql, &device)?)).await
     }
 
-    /// One page of devices, in the order of client and name.
-    pub async fn devices(&self, filter: DeviceFilter) -> Result<Vec<DeviceRecord>, Error> {
-        self.read(move |sql| {
-            let text = filter.matching("*", BEHIND, "ORDER BY client, device");
-            filter.rows(sql, &text, |row| read(sql, row))
-        })
-        .await
-    }
-
-    /// How many devices match on all pages together, up to the filter's limit.
-    pub async fn devices_counted(&self, filter: DeviceFilter) -> Result<u64, Error> {
-        self.read(move |sql| {
-            let filter = DeviceFilter { after: None, ..filter };
-            let text = format!("SELECT count(*) FROM ({})", filter.matching("1", BEHIND, ""));
-            let counted = filter.rows(sql, &text, |row| row.get::<_, i64>(0))?;
-            Ok(counted.first().map_or(0, |count| count.unsigned_abs()))
-        })
-        .await
-    }
-
-    /// The device that the page before begins after, on pages of the filter's limit; `None` where that is the first page.
-    pub async fn page_before(&self, mut filter: DeviceFilter) -> Result<Option<DeviceRef>, Error> {
-        let size = filter.limit;
-        filter.limit = size + 1;
-        self.read(move |sql| {
-            let text = filter.matching(
-                "client, device",
-                "(client, device) <= (:client, :device)",
-                "ORDER BY client DESC, device DESC",
-            );
-            let back = filter
-                .rows(sql, &text, |row| Ok(DeviceRef::new(row.parsed("client")?, row.parsed("device")?)))?;
-            Ok(back.into_iter().nth(size as usize))
-        })
-        .await
-    }
-
     /// These devices, as far as they exist.
     pub async fn devices_named(&self, devices: Vec<DeviceRef>) -> Result<Vec<DeviceRecord>, Error> {
         self.read(move |sql| {
@@ -570,106 +349,5 @@ impl Store {
     ) -> Result<Option<BTreeMap<String, String>>, Error> {
         let device = device.clone();
         self.read(move |sql| Ok(setting(sql, &device)?)).await
-    }
-
-    /// How many devices of each site are in which condition; those without a site are under `None`. Retired ones are not counted.
-    pub async fn site_counts(&self, silence: Silence) -> Result<SiteCounts, Error> {
-        self.read(move |sql| {
-            let mut sites = SiteCounts::new();
-            let mut everywhere: BTreeMap<String, u64> = BTreeMap::new();
-            let mut statement = sql.statement("SELECT condition, count FROM device_tally WHERE count > 0")?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                everywhere.insert(row.get(0)?, row.unsigned("count")?);
-            }
-            let mut statement = sql.statement(&format!(
-                "SELECT label.value, device_standing.condition, count(*) FROM label
-                 CROSS JOIN device_standing USING (client, device) WHERE label.key = '{SITE}' GROUP BY 1, 2"
-            ))?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                let (site, condition) = (row.get::<_, String>(0)?, row.get::<_, String>(1)?);
-                let count = row.unsigned("count(*)")?;
-                if let Some(left) = everywhere.get_mut(&condition) {
-                    *left = left.saturating_sub(count);
-                }
-                sites.entry(Some(site)).or_default().insert(condition, count);
-            }
-            sites.insert(None, everywhere);
-            // Silent ones were counted as what they would be otherwise.
-            let mut statement = sql.statement(&format!(
-                "SELECT (SELECT value FROM label WHERE label.client = found.client AND label.device = found.device
-                     AND key = '{SITE}') AS site, device_standing.condition AS otherwise, count(*)
-                 FROM ({DEVICES} WHERE device.client IN ({QUIET})) AS found
-                 CROSS JOIN device_standing USING (client, device)
-                 WHERE {CONDITION} = 'silent' GROUP BY 1, 2"
-            ))?;
-            let mut rows = statement.query(named_params! {
-                ":silent_before": column::moment(silence.before),
-                ":heard": column::json(&silence.heard),
-            })?;
-            while let Some(row) = rows.next()? {
-                let (site, otherwise) = (row.get::<_, Option<String>>(0)?, row.get::<_, String>(1)?);
-                let silent = row.unsigned("count(*)")?;
-                let counts = sites.entry(site).or_default();
-                if let Some(count) = counts.get_mut(&otherwise) {
-                    *count = count.saturating_sub(silent);
-                }
-                *counts.entry(Condition::Silent.as_str().to_owned()).or_default() += silent;
-            }
-            for counts in sites.values_mut() {
-                counts.retain(|condition, count| *count > 0 && condition != Condition::Retired.as_str());
-            }
-            sites.retain(|_, counts| !counts.is_empty());
-            Ok(sites)
-        })
-        .await
-    }
-
-    /// The whole fleet in numbers.
-    pub async fn fleet_counts(&self, silence: Silence) -> Result<FleetCounts, Error> {
-        self.read(move |sql| {
-            let mut counts = FleetCounts::default();
-            let mut statement = sql.statement("SELECT condition, count FROM device_tally WHERE count > 0")?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                counts.devices.insert(row.get(0)?, row.unsigned("count")?);
-            }
-            // Silent ones are counted as what they would be otherwise.
-            let mut statement = sql.statement(&format!(
-                "SELECT device_standing.condition AS otherwise, count(*)
-                 FROM ({DEVICES} WHERE device.client IN ({QUIET})) AS found
-                 CROSS JOIN device_standing USING (client, device)
-                 WHERE {CONDITION} = 'silent' GROUP BY 1"
-            ))?;
-            let mut rows = statement.query(named_params! {
-                ":silent_before": column::moment(silence.before),
-                ":heard": column::json(&silence.heard),
-            })?;
-            while let Some(row) = rows.next()? {
-                let (otherwise, silent) = (row.get::<_, String>(0)?, row.unsigned("count(*)")?);
-                if let Some(count) = counts.devices.get_mut(&otherwise) {
-                    *count = count.saturating_sub(silent);
-                }
-                *counts.devices.entry(Condition::Silent.as_str().to_owned()).or_default() += silent;
-            }
-            counts.devices.retain(|_, count| *count > 0);
-            let mut statement = sql.statement(
-                "SELECT CASE WHEN waits = 0 OR verdict = 2 THEN assignment_tally.state
-                     WHEN rollout.state = 'aborted' THEN 'LEFT' ELSE 'WAITING' END AS word, sum(count) AS count
-                 FROM assignment_tally LEFT JOIN rollout USING (deployment) GROUP BY word",
-            )?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                counts.assignments.insert(row.get(0)?, row.unsigned("count")?);
-            }
-            let count = |rows: &str| {
-                sql.query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| row.unsigned("count(*)"))
-            };
-            counts.packages = count("package")?;
-            counts.deployments = count("deployment WHERE removed = 0")?;
-            Ok(counts)
-        })
-        .await
     }
 }

@@ -44,7 +44,7 @@ mod texts;
 mod token;
 mod view;
 
-pub use view::{COUNTED_MAX, WITHOUT_SITE};
+pub use view::WITHOUT_SITE;
 mod watches;
 mod why;
 
@@ -76,7 +76,7 @@ pub(crate) use event::time;
 pub(crate) use git::places;
 pub use git::{FETCH_BYTES_MAX, Follow};
 pub(crate) use made::noting;
-pub use margrave_store::{Put, SiteCounts, Standing, UsedSignature};
+pub use margrave_store::{Counted, Put, SiteCounts, Standing, UsedSignature};
 pub use rollout::{RolloutGlimpse, RolloutVerb};
 use schedule::is_excused;
 pub use seen::Seen;

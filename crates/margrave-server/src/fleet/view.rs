@@ -13,8 +13,8 @@ use margrave_core::rollback::Rollback;
 use margrave_core::schedule::Weekly;
 use margrave_core::secret::Referred;
 use margrave_store::{
-    AskedRecord, AssignmentCount, AssignmentRecord, Candidate, Condition, DeploymentRecord, DeviceFilter,
-    DeviceRecord, HeldBack, Scope, Standing, Verdict, WaitingRecord,
+    AskedRecord, AssignmentCount, AssignmentRecord, Candidate, Condition, Counted, DeploymentRecord,
+    DeviceFilter, DeviceRecord, HeldBack, Scope, Standing, Verdict, WaitingRecord,
 };
 use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
@@ -33,8 +33,8 @@ const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
 /// Devices that are read at once where all that match are meant.
 const MATCHING_PAGE: u32 = 1000;
-/// Counting stops there: nobody pages so far, and a count costs as much as what it counts.
-pub const COUNTED_MAX: u32 = 100_000;
+/// Counting stops there where devices have to be looked for: nobody pages so far, and it costs as much as what it counts.
+const COUNTED_MAX: u32 = 1000;
 /// Asked for as a site: devices that have none. Whoever calls a site so finds it by its label.
 pub const WITHOUT_SITE: &str = ":none";
 
@@ -90,8 +90,13 @@ impl Fleet {
         Ok((self.shown_devices(records).await?, total))
     }
 
-    /// How many devices match, whatever page they are on, up to [`COUNTED_MAX`].
-    pub async fn devices_counted(&self, query: DeviceQuery) -> Result<u64, Error> {
+    /// The sites that devices have, by name, up to so many.
+    pub async fn sites_named(&self, most: usize) -> Result<Vec<String>, Error> {
+        Ok(self.store.sites(u32::try_from(most).unwrap_or(u32::MAX)).await?)
+    }
+
+    /// How many devices match, whatever page they are on.
+    pub async fn devices_counted(&self, query: DeviceQuery) -> Result<Counted, Error> {
         let filter = DeviceFilter { limit: COUNTED_MAX, ..self.filter(query)? };
         Ok(self.store.devices_counted(filter).await?)
     }

@@ -5,6 +5,7 @@
 mod access;
 mod applied;
 mod catalog;
+mod finding;
 mod fixture;
 mod git;
 mod migrations;
@@ -311,7 +312,12 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
         ["line-3", "press-1"]
     );
     assert_eq!(find(DeviceFilter { after: Some(device("press-1")), ..all.clone() }).await, [""; 0]);
-    assert_eq!(find(DeviceFilter { search: Some("PRESS".into()), ..all.clone() }).await, ["press-1"]);
+    let search = |text: &str| DeviceFilter { search: Some(text.into()), ..all.clone() };
+    assert_eq!(find(search("PRESS")).await, ["press-1"]);
+    assert_eq!(find(search("press-1:press")).await, ["press-1"], "also with its client's name");
+    for nobody in ["press_", "%", "\\", "line-1:press"] {
+        assert_eq!(find(search(nobody)).await, [""; 0], "{nobody} is no pattern");
+    }
     let since = |before| Silence { before, heard: vec![] };
     let by = |condition, before| DeviceFilter {
         condition: Some(condition),
@@ -338,8 +344,14 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
     // Counted over all pages; and from each page there is a way back.
     let counted = async |filter: DeviceFilter| world.store.devices_counted(filter).await.unwrap();
     let most = |limit| DeviceFilter { limit, after: Some(device("line-2")), ..all.clone() };
-    assert_eq!((counted(most(10)).await, counted(most(3)).await), (4, 3));
-    assert_eq!(counted(DeviceFilter { limit: 10, ..sited }).await, 3);
+    assert_eq!(counted(most(3)).await, Counted::Exactly(4), "nothing has to be looked for");
+    assert_eq!(counted(sited).await, Counted::Exactly(3));
+    assert_eq!(counted(site("nord")).await, Counted::Exactly(1));
+    assert_eq!(counted(by(Condition::Silent, later(50))).await, Counted::Exactly(2));
+    assert_eq!(counted(by(Condition::Converged, later(50))).await, Counted::Exactly(1));
+    let lines = |limit| DeviceFilter { search: Some("line".into()), limit, ..all.clone() };
+    assert_eq!(counted(lines(3)).await, Counted::Exactly(3));
+    assert_eq!(counted(lines(2)).await, Counted::MoreThan(2));
     let before = async |after: &str, limit| {
         let filter = DeviceFilter { after: Some(device(after)), limit, ..all.clone() };
         world.store.page_before(filter).await.unwrap().map(|device| device.to_string())
@@ -352,6 +364,11 @@ async fn devices_are_found_by_name_label_and_condition_page_by_page() {
     let capability = |text: &str| DeviceFilter { capability: Some(text.into()), ..all.clone() };
     assert_eq!(find(capability("Arm6")).await, ["line-2"]);
     assert_eq!(find(capability("roles")).await, [""; 0], "what a field is called is no capability");
+    let told = br#"{"properties": {"id": "line-3", "serialNumber": "SN-0003", "cpus": [{"architecture": "ARM64"}]}}"#;
+    world.store.put_capabilities(&client("line-3"), body("line-3", told), NOW).await.unwrap();
+    assert_eq!(find(capability("arm64")).await, ["line-2", "line-3"]);
+    assert_eq!(find(capability("sn-0003")).await, ["line-3"]);
+    assert_eq!(counted(capability("arm64")).await, Counted::MoreThan(0), "counting has the filter's limit");
 
     let sites = async |silence| {
         let sites = world.store.site_counts(silence).await.unwrap();

@@ -22,9 +22,24 @@ fn assert_kept(world: &World, after: &str) {
         );
         database.query_row(&text, [], |row| row.get(0)).unwrap()
     };
-    let standing =
-        differences("SELECT * FROM device_standing", "SELECT client, device, condition FROM device_now");
-    assert_eq!(standing, 0, "{after}: how devices do");
+    let standing = differences(
+        "SELECT client, device, condition, site, own, words FROM device_standing
+         LEFT JOIN capability_set ON capability_set.id = capability_set",
+        "SELECT client, device, condition, (SELECT value FROM label WHERE key = 'site'
+             AND label.client = now.client AND label.device = now.device), own, words
+         FROM device_now AS now LEFT JOIN device_told USING (client, device)",
+    );
+    assert_eq!(standing, 0, "{after}: how devices do, and what they are found by");
+    let sites = differences(
+        "SELECT * FROM site_tally",
+        "SELECT site, condition, count(*) FROM device_standing WHERE site IS NOT NULL GROUP BY 1, 2",
+    );
+    assert_eq!(sites, 0, "{after}: devices by site");
+    let sets = differences(
+        "SELECT id, devices FROM capability_set",
+        "SELECT capability_set, count(*) FROM device_standing WHERE capability_set IS NOT NULL GROUP BY 1",
+    );
+    assert_eq!(sets, 0, "{after}: devices by what they told");
     let devices = differences(
         "SELECT * FROM device_tally WHERE count <> 0",
         "SELECT condition, count(*) FROM device_now GROUP BY 1",

@@ -411,7 +411,7 @@ async fn choice(web: &Web, draft: &Draft, package: &operator::Package) -> Result
     choices.sort_by_key(|choice| !choice.reasons.is_empty() && !choice.chosen);
     let finds = cut || choices.len() > FINDS_FROM || !draft.search.is_empty() || !draft.site.is_empty();
     let sites = match finds {
-        true => web.fleet().sites().await?.into_keys().flatten().take(SITES_MAX).collect(),
+        true => web.fleet().sites_named(SITES_MAX).await?,
         false => Vec::new(),
     };
     Ok(Choice { devices: choices, cut, finds, sites, words })

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use margrave_core::lifecycle::{STATES, State as Lifecycle};
+
 use margrave_wire::operator;
 
 use super::Web;
@@ -21,7 +22,7 @@ use super::session::{Fields, Visitor};
 use super::stamp::Stamp;
 use super::tiers::{counted, grouped};
 use super::told::Told;
-use crate::fleet::{COUNTED_MAX, DeviceQuery, Error, WITHOUT_SITE};
+use crate::fleet::{Counted, DeviceQuery, Error, WITHOUT_SITE};
 
 const PAGE_SIZE: usize = 50;
 /// Sites that the filter offers; any other can be written into the address.
@@ -266,19 +267,25 @@ pub(super) async fn page(
         Ok(query) => match web.fleet().devices(query.clone()).await {
             Err(error @ Error::Invalid(_)) => {
                 wrong = Some(told(&error));
-                (none(), 0, None)
+                (none(), Counted::Exactly(0), None)
             }
             page => {
                 let before = match filter.after.is_some() {
                     true => Some(web.fleet().devices_before(query.clone()).await?),
                     false => None,
                 };
-                (page?, web.fleet().devices_counted(query).await?, before)
+                let page = page?;
+                let total = match filter.after.is_none() && page.next.is_none() {
+                    // This page has them all.
+                    true => Counted::Exactly(page.items.len() as u64),
+                    false => web.fleet().devices_counted(query).await?,
+                };
+                (page, total, before)
             }
         },
         Err(message) => {
             wrong = Some(message);
-            (none(), 0, None)
+            (none(), Counted::Exactly(0), None)
         }
     };
     // Above the first page of all devices; who looks for something else is not kept from it.
@@ -291,7 +298,7 @@ pub(super) async fn page(
         frame,
         conditions: ["converged", "pending", "failed", "silent", "retired"],
         states: STATES.iter().map(|state| state.as_str()).collect(),
-        sites: web.fleet().sites().await?.into_keys().flatten().take(SITES_MAX).collect(),
+        sites: web.fleet().sites_named(SITES_MAX).await?,
         rows: page.items.iter().map(|device| Row::of(device, &typed)).collect(),
         waiting: waiting.iter().map(Waiting::of).collect(),
         // There is more than this page shows.
@@ -317,11 +324,13 @@ pub(super) async fn page(
 }
 
 /// How many there are, and how many of them this page has.
-fn counted_of(shown: usize, total: u64) -> String {
-    let more = if total >= COUNTED_MAX.into() { "more than " } else { "" };
-    match shown as u64 {
-        shown if shown >= total => counted(total, "device"),
-        shown => format!("{} of {more}{}", grouped(shown), counted(total, "device")),
+fn counted_of(shown: usize, total: Counted) -> String {
+    match (shown as u64, total) {
+        (shown, Counted::Exactly(total)) if shown >= total => counted(total, "device"),
+        (shown, Counted::Exactly(total)) => format!("{} of {}", grouped(shown), counted(total, "device")),
+        (shown, Counted::MoreThan(least)) => {
+            format!("{} of more than {}", grouped(shown), counted(least, "device"))
+        }
     }
 }
 
@@ -331,8 +340,8 @@ mod tests {
 
     #[test]
     fn a_page_says_how_many_there_are() {
-        assert_eq!(counted_of(1, 1), "1 device");
-        assert_eq!(counted_of(50, 10_000), "50 of 10,000 devices");
-        assert_eq!(counted_of(50, 100_000), "50 of more than 100,000 devices");
+        assert_eq!(counted_of(1, Counted::Exactly(1)), "1 device");
+        assert_eq!(counted_of(50, Counted::Exactly(10_000)), "50 of 10,000 devices");
+        assert_eq!(counted_of(50, Counted::MoreThan(1000)), "50 of more than 1,000 devices");
     }
 }

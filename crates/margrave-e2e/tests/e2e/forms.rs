@@ -8,22 +8,24 @@ use serde_json::Value;
 use crate::stage::{PRETENDED, Running, Stage, free_port, installed, program, wait_for};
 
 /// A plant whose server also takes signed requests.
-fn signed_plant() -> (Stage, String) {
+pub(crate) fn signed_plant() -> (Stage, String) {
     let listen = format!("127.0.0.1:{}", free_port());
     (Stage::start_with(&["--signed-listen", &listen]), format!("https://{listen}"))
+}
+
+/// A device that wants to be let in to sign its requests, and waits for somebody to decide.
+pub(crate) fn ask_signed(stage: &Stage, url: &str, name: &str) -> Running {
+    let authority = stage.path("server/identity/web-authority.crt");
+    let mut command = Command::new(program("margrave-agent"));
+    command.args(["join", url, "--signed", "--device", name, "--ca"]).arg(authority);
+    command.arg("--data").arg(stage.path(name));
+    Running::start("join", &stage.path(""), &mut command)
 }
 
 /// Joins `line-1` by signed requests, with an operator who accepts it meanwhile.
 fn join_signed(stage: &Stage, url: &str) -> PathBuf {
     let data = stage.path("line-1");
-    let authority = stage.path("server/identity/web-authority.crt");
-    let mut command = Command::new(program("margrave-agent"));
-    command
-        .args(["join", url, "--signed", "--device", "line-1", "--ca"])
-        .arg(authority)
-        .arg("--data")
-        .arg(&data);
-    let mut joining = Running::start("join", &stage.path(""), &mut command);
+    let mut joining = ask_signed(stage, url, "line-1");
     let waiting = wait_for("the operator sees the device", || {
         let list = stage.json(&["device", "list", "--waiting"]);
         list.as_array()?.first().cloned()

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::chromium::Browser;
-use crate::stage::Stage;
+use crate::forms::{ask_signed, signed_plant};
+use crate::stage::{Stage, wait_for};
 
 #[test]
 fn a_new_server_says_what_to_do_first_on_every_page() {
@@ -25,6 +26,39 @@ fn a_new_server_says_what_to_do_first_on_every_page() {
         browser.wait_text("main", says);
         browser.look(name);
     }
+    browser.assert_calm(&[]);
+}
+
+/// A device that signs its requests proves nothing but a key: a person compares it, and lets the device in or not.
+#[test]
+fn who_asks_to_be_let_in_is_seen_at_once_and_accepted_or_rejected() {
+    let Some(browser) = Browser::start() else { return };
+    let (stage, url) = signed_plant();
+    let page = stage.page();
+    browser.sign_in(&page, &stage.token());
+    browser.wait_text("#link", "Live");
+    browser.watch();
+    let mut first = ask_signed(&stage, &url, "line-1");
+    browser.wait_text("main", "1 device waits");
+    assert!(browser.is_still_here(), "the fleet page says so by itself");
+    browser.look("fleet-waiting");
+    browser.open(&format!("{page}/devices"));
+    browser.wait_text("#waiting", "Compare the fingerprint");
+    let shown = browser.text("#waiting .hash code");
+    wait_for("the device shows the same fingerprint", || {
+        first.log().contains(shown.trim_start_matches("sha256:")).then_some(())
+    });
+    browser.look("devices-waiting");
+    browser.press("Accept");
+    wait_for("the device has joined", || (!first.is_running()).then_some(()));
+    assert!(stage.path("line-1/identity.json").exists(), "{}", first.log());
+
+    let mut second = ask_signed(&stage, &url, "line-2");
+    browser.open(&format!("{page}/devices"));
+    browser.wait_text("#waiting", "Compare the fingerprint");
+    browser.press("Reject");
+    wait_for("the device is told", || (!second.is_running()).then_some(()));
+    assert!(!stage.path("line-2/identity.json").exists(), "{}", second.log());
     browser.assert_calm(&[]);
 }
 

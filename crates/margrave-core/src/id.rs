@@ -60,6 +60,12 @@ macro_rules! text_id {
             }
         }
 
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl TryFrom<String> for $name {
             type Error = InvalidId;
             fn try_from(text: String) -> Result<Self, InvalidId> {

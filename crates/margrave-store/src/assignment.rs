@@ -5,15 +5,16 @@ use std::collections::HashMap;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::Digest;
 use margrave_core::id::{
-    AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
+    AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceId, DeviceRef, PackageId, PackageVersion,
+    ProfileId,
 };
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::observed::{Aim, Observed, Outlook, Verdict};
 use margrave_core::report::Report;
-use rusqlite::{OptionalExtension as _, Row};
+use rusqlite::{OptionalExtension as _, Row, ToSql};
 
-use crate::column::{self, Columns as _};
+use crate::column::{self, Columns as _, Shared};
 use crate::deployment::forget_removed;
 use crate::event::NewEvent;
 use crate::report::TRANSITIONS_KEPT;
@@ -93,22 +94,34 @@ pub struct HeldAssignment {
     pub document: Digest,
 }
 
-/// The columns of [`read_held`], in their order.
+/// The columns of [`HeldReader::read`], in their order.
 pub(crate) const HELD: &str =
     "id, client, device, deployment_name, version, profile, wanted, document, package";
 
-/// By place: a whole fleet is read in one go.
-pub(crate) fn read_held(row: &Row<'_>) -> rusqlite::Result<HeldAssignment> {
-    Ok(HeldAssignment {
-        id: AssignmentId::from_uuid(uuid::Uuid::from_bytes(row.get(0)?)),
-        device: DeviceRef::new(column::parsed_at(row, 1)?, column::parsed_at(row, 2)?),
-        name: column::parsed_at(row, 3)?,
-        version: column::parsed_at(row, 4)?,
-        profile: column::parsed_at(row, 5)?,
-        wanted: row.get(6)?,
-        document: Digest::from_bytes(row.get(7)?),
-        package: column::parsed_at(row, 8)?,
-    })
+/// Reads a whole fleet's assignments in one go: by place, and what one has in common with others before is not made again.
+#[derive(Default)]
+pub(crate) struct HeldReader {
+    clients: Shared<ClientId>,
+    devices: Shared<DeviceId>,
+    names: Shared<DeploymentName>,
+    versions: Shared<PackageVersion>,
+    profiles: Shared<ProfileId>,
+    packages: Shared<PackageId>,
+}
+
+impl HeldReader {
+    pub(crate) fn read(&mut self, row: &Row<'_>) -> rusqlite::Result<HeldAssignment> {
+        Ok(HeldAssignment {
+            id: AssignmentId::from_uuid(uuid::Uuid::from_bytes(row.get(0)?)),
+            device: DeviceRef::new(self.clients.at(row, 1)?, self.devices.at(row, 2)?),
+            name: self.names.at(row, 3)?,
+            version: self.versions.at(row, 4)?,
+            profile: self.profiles.at(row, 5)?,
+            wanted: row.get(6)?,
+            document: Digest::from_bytes(row.get(7)?),
+            package: self.packages.at(row, 8)?,
+        })
+    }
 }
 
 /// Which assignments.
@@ -370,6 +383,55 @@ pub(crate) fn observe(
 pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Error> {
     let outlook = record.outlook();
     let observed = record.observed.as_ref();
+    let (id, deployment, state) = (record.id.uuid(), record.deployment.uuid(), outlook.state.as_str());
+    let verdict = verdict_column(outlook.verdict);
+    let changes: [(&str, &dyn ToSql); 17] = [
+        (":id", id.as_bytes()),
+        (":package", &record.package.as_str()),
+        (":version", &record.version.as_str()),
+        (":profile", &record.profile.as_str()),
+        (":wanted", &record.wanted),
+        (":document", record.document.as_bytes()),
+        (":wanted_since", &column::unsigned("the manifest version", record.wanted_since)?),
+        (":changed_version", &column::unsigned("the manifest version", record.changed_version)?),
+        (":changed_at", &column::moment(record.changed_at)),
+        (":observed", &observed.map(|observed| observed.state.as_str())),
+        (
+            ":adopted",
+            &observed
+                .map(|observed| column::unsigned("the adopted version", observed.report.adopted_version))
+                .transpose()?,
+        ),
+        (":report", &observed.map(|observed| column::json(&observed.report))),
+        (":received_at", &observed.map(|observed| column::moment(observed.received_at))),
+        (":observed_at", &observed.map(|observed| column::moment(observed.since))),
+        (":was_installed", &observed.is_some_and(|observed| observed.was_installed)),
+        (":state", &state),
+        (":verdict", &verdict),
+    ];
+    // What lists and numbers go by is mostly as it was, and then no index has to be touched.
+    if !record.archived {
+        let same = sql
+            .statement(
+                "UPDATE assignment SET package = :package, version = :version, profile = :profile,
+                     wanted = :wanted, document = :document, wanted_since = :wanted_since,
+                     changed_version = :changed_version, changed_at = :changed_at, observed = :observed,
+                     adopted = :adopted, report = :report, received_at = :received_at,
+                     observed_at = :observed_at, was_installed = :was_installed
+                 WHERE id = :id AND archived = 0 AND state = :state AND verdict = :verdict",
+            )?
+            .execute(&changes[..])?;
+        if same > 0 {
+            return Ok(());
+        }
+    }
+    let place: [(&str, &dyn ToSql); 5] = [
+        (":client", &record.device.client.as_str()),
+        (":device", &record.device.device.as_str()),
+        (":deployment", deployment.as_bytes()),
+        (":deployment_name", &record.name.as_str()),
+        (":archived", &record.archived),
+    ];
     sql.statement(
         "INSERT INTO assignment (id, client, device, deployment, deployment_name, package, version,
              profile, wanted, archived, document, wanted_since, changed_version, changed_at, observed, adopted,
@@ -383,32 +445,7 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Erro
              adopted = :adopted, report = :report, received_at = :received_at, observed_at = :observed_at,
              was_installed = :was_installed, state = :state, verdict = :verdict",
     )?
-    .execute(rusqlite::named_params! {
-        ":id": record.id.uuid().as_bytes(),
-        ":client": record.device.client.as_str(),
-        ":device": record.device.device.as_str(),
-        ":deployment": record.deployment.uuid().as_bytes(),
-        ":deployment_name": record.name.as_str(),
-        ":package": record.package.as_str(),
-        ":version": record.version.as_str(),
-        ":profile": record.profile.as_str(),
-        ":wanted": record.wanted,
-        ":archived": record.archived,
-        ":document": record.document.as_bytes(),
-        ":wanted_since": column::unsigned("the manifest version", record.wanted_since)?,
-        ":changed_version": column::unsigned("the manifest version", record.changed_version)?,
-        ":changed_at": column::moment(record.changed_at),
-        ":observed": observed.map(|observed| observed.state.as_str()),
-        ":adopted": observed
-            .map(|observed| column::unsigned("the adopted version", observed.report.adopted_version))
-            .transpose()?,
-        ":report": observed.map(|observed| column::json(&observed.report)),
-        ":received_at": observed.map(|observed| column::moment(observed.received_at)),
-        ":observed_at": observed.map(|observed| column::moment(observed.since)),
-        ":was_installed": observed.is_some_and(|observed| observed.was_installed),
-        ":state": outlook.state.as_str(),
-        ":verdict": verdict_column(outlook.verdict),
-    })?;
+    .execute([changes.as_slice(), place.as_slice()].concat().as_slice())?;
     Ok(())
 }
 
@@ -649,7 +686,8 @@ impl Store {
             let mut statement = sql.statement(&format!(
                 "SELECT {HELD} FROM assignment WHERE deployment = ?1 AND archived = 0"
             ))?;
-            let rows = statement.query_map([deployment.uuid().as_bytes()], read_held)?;
+            let mut held = HeldReader::default();
+            let rows = statement.query_map([deployment.uuid().as_bytes()], |row| held.read(row))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
         .await

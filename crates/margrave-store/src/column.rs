@@ -115,6 +115,47 @@ where
     row.get_ref(index)?.as_str()?.parse().map_err(|error| unreadable(index, Type::Text, error))
 }
 
+/// Names that many rows have in common: parsed when they are first seen, and the same one in memory for all of them.
+pub(crate) struct Shared<T> {
+    known: Vec<T>,
+    /// Where the one that comes next probably is: the rows of one client follow in the same order as those of another.
+    turn: usize,
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Shared { known: Vec::new(), turn: 0 }
+    }
+}
+
+/// Beyond this, looking for one costs more than making it.
+const SHARED_MAX: usize = 32;
+
+impl<T> Shared<T>
+where
+    T: FromStr + Clone + AsRef<str>,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    pub(crate) fn at(&mut self, row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
+        let text = row.get_ref(index)?.as_str()?;
+        let found = self.known.iter().skip(self.turn).position(|known| known.as_ref() == text);
+        let found = found
+            .map(|ahead| self.turn + ahead)
+            .or_else(|| self.known.iter().position(|known| known.as_ref() == text));
+        if let Some(at) = found {
+            self.turn = (at + 1) % self.known.len();
+            return Ok(self.known[at].clone());
+        }
+        let new: T = parsed_at(row, index)?;
+        if self.known.len() == SHARED_MAX {
+            self.known.clear();
+        }
+        self.known.push(new.clone());
+        self.turn = 0;
+        Ok(new)
+    }
+}
+
 pub(crate) fn unsigned_at(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(index)?;
     u64::try_from(value).map_err(|error| unreadable(index, Type::Integer, error))

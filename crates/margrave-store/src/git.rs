@@ -530,7 +530,8 @@ mod tests {
                 });
             let bundle = Blob { digest: Digest::of(b"bundle"), size: None };
             let manifest = Manifest::new(version, Some(bundle), entries.to_vec()).unwrap();
-            let new = NewManifest { manifest, body: vec![], bundle: None, documents: vec![] };
+            let new =
+                NewManifest { replaces: vec![], manifest, body: vec![], bundle: None, documents: vec![] };
             record(&sql, &client, &new, NOW).unwrap();
         }
         assert_eq!((count(&sql, "git_version"), count(&sql, "git_document")), (6, 7));

@@ -20,7 +20,7 @@ use margrave_wire::Dialect;
 use rusqlite::OptionalExtension as _;
 
 use crate::applied::GoneBack;
-use crate::assignment::{self, AssignmentRecord, HELD, HeldAssignment};
+use crate::assignment::{self, AssignmentRecord, HELD, HeldAssignment, HeldReader};
 use crate::column;
 use crate::error::from_database;
 use crate::event::NewEvent;
@@ -127,6 +127,8 @@ pub struct ClientPublication {
 
 #[derive(Debug, Clone)]
 pub struct NewManifest {
+    /// What the manifest lists in whose place it comes.
+    pub replaces: Vec<Entry>,
     pub manifest: Manifest,
     /// Its exact bytes.
     pub body: Vec<u8>,
@@ -304,8 +306,9 @@ impl Store {
         }
         self.read(move |sql| {
             let mut pictures = Vec::with_capacity(clients.len());
+            let mut held = HeldReader::default();
             for client in &clients {
-                pictures.extend(picture(sql, client)?);
+                pictures.extend(picture(sql, client, &mut held)?);
             }
             Ok(pictures)
         })
@@ -313,7 +316,7 @@ impl Store {
     }
 }
 
-fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Error> {
+fn picture(sql: &Sql<'_>, client: &ClientId, held: &mut HeldReader) -> Result<Option<ClientPicture>, Error> {
     let found = sql
         .statement(
             "SELECT standing, dialect, version, bundle, bundle_size, version_claimed, schedule, manifest.asked,
@@ -346,7 +349,7 @@ fn picture(sql: &Sql<'_>, client: &ClientId) -> Result<Option<ClientPicture>, Er
         .with_asked(told);
     let assignments = sql
         .statement(&format!("SELECT {HELD} FROM assignment WHERE client = ?1 AND archived = 0"))?
-        .query_map([client.as_str()], assignment::read_held)?
+        .query_map([client.as_str()], |row| held.read(row))?
         .collect::<Result<_, _>>()?;
     let version_floor = version.max(claimed);
     Ok(Some(ClientPicture {
@@ -627,7 +630,7 @@ fn swap_manifest(
     old_bundle: Option<Digest>,
     new: &NewManifest,
 ) -> Result<(), PublishError> {
-    let NewManifest { manifest, body, bundle, documents } = new;
+    let NewManifest { replaces, manifest, body, bundle, documents } = new;
     let version = column::unsigned("the manifest version", manifest.version())?;
     let seen = column::unsigned("the manifest version", expected)?;
     if manifest.version() <= expected {
@@ -638,7 +641,7 @@ fn swap_manifest(
     forget_before(sql, client, seen)?;
 
     let before: BTreeMap<AssignmentId, Blob> =
-        entries(sql, client)?.into_iter().map(|entry| (entry.id, entry.document)).collect();
+        replaces.iter().map(|entry| (entry.id, entry.document)).collect();
     let after: BTreeMap<AssignmentId, Blob> =
         manifest.entries().iter().map(|entry| (entry.id, entry.document)).collect();
     for (id, document) in &before {

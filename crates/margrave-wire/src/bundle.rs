@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::io::{self, Read};
 
 use flate2::read::GzDecoder;
-use flate2::{Compress, Compression, Crc, FlushCompress, Status};
+use flate2::{Compress, Compression, FlushCompress, Status};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::AssignmentId;
 use margrave_core::manifest::Entry;
@@ -24,7 +24,9 @@ pub const INFLATED_SIZE_MAX: u64 = 64 << 20;
 pub fn write(documents: &[(AssignmentId, &[u8])]) -> Vec<u8> {
     let mut sorted: Vec<_> = documents.iter().map(|(id, bytes)| (format!("{id}.yaml"), *bytes)).collect();
     sorted.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let mut archive = tar::Builder::new(Vec::new());
+    // Each with a header, in blocks of 512 bytes, and two empty ones behind the last.
+    let size = sorted.iter().map(|(_, bytes)| 512 + bytes.len().next_multiple_of(512)).sum::<usize>() + 1024;
+    let mut archive = tar::Builder::new(Vec::with_capacity(size));
     for (name, bytes) in sorted {
         let mut header = tar::Header::new_ustar();
         header.set_path(&name).expect("a UUID is a short path");
@@ -49,7 +51,8 @@ thread_local! {
 const GZIP_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
 
 fn gzip(content: &[u8]) -> Vec<u8> {
-    let mut packed = GZIP_HEAD.to_vec();
+    let mut packed = Vec::with_capacity(content.len() / 2 + 64);
+    packed.extend_from_slice(&GZIP_HEAD);
     COMPRESS.with_borrow_mut(|compress| {
         compress.reset();
         loop {
@@ -61,10 +64,9 @@ fn gzip(content: &[u8]) -> Vec<u8> {
             }
         }
     });
-    let mut check = Crc::new();
-    check.update(content);
-    packed.extend_from_slice(&check.sum().to_le_bytes());
-    packed.extend_from_slice(&check.amount().to_le_bytes());
+    packed.extend_from_slice(&crc32fast::hash(content).to_le_bytes());
+    // Modulo 2^32, as the format has it.
+    packed.extend_from_slice(&(content.len() as u32).to_le_bytes());
     packed
 }
 

@@ -719,6 +719,7 @@ fn next(
         client: picture.client.clone(),
         expected: picture.manifest.version(),
         manifest: manifest.map(|manifest| NewManifest {
+            replaces: picture.manifest.entries().to_vec(),
             body: picture.dialect.manifest(&picture.client, &manifest),
             manifest,
             bundle: bundled,

@@ -220,6 +220,7 @@ impl World {
             client: client(on),
             expected: picture.manifest.version(),
             manifest: manifest.map(|manifest| NewManifest {
+                replaces: picture.manifest.entries().to_vec(),
                 body: format!("manifest {}", manifest.version()).into_bytes(),
                 bundle: manifest.bundle().map(|_| bundle),
                 documents: documents.iter().map(|(_, bytes)| Document::of(*bytes)).collect(),

@@ -263,7 +263,8 @@ async fn versions_beyond_what_the_database_holds_are_an_error_and_never_a_wrong_
     world.join("line-1").await;
     let mut client = world.publication("line-1", &[]).await;
     let manifest = margrave_core::manifest::Manifest::new(u64::MAX, None, vec![]).unwrap();
-    client.manifest = Some(NewManifest { manifest, body: vec![], bundle: None, documents: vec![] });
+    let new = NewManifest { replaces: vec![], manifest, body: vec![], bundle: None, documents: vec![] };
+    client.manifest = Some(new);
     let error =
         world.store.publish(Publication { clients: vec![client], ..Default::default() }).await.unwrap_err();
     assert!(matches!(&error, PublishError::Store(Error::OutOfRange { got: u64::MAX, .. })), "{error}");

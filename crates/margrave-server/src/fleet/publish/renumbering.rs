@@ -49,6 +49,7 @@ impl Fleet {
                     client: client.clone(),
                     expected: was,
                     manifest: Some(NewManifest {
+                        replaces: picture.manifest.entries().to_vec(),
                         body: picture.dialect.manifest(client, &manifest),
                         manifest,
                         bundle: None,

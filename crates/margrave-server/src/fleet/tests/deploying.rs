@@ -448,6 +448,7 @@ async fn a_change_that_is_done_is_not_refused_because_what_follows_cannot_be_now
         client: client("line-1"),
         expected: world.version("line-1"),
         manifest: Some(NewManifest {
+            replaces: vec![],
             body: Dialect::Miaf.manifest(&client("line-1"), &manifest),
             manifest,
             bundle: None,

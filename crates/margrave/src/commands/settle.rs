@@ -68,6 +68,21 @@ fn went_back(assignment: &Assignment) -> bool {
     older && assignment.error.is_some()
 }
 
+/// It was given what is wanted, and does not have it. Who waits for its turn was given nothing: what that waits for is the
+/// trouble of another device, and is not told in its name.
+fn is_behind(assignment: &Assignment) -> bool {
+    assignment.waiting.is_none() && !(assignment.state == "INSTALLED" && assignment.current)
+}
+
+/// How many were not touched, if any.
+fn held_back(assignments: &[Assignment]) -> Option<String> {
+    match assignments.iter().filter(|assignment| assignment.waiting.is_some()).count() {
+        0 => None,
+        1 => Some("  1 device was not given it, and keeps what it has.".to_owned()),
+        several => Some(format!("  {several} devices were not given it, and keep what they have.")),
+    }
+}
+
 /// Follows a deployment until every device has it, or none is still trying, or the time is up.
 pub(crate) async fn installed(
     screen: &Screen,
@@ -165,9 +180,11 @@ async fn conclude(
         }
     }
     // A courtesy, as what follows: that it cannot be had does not change the answer.
-    let behind = client.assignments(&deployment.name, None).await.unwrap_or_default().into_iter();
-    let behind = behind.filter(|a| !(a.state == "INSTALLED" && a.current)).take(BEHIND_TOLD_MAX);
-    for assignment in behind {
+    let assignments = client.assignments(&deployment.name, None).await.unwrap_or_default();
+    if let Some(words) = held_back(&assignments) {
+        screen.words(words);
+    }
+    for assignment in assignments.iter().filter(|assignment| is_behind(assignment)).take(BEHIND_TOLD_MAX) {
         let subject = format!("{}/{}", assignment.device, assignment.deployment);
         // The reason is a courtesy here; that it cannot be had does not change the answer.
         let Ok(why) = client.why(WhyKind::Device, &subject).await else { continue };
@@ -410,6 +427,8 @@ mod tests {
         for (state, wanted) in [
             ("waiting", Verdict::Moving),
             ("paused", Verdict::Moving),
+            // The server is about to go back; that it did is what is told.
+            ("reverting", Verdict::Moving),
             ("halted", Verdict::Stopped),
             ("done", Verdict::Installed),
         ] {
@@ -420,5 +439,31 @@ mod tests {
         let mut back = deployment(1, 0, 0);
         (back.revision, back.changed_by) = (2, "server".into());
         assert_eq!(verdict(&back, 1, false), Verdict::Reverted);
+    }
+
+    fn assignment(device: &str, state: &str, current: bool, waits: bool) -> Assignment {
+        let waiting = serde_json::json!({ "word": "waiting", "revision": 2, "keeps": 1, "batch": 2 });
+        serde_json::from_value(serde_json::json!({
+            "id": "a", "deployment": "d", "device": device, "package": "p", "version": "1", "state": state,
+            "current": current, "components": [], "attempt": 1,
+            "waiting": if waits { waiting } else { serde_json::Value::Null },
+        }))
+        .expect("an assignment")
+    }
+
+    #[test]
+    fn devices_that_were_not_given_it_are_counted_and_not_blamed() {
+        let all = [
+            assignment("there", "INSTALLED", true, false),
+            assignment("broken", "FAILED", true, false),
+            assignment("at it", "UPDATING", true, false),
+            assignment("untouched", "INSTALLED", false, true),
+            assignment("new", "PENDING", false, true),
+        ];
+        let told: Vec<&str> = all.iter().filter(|a| is_behind(a)).map(|a| a.device.as_str()).collect();
+        assert_eq!(told, ["broken", "at it"]);
+        assert_eq!(held_back(&all).unwrap(), "  2 devices were not given it, and keep what they have.");
+        assert_eq!(held_back(&all[..4]).unwrap(), "  1 device was not given it, and keeps what it has.");
+        assert_eq!(held_back(&all[..3]), None);
     }
 }

@@ -273,7 +273,7 @@ pub struct AssignmentCounts {
     pub converged: u64,
     pub pending: u64,
     pub failed: u64,
-    /// Of those that failed, how many run the version before again; their state is `INSTALLED`.
+    /// Of those that failed, how many run their last good version again; their state is `INSTALLED`.
     #[serde(default)]
     pub went_back: u64,
     /// Of those that are pending, how many wait for their turn in a rollout.

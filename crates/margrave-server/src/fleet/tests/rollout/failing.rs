@@ -17,3 +17,64 @@ async fn a_rollout_that_is_to_go_back_says_so_before_it_does() {
     world.advance().await;
     assert_eq!(world.given(3).await, "hi hi hi");
 }
+
+/// As our agent says it: what is wanted failed, and what was good before comes back, or is.
+fn back(report: &mut Report) {
+    report.detail.as_mut().unwrap().document = Some(Digest::of(b"what was good"));
+    let message = "it does not start".to_owned();
+    report.fault = Some(Fault { code: "start-failed".into(), source: "web".into(), message });
+}
+
+#[tokio::test]
+async fn a_failure_that_was_let_go_is_not_counted_again_when_the_device_is_back() {
+    let world = World::plant(3).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"], "failures": 1 })))).await.unwrap();
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    world.report_with("web", "d0", State::RollingBack, back).await;
+    assert_eq!(world.hold(RolloutVerb::Resume).await.unwrap().state, "running");
+    world.advance().await;
+    world.report_with("web", "d0", State::Installed, back).await;
+    world.advance().await;
+    let rollout = world.rollout().await;
+    assert_eq!((rollout.state.as_str(), rollout.counts.failed), ("running", 1), "{rollout:?}");
+    assert_eq!(world.given(3).await, "yo yo hi", "the same failure halts it once");
+    // Another device is another failure.
+    world.report("web", "d1", State::Failed).await;
+    world.advance().await;
+    assert_eq!(world.rollout().await.state, "halted");
+}
+
+#[tokio::test]
+async fn a_failure_that_was_let_go_is_not_counted_again_when_the_device_tries_once_more() {
+    let world = World::plant(2).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    world.report("web", "d0", State::Updating).await;
+    assert_eq!(world.hold(RolloutVerb::Resume).await.unwrap().state, "running");
+    world.advance().await;
+    assert_eq!(world.given(2).await, "yo hi", "it may still come to its end");
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    assert_eq!((world.given(2).await.as_str(), world.rollout().await.state.as_str()), ("yo yo", "running"));
+    // Who failed with an earlier revision has not failed with this one.
+    world.put("web", greeting("hej", None)).await.unwrap();
+    world.report("web", "d0", State::Updating).await;
+    world.hold(RolloutVerb::Pause).await.unwrap();
+    world.hold(RolloutVerb::Resume).await.unwrap();
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    assert_eq!(world.rollout().await.state, "halted");
+}
+
+#[tokio::test]
+async fn a_device_on_its_way_back_has_failed() {
+    let world = World::plant(2).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    // That it failed was not heard: a newer report took its place on the device.
+    world.report_with("web", "d0", State::RollingBack, back).await;
+    world.advance().await;
+    let rollout = world.rollout().await;
+    assert_eq!((rollout.state.as_str(), rollout.counts.failed), ("halted", 1), "{rollout:?}");
+}

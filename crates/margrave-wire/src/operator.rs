@@ -412,6 +412,12 @@ pub struct Revision {
     pub current: bool,
     /// The deployment was removed; the rest says what was wanted until then.
     pub removed: bool,
+    /// The server made it by itself, and went back to this earlier one with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back_to: Option<u64>,
+    /// It never came to its end: the server went back from it, or another took its place half-way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
     pub package: String,
     pub version: String,
     #[serde(skip_serializing_if = "Option::is_none")]

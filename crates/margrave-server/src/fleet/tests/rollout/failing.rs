@@ -78,3 +78,48 @@ async fn a_device_on_its_way_back_has_failed() {
     let rollout = world.rollout().await;
     assert_eq!((rollout.state.as_str(), rollout.counts.failed), ("halted", 1), "{rollout:?}");
 }
+
+impl World {
+    /// Newest first: the number, where the server went back to with it, and whether it never came to its end.
+    async fn told_revisions(&self) -> Vec<(u64, Option<u64>, bool)> {
+        let revisions = self.fleet.revisions(&name("web")).await.unwrap();
+        revisions.into_iter().map(|it| (it.revision, it.back_to, it.unfinished)).collect()
+    }
+}
+
+#[tokio::test]
+async fn what_never_came_to_its_end_is_told_from_what_can_be_gone_back_to() {
+    let world = World::plant(2).await;
+    let reverts = || Some(json!({ "batches": ["1"], "onFailure": "revert" }));
+    world.put("web", greeting("yo", reverts())).await.unwrap();
+    assert_eq!(world.told_revisions().await, [(2, None, false), (1, None, false)], "it may yet");
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    assert_eq!(world.told_revisions().await, [(3, Some(1), false), (2, None, true), (1, None, false)]);
+
+    // Another takes its place half-way, and is halted.
+    world.put("web", greeting("hej", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    world.put("web", greeting("hola", None)).await.unwrap();
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    let told = world.told_revisions().await;
+    let unfinished: Vec<u64> = told.iter().filter(|(_, _, it)| *it).map(|(number, _, _)| *number).collect();
+    assert_eq!(unfinished, [4, 2], "{told:?}");
+    assert_eq!(world.rollout().await.before, Some(3), "as the server itself would choose");
+}
+
+#[tokio::test]
+async fn of_first_revisions_that_never_came_to_their_end_none_can_be_gone_back_to() {
+    let world = World::new().await;
+    for device in ["d0", "d1"] {
+        world.device(device, &[("plant", "a")]).await;
+    }
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    world.put("web", greeting("hej", None)).await.unwrap();
+    assert_eq!(world.told_revisions().await, [(2, None, false), (1, None, true)]);
+    for device in ["d0", "d1"] {
+        world.report("web", device, State::Installed).await;
+        world.advance().await;
+    }
+    assert_eq!(world.rollout().await.state, "done");
+}

@@ -515,9 +515,10 @@ fn refusal(response: &Response) -> Trouble {
             Trouble::broke(text).hint("give a valid token with --operator-token, or `margrave login` anew")
         }
         StatusCode::FORBIDDEN => Trouble::broke(text),
+        // Who is told what to type already needs no list to look through.
         StatusCode::NOT_FOUND => match ["device", "deployment", "package"]
             .into_iter()
-            .find(|noun| text.starts_with(&format!("there is no {noun} ")))
+            .find(|noun| text.starts_with(&format!("there is no {noun} ")) && !text.contains("`margrave "))
         {
             Some(noun) => Trouble::refused(text).hint(format!("`margrave {noun} list` shows what there is")),
             None => Trouble::refused(text),
@@ -576,6 +577,10 @@ mod tests {
         let unknown = Problem { detail: "there is no device line-9".into(), ..problem(404) };
         assert!(answer(404, Some(&unknown)).hinted().unwrap().contains("margrave device list"));
         assert!(answer(404, Some(&problem(404))).hinted().is_none());
+        let other =
+            "there is no device web; a deployment has that name: `margrave why deployment web`".to_owned();
+        let other = answer(404, Some(&Problem { detail: other, ..problem(404) }));
+        assert!(other.hinted().is_none() && other.message().ends_with("`margrave why deployment web`"));
     }
 
     #[test]

@@ -274,9 +274,9 @@ struct Away {
 }
 
 impl Away {
-    /// Says so once, and lets the waiting go on while there is time. A server that says no is not away.
+    /// Says so once, and lets the waiting go on while there is time. A server that says no, or does not know us, is not away.
     fn bear(&mut self, screen: &Screen, trouble: Trouble, has_time: bool) -> Result<()> {
-        if trouble.is_refusal() || !has_time {
+        if !trouble.is_passing() || !has_time {
             return Err(trouble);
         }
         if !std::mem::replace(&mut self.told, true) {
@@ -410,11 +410,12 @@ mod tests {
     fn waiting_goes_on_while_the_server_is_away_and_not_when_it_says_no() {
         let screen = Screen::new(false);
         let mut away = Away::default();
-        let broke = || Trouble::broke("connection refused");
+        let broke = || Trouble::broke("connection refused").passing();
         assert!(away.bear(&screen, broke(), true).is_ok() && away.told);
         assert!(away.bear(&screen, broke(), true).is_ok());
         assert!(away.bear(&screen, broke(), false).is_err(), "the time is up");
         assert!(away.bear(&screen, Trouble::refused("no such deployment"), true).is_err());
+        assert!(away.bear(&screen, Trouble::broke("this token was revoked"), true).is_err());
     }
 
     #[test]

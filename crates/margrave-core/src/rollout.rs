@@ -74,9 +74,7 @@ pub struct Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Now {
     /// Not released, and in contact. `down`: what it was given before does not run.
-    Waits {
-        down: bool,
-    },
+    Waits { down: bool },
     /// Not heard of, released or not.
     Silent,
     /// What is wanted does not fit it.
@@ -85,6 +83,7 @@ pub enum Now {
     UnderWay,
     /// It says that the new document is installed.
     Done,
+    /// It failed, and may be on its way back.
     Failed,
     /// It failed, and runs again what it had before.
     GoneBack,

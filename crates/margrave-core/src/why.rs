@@ -330,7 +330,7 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
         ),
         FailureCode::RollbackFailed => (
             "An update failed, and going back to what ran before failed as well.",
-            "Neither the new version nor the one before runs. Deploy a version that does: the device tries nothing more until the deployment changes.",
+            "Neither the new version nor the last good one runs. Deploy a version that does: the device tries nothing more until the deployment changes.",
         ),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use margrave_core::identity::{ClientName, InvalidName, ServerName};
 use margrave_core::moment::Moment;
@@ -11,6 +12,11 @@ use rustls::sign::CertifiedKey;
 use crate::certificate::{ChainError, Serial, Statements, Unreadable, chain_from_pem, pem_of};
 use crate::key::{PrivateKey, PrivateKeyError};
 use crate::tls::provider;
+
+/// The shortest lifetime that makes sense to give. A certificate begins five minutes before it is issued, because clocks
+/// differ, and is renewed from 40 % of the whole on: with less than seven and a half minutes that is over at once, and devices
+/// would do nothing but renew. With this they have a minute, and some more to be late.
+pub const LIFETIME_MIN: Duration = Duration::from_secs(10 * 60);
 
 /// Whose SVID it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,7 +205,6 @@ mod tests {
     use crate::authority::Authority;
     use crate::csr::Csr;
     use crate::forge::{Forge, NOW, moment};
-    use std::time::Duration;
 
     fn client(lifetime: Duration) -> Svid {
         let authority = Authority::create("plant.example".parse().unwrap(), NOW).unwrap();
@@ -259,6 +264,13 @@ mod tests {
         assert!((svid.elapsed(svid.renew_at(0.5)) - 0.5).abs() < 0.001);
         assert_eq!(svid.elapsed(moment(NOW, 5000)), 1.0);
         assert_eq!(svid.elapsed(Moment(0)), 0.0);
+    }
+
+    #[test]
+    fn the_shortest_lifetime_leaves_a_device_something_else_to_do_than_to_renew() {
+        let pause = |lifetime| client(lifetime).renew_at(0.0).since(NOW);
+        assert!(pause(LIFETIME_MIN) >= Duration::from_secs(60), "{:?}", pause(LIFETIME_MIN));
+        assert_eq!(pause(Duration::from_secs(1)), Duration::ZERO);
     }
 
     #[test]

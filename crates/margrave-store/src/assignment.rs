@@ -150,6 +150,8 @@ pub struct Standpoint {
     pub verdict: Verdict,
     /// Why it failed, by its code; where it did.
     pub fault: Option<String>,
+    /// What is wanted failed, and the device is on its way back.
+    pub goes_back: bool,
 }
 
 /// How a rollout keeps what is wanted now from a device.
@@ -644,7 +646,8 @@ impl Store {
     ) -> Result<HashMap<DeviceRef, Standpoint>, Error> {
         self.read(move |sql| {
             let mut statement = sql.statement(
-                "SELECT client, device, state, verdict, CASE verdict WHEN 2 THEN json_extract(report, '$.fault.code') END
+                "SELECT client, device, state, verdict, CASE verdict WHEN 2 THEN json_extract(report, '$.fault.code') END,
+                     coalesce(observed = 'ROLLINGBACK' AND adopted >= changed_version, 0)
                  FROM assignment WHERE deployment = ?1 AND archived = 0 AND wanted = 1",
             )?;
             let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
@@ -653,6 +656,7 @@ impl Store {
                     state: column::word_at(row, 2, State::parse)?,
                     verdict: verdict_from_column(row.get(3)?),
                     fault: row.get(4)?,
+                    goes_back: row.get(5)?,
                 };
                 Ok((device, standpoint))
             })?;

@@ -3,6 +3,8 @@
 //! Made in the transaction of the change itself (publication.rs), and moved in those that publish the next steps, so a
 //! device is released exactly when its manifest says so. What moves next is decided elsewhere (`margrave_core::rollout`).
 
+use std::collections::HashSet;
+
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::moment::Moment;
 use margrave_core::rollout::{Reached, Strategy};
@@ -192,6 +194,23 @@ impl Store {
                     forgiven: row.get(4)?,
                     keeps: unsigned_maybe(row, "keeps")?,
                 })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Devices that said of what they are given now that it failed, whatever they have said since.
+    pub async fn failed_once(&self, deployment: DeploymentId) -> Result<HashSet<DeviceRef>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT client, device FROM assignment
+                 WHERE deployment = ?1 AND archived = 0 AND wanted = 1 AND EXISTS (SELECT 1 FROM transition
+                     WHERE transition.assignment = assignment.id AND transition.state = 'FAILED'
+                     AND transition.adopted >= assignment.changed_version)",
+            )?;
+            let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
+                Ok(DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?))
             })?;
             Ok(rows.collect::<Result<_, _>>()?)
         })

@@ -273,7 +273,7 @@ pub struct AssignmentCounts {
     pub converged: u64,
     pub pending: u64,
     pub failed: u64,
-    /// Of those that failed, how many run the version before again; their state is `INSTALLED`.
+    /// Of those that failed, how many run their last good version again; their state is `INSTALLED`.
     #[serde(default)]
     pub went_back: u64,
     /// Of those that are pending, how many wait for their turn in a rollout.
@@ -412,6 +412,12 @@ pub struct Revision {
     pub current: bool,
     /// The deployment was removed; the rest says what was wanted until then.
     pub removed: bool,
+    /// The server made it by itself, and went back to this earlier one with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back_to: Option<u64>,
+    /// It never came to its end: the server went back from it, or another took its place half-way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
     pub package: String,
     pub version: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -256,9 +256,12 @@ pub(crate) struct Serve {
     /// This server's own name within the trust domain; cannot change later
     #[arg(long, value_name = "ID")]
     pub(crate) wfm_id: Option<margrave_core::id::WfmId>,
-    /// How long a device's certificate is valid; it is renewed long before
+    /// How long a device's certificate is valid, at least 10m; it is renewed long before
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = duration)]
     pub(crate) svid_lifetime: Duration,
+    /// Take a lifetime that makes no sense, for tests that wait until certificates expire
+    #[arg(long, hide = true)]
+    pub(crate) svid_lifetime_any: bool,
     /// host:port at which devices reach the built-in registry, if not at the server's own address
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) registry_address: Option<String>,
@@ -622,9 +625,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(total))
 }
 
-/// Signatures older than a day protect from nothing.
+/// Signatures older than a day protect from nothing. They say when they were made in whole seconds, by clocks that are some
+/// seconds off where a time server is asked, too: with a window of less than this honest devices are refused.
 fn signed_window(text: &str) -> Result<Duration, String> {
     let window = duration(text)?;
+    if window < Duration::from_secs(10) {
+        return Err("at least 10s; clocks differ, and with less honest devices are refused".to_owned());
+    }
     if window > Duration::from_secs(24 * 3600) {
         return Err("at most 24h; a longer one protects from nothing".to_owned());
     }

@@ -403,8 +403,8 @@ impl Client {
     }
 
     fn unreachable(&self, error: &margrave_http::Error) -> Trouble {
-        let trouble =
-            Trouble::broke(chain(format!("the server at {} did not answer", self.context.url), error));
+        let text = chain(format!("the server at {} did not answer", self.context.url), error);
+        let trouble = Trouble::broke(text).passing();
         match error {
             margrave_http::Error::Connect { .. } | margrave_http::Error::Resolve { .. } => trouble.hint(
                 "is it running, and is the address right? `margrave serve` and `margrave demo` print theirs",
@@ -486,12 +486,35 @@ pub(crate) fn newest(packages: impl IntoIterator<Item = Package>) -> Option<Pack
     })
 }
 
-/// What an answer that says no says, and what to do about it.
+/// What came of an answer that is no success. Here, and nowhere else, it is decided whether the server said no to what was
+/// asked (exit code 1), or whether asking went wrong (2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It is not there, not valid, in conflict, does not fit, or is not allowed to whoever asks.
+    No,
+    /// Who asks is not known, or the other end is not what this program talks to.
+    Broke,
+    /// The same, and it may pass: too much at once, or something is wrong with the server.
+    Passing,
+}
+
+fn outcome(status: StatusCode, kind: &str) -> Outcome {
+    match status.as_u16() {
+        // A server of another version, which has nothing there that could be asked.
+        404 if kind.ends_with(":no-such-path") => Outcome::Broke,
+        400 | 403 | 404 | 409 | 410 | 412 | 413 | 422 | 428 => Outcome::No,
+        408 | 429 | 500..=599 => Outcome::Passing,
+        _ => Outcome::Broke,
+    }
+}
+
+/// What an answer that is no success says, and what to do about it.
 fn refusal(response: &Response) -> Trouble {
     let status = response.status;
     let Ok(problem) = response.json::<Problem>() else {
         let text = format!("the server answered {status}, without saying why");
-        return Trouble::broke(text).hint("is this the address of a Margrave server?");
+        let trouble = Trouble::broke(text).hint("is this the address of a Margrave server?");
+        return if status.is_server_error() { trouble.passing() } else { trouble };
     };
     let mut text = sentence(&problem);
     for violation in &problem.violations {
@@ -510,27 +533,35 @@ fn refusal(response: &Response) -> Trouble {
             printable(&misfit.reasons.join("; "))
         ));
     }
-    match status {
+    let hint = hint(response, &problem, &text);
+    let trouble = match outcome(status, &problem.kind) {
+        Outcome::No => Trouble::refused(text),
+        Outcome::Broke => Trouble::broke(text),
+        Outcome::Passing => Trouble::broke(text).passing(),
+    };
+    match hint {
+        Some(hint) => trouble.hint(hint),
+        None => trouble,
+    }
+}
+
+/// What to type next, where we know it.
+fn hint(response: &Response, problem: &Problem, text: &str) -> Option<String> {
+    match response.status {
         StatusCode::UNAUTHORIZED => {
-            Trouble::broke(text).hint("give a valid token with --operator-token, or `margrave login` anew")
+            Some("give a valid token with --operator-token, or `margrave login` anew".to_owned())
         }
-        StatusCode::FORBIDDEN => Trouble::broke(text),
-        StatusCode::NOT_FOUND => match ["device", "deployment", "package"]
-            .into_iter()
-            .find(|noun| text.starts_with(&format!("there is no {noun} ")))
-        {
-            Some(noun) => Trouble::refused(text).hint(format!("`margrave {noun} list` shows what there is")),
-            None => Trouble::refused(text),
-        },
-        StatusCode::UNPROCESSABLE_ENTITY if !problem.misfits.is_empty() => Trouble::refused(text)
-            .hint("leave these devices out, or say with --force why they are to have it all the same"),
-        status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
-            Trouble::refused(text)
+        // Who is told what to type already needs no list to look through.
+        StatusCode::NOT_FOUND if text.contains("`margrave ") => None,
+        StatusCode::NOT_FOUND => {
+            let mut nouns = ["device", "deployment", "package"].into_iter();
+            let noun = nouns.find(|noun| text.starts_with(&format!("there is no {noun} ")))?;
+            Some(format!("`margrave {noun} list` shows what there is"))
         }
-        _ => match response.retry_after() {
-            Some(wait) => Trouble::broke(text).hint(format!("try again in {} s", wait.as_secs().max(1))),
-            None => Trouble::broke(text),
-        },
+        StatusCode::UNPROCESSABLE_ENTITY if !problem.misfits.is_empty() => Some(
+            "leave these devices out, or say with --force why they are to have it all the same".to_owned(),
+        ),
+        _ => response.retry_after().map(|wait| format!("try again in {} s", wait.as_secs().max(1))),
     }
 }
 
@@ -576,25 +607,49 @@ mod tests {
         let unknown = Problem { detail: "there is no device line-9".into(), ..problem(404) };
         assert!(answer(404, Some(&unknown)).hinted().unwrap().contains("margrave device list"));
         assert!(answer(404, Some(&problem(404))).hinted().is_none());
+        let other =
+            "there is no device web; a deployment has that name: `margrave why deployment web`".to_owned();
+        let other = answer(404, Some(&Problem { detail: other, ..problem(404) }));
+        assert!(other.hinted().is_none() && other.message().ends_with("`margrave why deployment web`"));
     }
 
     #[test]
     fn a_no_of_the_server_is_told_from_a_server_that_is_broken() {
-        for (status, refused) in [
-            (404, true),
-            (409, true),
-            (422, true),
-            (400, true),
-            (401, false),
-            (429, false),
-            (500, false),
-            (503, false),
+        for (status, kind, code, passing) in [
+            (400, "bad-identifier", 1, false),
+            // The server does not know who asks, so it said nothing about what was asked.
+            (401, "unauthorized", 2, false),
+            (403, "role-needed", 1, false),
+            (404, "not-found", 1, false),
+            (404, "no-such-path", 2, false),
+            (405, "no-such-method", 2, false),
+            (408, "too-slow", 2, true),
+            (409, "conflict", 1, false),
+            (412, "changed", 1, false),
+            (413, "too-large", 1, false),
+            (415, "not-json", 2, false),
+            (422, "misfit", 1, false),
+            (429, "too-many-requests", 2, true),
+            (500, "internal", 2, true),
+            (502, "upstream", 2, true),
+            (503, "overloaded", 2, true),
         ] {
-            let trouble = answer(status, Some(&problem(status)));
-            assert_eq!(trouble.is_refusal(), refused, "{status}");
+            let kind = format!("urn:margrave:problem:{kind}");
+            let trouble = answer(status, Some(&Problem { kind: kind.clone(), ..problem(status) }));
             assert_eq!(trouble.message(), "the detail says what to do");
+            assert_eq!(trouble.is_passing(), passing, "{status} {kind}");
+            assert_eq!(
+                crate::exit::code(&Err(trouble)),
+                std::process::ExitCode::from(code),
+                "{status} {kind}"
+            );
         }
-        assert!(!answer(404, None).is_refusal(), "a page without a problem body is not our server's no");
+        let foreign = answer(404, None);
+        assert!(
+            !foreign.is_refusal() && !foreign.is_passing(),
+            "a page without a problem body is no no of ours"
+        );
+        assert!(answer(502, None).is_passing(), "a proxy whose server is away");
     }
 
     #[test]

@@ -20,12 +20,16 @@ pub(crate) struct Trouble {
     kind: Kind,
     message: String,
     hint: Option<String>,
+    /// The same may be answered in a while, without anybody's doing here.
+    passing: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The other side understood and said no.
+    /// What was asked was understood, and the answer is no: it is not there, not valid, in conflict, does not fit, or is
+    /// not allowed.
     Refused,
+    /// It could not be asked (no answer, an unknown token, a command line that makes no sense), or something is broken.
     Broke,
     /// Whoever read our output had seen enough, as `head` does; that is no error.
     ReaderLeft,
@@ -35,11 +39,11 @@ pub(crate) type Result<T = Answer> = std::result::Result<T, Trouble>;
 
 impl Trouble {
     pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Trouble { kind: Kind::Refused, message: message.into(), hint: None }
+        Trouble { kind: Kind::Refused, message: message.into(), hint: None, passing: false }
     }
 
     pub(crate) fn broke(message: impl Into<String>) -> Self {
-        Trouble { kind: Kind::Broke, message: message.into(), hint: None }
+        Trouble { kind: Kind::Broke, message: message.into(), hint: None, passing: false }
     }
 
     /// A failure with its whole chain of causes, each said once.
@@ -50,6 +54,16 @@ impl Trouble {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Says that waiting may help.
+    pub(crate) fn passing(mut self) -> Self {
+        self.passing = true;
+        self
+    }
+
+    pub(crate) fn is_passing(&self) -> bool {
+        self.passing
     }
 
     pub(crate) fn message(&self) -> &str {
@@ -83,7 +97,7 @@ impl From<io::Error> for Trouble {
     /// Only for writing to the terminal; files say which file they mean.
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Trouble { kind: Kind::ReaderLeft, message: String::new(), hint: None };
+            return Trouble { kind: Kind::ReaderLeft, message: String::new(), hint: None, passing: false };
         }
         Trouble::because("the output cannot be written", &error)
     }

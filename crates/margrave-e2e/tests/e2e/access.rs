@@ -25,7 +25,7 @@ fn a_viewer_looks_an_operator_changes_and_the_log_tells_it_all() {
     };
     assert!(by(&viewer, &["device", "list"]).status.success());
     let refused = by(&viewer, &["device", "label", "line-1", "site=nord"]);
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     assert!(said(&refused).contains("needs the role operator"), "{}", said(&refused));
     let changed = by(&operator, &["device", "label", "line-1", "site=nord"]);
     assert!(changed.status.success(), "{}", said(&changed));

@@ -7,7 +7,7 @@ use crate::stage::{PRETENDED, Stage, wait_for};
 #[test]
 fn id_178_a_device_goes_through_a_rotation_without_noticing() {
     // Certificates of seconds, so that the device renews several times while the test looks.
-    let mut stage = Stage::start_with(&["--svid-lifetime", "10s"]);
+    let mut stage = Stage::start_with(&["--svid-lifetime", "10s", "--svid-lifetime-any"]);
     stage.join("line-1");
     let _agent = stage.simulated("line-1", "10ms");
     stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);

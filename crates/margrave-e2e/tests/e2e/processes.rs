@@ -306,7 +306,7 @@ fn two_agents_or_servers_on_one_directory_are_refused_with_a_reason() {
 
 #[test]
 fn certificates_are_renewed_while_everything_runs_and_after_they_expired() {
-    let stage = Stage::start_with(&["--svid-lifetime", "6s"]);
+    let stage = Stage::start_with(&["--svid-lifetime", "6s", "--svid-lifetime-any"]);
     stage.join("line-1");
     stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
     let mut agent = stage.simulated("line-1", "10ms");

@@ -8,7 +8,7 @@ use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, ProfileId};
 use margrave_core::parameters::Answer;
 use margrave_core::rollback::{Rollback, When};
-use margrave_store::RevisionRecord;
+use margrave_store::{RevisionRecord, RolloutState};
 use margrave_wire::operator;
 use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
@@ -33,9 +33,26 @@ impl Fleet {
         }
         let older = records.iter().skip(1).map(Some).chain([None]);
         let shown = records.iter().zip(older).enumerate();
-        Ok(shown
+        let mut shown: Vec<operator::Revision> = shown
             .map(|(age, (record, before))| shown_revision(&self.live, record, before, age == 0))
-            .collect())
+            .collect();
+        for age in 0..records.len() {
+            let Some(to) = taken_back(&records, age) else { continue };
+            let newest = shown[age].revision;
+            shown[age].back_to = Some(to);
+            pass_over(&mut shown, to, newest);
+        }
+        let newest = &records[0];
+        if !newest.removed
+            && let Some(rollout) = self.store.rollout(newest.deployment.id).await?
+            && rollout.state != RolloutState::Done
+        {
+            let first = || records.iter().rev().find(|record| record.deployment.id == rollout.deployment);
+            // Where none came to its end, all of this deployment are passed over.
+            let first = || first().map_or(0, |first| first.deployment.revision.saturating_sub(1));
+            pass_over(&mut shown, rollout.before.unwrap_or_else(first), rollout.revision);
+        }
+        Ok(shown)
     }
 
     /// Wants again what was wanted at an earlier revision, as a new revision. `seen` is the revision that the
@@ -94,6 +111,24 @@ impl Fleet {
     }
 }
 
+/// The revision that the server went back to by itself with this one, if it did: the newest that was the same.
+fn taken_back(records: &[RevisionRecord], age: usize) -> Option<u64> {
+    let record = records.get(age).filter(|record| record.changed_by == "server" && !record.removed)?;
+    let is_same = |earlier: &&RevisionRecord| {
+        let mut same = earlier.deployment.clone();
+        same.revision = record.deployment.revision;
+        !earlier.removed && same == record.deployment
+    };
+    records.iter().skip(age + 1).find(is_same).map(|earlier| earlier.deployment.revision)
+}
+
+/// Those between the two never came to their end.
+fn pass_over(shown: &mut [operator::Revision], older: u64, newer: u64) {
+    for revision in shown.iter_mut().filter(|it| it.revision > older && it.revision < newer) {
+        revision.unfinished = !revision.removed;
+    }
+}
+
 fn shown_revision(
     names: &Clients,
     record: &RevisionRecord,
@@ -105,6 +140,8 @@ fn shown_revision(
         revision: deployment.revision,
         current: newest && !removed,
         removed,
+        back_to: None,
+        unfinished: false,
         changes: changes(names, record, before),
         package: deployment.package.to_string(),
         version: deployment.version.to_string(),

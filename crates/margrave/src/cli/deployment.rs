@@ -29,7 +29,7 @@ Examples:
     Revert {
         /// The deployment
         name: String,
-        /// The revision to go back to; the one before the current one unless given
+        /// The revision to go back to; the last one before the current one that came to its end unless given
         #[arg(long, value_name = "REVISION", value_parser = clap::value_parser!(u64).range(1..))]
         to: Option<u64>,
         #[command(flatten)]

@@ -88,7 +88,7 @@ impl Steps {
             let text = std::fs::read(path)
                 .map_err(|error| Trouble::broke(format!("cannot read {}: {error}", path.display())))?;
             let wrong = |error: &dyn std::fmt::Display| {
-                Trouble::broke(format!("{} is no strategy: {error}", path.display()))
+                Trouble::refused(format!("{} is no strategy: {error}", path.display()))
             };
             // What is JSON is YAML as well.
             let read = margrave_wire::yaml::read(&text).map_err(|error| wrong(&error))?;

@@ -133,6 +133,13 @@ fn durations_need_units() {
 }
 
 #[test]
+fn a_window_for_signatures_is_neither_useless_nor_too_narrow() {
+    for (text, taken) in [("1s", false), ("9s", false), ("10s", true), ("24h", true), ("25h", false)] {
+        assert_eq!(signed_window(text).is_ok(), taken, "{text}");
+    }
+}
+
+#[test]
 fn a_port_alone_listens_where_it_is_safe_to() {
     assert_eq!(listen_anywhere("8443"), Ok("0.0.0.0:8443".parse().unwrap()));
     assert_eq!(listen_loopback(":8480"), Ok("127.0.0.1:8480".parse().unwrap()));

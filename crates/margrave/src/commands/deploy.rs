@@ -46,7 +46,7 @@ fn name(given: Option<&str>, package: &str) -> Result<DeploymentName> {
         package[..end].trim_matches('-')
     });
     DeploymentName::parse(text)
-        .map_err(|error| Trouble::broke(error.to_string()).hint("give the deployment a name with --name"))
+        .map_err(|error| Trouble::refused(error.to_string()).hint("give the deployment a name with --name"))
 }
 
 /// Devices that are listed after a change; of more, only the number is of use.

@@ -259,38 +259,61 @@ async fn revert(
     deploy::finish(screen, client, &deployment, waiting).await
 }
 
-/// The revision that was asked for, or the one before the one that is wanted now, or the last before it was removed.
-/// What was removed and deployed anew has nothing before that to go back to without being told which.
+/// The revision that was asked for, or the last before the one that is wanted now, or the last before it was removed. What
+/// never came to its end is passed over, and what the server took back already is not brought again: whoever wants one of
+/// those says which. What was removed and deployed anew has nothing before that to go back to without being told.
 fn chosen<'a>(
     name: &str,
     revisions: &'a [operator::Revision],
     to: Option<u64>,
 ) -> Result<&'a operator::Revision> {
     let hint = format!("`margrave deployment history {name}` shows its revisions");
+    let named = format!("{hint}; name one with --to");
     if let Some(number) = to {
         return revisions.iter().find(|revision| revision.revision == number).ok_or_else(|| {
             Trouble::refused(format!("{name} has no revision {number}, or it is not kept any more"))
                 .hint(hint)
         });
     }
-    let is_wanted = revisions.first().is_some_and(|newest| newest.current);
-    let mut older = revisions.iter().filter(|revision| !revision.current);
-    match is_wanted {
-        true => match older.next() {
-            Some(before) if !before.removed => Ok(before),
-            Some(_) => Err(Trouble::refused(format!(
-                "{name} was removed and deployed anew, and was nothing else since then"
-            ))
-            .hint(format!("{hint}; name an earlier one with --to"))),
-            None => Err(Trouble::refused(format!(
-                "{name} was never anything else, so there is nothing to go back to"
-            ))
-            .hint(hint)),
-        },
-        false => older.find(|revision| !revision.removed).ok_or_else(|| {
+    let newest = revisions.first().filter(|newest| newest.current);
+    let mut older = revisions.iter().filter(|revision| !revision.current && !revision.unfinished);
+    let Some(newest) = newest else {
+        return older.find(|revision| !revision.removed).ok_or_else(|| {
             Trouble::refused(format!("nothing is kept of {name} but that it was removed")).hint(hint)
-        }),
+        });
+    };
+    if let Some(back_to) = newest.back_to {
+        return Err(Trouble::refused(format!(
+            "the server went back by itself already, to what {name} was at revision {back_to}"
+        ))
+        .hint(named));
     }
+    match older.next() {
+        Some(before) if !before.removed => Ok(before),
+        Some(_) => Err(Trouble::refused(format!(
+            "{name} was removed and deployed anew, and was nothing else since then"
+        ))
+        .hint(named)),
+        None if revisions.len() > 1 => {
+            Err(Trouble::refused(format!("nothing that {name} was before came to its end")).hint(named))
+        }
+        None => Err(Trouble::refused(format!(
+            "{name} was never anything else, so there is nothing to go back to"
+        ))
+        .hint(hint)),
+    }
+}
+
+/// What a revision changed, and what became of it.
+fn changes(revision: &operator::Revision) -> String {
+    let mut words = revision.changes.clone();
+    if let Some(back_to) = revision.back_to {
+        words.push(format!("as it was at revision {back_to}: the server went back by itself"));
+    }
+    if revision.unfinished {
+        words.push("never came to its end".to_owned());
+    }
+    words.join("; ")
 }
 
 #[derive(serde::Serialize)]
@@ -341,7 +364,7 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
             render::clock(&revision.changed_at).into(),
             revision.changed_by.as_str().into(),
             format!("{}@{}", revision.package, revision.version).into(),
-            revision.changes.join("; ").into(),
+            changes(revision).into(),
         ]);
     }
     screen.table(&table)?;
@@ -399,6 +422,8 @@ mod tests {
             changes: Vec::new(),
             current: *word == "current",
             removed: *word == "removed",
+            back_to: None,
+            unfinished: *word == "unfinished",
             package: "p".into(),
             version: "1".into(),
             profile: None,
@@ -427,6 +452,13 @@ mod tests {
             ("removed old old", None, Some(2)),
             ("current", None, None),
             ("current old", Some(7), None),
+            // What failed half-way is nothing to go back to, unless somebody says so.
+            ("current unfinished old", None, Some(1)),
+            ("current unfinished unfinished old old", None, Some(2)),
+            ("current unfinished old", Some(2), Some(2)),
+            ("current unfinished", None, None),
+            ("current unfinished removed old", None, None),
+            ("removed unfinished old", None, Some(1)),
         ] {
             let revisions = revisions(newest_first);
             let found = chosen("web", &revisions, to).map(|revision| revision.revision).ok();
@@ -434,5 +466,17 @@ mod tests {
         }
         let trouble = chosen("web", &revisions("current"), None).unwrap_err();
         assert!(trouble.hinted().unwrap().contains("deployment history web"));
+    }
+
+    #[test]
+    fn what_the_server_went_back_from_does_not_come_again_without_being_named() {
+        let mut revisions = revisions("current unfinished old old");
+        revisions[0].back_to = Some(2);
+        let trouble = chosen("web", &revisions, None).unwrap_err();
+        assert!(trouble.message().contains("already, to what web was at revision 2"), "{trouble:?}");
+        assert!(trouble.hinted().unwrap().contains("name one with --to"), "{trouble:?}");
+        assert_eq!(chosen("web", &revisions, Some(3)).unwrap().revision, 3);
+        assert_eq!(changes(&revisions[0]), "as it was at revision 2: the server went back by itself");
+        assert_eq!(changes(&revisions[1]), "never came to its end");
     }
 }

@@ -389,9 +389,9 @@ fn read(sources: &[PathBuf]) -> Result<Vec<Document>> {
         }
     }
     match documents.len() {
-        0 => Err(Trouble::broke("there is no resource in what was given").hint("files end in .yaml")),
+        0 => Err(Trouble::refused("there is no resource in what was given").hint("files end in .yaml")),
         1..=FILES_MAX => Ok(documents),
-        _ => Err(Trouble::broke(format!("at most {FILES_MAX} resources at once"))),
+        _ => Err(Trouble::refused(format!("at most {FILES_MAX} resources at once"))),
     }
 }
 
@@ -401,7 +401,10 @@ fn read_path(path: &Path, documents: &mut Vec<Document>) -> Result<()> {
     let found = std::fs::metadata(path).map_err(|error| unreadable(&error))?;
     if !found.is_dir() {
         if found.len() > FILE_BYTES_MAX {
-            return Err(Trouble::broke(format!("{} is larger than {FILE_BYTES_MAX} bytes", path.display())));
+            return Err(Trouble::refused(format!(
+                "{} is larger than {FILE_BYTES_MAX} bytes",
+                path.display()
+            )));
         }
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
         return split(&path.display().to_string(), &text, documents);
@@ -427,7 +430,7 @@ fn read_path(path: &Path, documents: &mut Vec<Document>) -> Result<()> {
 /// The documents of a file, which `---` separates.
 fn split(from: &str, text: &str, documents: &mut Vec<Document>) -> Result<()> {
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(Trouble::broke(format!("{from} is larger than {FILE_BYTES_MAX} bytes")));
+        return Err(Trouble::refused(format!("{from} is larger than {FILE_BYTES_MAX} bytes")));
     }
     let mut current = String::new();
     let mut seen = None;

@@ -14,7 +14,7 @@ use margrave_wire::operator::{self, AddPackage, Context};
 use super::{push, watch};
 use crate::cli::{self, PackageAt};
 use crate::client::{self, Client};
-use crate::exit::{Answer, Result, Trouble};
+use crate::exit::{Answer, Result, Trouble, chain};
 use crate::folder::{self, Bound, Component, Finding, Folder};
 use crate::remote;
 use crate::render::{self, Column, Field, Screen, Table, count};
@@ -202,12 +202,13 @@ fn registry(context: &Context) -> Result<oci::Client> {
 }
 
 fn not_pushed(reference: &Reference, error: &ClientError) -> Trouble {
-    let trouble = Trouble::because(format!("{reference} could not be pushed"), error);
+    let text = chain(format!("{reference} could not be pushed"), error);
+    let hint = "pushing needs an operator's token; `margrave login` anew";
     match error {
-        ClientError::Unauthorized(_) | ClientError::Denied { .. } => {
-            trouble.hint("pushing needs an operator's token; `margrave login` anew")
-        }
-        _ => trouble,
+        // The registry is the server's own, so that this is its no, as everywhere else.
+        ClientError::Denied { .. } => Trouble::refused(text).hint(hint),
+        ClientError::Unauthorized(_) => Trouble::broke(text).hint(hint),
+        _ => Trouble::broke(text),
     }
 }
 

@@ -31,9 +31,7 @@ fn show(screen: &Screen, rollout: &Rollout) -> Result {
         facts.push(("Why", render::printable(reason)));
     }
     facts.push(("Strategy", render::printable(&rollout.strategy.words().join("; "))));
-    if let Some(before) = rollout.before {
-        facts.push(("Goes back to", format!("revision {before}")));
-    }
+    facts.extend(way_back(rollout));
     facts.push(("Begun", render::clock(&rollout.begun_at)));
     screen.facts(&facts)?;
     screen.heading("Batches")?;
@@ -43,6 +41,22 @@ fn show(screen: &Screen, rollout: &Rollout) -> Result {
         screen.words(format_args!("And {hidden} more."));
     }
     Ok(answer(rollout))
+}
+
+/// Where it goes back to, and when. What ended goes nowhere by itself any more.
+fn way_back(rollout: &Rollout) -> Option<(&'static str, String)> {
+    let before = rollout.before?;
+    let by_itself = rollout.strategy.on_failure.as_deref() == Some("revert");
+    match rollout.state.as_str() {
+        "done" | "aborted" => None,
+        "reverting" => Some(("Goes back to", format!("revision {before}"))),
+        "halted" => Some((
+            "Before it",
+            format!("revision {before}; `margrave deployment revert {}`", rollout.deployment),
+        )),
+        _ if by_itself => Some(("If it fails", format!("goes back to revision {before}"))),
+        _ => Some(("Before it", format!("revision {before}"))),
+    }
 }
 
 /// What was halted or aborted is not on its way to where it was wanted.
@@ -85,4 +99,39 @@ fn row(table: &mut Table, name: String, counts: &RolloutCounts) {
         number(never),
         number(failed),
     ]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rollout(state: &str, on_failure: &str) -> Rollout {
+        let counts = serde_json::json!({
+            "total": 1, "done": 0, "underWay": 1, "waiting": 0, "notYet": 0, "never": 0, "failed": 0,
+        });
+        serde_json::from_value(serde_json::json!({
+            "deployment": "web", "revision": 3, "state": state, "batch": 1, "batchesTotal": 1, "counts": counts,
+            "batches": [], "strategy": { "onFailure": on_failure }, "before": 2, "begunAt": "", "changedAt": "",
+            "changedBy": "",
+        }))
+        .expect("a rollout")
+    }
+
+    #[test]
+    fn only_a_rollout_that_goes_back_or_would_says_so() {
+        for (state, on_failure, wanted) in [
+            ("running", "revert", Some("If it fails: goes back to revision 2")),
+            ("paused", "revert", Some("If it fails: goes back to revision 2")),
+            ("running", "halt", Some("Before it: revision 2")),
+            ("halted", "revert", Some("Before it: revision 2; `margrave deployment revert web`")),
+            ("reverting", "revert", Some("Goes back to: revision 2")),
+            ("aborted", "revert", None),
+            ("done", "revert", None),
+        ] {
+            let told = way_back(&rollout(state, on_failure)).map(|(name, text)| format!("{name}: {text}"));
+            assert_eq!(told.as_deref(), wanted, "{state} {on_failure}");
+        }
+        let first = Rollout { before: None, ..rollout("running", "revert") };
+        assert_eq!(way_back(&first), None);
+    }
 }

@@ -43,10 +43,10 @@ fn read(from: impl Read) -> Result<String> {
     from.take(limit)
         .read_to_end(&mut bytes)
         .map_err(|error| Trouble::because("the secret cannot be read", &error))?;
-    let text = String::from_utf8(bytes).map_err(|_| Trouble::broke("the secret is not text (UTF-8)"))?;
+    let text = String::from_utf8(bytes).map_err(|_| Trouble::refused("the secret is not text (UTF-8)"))?;
     let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
     if text.is_empty() || text.len() > SECRET_BYTES_MAX {
-        return Err(Trouble::broke(format!("a secret has 1 to {SECRET_BYTES_MAX} bytes")));
+        return Err(Trouble::refused(format!("a secret has 1 to {SECRET_BYTES_MAX} bytes")));
     }
     Ok(text.to_owned())
 }

@@ -1,5 +1,8 @@
 //! `margrave serve`: the server, until it is told to stop.
 
+use std::time::Duration;
+
+use margrave_identity::svid::LIFETIME_MIN;
 use margrave_server::fleet::Accept;
 use margrave_server::{Config, Server, SignedConfig};
 use serde_json::json;
@@ -67,10 +70,14 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
         trust_domain,
         wfm_id,
         svid_lifetime,
+        svid_lifetime_any,
         registry_address,
         follow,
         signed,
     } = args;
+    if !svid_lifetime_any {
+        sensible(svid_lifetime)?;
+    }
     raise_file_limit();
     let mut config = Config::new(&data);
     config.listen = listen;
@@ -109,6 +116,19 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
         false => Ok(Answer::Done),
         true => Err(Trouble::broke("a part of the server broke").hint("the log above says which")),
     }
+}
+
+/// Whether certificates that live so long are of any use.
+fn sensible(lifetime: Duration) -> Result<()> {
+    if lifetime >= LIFETIME_MIN {
+        return Ok(());
+    }
+    let message = format!(
+        "certificates of {} s would be renewed all the time: clocks differ by minutes, and devices renew at about half",
+        lifetime.as_secs()
+    );
+    Err(Trouble::broke(message)
+        .hint(format!("give --svid-lifetime {}m or longer; 7d is usual", LIFETIME_MIN.as_secs() / 60)))
 }
 
 fn signed_config(args: Signed) -> Option<SignedConfig> {
@@ -224,6 +244,16 @@ impl Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_lives_long_enough_to_be_used() {
+        for (seconds, taken) in [(1, false), (599, false), (600, true), (7 * 86_400, true)] {
+            assert_eq!(sensible(Duration::from_secs(seconds)).is_ok(), taken, "{seconds}");
+        }
+        let trouble = sensible(Duration::from_secs(1)).unwrap_err();
+        assert!(trouble.message().starts_with("certificates of 1 s"), "{trouble:?}");
+        assert!(trouble.hinted().unwrap().contains("--svid-lifetime 10m"), "{trouble:?}");
+    }
 
     #[test]
     fn what_is_to_be_pasted_survives_the_shell() {

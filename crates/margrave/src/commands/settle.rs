@@ -25,7 +25,7 @@ enum Verdict {
     Nowhere,
     /// Its rollout was stopped before its end.
     Stopped,
-    /// The server went back to the revision before.
+    /// The server went back to an earlier revision.
     Reverted,
 }
 
@@ -62,10 +62,50 @@ async fn tries_again(client: &Client, deployment: &Deployment) -> Result<bool> {
     Ok(failed.iter().any(|assignment| assignment.current && assignment.next_try.is_some()))
 }
 
-/// It runs the last good revision again: what was wanted did not come to be.
+/// It runs its last good version again: what was wanted did not come to be.
 fn went_back(assignment: &Assignment) -> bool {
     let older = assignment.state == "INSTALLED" && !assignment.current && assignment.waiting.is_none();
     older && assignment.error.is_some()
+}
+
+/// That it failed, and who went back. To what is the device's to say: a revision that was replaced before it had proven itself
+/// is not gone back to, so that it need not be the one before.
+fn failed(name: &str, back: &[&str]) -> String {
+    match back {
+        [] => format!("{name} failed."),
+        [device] => format!("{name} failed; {device} went back to the last version that was good there."),
+        devices => {
+            let count = devices.len();
+            format!("{name} failed; {count} devices went back to the last version that was good there.")
+        }
+    }
+}
+
+/// What a state speaks of, where that is not what is wanted now.
+fn of_what(assignment: &Assignment) -> &'static str {
+    match (assignment.current, assignment.state.as_str()) {
+        _ if assignment.waiting.is_some() => " (its turn has not come)",
+        (true, _) | (false, "DELETING" | "DELETED") => "",
+        (false, "PENDING") => " (the device has not fetched it yet)",
+        _ if went_back(assignment) => " (its last good version: the update failed)",
+        (false, "ROLLINGBACK") => " (to its last good version)",
+        (false, _) => " (an earlier revision)",
+    }
+}
+
+/// It was given what is wanted, and does not have it. Who waits for its turn was given nothing: what that waits for is the
+/// trouble of another device, and is not told in its name.
+fn is_behind(assignment: &Assignment) -> bool {
+    assignment.waiting.is_none() && !(assignment.state == "INSTALLED" && assignment.current)
+}
+
+/// How many were not touched, if any.
+fn held_back(assignments: &[Assignment]) -> Option<String> {
+    match assignments.iter().filter(|assignment| assignment.waiting.is_some()).count() {
+        0 => None,
+        1 => Some("  1 device was not given it, and keeps what it has.".to_owned()),
+        several => Some(format!("  {several} devices were not given it, and keep what they have.")),
+    }
 }
 
 /// Follows a deployment until every device has it, or none is still trying, or the time is up.
@@ -128,23 +168,13 @@ async fn conclude(
             let installed = client.assignments(&deployment.name, Some("INSTALLED")).await.unwrap_or_default();
             let back = installed.iter().filter(|assignment| went_back(assignment));
             let back: Vec<&str> = back.map(|assignment| assignment.device.as_str()).collect();
-            match back.as_slice() {
-                [] => screen.words(format_args!("{} failed.", deployment.name)),
-                [device] => screen.words(format_args!(
-                    "{} failed; {device} went back and runs the revision before.",
-                    deployment.name
-                )),
-                devices => screen.words(format_args!(
-                    "{} failed; {} devices went back and run the revision before.",
-                    deployment.name,
-                    devices.len()
-                )),
-            }
+            screen.words(failed(&deployment.name, &back));
         }
         Verdict::Reverted => {
             screen.words(format_args!(
-                "{} failed, and the server went back to the revision before; `margrave events` says why.",
-                deployment.name
+                "{name} failed, and the server went back to what was wanted before; `margrave deployment history {name}` \
+                 shows to what, and `margrave events` why.",
+                name = deployment.name
             ));
             return Ok(Answer::No);
         }
@@ -165,9 +195,11 @@ async fn conclude(
         }
     }
     // A courtesy, as what follows: that it cannot be had does not change the answer.
-    let behind = client.assignments(&deployment.name, None).await.unwrap_or_default().into_iter();
-    let behind = behind.filter(|a| !(a.state == "INSTALLED" && a.current)).take(BEHIND_TOLD_MAX);
-    for assignment in behind {
+    let assignments = client.assignments(&deployment.name, None).await.unwrap_or_default();
+    if let Some(words) = held_back(&assignments) {
+        screen.words(words);
+    }
+    for assignment in assignments.iter().filter(|assignment| is_behind(assignment)).take(BEHIND_TOLD_MAX) {
         let subject = format!("{}/{}", assignment.device, assignment.deployment);
         // The reason is a courtesy here; that it cannot be had does not change the answer.
         let Ok(why) = client.why(WhyKind::Device, &subject).await else { continue };
@@ -242,9 +274,9 @@ struct Away {
 }
 
 impl Away {
-    /// Says so once, and lets the waiting go on while there is time. A server that says no is not away.
+    /// Says so once, and lets the waiting go on while there is time. A server that says no, or does not know us, is not away.
     fn bear(&mut self, screen: &Screen, trouble: Trouble, has_time: bool) -> Result<()> {
-        if trouble.is_refusal() || !has_time {
+        if !trouble.is_passing() || !has_time {
             return Err(trouble);
         }
         if !std::mem::replace(&mut self.told, true) {
@@ -269,14 +301,7 @@ impl<'a> Steps<'a> {
     fn show(&mut self, assignments: &[Assignment]) {
         let width = assignments.iter().map(|a| a.device.chars().count()).max().unwrap_or(0);
         for assignment in assignments {
-            let waiting = match (assignment.current, assignment.state.as_str()) {
-                _ if assignment.waiting.is_some() => " (its turn has not come)",
-                (true, _) | (false, "DELETING" | "DELETED") => "",
-                (false, "PENDING") => " (the device has not fetched it yet)",
-                _ if went_back(assignment) => " (the revision before: the update failed)",
-                (false, _) => " (the revision before)",
-            };
-            let mut line = format!("{}{waiting}", assignment.state);
+            let mut line = format!("{}{}", assignment.state, of_what(assignment));
             let reason = reason(assignment);
             if !reason.is_empty() && assignment.current {
                 line = format!("{line}  {}", printable(&reason));
@@ -324,7 +349,7 @@ impl<'a> News<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use margrave_wire::operator::{AssignmentCounts, Targets};
+    use margrave_wire::operator::{self, AssignmentCounts, Targets};
     use margrave_wire::rollout::Rollout;
 
     /// So many devices as wanted, under way, and failed.
@@ -385,11 +410,12 @@ mod tests {
     fn waiting_goes_on_while_the_server_is_away_and_not_when_it_says_no() {
         let screen = Screen::new(false);
         let mut away = Away::default();
-        let broke = || Trouble::broke("connection refused");
+        let broke = || Trouble::broke("connection refused").passing();
         assert!(away.bear(&screen, broke(), true).is_ok() && away.told);
         assert!(away.bear(&screen, broke(), true).is_ok());
         assert!(away.bear(&screen, broke(), false).is_err(), "the time is up");
         assert!(away.bear(&screen, Trouble::refused("no such deployment"), true).is_err());
+        assert!(away.bear(&screen, Trouble::broke("this token was revoked"), true).is_err());
     }
 
     #[test]
@@ -410,6 +436,8 @@ mod tests {
         for (state, wanted) in [
             ("waiting", Verdict::Moving),
             ("paused", Verdict::Moving),
+            // The server is about to go back; that it did is what is told.
+            ("reverting", Verdict::Moving),
             ("halted", Verdict::Stopped),
             ("done", Verdict::Installed),
         ] {
@@ -420,5 +448,55 @@ mod tests {
         let mut back = deployment(1, 0, 0);
         (back.revision, back.changed_by) = (2, "server".into());
         assert_eq!(verdict(&back, 1, false), Verdict::Reverted);
+    }
+
+    fn assignment(device: &str, state: &str, current: bool, waits: bool) -> Assignment {
+        let waiting = serde_json::json!({ "word": "waiting", "revision": 2, "keeps": 1, "batch": 2 });
+        serde_json::from_value(serde_json::json!({
+            "id": "a", "deployment": "d", "device": device, "package": "p", "version": "1", "state": state,
+            "current": current, "components": [], "attempt": 1,
+            "waiting": if waits { waiting } else { serde_json::Value::Null },
+        }))
+        .expect("an assignment")
+    }
+
+    #[test]
+    fn devices_that_were_not_given_it_are_counted_and_not_blamed() {
+        let all = [
+            assignment("there", "INSTALLED", true, false),
+            assignment("broken", "FAILED", true, false),
+            assignment("at it", "UPDATING", true, false),
+            assignment("untouched", "INSTALLED", false, true),
+            assignment("new", "PENDING", false, true),
+        ];
+        let told: Vec<&str> = all.iter().filter(|a| is_behind(a)).map(|a| a.device.as_str()).collect();
+        assert_eq!(told, ["broken", "at it"]);
+        assert_eq!(held_back(&all).unwrap(), "  2 devices were not given it, and keep what they have.");
+        assert_eq!(held_back(&all[..4]).unwrap(), "  1 device was not given it, and keeps what it has.");
+        assert_eq!(held_back(&all[..3]), None);
+    }
+
+    #[test]
+    fn who_went_back_runs_what_was_good_and_not_always_the_revision_before() {
+        let went_back = Assignment {
+            error: Some(operator::ErrorDetail {
+                code: "unhealthy".into(),
+                source: "web".into(),
+                message: "no answer".into(),
+            }),
+            ..assignment("press-1", "INSTALLED", false, false)
+        };
+        let going = assignment("press-1", "ROLLINGBACK", false, false);
+        let earlier = assignment("press-1", "INSTALLED", false, false);
+        assert_eq!(of_what(&went_back), " (its last good version: the update failed)");
+        assert_eq!(of_what(&going), " (to its last good version)");
+        assert_eq!(of_what(&earlier), " (an earlier revision)");
+        for (back, told) in [
+            (&[][..], "web failed."),
+            (&["press-1"], "web failed; press-1 went back to the last version that was good there."),
+            (&["a", "b"], "web failed; 2 devices went back to the last version that was good there."),
+        ] {
+            assert_eq!(failed("web", back), told);
+        }
     }
 }

@@ -175,14 +175,20 @@ impl Fleet {
         Ok((deployment, record))
     }
 
+    /// Those that failed by now. Who tries once more, or goes back, failed as well: what comes of that is not another failure.
     async fn failed_now(
         &self,
         record: &RolloutRecord,
         deployment: &DeploymentRecord,
     ) -> Result<Vec<DeviceRef>, Error> {
+        let once = self.store.failed_once(record.deployment).await?;
+        let failed = |member: &Member| match member.now {
+            Now::Failed | Now::GoneBack => true,
+            Now::UnderWay | Now::Silent => member.released && once.contains(&member.device),
+            Now::Waits { .. } | Now::Never | Now::Done => false,
+        };
         let members = self.progress(record, deployment).await?.members.into_iter();
-        let failed = members.filter(|member| matches!(member.now, Now::Failed | Now::GoneBack));
-        Ok(failed.map(|member| member.device).collect())
+        Ok(members.filter(failed).map(|member| member.device).collect())
     }
 
     /// A rollout as it stands.
@@ -254,6 +260,8 @@ impl Fleet {
             Some(Verdict::Failed) if refuses => Now::Never,
             Some(Verdict::Failed) if down => Now::Failed,
             Some(Verdict::Failed) => Now::GoneBack,
+            // The report that it failed may have been left out for this newer one.
+            Some(Verdict::Pending) if assignment.is_some_and(|is| is.goes_back) => Now::Failed,
             Some(Verdict::Pending) | None if silent => Now::Silent,
             Some(Verdict::Pending) | None => Now::UnderWay,
         }

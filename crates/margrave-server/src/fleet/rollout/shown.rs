@@ -217,14 +217,18 @@ impl Stand<'_> {
     fn holds(&self, own: Option<&Member>) -> Reason {
         let Stand { record, strategy, decision, progress } = self;
         let (state, reason, _) = told(record, decision, progress);
-        let halted = || format!("the rollout was halted: {}", reason.clone().unwrap_or_default());
+        let why = || reason.clone().unwrap_or_default();
         let by = &record.changed_by;
         match (state, own) {
             ("paused", _) => {
                 return Reason::new(Code::RolloutPaused, format!("the rollout was paused by {by}"));
             }
-            ("halted", _) => return Reason::new(Code::RolloutHalted, halted()),
-            ("reverting", _) => return Reason::new(Code::RolloutReverting, halted()),
+            ("halted", _) => {
+                return Reason::new(Code::RolloutHalted, format!("the rollout was halted: {}", why()));
+            }
+            ("reverting", _) => {
+                return Reason::new(Code::RolloutReverting, format!("the rollout is going back: {}", why()));
+            }
             ("aborted", _) => {
                 let text = format!("the rollout was aborted by {by}, nobody further gets it");
                 return Reason::new(Code::RolloutAborted, text);
@@ -302,9 +306,8 @@ fn told(
             (state.as_str(), record.why.clone(), None)
         }
         // What the next look finds is true already.
-        (RolloutState::Running, Standing::Halted(why) | Standing::Reverting(why)) => {
-            ("halted", Some(why.clone()), None)
-        }
+        (RolloutState::Running, Standing::Halted(why)) => ("halted", Some(why.clone()), None),
+        (RolloutState::Running, Standing::Reverting(why)) => ("reverting", Some(why.clone()), None),
         (RolloutState::Running, Standing::Waiting(waiting)) => match *waiting {
             Waiting::Soak { batch, until } => {
                 let text = format!("batch {} is good, and is watched until {}", batch + 1, time(until));

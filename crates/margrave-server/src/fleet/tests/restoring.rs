@@ -123,6 +123,37 @@ async fn devices_keep_what_they_run_until_somebody_decides_what_a_restored_serve
 }
 
 #[tokio::test]
+async fn until_somebody_decides_that_is_why_and_never_that_all_is_well() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("well", on(&["line-1"])).await.unwrap();
+    world.report("well", "line-1", State::Installed).await;
+    let mut failing = on(&["line-1"]);
+    failing.parameters.insert("greeting".into(), "no".into());
+    world.put("ill", failing).await.unwrap();
+    world.report("ill", "line-1", State::Failed).await;
+    let (world, backup) = world.backed_up().await;
+    let world = world.restored(backup).await;
+    for (kind, subject) in [
+        (operator::WhyKind::Deployment, "well"),
+        (operator::WhyKind::Rollout, "well"),
+        (operator::WhyKind::Device, "line-1/well"),
+        (operator::WhyKind::Deployment, "ill"),
+        (operator::WhyKind::Rollout, "ill"),
+        (operator::WhyKind::Device, "line-1"),
+    ] {
+        let why = world.fleet.why_of(kind, subject).await.unwrap();
+        let codes: Vec<&str> = why.chain.iter().map(|cause| cause.code.as_str()).collect();
+        assert!(!why.converged && !codes.contains(&"converged"), "{kind:?} {subject}: {codes:?}");
+        assert_eq!(codes.last(), Some(&"intent-held"), "{kind:?} {subject}: {codes:?}");
+        assert_eq!(codes.iter().filter(|code| **code == "intent-held").count(), 1, "{codes:?}");
+    }
+    world.fleet.resolve(&ann(), false).await.unwrap();
+    let why = world.fleet.why_of(operator::WhyKind::Deployment, "well").await.unwrap();
+    assert!(why.chain.iter().all(|cause| cause.code != "intent-held"), "{why:?}");
+}
+
+#[tokio::test]
 async fn a_restored_server_whose_remote_is_wrong_can_still_be_told_to_go_on() {
     if !git_is_here() {
         return;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use margrave_core::digest::Digest;
 use margrave_core::lifecycle::{Reported, State};
+use margrave_core::moment::Moment;
 use margrave_core::report::{Fault, Report};
 use margrave_core::rollback::{Rollback, When};
 use margrave_wire::{Dialect, g2, operator};
@@ -144,4 +145,47 @@ async fn a_device_that_went_back_has_failed_until_something_else_is_wanted() {
     assert_eq!((shown.state.as_str(), shown.current, shown.error), ("INSTALLED", false, None));
     world.report("greeter", "line-1", State::Installed).await;
     assert!(world.fleet.why("line-1/greeter").await.unwrap().converged);
+}
+
+#[tokio::test]
+async fn a_device_that_failed_is_not_said_to_try_again_where_it_may_go_back() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let failed = |code: &'static str, tries: bool| {
+        move |report: &mut Report| {
+            report.fault = Some(Fault { code: code.into(), source: "web".into(), message: "no".into() });
+            let detail = report.detail.as_mut().unwrap();
+            detail.next_try = tries.then(|| Moment(detail.at.0 + 5_000));
+        }
+    };
+    let told = async |code: &'static str, tries: bool| {
+        world.report_with("greeter", "line-1", State::Failed, failed(code, tries)).await;
+        let why = world.fleet.why("line-1/greeter").await.unwrap();
+        let text = why.chain[0].text.strip_prefix("greeter on line-1 failed").unwrap();
+        (why.chain[0].code.clone(), text.split(" at 20").next().unwrap().to_owned())
+    };
+    let (again, back) = (", and is tried again", ", and goes back to its last good version");
+    let either = "; it goes back to its last good version, or is tried again";
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    for (code, tries, word, text) in [
+        ("start-failed", true, "retrying", again),
+        ("start-failed", false, "given-up", ", and is not tried again as it is"),
+    ] {
+        assert_eq!(told(code, tries).await, (word.to_owned(), text.to_owned()), "at first: {code}");
+    }
+    world.report("greeter", "line-1", State::Installed).await;
+    let mut other = on(&["line-1"]);
+    other.parameters.insert("greeting".into(), "two".into());
+    world.put("greeter", other).await.unwrap();
+    for (code, tries, word, text) in [
+        // How often it was tried is the device's to know.
+        ("start-failed", true, "retrying", either),
+        // Not tried again by itself, and yet not the end.
+        ("archive-invalid", true, "rollingback", back),
+        // Nothing that a version could be blamed for.
+        ("disk-full", true, "retrying", again),
+        ("archive-invalid", false, "given-up", ", and is not tried again as it is"),
+    ] {
+        assert_eq!(told(code, tries).await, (word.to_owned(), text.to_owned()), "an update: {code}");
+    }
 }

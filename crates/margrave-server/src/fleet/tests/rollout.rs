@@ -1,5 +1,7 @@
 //! Rollouts: a revision in steps, on a real store, with a clock that tests turn.
 
+mod failing;
+
 use margrave_store::{RolloutState, RolloutUpdate};
 use margrave_wire::rollout::{Rollout, RolloutCounts};
 

@@ -142,6 +142,42 @@ async fn every_reason_has_its_code() {
 }
 
 #[tokio::test]
+async fn who_asks_about_a_name_of_another_kind_is_told_what_to_type() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    for (kind, subject, told) in [
+        (
+            operator::WhyKind::Device,
+            "greeter",
+            "device greeter; a deployment has that name: `margrave why deployment greeter`",
+        ),
+        (operator::WhyKind::Device, "nobody", "device nobody"),
+        (operator::WhyKind::Device, "nobody/greeter", "device nobody"),
+        (
+            operator::WhyKind::Device,
+            "greeter/line-1",
+            "device greeter; a deployment has that name: `margrave why deployment greeter`",
+        ),
+        (
+            operator::WhyKind::Deployment,
+            "line-1",
+            "deployment line-1; a device has that name: `margrave why device line-1`",
+        ),
+        (
+            operator::WhyKind::Rollout,
+            "line-1",
+            "deployment line-1; a device has that name: `margrave why device line-1`",
+        ),
+        (operator::WhyKind::Deployment, "nobody", "deployment nobody"),
+    ] {
+        let error = world.fleet.why_of(kind, subject).await.unwrap_err();
+        assert!(matches!(error, Error::NotFound { .. }), "{error}");
+        assert_eq!(error.to_string(), format!("there is no {told}"), "{kind:?} {subject}");
+    }
+}
+
+#[tokio::test]
 async fn devices_are_listed_page_by_page_and_found() {
     let world = World::new().await;
     for n in 1..=5 {

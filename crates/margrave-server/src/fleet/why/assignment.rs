@@ -6,7 +6,7 @@ use margrave_core::deployment::Deployment;
 use margrave_core::id::{DeploymentName, PackageId, PackageVersion};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
-use margrave_core::report::{Awaited, Detail, FailureCode};
+use margrave_core::report::{Awaited, Detail, FAILURE_CODES, FailureCode, Retry};
 use margrave_core::schedule::{Gate, Schedule, meet};
 use margrave_core::secret::is_wanting;
 use margrave_core::watch::Warning;
@@ -25,6 +25,31 @@ const CLOCK_AHEAD_MAX_MS: u64 = 5 * 60 * 1000;
 const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
 /// Who asks so seldom is waited for, and not missed.
 const SELDOM_SECONDS: u64 = 60;
+
+/// What a device does next about something that failed and is not given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Try,
+    Back,
+    /// It tries as often as the deployment says, and goes back then; how often it has is not told.
+    Either,
+}
+
+/// A device says that it failed at the moment in which it goes back, and before it says that it does.
+fn expected(record: &AssignmentRecord) -> Next {
+    let Some(observed) = record.observed.as_ref().filter(|_| record.wanted) else { return Next::Try };
+    let fault = observed.report.fault.as_ref();
+    let code = FAILURE_CODES.into_iter().find(|code| fault.is_some_and(|fault| fault.code == code.as_str()));
+    match code {
+        // That is not tried again by itself: what comes next is the way back.
+        Some(code) if code.retry() == Retry::NotUntilManifestChanges => Next::Back,
+        // It would be so with any version.
+        Some(code) if !code.blames_the_update() => Next::Try,
+        // What never ran has nothing behind it.
+        _ if !observed.was_installed => Next::Try,
+        _ => Next::Either,
+    }
+}
 
 impl Fleet {
     /// Why an assignment is not as wanted, in one line; `None` if it is.
@@ -118,9 +143,21 @@ impl Fleet {
                 (Code::RolledBack, format!("{about} went back to its last good version"))
             }
             (_, None) => (Code::Failed, format!("{about} {tried}")),
-            (_, Some(Detail { next_try: Some(at), .. })) => {
-                (Code::Retrying, format!("{about} {tried}, and is tried again at {}", time(*at)))
-            }
+            (_, Some(Detail { next_try: Some(at), .. })) => match expected(record) {
+                Next::Back => {
+                    (Code::RollingBack, format!("{about} {tried}, and goes back to its last good version"))
+                }
+                Next::Try => {
+                    (Code::Retrying, format!("{about} {tried}, and is tried again at {}", time(*at)))
+                }
+                Next::Either => {
+                    let text = format!(
+                        "{about} {tried}; it goes back to its last good version, or is tried again at {}",
+                        time(*at)
+                    );
+                    (Code::Retrying, text)
+                }
+            },
             (_, Some(_)) => (Code::GivenUp, format!("{about} {tried}, and is not tried again as it is")),
         };
         let message = fault.map(|fault| fault.message.clone());

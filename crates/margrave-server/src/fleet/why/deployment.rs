@@ -174,11 +174,20 @@ impl Fleet {
         // What the repository says is not what the server has: being as the server wants it is not enough then.
         let blocked =
             intent.iter().any(|reason| matches!(reason.code, Code::IntentFlawed | Code::IntentHeld));
-        match converged {
-            true => chain.extend(intent),
-            false => drop(chain.splice(0..0, intent)),
+        if self.look_behind_restore(&mut chain) {
+            intent.retain(|reason| reason.code != Code::IntentHeld);
+            chain.splice(0..0, intent);
+            converged = false;
+        } else if converged && !blocked {
+            chain.extend(intent);
+        } else if converged {
+            // It is as the server wants it, which is not why it is not as wanted.
+            chain.retain(|reason| reason.code != Code::Converged);
+            chain.extend(intent);
+            converged = false;
+        } else {
+            chain.splice(0..0, intent);
         }
-        converged &= !blocked;
         let groups = groups.iter().map(shown).collect();
         Ok(operator::Why { groups, looked_at, ..told(name.as_str(), converged, &chain) })
     }
@@ -198,11 +207,12 @@ impl Fleet {
             chain.extend(group.chain.iter().cloned());
         }
         self.look_behind(&mut chain, (&record.deployment.package, &record.deployment.version)).await?;
-        let converged = chain.is_empty();
+        let mut converged = chain.is_empty();
         if converged {
             let text = format!("revision {} of {name} is with all its devices", record.deployment.revision);
             chain.push(Reason::new(Code::Converged, text));
         }
+        converged &= !self.look_behind_restore(&mut chain);
         let groups = groups.iter().map(shown).collect();
         Ok(operator::Why { groups, looked_at, ..told(name.as_str(), converged, &chain) })
     }

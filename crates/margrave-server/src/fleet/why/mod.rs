@@ -99,12 +99,41 @@ impl Fleet {
         };
         match kind {
             WhyKind::Device => self.why(subject).await,
-            WhyKind::Deployment => {
-                self.why_deployment(&DeploymentName::parse(subject).map_err(|_| unknown())?).await
+            WhyKind::Deployment | WhyKind::Rollout => {
+                let name = DeploymentName::parse(subject).map_err(|_| unknown())?;
+                let told = match kind {
+                    WhyKind::Rollout => self.why_rollout(&name).await,
+                    _ => self.why_deployment(&name).await,
+                };
+                match told {
+                    Err(Error::NotFound { what }) if self.is_device(subject).await? => Err(Error::not_found(
+                        format!("{what}; a device has that name: `margrave why device {subject}`"),
+                    )),
+                    told => told,
+                }
             }
-            WhyKind::Rollout => {
-                self.why_rollout(&DeploymentName::parse(subject).map_err(|_| unknown())?).await
+        }
+    }
+
+    async fn is_device(&self, subject: &str) -> Result<bool, Error> {
+        let Ok(device) = DeviceRef::parse(subject) else { return Ok(false) };
+        Ok(self.store.device(&self.live.addressed(&device)).await?.is_some())
+    }
+
+    /// That there is no such device, and what else has that name.
+    async fn no_device(&self, subject: &str) -> Error {
+        let what = format!("device {}", subject.chars().take(200).collect::<String>());
+        let found = match DeploymentName::parse(subject) {
+            Ok(name) => self.store.deployment(&name).await,
+            Err(_) => Ok(None),
+        };
+        match found {
+            Ok(Some(_)) => {
+                let also = format!("a deployment has that name: `margrave why deployment {subject}`");
+                Error::not_found(format!("{what}; {also}"))
             }
+            Ok(None) => Error::not_found(what),
+            Err(error) => error.into(),
         }
     }
 
@@ -123,10 +152,14 @@ impl Fleet {
         let parts = subject.rsplit_once('/').and_then(|(device, deployment)| {
             Some((found(device).ok()?, DeploymentName::parse(deployment).ok()?))
         });
-        let unknown =
-            || Error::not_found(format!("device {}", subject.chars().take(200).collect::<String>()));
-        let (device, deployment) = parts.ok_or_else(unknown)?;
-        let record = self.fresh(self.store.device(&device).await?.ok_or_else(unknown)?);
+        let Some((device, deployment)) = parts else { return Err(self.no_device(subject).await) };
+        let Some(record) = self.store.device(&device).await? else {
+            return Err(match subject.rsplit_once('/') {
+                Some((named, _)) => self.no_device(named).await,
+                None => self.no_device(subject).await,
+            });
+        };
+        let record = self.fresh(record);
         let assignments = self.store.assignments(Scope::Devices(vec![device.clone()])).await?;
         let waiting = self.rollout_reasons(&device, &deployment).await?;
         let own = assignments.iter().find(|assignment| assignment.name == deployment);

@@ -90,7 +90,7 @@ pub(super) fn is_held_back(assignment: &operator::Assignment) -> bool {
     assignment.waiting.is_some() && matches!(assignment.state.as_str(), "INSTALLED" | "PENDING")
 }
 
-/// The update failed, and the version before runs again.
+/// The update failed, and the last good version runs again.
 pub(super) fn went_back(assignment: &operator::Assignment) -> bool {
     let older = assignment.state == "INSTALLED" && !assignment.current && assignment.waiting.is_none();
     older && assignment.error.is_some()

@@ -87,7 +87,7 @@ impl Badge {
         badge
     }
 
-    /// An update that failed, on a device that runs the version before again.
+    /// An update that failed, on a device that runs its last good version again.
     pub(crate) fn went_back() -> Self {
         Badge::new(Tone::Bad, "back", "went back")
     }

@@ -35,7 +35,10 @@ async fn remotes(catalogue: &mut Catalogue) {
     );
     world.fleet.follow_once().await.unwrap();
     let why = catalogue.deployment(&world, "a bad commit in the remote", "web", Code::IntentFlawed).await;
-    assert!(!why.converged && why.chain[1].text.contains("deployments/web.yaml:"), "{why:?}");
+    assert!(
+        !why.converged && why.chain[0].text.contains("deployments/web.yaml:"),
+        "not because it is as wanted: {why:?}"
+    );
 
     commit(&remote, "devices/line-1.yaml", "nonsense\n", true);
     // What is rewritten has no applied commit in its history, once that is more than the newest.

@@ -23,7 +23,8 @@ pub struct Assignment {
     pub adopted_version: u64,
     /// The last document that was healthy, and stayed so for a while.
     pub good: Option<Digest>,
-    /// The document that was tried and given up; not tried again while it is the wanted one.
+    /// The document that was tried and given up, for as long as this device lives by what it went back to; not tried again
+    /// before the manifest's entry changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<GivenUp>,
     /// One per component of `held`, in its order.
@@ -187,6 +188,29 @@ impl Assignment {
         self.touched || self.strikes > 0 || (self.good.is_some() && self.good == self.held)
     }
 
+    /// Another document is wanted. A changed manifest starts every try anew; but until something newer begins, the device lives
+    /// by what it has as if nothing had come, tries and all: taking the newer one up forgets them.
+    pub fn want(&mut self, next: Option<Digest>, leaves_drift: bool, now: Moment) {
+        if next.is_some() && next == self.held {
+            // What somebody did is not undone because something else was wanted for a while; the next look tells what it is.
+            let again = self.state == State::Failed && !(leaves_drift && self.is_left());
+            self.next_try = again.then_some(now);
+            self.attempt = 0;
+            self.strikes = 0;
+            self.falls = 0;
+            self.given_up = None;
+        }
+        if !self.is_touched() {
+            // It is not here, so it is nothing to live by.
+            self.next_try = self.next_try.filter(|_| next == self.held);
+        }
+        let comes_back = |given_up: &mut GivenUp| next == Some(given_up.document);
+        drop(self.given_up.take_if(comes_back));
+        self.waiting = None;
+        self.awaited = None;
+        self.wanted = next;
+    }
+
     /// That the wanted document was given up.
     pub fn gave_up(&self) -> Option<&GivenUp> {
         self.given_up.as_ref().filter(|given_up| self.wanted == Some(given_up.document))
@@ -220,6 +244,9 @@ impl Assignment {
             self.relapses = 0;
             self.touched = false;
             self.applying = false;
+            if self.good != self.held {
+                self.given_up = None;
+            }
         }
         self.proven = false;
         self.adopted_version = version;

@@ -256,16 +256,22 @@ impl Device {
         self.settle(settings, now);
     }
 
-    /// Documents that the ledger must keep: everything wanted, held or known to be good.
+    /// Documents that the ledger must keep: everything wanted, held, known to be good, or given up.
     pub fn documents(&self) -> BTreeSet<Digest> {
-        self.assignments.values().flat_map(Assignment::documents).flatten().collect()
+        // What was given up says what it left behind.
+        let given_up = self.assignments.values().filter_map(|a| Some(a.given_up.as_ref()?.document));
+        self.appliable().chain(given_up).collect()
+    }
+
+    fn appliable(&self) -> impl Iterator<Item = Digest> {
+        self.assignments.values().flat_map(Assignment::documents).flatten()
     }
 
     /// The fingerprints of all orders that may be carried out: what was fetched for any other is not needed any more. `None`
     /// while nobody can tell, because a document is not read or not here.
     pub fn needed(&self) -> Option<BTreeSet<Digest>> {
         let mut needed = BTreeSet::new();
-        for document in self.documents() {
+        for document in self.appliable() {
             if let Ok(workload) = self.readings.get(&document)? {
                 needed.extend(Order::of(workload).iter().map(Order::fingerprint));
             }
@@ -351,7 +357,8 @@ impl Device {
         }
         let mut state = assignment.state.reported();
         let mut failure = assignment.failure.as_ref();
-        if let Some(given_up) = assignment.gave_up() {
+        // Also while something newer waits: until that is adopted, the report speaks of what was given up.
+        if let Some(given_up) = &assignment.given_up {
             // What runs and that the update failed are both true. Any server understands the second, and it is the one
             // to act on; ours reads the first in the detail.
             failure = failure.or(Some(&given_up.failure));

@@ -142,8 +142,12 @@ impl Device {
                 None if assignment.goal() == assignment.held => self.step_held(settings, id, now),
                 None => self.step_taking_up(assignment.goal()),
             },
-            State::RollingBack if let Some(next_try) = paused(settings, assignment, now) => {
-                Step::Wait(next_try)
+            State::RollingBack
+                if let Some(next_try) = paused(settings, assignment, now)
+                    && (waiting.is_some() || assignment.goal() == assignment.held) =>
+            {
+                let opens = waiting.and_then(|waiting| waiting.until());
+                Step::Wait(opens.map_or(next_try, |opens| opens.min(next_try)))
             }
             State::Installing | State::Updating | State::RollingBack => match waiting {
                 // Nothing was touched yet, also of what nobody wants any more.
@@ -343,7 +347,8 @@ impl Device {
         let assignment = self.assignments.get(&id)?;
         let is_of = |document: &Digest| self.orders(document).contains(order);
         let due = assignment.next_try.is_some() && paused(settings, assignment, now).is_none();
-        let again = assignment.held.filter(|held| assignment.state == State::Failed && due && is_of(held));
+        let failed = assignment.state == State::Failed && assignment.well.is_none();
+        let again = assignment.held.filter(|held| failed && due && is_of(held));
         match self.waiting(settings, id, now) {
             Some(_) => again,
             None => assignment.goal(),
@@ -512,10 +517,12 @@ impl Device {
     /// Moves that need no action, only that their condition holds; and forgetting what is over.
     pub(super) fn settle(&mut self, settings: &Settings, now: Moment) {
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+            // Whether what is to come may begin decides what is worked on, and what became of that may decide anew.
+            self.note_waiting(settings, id, now);
             if !self.work.in_flight.contains_key(&id) {
                 self.settle_assignment(settings, id, now);
+                self.note_waiting(settings, id, now);
             }
-            self.note_waiting(settings, id, now);
             // What is not needed is swept away, and would have to be fetched again.
             if let Some(assignment) = self.assignments.get_mut(&id)
                 && !assignment.documents().contains(&assignment.ready)
@@ -562,15 +569,16 @@ impl Device {
                 None => {}
             },
             _ if self.removal_is_due(settings, assignment, now) => self.begin_removal(settings, id, now),
-            State::Pending | State::Installed | State::Failed if assignment.goal() != assignment.held => {
-                let Some(wanted) = assignment.goal() else { return };
-                if let Some(Err(failure)) = self.readings.get(&wanted) {
-                    let failure = failure.clone();
-                    self.refuse(settings, id, wanted, failure, now);
-                }
+            State::Pending | State::Installed | State::Failed
+                if let Some(wanted) = assignment.goal()
+                    && assignment.held != Some(wanted)
+                    && let Some(Err(failure)) = self.readings.get(&wanted) =>
+            {
+                let failure = failure.clone();
+                self.refuse(settings, id, wanted, failure, now);
             }
             // There is something newer to do than to go back, and the way there leads over here.
-            State::RollingBack if !assignment.on_aim() => self.transition(settings, id, State::Failed, now),
+            State::RollingBack if !assignment.on_aim() => self.leave_way_back(settings, id, now),
             // It may have died of what is installed and has not proved itself yet.
             State::Installed if self.has_read && assignment.falls >= FALLS_MAX => {
                 self.fell(settings, id, now);
@@ -579,15 +587,19 @@ impl Device {
                 let message = "The last good version's document is not on this device any more.";
                 self.fail(settings, id, Failure::new(FailureCode::DocumentInvalid, message), now, 0.0);
             }
-            // The disk lost it, and nobody has it any more: only what is wanted is fetched again.
-            State::Installing | State::Updating
-                if self.has_read
-                    && assignment.on_aim()
-                    && assignment.held != assignment.wanted
-                    && !self.is_readable(assignment.held) =>
-            {
+            State::Installing | State::Updating if self.has_read && self.is_orphaned(assignment) => {
                 let message = "The document of the version that is tried is not on this device any more.";
                 self.fail(settings, id, Failure::new(FailureCode::DocumentInvalid, message), now, 0.0);
+            }
+            State::Failed
+                if self.has_read
+                    && assignment.next_try.is_some()
+                    && self.is_orphaned(assignment)
+                    && self.has_way_back(id) =>
+            {
+                let message = "The document of the version that is tried is not on this device any more.";
+                let failure = Failure::new(FailureCode::DocumentInvalid, message);
+                self.go_back(settings, id, failure, now);
             }
             // Failed under an agent that knew no way back.
             State::Failed if self.has_read && assignment.next_try.is_none() => {
@@ -684,6 +696,11 @@ impl Device {
     /// Whether this document's copy is not here, and has to be fetched again.
     pub(super) fn is_lost(&self, document: &Digest) -> bool {
         self.has_read && !self.readings.contains_key(document)
+    }
+
+    /// Whether what is worked on is not on this device any more, and nobody has it: only what is wanted is fetched again.
+    fn is_orphaned(&self, assignment: &Assignment) -> bool {
+        assignment.on_aim() && assignment.held != assignment.wanted && !self.is_readable(assignment.held)
     }
 
     fn is_readable(&self, document: Option<Digest>) -> bool {

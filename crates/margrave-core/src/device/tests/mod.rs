@@ -8,6 +8,7 @@ mod crowds;
 mod drift;
 mod going_back;
 mod holding;
+mod overtaken;
 mod removal;
 mod waiting;
 

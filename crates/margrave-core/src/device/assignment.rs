@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::beneath::Mending;
 use crate::digest::Digest;
 use crate::id::ComponentName;
 use crate::lifecycle::{Reported, State};
@@ -23,7 +24,8 @@ pub struct Assignment {
     pub adopted_version: u64,
     /// The last document that was healthy, and stayed so for a while.
     pub good: Option<Digest>,
-    /// The document that was tried and given up; not tried again while it is the wanted one.
+    /// The document that was tried and given up, for as long as this device lives by what it went back to; not tried again
+    /// before the manifest's entry changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<GivenUp>,
     /// One per component of `held`, in its order.
@@ -42,6 +44,9 @@ pub struct Assignment {
     /// Not before what began last.
     #[serde(skip)]
     pub touched_first: bool,
+    /// The last document before `held` whose containers were begun with: it is what is here until those of `held` are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<Digest>,
     /// Containers were begun with, of whatever document: only then there may be something to remove. An older agent did not
     /// write that down.
     #[serde(default = "perhaps")]
@@ -79,6 +84,9 @@ pub struct Assignment {
     /// not count.
     #[serde(skip)]
     pub well: Option<(Moment, u32)>,
+    /// How what is here is kept running while nothing of `held` was touched.
+    #[serde(skip)]
+    pub mending: Mending,
     /// When work on it last ended, in ticks of this process; older observations say nothing about it.
     #[serde(skip)]
     pub worked_at: u64,
@@ -147,6 +155,7 @@ impl Assignment {
             proven: false,
             touched: false,
             touched_first: false,
+            former: None,
             begun: false,
             applying: false,
             falls: 0,
@@ -160,6 +169,7 @@ impl Assignment {
             unhealthy_since: None,
             down_since: None,
             well: None,
+            mending: Mending::default(),
             worked_at: 0,
             cleared: BTreeSet::new(),
             stray: None,
@@ -173,8 +183,8 @@ impl Assignment {
     }
 
     /// The documents that may be applied, now or again.
-    pub fn documents(&self) -> [Option<Digest>; 3] {
-        [self.wanted, self.held, self.good]
+    pub fn documents(&self) -> [Option<Digest>; 4] {
+        [self.wanted, self.held, self.good, self.beneath()]
     }
 
     /// The document to work on. While a change waits that is the one that is here: it is looked after as ever.
@@ -185,6 +195,29 @@ impl Assignment {
     /// Whether containers of `held` were ever begun with: what is untouched can still wait.
     pub fn is_touched(&self) -> bool {
         self.touched || self.strikes > 0 || (self.good.is_some() && self.good == self.held)
+    }
+
+    /// Another document is wanted. A changed manifest starts every try anew; but until something newer begins, the device lives
+    /// by what it has as if nothing had come, tries and all: taking the newer one up forgets them.
+    pub fn want(&mut self, next: Option<Digest>, leaves_drift: bool, now: Moment) {
+        if next.is_some() && next == self.held {
+            // What somebody did is not undone because something else was wanted for a while; the next look tells what it is.
+            let again = self.state == State::Failed && !(leaves_drift && self.is_left());
+            self.next_try = again.then_some(now);
+            self.attempt = 0;
+            self.strikes = 0;
+            self.falls = 0;
+            self.given_up = None;
+        }
+        if !self.is_touched() {
+            // It is not here, so it is nothing to live by.
+            self.next_try = self.next_try.filter(|_| next == self.held);
+        }
+        let comes_back = |given_up: &mut GivenUp| next == Some(given_up.document);
+        drop(self.given_up.take_if(comes_back));
+        self.waiting = None;
+        self.awaited = None;
+        self.wanted = next;
     }
 
     /// That the wanted document was given up.
@@ -213,13 +246,21 @@ impl Assignment {
     /// Takes up `document`: every component starts over, what ran before keeps running.
     pub fn take_up(&mut self, document: Digest, version: u64, components: &[ComponentName]) {
         if self.held != Some(document) {
+            if self.is_touched() {
+                self.former = self.held;
+            }
+            self.mending = Mending::default();
             self.held = Some(document);
             self.attempt = 0;
             self.strikes = 0;
             self.falls = 0;
             self.relapses = 0;
-            self.touched = false;
+            // What is here was begun with, whatever was wanted in between.
+            self.touched = self.former == Some(document);
             self.applying = false;
+            if self.good != self.held {
+                self.given_up = None;
+            }
         }
         self.proven = false;
         self.adopted_version = version;

@@ -91,11 +91,12 @@ impl Device {
     }
 
     /// Whether there is a last good document to go back to.
-    fn has_way_back(&self, id: AssignmentId) -> bool {
+    pub(super) fn has_way_back(&self, id: AssignmentId) -> bool {
         let assignment = &self.assignments[&id];
         let (Some(held), Some(good)) = (assignment.held, assignment.good) else { return false };
+        // Where something newer may begin, that is the way.
         self.policy_held(id).when == When::OnFailedUpdate
-            && assignment.wanted == Some(held)
+            && assignment.on_aim()
             && good != held
             && matches!(self.readings.get(&good), Some(Ok(_)))
     }
@@ -121,7 +122,9 @@ impl Device {
         policy.binding
             && code.retry() == Retry::Later
             && assignment.strikes >= policy.attempts
-            && assignment.wanted == assignment.held
+            && assignment.on_aim()
+            // What was gone back to is looked after for as long as it takes.
+            && assignment.given_up.is_none()
             && !self.leads_back(id)
             && !waits
     }
@@ -156,10 +159,14 @@ impl Device {
     }
 
     pub(super) fn go_back(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
-        let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
-        let Assignment { wanted: Some(document), good: Some(good), .. } = self.assignments[&id] else {
+        let Assignment { wanted, held: Some(document), good: Some(good), adopted_version, .. } =
+            self.assignments[&id]
+        else {
             return;
         };
+        // Of what comes next nothing was adopted yet.
+        let accepted = self.accepted.as_ref().filter(|_| wanted == Some(document));
+        let version = accepted.map_or(adopted_version, |accepted| accepted.version);
         let components: Vec<ComponentName> =
             self.orders(&good).into_iter().map(|order| order.component).collect();
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
@@ -170,12 +177,22 @@ impl Device {
         self.transition(settings, id, State::RollingBack, now);
     }
 
+    /// There is something newer to do, and the way to it does not lead back. Should it have to wait once more before it begins,
+    /// what was gone back to is tried on.
+    pub(super) fn leave_way_back(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let assignment = self.assignments.get_mut(&id).expect("only known assignments go back");
+        let given_up = assignment.given_up.as_ref().map(|given_up| given_up.failure.clone());
+        assignment.failure = given_up.or(assignment.failure.take());
+        assignment.next_try = Some(now);
+        self.transition(settings, id, State::Failed, now);
+    }
+
     /// What the world has to mend first is waited for. What fails by itself ends here, after some tries: a device
     /// does not run in circles.
     fn fail_to_go_back(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
         let assignment = &self.assignments[&id];
         if assignment.gave_up().is_none() {
-            // Meanwhile it is the wanted one, and tried for as long as any other.
+            // Meanwhile it is the wanted one, or what to live by until something newer begins: tried for as long as any other.
             return self.transition(settings, id, State::Failed, now);
         }
         let policy = assignment.wanted.and_then(|wanted| self.policy(&wanted)).unwrap_or_default();

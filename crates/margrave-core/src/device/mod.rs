@@ -10,6 +10,7 @@
 mod action;
 mod asked;
 mod assignment;
+mod beneath;
 mod blind;
 mod failing;
 mod health;
@@ -41,6 +42,7 @@ use crate::workload::Workload;
 
 pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
 pub use assignment::{Ahead, Assignment, GivenUp, Progress};
+pub use beneath::Mending;
 pub use blind::{BLIND_MESSAGE_LENGTH_MAX, Blind};
 pub use hold::{HOLD_MAX_USUAL, HOLDER_LENGTH_MAX, HOLDS_MAX, Hold, HoldRefused};
 pub use order::{Health, Observation, Order};
@@ -256,16 +258,22 @@ impl Device {
         self.settle(settings, now);
     }
 
-    /// Documents that the ledger must keep: everything wanted, held or known to be good.
+    /// Documents that the ledger must keep: everything wanted, held, known to be good, or given up.
     pub fn documents(&self) -> BTreeSet<Digest> {
-        self.assignments.values().flat_map(Assignment::documents).flatten().collect()
+        // What was given up says what it left behind.
+        let given_up = self.assignments.values().filter_map(|a| Some(a.given_up.as_ref()?.document));
+        self.appliable().chain(given_up).collect()
+    }
+
+    fn appliable(&self) -> impl Iterator<Item = Digest> {
+        self.assignments.values().flat_map(Assignment::documents).flatten()
     }
 
     /// The fingerprints of all orders that may be carried out: what was fetched for any other is not needed any more. `None`
     /// while nobody can tell, because a document is not read or not here.
     pub fn needed(&self) -> Option<BTreeSet<Digest>> {
         let mut needed = BTreeSet::new();
-        for document in self.documents() {
+        for document in self.appliable() {
             if let Ok(workload) = self.readings.get(&document)? {
                 needed.extend(Order::of(workload).iter().map(Order::fingerprint));
             }
@@ -344,6 +352,13 @@ impl Device {
                 fault: None,
             }));
         }
+        if let Some(ailment) = assignment.mending.ailment.as_ref().filter(|_| assignment.beneath().is_some())
+        {
+            // What the state speaks of has replaced nothing yet, and what runs in its place is not well.
+            let of = ailment.component.as_ref().map_or("", ComponentName::as_str);
+            let component = components.iter_mut().find(|component| component.name == of);
+            component.into_iter().for_each(|component| component.fault = Some(fault(ailment, of)));
+        }
         if let Some((name, failure)) = &assignment.stray {
             let state = if failure.is_some() { Reported::Removing } else { Reported::Removed };
             let fault = failure.as_ref().map(|failure| fault(failure, name.as_str()));
@@ -351,7 +366,8 @@ impl Device {
         }
         let mut state = assignment.state.reported();
         let mut failure = assignment.failure.as_ref();
-        if let Some(given_up) = assignment.gave_up() {
+        // Also while something newer waits: until that is adopted, the report speaks of what was given up.
+        if let Some(given_up) = &assignment.given_up {
             // What runs and that the update failed are both true. Any server understands the second, and it is the one
             // to act on; ours reads the first in the detail.
             failure = failure.or(Some(&given_up.failure));

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::digest::{Digest, Document};
 use crate::id::AssignmentId;
-use crate::lifecycle::State;
 use crate::manifest::{self, Manifest, Verdict};
 use crate::moment::Moment;
 use crate::report::Holding;
@@ -519,6 +518,7 @@ impl Device {
         let wanted: std::collections::BTreeMap<AssignmentId, Digest> =
             verified.manifest().entries().iter().map(|entry| (entry.id, entry.document.digest)).collect();
 
+        let leaves_drift = verified.manifest().schedule().leaves_drift;
         let mut unmoved = vec![];
         for (id, assignment) in &mut self.assignments {
             let next = wanted.get(id).copied();
@@ -538,21 +538,8 @@ impl Device {
                 }
             }
             if changed {
-                // A changed manifest starts every try anew.
-                let again = next == assignment.held && assignment.state == State::Failed;
-                assignment.next_try = again.then_some(now);
-                assignment.attempt = 0;
-                assignment.strikes = 0;
-                assignment.falls = 0;
-                assignment.waiting = None;
-                assignment.awaited = None;
-                let given_up = assignment.given_up.take();
-                if assignment.state == State::RollingBack {
-                    // Overtaken on its way back; that is why it is not there yet.
-                    assignment.failure = given_up.map(|given_up| given_up.failure);
-                }
+                assignment.want(next, leaves_drift, now);
             }
-            assignment.wanted = next;
         }
         self.accepted = Some(verified.accepted());
         self.schedule = verified.manifest().schedule().clone();

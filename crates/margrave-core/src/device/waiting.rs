@@ -94,12 +94,15 @@ impl Device {
     pub(super) fn fetches_ahead(&self, action: &Action) -> bool {
         let Action::Prefetch(order) = action else { return false };
         let assignment = self.assignments.get(&order.assignment);
-        assignment.is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
+        let ahead = |a: &Assignment| matches!(a.state, State::Pending | State::Installed | State::Failed);
+        assignment.is_some_and(|assignment| ahead(assignment) && !assignment.mending.under_way)
     }
 
     pub(super) fn would_fetch_ahead(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
         let Action::Prefetch(order) = action else { return false };
-        self.fetches_ahead(action) && self.begins_with(settings, order, now).is_none()
+        self.fetches_ahead(action)
+            && self.begins_with(settings, order, now).is_none()
+            && !self.is_beneath(settings, order, now)
     }
 
     /// What could not even be written down was not begun with, and waits like anything else that was not.
@@ -196,13 +199,15 @@ impl Device {
             Gate::Closed(opens) if assignment.ready != Some(goal) => Some(Waiting::Network(opens)),
             _ => None,
         };
+        // Nobody knows what it says until it is fetched again.
+        let lost = || self.is_lost(&goal).then_some(Waiting::Network(None));
         match assignment.state {
             State::Pending | State::Installed | State::Failed if !is_here => {
                 // One that can never be applied waits for nothing.
                 if matches!(self.reading(&goal), Some(Err(_))) {
                     return None;
                 }
-                self.barred_from(settings, &goal, now).or_else(unreachable)
+                self.barred_from(settings, &goal, now).or_else(unreachable).or_else(lost)
             }
             // Everything is here, and nothing was touched.
             State::Installing | State::Updating if is_here && !assignment.is_touched() => {
@@ -213,7 +218,7 @@ impl Device {
             State::Installing | State::Updating | State::RollingBack if !is_here => {
                 let barred = || self.barred_from(settings, &goal, now).or_else(unreachable);
                 let begun = assignment.is_touched().then(barred).flatten();
-                begun.or_else(|| self.is_lost(&goal).then_some(Waiting::Network(None)))
+                begun.or_else(lost)
             }
             _ => None,
         }

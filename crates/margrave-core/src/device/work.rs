@@ -48,13 +48,16 @@ const STIRRED_PAUSE: Duration = Duration::from_millis(500);
 
 /// When what failed may be tried again, if that is not yet.
 fn paused(settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
+    paused_until(settings, assignment.next_try, now)
+}
+
+pub(super) fn paused_until(settings: &Settings, next_try: Option<Moment>, now: Moment) -> Option<Moment> {
     // Further away than any pause we make: the clock jumped back, perhaps to 1970.
-    let is_pause = |next_try: &Moment| now < *next_try && next_try.since(now) <= settings.retry_delay_max;
-    assignment.next_try.filter(is_pause)
+    next_try.filter(|next_try| now < *next_try && next_try.since(now) <= settings.retry_delay_max)
 }
 
 /// What an assignment's next step is, if it has one now.
-enum Step {
+pub(super) enum Step {
     Do(Box<Action>),
     /// Nothing before this moment.
     Wait(Moment),
@@ -96,7 +99,7 @@ impl Device {
         let Action::Prefetch(order) = action else { return false };
         let Some(assignment) = self.assignments.get(&order.assignment) else { return false };
         let touched = assignment.held.filter(|_| assignment.is_touched());
-        let here = [assignment.good, assignment.ready, touched].into_iter().flatten();
+        let here = [assignment.good, assignment.ready, assignment.beneath(), touched].into_iter().flatten();
         !here.into_iter().any(|document| self.orders(&document).contains(order))
     }
 
@@ -126,6 +129,14 @@ impl Device {
         if self.work.in_flight.contains_key(&id) {
             return Step::Rest;
         }
+        match (self.step_held_or_new(settings, id, now), self.step_beneath(settings, id, now)) {
+            (Step::Wait(until), Step::Wait(other)) => Step::Wait(until.min(other)),
+            (Step::Rest, beneath) | (Step::Wait(_), beneath @ Step::Do(_)) => beneath,
+            (step, _) => step,
+        }
+    }
+
+    pub(super) fn step_held_or_new(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
         let assignment = &self.assignments[&id];
         let waiting = self.waiting(settings, id, now);
         match assignment.state {
@@ -142,8 +153,12 @@ impl Device {
                 None if assignment.goal() == assignment.held => self.step_held(settings, id, now),
                 None => self.step_taking_up(assignment.goal()),
             },
-            State::RollingBack if let Some(next_try) = paused(settings, assignment, now) => {
-                Step::Wait(next_try)
+            State::RollingBack
+                if let Some(next_try) = paused(settings, assignment, now)
+                    && (waiting.is_some() || assignment.goal() == assignment.held) =>
+            {
+                let opens = waiting.and_then(|waiting| waiting.until());
+                Step::Wait(opens.map_or(next_try, |opens| opens.min(next_try)))
             }
             State::Installing | State::Updating | State::RollingBack => match waiting {
                 // Nothing was touched yet, also of what nobody wants any more.
@@ -262,7 +277,8 @@ impl Device {
             Action::Apply(order) => unwanted(&order.assignment, &|assignment| !assignment.on_aim()),
             // It may be fetched ahead.
             Action::Prefetch(order) => unwanted(&order.assignment, &|assignment| {
-                let documents = [assignment.goal(), assignment.aim()].into_iter().flatten();
+                let documents =
+                    [assignment.goal(), assignment.aim(), assignment.beneath()].into_iter().flatten();
                 !documents.flat_map(|document| self.orders(&document)).any(|known| known == *order)
             }),
             _ => false,
@@ -273,6 +289,11 @@ impl Device {
         self.began_upstream(now, &action);
         match &action {
             Action::Observe => self.work.observing = Some(self.tick),
+            Action::Prefetch(order) | Action::Apply(order) if self.is_beneath(settings, order, now) => {
+                let id = order.assignment;
+                self.assignments.get_mut(&id).expect("it is here").mending.under_way = true;
+                self.work.in_flight.insert(id, action);
+            }
             Action::Prefetch(order) | Action::Apply(order) => {
                 let id = order.assignment;
                 if let Some(document) = self.begins_with(settings, order, now) {
@@ -343,7 +364,8 @@ impl Device {
         let assignment = self.assignments.get(&id)?;
         let is_of = |document: &Digest| self.orders(document).contains(order);
         let due = assignment.next_try.is_some() && paused(settings, assignment, now).is_none();
-        let again = assignment.held.filter(|held| assignment.state == State::Failed && due && is_of(held));
+        let failed = assignment.state == State::Failed && assignment.well.is_none();
+        let again = assignment.held.filter(|held| failed && due && is_of(held));
         match self.waiting(settings, id, now) {
             Some(_) => again,
             None => assignment.goal(),
@@ -407,6 +429,7 @@ impl Device {
             let fresh = self.assignments[&id].worked_at < began && !self.work.in_flight.contains_key(&id);
             if fresh {
                 self.judge_health(settings, id, now, roll);
+                self.judge_beneath(settings, id, now);
             }
         }
         self.remove_orphans(settings, now);
@@ -438,6 +461,9 @@ impl Device {
         component: ComponentName,
         result: Result<(), Failure>,
     ) {
+        if self.mended(settings, now, roll, (id, &component), &result) {
+            return;
+        }
         let order = match self.work.in_flight.get(&id) {
             Some(Action::Prefetch(order)) => Some(order.clone()),
             _ => None,
@@ -473,7 +499,7 @@ impl Device {
         fingerprint: Digest,
         result: Result<(), Failure>,
     ) {
-        if !self.worked(id) {
+        if self.mended(settings, now, roll, (id, &component), &result) || !self.worked(id) {
             return;
         }
         let held = self.assignments[&id].held;
@@ -512,10 +538,12 @@ impl Device {
     /// Moves that need no action, only that their condition holds; and forgetting what is over.
     pub(super) fn settle(&mut self, settings: &Settings, now: Moment) {
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+            // Whether what is to come may begin decides what is worked on, and what became of that may decide anew.
+            self.note_waiting(settings, id, now);
             if !self.work.in_flight.contains_key(&id) {
                 self.settle_assignment(settings, id, now);
+                self.note_waiting(settings, id, now);
             }
-            self.note_waiting(settings, id, now);
             // What is not needed is swept away, and would have to be fetched again.
             if let Some(assignment) = self.assignments.get_mut(&id)
                 && !assignment.documents().contains(&assignment.ready)
@@ -562,15 +590,16 @@ impl Device {
                 None => {}
             },
             _ if self.removal_is_due(settings, assignment, now) => self.begin_removal(settings, id, now),
-            State::Pending | State::Installed | State::Failed if assignment.goal() != assignment.held => {
-                let Some(wanted) = assignment.goal() else { return };
-                if let Some(Err(failure)) = self.readings.get(&wanted) {
-                    let failure = failure.clone();
-                    self.refuse(settings, id, wanted, failure, now);
-                }
+            State::Pending | State::Installed | State::Failed
+                if let Some(wanted) = assignment.goal()
+                    && assignment.held != Some(wanted)
+                    && let Some(Err(failure)) = self.readings.get(&wanted) =>
+            {
+                let failure = failure.clone();
+                self.refuse(settings, id, wanted, failure, now);
             }
             // There is something newer to do than to go back, and the way there leads over here.
-            State::RollingBack if !assignment.on_aim() => self.transition(settings, id, State::Failed, now),
+            State::RollingBack if !assignment.on_aim() => self.leave_way_back(settings, id, now),
             // It may have died of what is installed and has not proved itself yet.
             State::Installed if self.has_read && assignment.falls >= FALLS_MAX => {
                 self.fell(settings, id, now);
@@ -579,15 +608,19 @@ impl Device {
                 let message = "The last good version's document is not on this device any more.";
                 self.fail(settings, id, Failure::new(FailureCode::DocumentInvalid, message), now, 0.0);
             }
-            // The disk lost it, and nobody has it any more: only what is wanted is fetched again.
-            State::Installing | State::Updating
-                if self.has_read
-                    && assignment.on_aim()
-                    && assignment.held != assignment.wanted
-                    && !self.is_readable(assignment.held) =>
-            {
+            State::Installing | State::Updating if self.has_read && self.is_orphaned(assignment) => {
                 let message = "The document of the version that is tried is not on this device any more.";
                 self.fail(settings, id, Failure::new(FailureCode::DocumentInvalid, message), now, 0.0);
+            }
+            State::Failed
+                if self.has_read
+                    && assignment.next_try.is_some()
+                    && self.is_orphaned(assignment)
+                    && self.has_way_back(id) =>
+            {
+                let message = "The document of the version that is tried is not on this device any more.";
+                let failure = Failure::new(FailureCode::DocumentInvalid, message);
+                self.go_back(settings, id, failure, now);
             }
             // Failed under an agent that knew no way back.
             State::Failed if self.has_read && assignment.next_try.is_none() => {
@@ -684,6 +717,11 @@ impl Device {
     /// Whether this document's copy is not here, and has to be fetched again.
     pub(super) fn is_lost(&self, document: &Digest) -> bool {
         self.has_read && !self.readings.contains_key(document)
+    }
+
+    /// Whether what is worked on is not on this device any more, and nobody has it: only what is wanted is fetched again.
+    fn is_orphaned(&self, assignment: &Assignment) -> bool {
+        assignment.on_aim() && assignment.held != assignment.wanted && !self.is_readable(assignment.held)
     }
 
     fn is_readable(&self, document: Option<Digest>) -> bool {

@@ -2,12 +2,14 @@
 
 mod asked;
 mod asking;
+mod beneath;
 mod blind;
 mod counting;
 mod crowds;
 mod drift;
 mod going_back;
 mod holding;
+mod overtaken;
 mod removal;
 mod waiting;
 

@@ -12,42 +12,44 @@ use margrave_oci::reference::{Host, Reference, Repository, RepositoryName, Tag, 
 
 pub(crate) fn names(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let same = |written: &str| assert_eq!(written, text, "an identifier is written as it was read");
+    let same = |read: &dyn Display| {
+        assert_eq!(read.to_string(), text, "an identifier is written as it was read");
+    };
     if let Some(id) = read(text, ClientId::parse) {
-        same(&id.to_string());
+        same(&id);
     }
     if let Some(id) = read(text, WfmId::parse) {
-        same(&id.to_string());
+        same(&id);
     }
     if let Some(id) = read(text, TrustDomain::parse) {
-        same(&id.to_string());
+        same(&id);
     }
     if let Some(id) = read(text, DeviceId::parse) {
-        same(&id.to_string());
+        same(&id);
         assert!(id.as_str().starts_with(id.gateway().as_str()));
         assert!(!id.as_str().split('/').any(|part| matches!(part, "" | "." | "..")), "{id} is no safe path");
     }
     if let Some(id) = read(text, PackageId::parse) {
-        same(&id.to_string());
+        same(&id);
     }
     if let Some(id) = read(text, PackageVersion::parse) {
-        same(&id.to_string());
+        same(&id);
         Tag::parse(text).expect("a package's version is a tag (PK-016)");
     }
     if let Some(id) = read(text, ProfileId::parse) {
-        same(&id.to_string());
+        same(&id);
     }
     if let Some(id) = read(text, ComponentName::parse) {
-        same(&id.to_string());
+        same(&id);
     }
     if let Some(id) = read(text, ParameterName::parse) {
-        same(&id.to_string());
+        same(&id);
     }
     if let Some(id) = read(text, DeploymentName::parse) {
-        same(&id.to_string());
+        same(&id);
     }
     if let Some(digest) = read(text, Digest::parse) {
-        same(&digest.to_string());
+        same(&digest);
     }
     read(text, AssignmentId::parse);
     read(text, DeviceRef::parse);
@@ -58,11 +60,11 @@ pub(crate) fn names(bytes: &[u8]) {
     read(text, Repository::parse);
     read(text, Reference::parse);
     if let Some(name) = read(text, ServerName::parse) {
-        same(&name.to_string());
+        same(&name);
         assert!(ClientName::parse(text).is_err(), "a name is a server's or a client's");
     }
     if let Some(name) = read(text, ClientName::parse) {
-        same(&name.to_string());
+        same(&name);
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
                 ("capability", capability),
             ];
             let devices = client.devices(&filters).await?;
-            list(screen, &devices)?;
+            list(screen, &devices, filters.iter().any(|(_, asked)| asked.is_some()))?;
             if !screen.json {
                 remind(screen, client.waiting().await?.len());
             }
@@ -180,17 +180,25 @@ fn decided(screen: &Screen, client: &operator::SignedClient) -> Result {
     Ok(Answer::Done)
 }
 
-fn list(screen: &Screen, devices: &[operator::Device]) -> Result {
+fn list(screen: &Screen, devices: &[operator::Device], filtered: bool) -> Result {
     if screen.json {
         screen.object(&devices)?;
         return Ok(Answer::Done);
     }
     if devices.is_empty() {
-        screen.words("No device is there. Make a token for one with `margrave device token --name NAME`.");
+        screen.words(nobody(filtered));
         return Ok(Answer::Done);
     }
     screen.table(&table(devices, Timestamp::now()))?;
     Ok(Answer::Done)
+}
+
+/// What is said of an empty list.
+fn nobody(filtered: bool) -> &'static str {
+    match filtered {
+        true => "No device matches.",
+        false => "No device is there. Make a token for one with `margrave device token --name NAME`.",
+    }
 }
 
 /// Devices as `device list` and `status` show them.
@@ -417,4 +425,15 @@ fn changed(screen: &Screen, device: &operator::Device, word: &str) -> Result {
         screen.words(format_args!("{} is {word}.", device.id));
     }
     Ok(Answer::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_finds_nobody_does_not_say_that_the_fleet_is_empty() {
+        assert_eq!(nobody(true), "No device matches.");
+        assert!(nobody(false).contains("margrave device token"));
+    }
 }

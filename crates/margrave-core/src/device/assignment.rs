@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::beneath::Mending;
 use crate::digest::Digest;
 use crate::id::ComponentName;
 use crate::lifecycle::{Reported, State};
@@ -44,9 +43,6 @@ pub struct Assignment {
     /// Not before what began last.
     #[serde(skip)]
     pub touched_first: bool,
-    /// The last document before `held` whose containers were begun with: it is what is here until those of `held` are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub former: Option<Digest>,
     /// Containers were begun with, of whatever document: only then there may be something to remove. An older agent did not
     /// write that down.
     #[serde(default = "perhaps")]
@@ -84,9 +80,6 @@ pub struct Assignment {
     /// not count.
     #[serde(skip)]
     pub well: Option<(Moment, u32)>,
-    /// How what is here is kept running while nothing of `held` was touched.
-    #[serde(skip)]
-    pub mending: Mending,
     /// When work on it last ended, in ticks of this process; older observations say nothing about it.
     #[serde(skip)]
     pub worked_at: u64,
@@ -155,7 +148,6 @@ impl Assignment {
             proven: false,
             touched: false,
             touched_first: false,
-            former: None,
             begun: false,
             applying: false,
             falls: 0,
@@ -169,7 +161,6 @@ impl Assignment {
             unhealthy_since: None,
             down_since: None,
             well: None,
-            mending: Mending::default(),
             worked_at: 0,
             cleared: BTreeSet::new(),
             stray: None,
@@ -183,8 +174,8 @@ impl Assignment {
     }
 
     /// The documents that may be applied, now or again.
-    pub fn documents(&self) -> [Option<Digest>; 4] {
-        [self.wanted, self.held, self.good, self.beneath()]
+    pub fn documents(&self) -> [Option<Digest>; 3] {
+        [self.wanted, self.held, self.good]
     }
 
     /// The document to work on. While a change waits that is the one that is here: it is looked after as ever.
@@ -246,17 +237,12 @@ impl Assignment {
     /// Takes up `document`: every component starts over, what ran before keeps running.
     pub fn take_up(&mut self, document: Digest, version: u64, components: &[ComponentName]) {
         if self.held != Some(document) {
-            if self.is_touched() {
-                self.former = self.held;
-            }
-            self.mending = Mending::default();
             self.held = Some(document);
             self.attempt = 0;
             self.strikes = 0;
             self.falls = 0;
             self.relapses = 0;
-            // What is here was begun with, whatever was wanted in between.
-            self.touched = self.former == Some(document);
+            self.touched = false;
             self.applying = false;
             if self.good != self.held {
                 self.given_up = None;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::{Assignment, Device, Health, Observation, Order, Settings};
-use crate::digest::Digest;
 use crate::id::{AssignmentId, ComponentName};
 use crate::lifecycle::{Reported, State};
 use crate::moment::Moment;
@@ -54,7 +53,8 @@ impl Device {
             // Its document is lost, so nobody knows what it should be.
             return;
         }
-        let complaint = self.worst(&orders);
+        let complaints = orders.iter().filter_map(|order| self.complaint(order));
+        let complaint = complaints.min_by_key(|complaint| complaint.nature);
         let all_healthy =
             orders.iter().all(|order| self.sight(order).is_some_and(|s| s.health == Health::Healthy));
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
@@ -78,7 +78,24 @@ impl Device {
             }
             (State::Installed, Some(complaint)) => {
                 assignment.well = None;
-                if !self.is_beyond_grace(settings, id, &held, complaint.nature, now) {
+                // A beginning in the future: the clock was set back, and would not come there for years.
+                let begun = |since: Option<Moment>| since.filter(|since| *since <= now).unwrap_or(now);
+                let sick_since = begun(assignment.unhealthy_since);
+                assignment.unhealthy_since = Some(sick_since);
+                let (since, patience) = match complaint.nature {
+                    // How long a check may fail is the application's to say.
+                    Nature::Check => {
+                        assignment.down_since = None;
+                        (sick_since, self.policy(&held).and_then(|policy| policy.health_grace))
+                    }
+                    // What is not there does not get well with time.
+                    Nature::Drift | Nature::Ending => {
+                        let down_since = begun(assignment.down_since);
+                        assignment.down_since = Some(down_since);
+                        (down_since, None)
+                    }
+                };
+                if now.since(since) < patience.unwrap_or(settings.health_grace) {
                     return;
                 }
                 let left = complaint.nature == Nature::Drift && !self.repairs();
@@ -138,66 +155,6 @@ impl Device {
         }
     }
 
-    /// Notes that something is wrong; whether it has been so for longer than it may be.
-    fn is_beyond_grace(
-        &mut self,
-        settings: &Settings,
-        id: AssignmentId,
-        document: &Digest,
-        nature: Nature,
-        now: Moment,
-    ) -> bool {
-        let grace = self.policy(document).and_then(|policy| policy.health_grace);
-        let assignment = self.assignments.get_mut(&id).expect("only known assignments are looked at");
-        // A beginning in the future: the clock was set back, and would not come there for years.
-        let begun = |since: Option<Moment>| since.filter(|since| *since <= now).unwrap_or(now);
-        let sick_since = begun(assignment.unhealthy_since);
-        assignment.unhealthy_since = Some(sick_since);
-        let (since, patience) = match nature {
-            // How long a check may fail is the application's to say.
-            Nature::Check => {
-                assignment.down_since = None;
-                (sick_since, grace)
-            }
-            // What is not there does not get well with time.
-            Nature::Drift | Nature::Ending => {
-                let down_since = begun(assignment.down_since);
-                assignment.down_since = Some(down_since);
-                (down_since, None)
-            }
-        };
-        now.since(since) >= patience.unwrap_or(settings.health_grace)
-    }
-
-    /// What has been wrong with this document's components for longer than it may be, and is not to be left.
-    pub(super) fn ailment(
-        &mut self,
-        settings: &Settings,
-        id: AssignmentId,
-        document: &Digest,
-        now: Moment,
-    ) -> Option<Failure> {
-        let complaint = self.worst(&self.orders(document));
-        let Some(complaint) = complaint.filter(|c| c.nature != Nature::Drift || self.repairs()) else {
-            let assignment = self.assignments.get_mut(&id)?;
-            (assignment.unhealthy_since, assignment.down_since) = (None, None);
-            return None;
-        };
-        let failure = Failure::new(FailureCode::Unhealthy, complaint.message).of(&complaint.component);
-        let assignment = self.assignments.get_mut(&id)?;
-        if assignment.mending.ailment.is_some() {
-            // That is known, and what can be done is done: nobody looks more often for it.
-            (assignment.unhealthy_since, assignment.down_since) = (None, None);
-            return Some(failure);
-        }
-        self.is_beyond_grace(settings, id, document, complaint.nature, now).then_some(failure)
-    }
-
-    fn worst(&self, orders: &[Order]) -> Option<Complaint> {
-        let complaints = orders.iter().filter_map(|order| self.complaint(order));
-        complaints.min_by_key(|complaint| complaint.nature)
-    }
-
     /// Whether what somebody else did to what runs is undone.
     pub(super) fn repairs(&self) -> bool {
         !self.schedule.leaves_drift
@@ -218,7 +175,7 @@ impl Device {
         self.transition(settings, id, State::Failed, now);
     }
 
-    pub(super) fn sight(&self, order: &Order) -> Option<&Observation> {
+    fn sight(&self, order: &Order) -> Option<&Observation> {
         let same =
             |seen: &&Observation| seen.assignment == order.assignment && seen.component == order.component;
         self.work.seen.iter().find(same)

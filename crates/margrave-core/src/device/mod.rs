@@ -10,7 +10,6 @@
 mod action;
 mod asked;
 mod assignment;
-mod beneath;
 mod blind;
 mod failing;
 mod health;
@@ -42,7 +41,6 @@ use crate::workload::Workload;
 
 pub use action::{Action, Backoff, Delivery, Event, FetchPlan, Polled, Trouble};
 pub use assignment::{Ahead, Assignment, GivenUp, Progress};
-pub use beneath::Mending;
 pub use blind::{BLIND_MESSAGE_LENGTH_MAX, Blind};
 pub use hold::{HOLD_MAX_USUAL, HOLDER_LENGTH_MAX, HOLDS_MAX, Hold, HoldRefused};
 pub use order::{Health, Observation, Order};
@@ -351,13 +349,6 @@ impl Device {
                 state,
                 fault: None,
             }));
-        }
-        if let Some(ailment) = assignment.mending.ailment.as_ref().filter(|_| assignment.beneath().is_some())
-        {
-            // What the state speaks of has replaced nothing yet, and what runs in its place is not well.
-            let of = ailment.component.as_ref().map_or("", ComponentName::as_str);
-            let component = components.iter_mut().find(|component| component.name == of);
-            component.into_iter().for_each(|component| component.fault = Some(fault(ailment, of)));
         }
         if let Some((name, failure)) = &assignment.stray {
             let state = if failure.is_some() { Reported::Removing } else { Reported::Removed };

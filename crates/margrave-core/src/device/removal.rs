@@ -15,8 +15,7 @@ impl Device {
     fn known_components(&self, id: AssignmentId) -> Vec<ComponentName> {
         let assignment = &self.assignments[&id];
         let given_up = assignment.given_up.as_ref().map(|given_up| given_up.document);
-        let documents =
-            [assignment.good, assignment.beneath(), assignment.held, given_up].into_iter().flatten();
+        let documents = [assignment.good, assignment.held, given_up].into_iter().flatten();
         let from_documents =
             documents.flat_map(|document| self.orders(&document)).map(|order| order.component);
         let from_progress = assignment.components.iter().map(|progress| progress.name.clone());

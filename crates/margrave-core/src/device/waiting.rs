@@ -94,15 +94,12 @@ impl Device {
     pub(super) fn fetches_ahead(&self, action: &Action) -> bool {
         let Action::Prefetch(order) = action else { return false };
         let assignment = self.assignments.get(&order.assignment);
-        let ahead = |a: &Assignment| matches!(a.state, State::Pending | State::Installed | State::Failed);
-        assignment.is_some_and(|assignment| ahead(assignment) && !assignment.mending.under_way)
+        assignment.is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
     }
 
     pub(super) fn would_fetch_ahead(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
         let Action::Prefetch(order) = action else { return false };
-        self.fetches_ahead(action)
-            && self.begins_with(settings, order, now).is_none()
-            && !self.is_beneath(settings, order, now)
+        self.fetches_ahead(action) && self.begins_with(settings, order, now).is_none()
     }
 
     /// What could not even be written down was not begun with, and waits like anything else that was not.

@@ -48,16 +48,13 @@ const STIRRED_PAUSE: Duration = Duration::from_millis(500);
 
 /// When what failed may be tried again, if that is not yet.
 fn paused(settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
-    paused_until(settings, assignment.next_try, now)
-}
-
-pub(super) fn paused_until(settings: &Settings, next_try: Option<Moment>, now: Moment) -> Option<Moment> {
     // Further away than any pause we make: the clock jumped back, perhaps to 1970.
-    next_try.filter(|next_try| now < *next_try && next_try.since(now) <= settings.retry_delay_max)
+    let is_pause = |next_try: &Moment| now < *next_try && next_try.since(now) <= settings.retry_delay_max;
+    assignment.next_try.filter(is_pause)
 }
 
 /// What an assignment's next step is, if it has one now.
-pub(super) enum Step {
+enum Step {
     Do(Box<Action>),
     /// Nothing before this moment.
     Wait(Moment),
@@ -99,7 +96,7 @@ impl Device {
         let Action::Prefetch(order) = action else { return false };
         let Some(assignment) = self.assignments.get(&order.assignment) else { return false };
         let touched = assignment.held.filter(|_| assignment.is_touched());
-        let here = [assignment.good, assignment.ready, assignment.beneath(), touched].into_iter().flatten();
+        let here = [assignment.good, assignment.ready, touched].into_iter().flatten();
         !here.into_iter().any(|document| self.orders(&document).contains(order))
     }
 
@@ -129,14 +126,6 @@ impl Device {
         if self.work.in_flight.contains_key(&id) {
             return Step::Rest;
         }
-        match (self.step_held_or_new(settings, id, now), self.step_beneath(settings, id, now)) {
-            (Step::Wait(until), Step::Wait(other)) => Step::Wait(until.min(other)),
-            (Step::Rest, beneath) | (Step::Wait(_), beneath @ Step::Do(_)) => beneath,
-            (step, _) => step,
-        }
-    }
-
-    pub(super) fn step_held_or_new(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
         let assignment = &self.assignments[&id];
         let waiting = self.waiting(settings, id, now);
         match assignment.state {
@@ -277,8 +266,7 @@ impl Device {
             Action::Apply(order) => unwanted(&order.assignment, &|assignment| !assignment.on_aim()),
             // It may be fetched ahead.
             Action::Prefetch(order) => unwanted(&order.assignment, &|assignment| {
-                let documents =
-                    [assignment.goal(), assignment.aim(), assignment.beneath()].into_iter().flatten();
+                let documents = [assignment.goal(), assignment.aim()].into_iter().flatten();
                 !documents.flat_map(|document| self.orders(&document)).any(|known| known == *order)
             }),
             _ => false,
@@ -289,11 +277,6 @@ impl Device {
         self.began_upstream(now, &action);
         match &action {
             Action::Observe => self.work.observing = Some(self.tick),
-            Action::Prefetch(order) | Action::Apply(order) if self.is_beneath(settings, order, now) => {
-                let id = order.assignment;
-                self.assignments.get_mut(&id).expect("it is here").mending.under_way = true;
-                self.work.in_flight.insert(id, action);
-            }
             Action::Prefetch(order) | Action::Apply(order) => {
                 let id = order.assignment;
                 if let Some(document) = self.begins_with(settings, order, now) {
@@ -429,7 +412,6 @@ impl Device {
             let fresh = self.assignments[&id].worked_at < began && !self.work.in_flight.contains_key(&id);
             if fresh {
                 self.judge_health(settings, id, now, roll);
-                self.judge_beneath(settings, id, now);
             }
         }
         self.remove_orphans(settings, now);
@@ -461,9 +443,6 @@ impl Device {
         component: ComponentName,
         result: Result<(), Failure>,
     ) {
-        if self.mended(settings, now, roll, (id, &component), &result) {
-            return;
-        }
         let order = match self.work.in_flight.get(&id) {
             Some(Action::Prefetch(order)) => Some(order.clone()),
             _ => None,
@@ -499,7 +478,7 @@ impl Device {
         fingerprint: Digest,
         result: Result<(), Failure>,
     ) {
-        if self.mended(settings, now, roll, (id, &component), &result) || !self.worked(id) {
+        if !self.worked(id) {
             return;
         }
         let held = self.assignments[&id].held;

@@ -1,7 +1,6 @@
 //! What must not begin yet, by what the device was told and promised, and not by what it makes of that.
 
-use margrave_core::device::{Action, HOLD_MAX_USUAL, Order};
-use margrave_core::digest::Digest;
+use margrave_core::device::{Action, HOLD_MAX_USUAL};
 use margrave_core::id::AssignmentId;
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
@@ -78,21 +77,8 @@ impl World {
                 // On its way back, also where something newer waits meanwhile.
                 let is_back = assignment.state == State::RollingBack || assignment.good == Some(held);
                 let goes_back = is_back && begun.contains(&held);
-                let is_of = |document: &Digest| match machine.device.reading(document) {
-                    Some(Ok(workload)) => Order::of(workload).contains(order),
-                    _ => false,
-                };
-                // What is here is mended while nothing of what is held was touched, with itself or with what was good before it.
-                let good = assignment.good.filter(|good| begun.contains(good));
-                let mends = begun.last().copied().into_iter().chain(good).any(|here| is_of(&here));
-                if mends && !is_of(&held) && machine.memory.left.contains(&order.assignment) {
-                    return fails(Check::DriftIsLeft, "what somebody did is to be left".to_owned());
-                }
-                match self.barred(at) {
-                    Some(why) if !goes_back && !mends => return fails(Check::ChangesWait, why),
-                    // The same may be of both: what is held begins when it may, and not before.
-                    barred if mends && (!is_of(&held) || (barred.is_some() && !goes_back)) => return Ok(()),
-                    _ => {}
+                if let (Some(why), false) = (self.barred(at), goes_back) {
+                    return fails(Check::ChangesWait, why);
                 }
                 let id = order.assignment;
                 let memory = &mut self.machines[at].memory;

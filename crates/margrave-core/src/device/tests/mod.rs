@@ -2,7 +2,6 @@
 
 mod asked;
 mod asking;
-mod beneath;
 mod blind;
 mod counting;
 mod crowds;

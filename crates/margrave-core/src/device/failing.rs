@@ -164,13 +164,15 @@ impl Device {
         else {
             return;
         };
-        // Of what comes next nothing was adopted yet.
-        let accepted = self.accepted.as_ref().filter(|_| wanted == Some(document));
+        // Of what comes next nothing was adopted yet, unless that is what is gone back to.
+        let arrives = wanted == Some(good);
+        let accepted = self.accepted.as_ref().filter(|_| arrives || wanted == Some(document));
         let version = accepted.map_or(adopted_version, |accepted| accepted.version);
         let components: Vec<ComponentName> =
             self.orders(&good).into_iter().map(|order| order.component).collect();
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
-        assignment.given_up = Some(GivenUp { document, failure });
+        // What nobody wants any more was not given up for anything.
+        assignment.given_up = (!arrives).then_some(GivenUp { document, failure });
         assignment.take_up(good, version, &components);
         assignment.attempt = 1;
         assignment.next_try = None;

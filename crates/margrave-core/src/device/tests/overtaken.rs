@@ -296,6 +296,19 @@ fn what_cannot_be_tried_any_more_because_its_document_is_lost_is_gone_back_from(
 }
 
 #[test]
+fn what_is_gone_back_to_and_wanted_again_is_adopted_as_that() {
+    let (mut world, all) = failed_once(Rollback::default());
+    overtake(&mut world, &all[0]);
+    world.blobs.remove(&document(&all[1]).digest()).unwrap();
+    world.boot();
+    let soon = world.now.after(minutes(2));
+    assert_eq!(touched(&mut world, soon, &all), ["db a", "web a"]);
+    let assignment = assignment(&world);
+    assert_eq!((assignment.state, &assignment.given_up), (State::Installed, &None));
+    assert_eq!(assignment.adopted_version, world.manifest.version(), "nobody waits for it any more");
+}
+
+#[test]
 fn a_newer_document_that_is_lost_lets_what_failed_be_tried_until_it_is_here_again() {
     let mut world = World::scheduled(Schedule::default());
     let all = versions();

@@ -123,6 +123,8 @@ impl Device {
         let keeps = |before: &&&Hold| {
             before.holder == hold.holder
                 && before.reason == hold.reason
+                // Since a time to come: the clock was lost twice, and what is left of it is more than its length.
+                && before.since <= now
                 && before.until <= now.after(length)
                 && before.until >= now.after(length * 3 / 4)
         };

@@ -58,6 +58,8 @@ fn a_hold_without_a_clock_holds_on_when_the_clock_is_set() {
     world.now = Moment(10_000);
     let hold = world.device.hold("other", "a batch runs", minutes(30), world.now).unwrap();
     assert_eq!(hold.until.since(hold.since), minutes(30));
+    let longer = world.device.hold("mes", "a batch runs", minutes(100), world.now).unwrap();
+    assert_eq!(longer.until.since(longer.since), minutes(100), "nor what it holds itself since then");
 }
 
 #[test]

@@ -20,17 +20,22 @@ fn versions() -> [Workload; 3] {
     ["a", "b", "c"].map(|value| workload(1, &["db", "web"], value))
 }
 
+/// Wants a version that cannot get well, until its first try failed.
+fn fail_first(world: &mut World, bad: &Workload) {
+    world.broken.insert(World::fingerprints(bad)[1]);
+    world.want(vec![bad.clone()]);
+    while assignment(world).state != State::Failed {
+        world.step();
+    }
+}
+
 /// Until the first try of "b" failed; "a" ran well before it. It is Monday morning, and the window is open until ten.
 fn failed_once(rollback: Rollback) -> (World, [Workload; 3]) {
     let windows = Some(spans(&["mon 09:00-10:00", "mon 22:00-23:00"]));
     let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
     let [old, mut bad, new] = versions();
     bad.hints.rollback = rollback;
-    world.broken.insert(World::fingerprints(&bad)[1]);
-    world.want(vec![bad.clone()]);
-    while assignment(&world).state != State::Failed {
-        world.step();
-    }
+    fail_first(&mut world, &bad);
     assert!(assignment(&world).strikes == 1 && assignment(&world).next_try.is_some());
     (world, [old, bad, new])
 }
@@ -139,11 +144,7 @@ fn what_may_not_go_back_is_tried_until_the_newer_one_begins_and_never_after() {
 fn a_hold_lets_what_is_here_be_tried_and_gone_back_from_as_well() {
     let mut world = World::scheduled(Schedule::default());
     let all = versions();
-    world.broken.insert(World::fingerprints(&all[1])[1]);
-    world.want(vec![all[1].clone()]);
-    while assignment(&world).state != State::Failed {
-        world.step();
-    }
+    fail_first(&mut world, &all[1]);
     finish(&mut world);
     world.hold("mes", 2 * HOUR).unwrap();
     world.want(vec![all[2].clone()]);
@@ -312,11 +313,7 @@ fn what_is_gone_back_to_and_wanted_again_is_adopted_as_that() {
 fn a_newer_document_that_is_lost_lets_what_failed_be_tried_until_it_is_here_again() {
     let mut world = World::scheduled(Schedule::default());
     let all = versions();
-    world.broken.insert(World::fingerprints(&all[1])[1]);
-    world.want(vec![all[1].clone()]);
-    while assignment(&world).state != State::Failed {
-        world.step();
-    }
+    fail_first(&mut world, &all[1]);
     finish(&mut world);
     world.want(vec![all[2].clone()]);
     accept(&mut world);
@@ -335,12 +332,8 @@ fn a_newer_document_that_is_lost_lets_what_failed_be_tried_until_it_is_here_agai
 fn what_cannot_be_fetched_for_lack_of_a_network_lets_what_is_here_be_tried() {
     let mut world = World::scheduled(Schedule { hours: spans(&["mon 09:00-10:00"]), ..Schedule::default() });
     let all = versions();
-    world.broken.insert(World::fingerprints(&all[1])[1]);
     world.now = MONDAY.after(minutes(25));
-    world.want(vec![all[1].clone()]);
-    while assignment(&world).state != State::Failed {
-        world.step();
-    }
+    fail_first(&mut world, &all[1]);
     finish(&mut world);
     world.want(vec![all[2].clone()]);
     accept(&mut world);

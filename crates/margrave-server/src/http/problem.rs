@@ -10,8 +10,10 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use margrave_core::chain::sentence;
+use margrave_core::violation::Violation;
 use margrave_wire::operator;
 use margrave_wire::problem::Backoff;
+use margrave_wire::resource::Flaw;
 
 use crate::admission::{busy_retry, rate_retry};
 use crate::fleet::Error;
@@ -88,6 +90,14 @@ impl Problem {
     pub fn no_such_method() -> Self {
         let detail = "this address does not take this method; see /api/operator/v1/openapi.json";
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", "Method not allowed", detail)
+    }
+
+    /// What is asked for is not allowed to be so, with each place.
+    fn broken_rules(detail: impl Into<String>, violations: Vec<operator::Violation>) -> Self {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        let mut problem = Problem::new(status, "invalid", "The request breaks a rule", detail);
+        problem.body.violations = violations;
+        problem
     }
 
     /// `If-Match` or `If-None-Match` did not hold.
@@ -171,42 +181,23 @@ impl From<Error> for Problem {
             Error::Changed => Problem::precondition(detail),
             Error::InUse { .. } => Problem::new(StatusCode::CONFLICT, "in-use", "Still in use", detail),
             Error::Invalid(violations) => {
-                let mut problem = Problem::new(
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    "invalid",
-                    "The request breaks a rule",
-                    detail,
-                );
-                problem.body.violations = violations
-                    .into_iter()
-                    .map(|v| operator::Violation {
-                        place: v.place,
-                        rule: v.rule.to_owned(),
-                        message: v.message,
-                    })
-                    .collect();
-                problem
+                let told = |v: Violation| operator::Violation {
+                    place: v.place,
+                    rule: v.rule.to_owned(),
+                    message: v.message,
+                };
+                Problem::broken_rules(detail, violations.into_iter().map(told).collect())
             }
             Error::Flawed(flaws) => {
-                let mut problem = Problem::new(
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    "invalid",
-                    "The request breaks a rule",
-                    detail,
-                );
-                problem.body.violations = flaws
-                    .into_iter()
-                    .map(|flaw| operator::Violation {
-                        place: if flaw.line == 0 {
-                            flaw.file
-                        } else {
-                            format!("{}:{}", flaw.file, flaw.line)
-                        },
-                        rule: flaw.rule,
-                        message: flaw.message,
-                    })
-                    .collect();
-                problem
+                let told = |flaw: Flaw| operator::Violation {
+                    place: match flaw.line {
+                        0 => flaw.file,
+                        line => format!("{}:{line}", flaw.file),
+                    },
+                    rule: flaw.rule,
+                    message: flaw.message,
+                };
+                Problem::broken_rules(detail, flaws.into_iter().map(told).collect())
             }
             Error::Misfit(misfits) => {
                 let mut problem =

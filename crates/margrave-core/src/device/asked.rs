@@ -7,7 +7,7 @@ use crate::moment::Moment;
 impl Device {
     /// Takes up what is asked. The same again is nothing new: a hold that is over here, or that somebody at the device let
     /// go, does not begin anew with every manifest.
-    pub(super) fn take_up(&mut self, asked: &Asked, now: Moment) {
+    pub(super) fn take_up(&mut self, settings: &Settings, asked: &Asked, now: Moment) {
         if asked.hold != self.asked.hold {
             // Judged while the one before still stands: one after the other they hold no longer than one may.
             let next = asked.hold.as_ref().and_then(|hold| self.operators_hold(hold, now));
@@ -21,7 +21,10 @@ impl Device {
         if asked.look != self.asked.look {
             self.work.observe_next = now;
             self.work.look_asked = self.tick;
-            self.try_spent_again(now);
+            for id in self.assignments.keys().copied().collect::<Vec<_>>() {
+                self.try_spent_again(id, now);
+                self.with_beneath(settings, id, now, |device| device.try_spent_again(id, now));
+            }
         }
         if asked.look == 0 {
             // Another server, or one that forgot: nothing is waited for.

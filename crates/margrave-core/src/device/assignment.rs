@@ -43,6 +43,9 @@ pub struct Assignment {
     /// Not before what began last.
     #[serde(skip)]
     pub touched_first: bool,
+    /// What is here while nothing of `held` was touched, as it was when `held` was taken up and became since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beneath: Option<Box<Assignment>>,
     /// Containers were begun with, of whatever document: only then there may be something to remove. An older agent did not
     /// write that down.
     #[serde(default = "perhaps")]
@@ -148,6 +151,7 @@ impl Assignment {
             proven: false,
             touched: false,
             touched_first: false,
+            beneath: None,
             begun: false,
             applying: false,
             falls: 0,
@@ -174,8 +178,10 @@ impl Assignment {
     }
 
     /// The documents that may be applied, now or again.
-    pub fn documents(&self) -> [Option<Digest>; 3] {
-        [self.wanted, self.held, self.good]
+    pub fn documents(&self) -> [Option<Digest>; 5] {
+        let here = self.beneath.as_ref().filter(|_| !self.is_touched());
+        let [held, good] = here.map_or([None; 2], |here| [here.held, here.good]);
+        [self.wanted, self.held, self.good, held, good]
     }
 
     /// The document to work on. While a change waits that is the one that is here: it is looked after as ever.
@@ -237,16 +243,19 @@ impl Assignment {
     /// Takes up `document`: every component starts over, what ran before keeps running.
     pub fn take_up(&mut self, document: Digest, version: u64, components: &[ComponentName]) {
         if self.held != Some(document) {
+            let here = self.put_beneath();
             self.held = Some(document);
             self.attempt = 0;
             self.strikes = 0;
             self.falls = 0;
             self.relapses = 0;
-            self.touched = false;
+            // What is here was begun with, whatever was wanted in between.
+            self.touched = here.as_ref().is_some_and(|here| here.held == Some(document));
             self.applying = false;
             if self.good != self.held {
                 self.given_up = None;
             }
+            self.beneath = here.filter(|_| !self.is_touched());
         }
         self.proven = false;
         self.adopted_version = version;

@@ -144,17 +144,15 @@ impl Device {
     }
 
     /// Somebody asks: what was given up with nothing to go back to is tried as if it were new.
-    pub(super) fn try_spent_again(&mut self, now: Moment) {
-        for id in self.assignments.keys().copied().collect::<Vec<_>>() {
-            let assignment = &self.assignments[&id];
-            let code = assignment.failure.as_ref().map(|failure| failure.code);
-            let ended = assignment.state == State::Failed && assignment.next_try.is_none();
-            if ended && code.is_some_and(|code| self.is_spent(id, code)) {
-                let assignment = self.assignments.get_mut(&id).expect("looked up above");
-                assignment.strikes = 0;
-                assignment.attempt = 0;
-                assignment.next_try = Some(now);
-            }
+    pub(super) fn try_spent_again(&mut self, id: AssignmentId, now: Moment) {
+        let assignment = &self.assignments[&id];
+        let code = assignment.failure.as_ref().map(|failure| failure.code);
+        let ended = assignment.state == State::Failed && assignment.next_try.is_none();
+        if ended && code.is_some_and(|code| self.is_spent(id, code)) {
+            let assignment = self.assignments.get_mut(&id).expect("looked up above");
+            assignment.strikes = 0;
+            assignment.attempt = 0;
+            assignment.next_try = Some(now);
         }
     }
 

@@ -33,7 +33,7 @@ impl Device {
 
     fn hush(&self, id: AssignmentId, text: &mut String) {
         let Some(assignment) = self.assignments.get(&id) else { return };
-        let documents = [assignment.held, assignment.wanted, assignment.good].into_iter().flatten();
+        let documents = assignment.documents().into_iter().flatten();
         let workloads = documents.filter_map(|document| self.reading(&document)?.as_ref().ok());
         let salted = workloads.filter(|workload| workload.hints.salt.is_some());
         let values: Vec<String> =

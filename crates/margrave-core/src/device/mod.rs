@@ -10,6 +10,7 @@
 mod action;
 mod asked;
 mod assignment;
+mod beneath;
 mod blind;
 mod failing;
 mod health;
@@ -322,6 +323,10 @@ impl Device {
 
     /// Queues a report of where `id` stands now.
     fn report(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        if self.work.lifted == Some(id) {
+            // What is above is what is spoken of.
+            return;
+        }
         let assignment = self.assignments.get(&id).expect("only known assignments are reported");
         let workload =
             assignment.held.or(assignment.wanted).and_then(|d| self.readings.get(&d)?.as_ref().ok());
@@ -349,6 +354,12 @@ impl Device {
                 state,
                 fault: None,
             }));
+        }
+        if let Some(ailment) = assignment.beneath().and_then(|here| here.failure.as_ref()) {
+            // What the state speaks of has replaced nothing yet, and what runs in its place is not well.
+            let of = ailment.component.as_ref().map_or("", ComponentName::as_str);
+            let component = components.iter_mut().find(|component| component.name == of);
+            component.into_iter().for_each(|component| component.fault = Some(fault(ailment, of)));
         }
         if let Some((name, failure)) = &assignment.stray {
             let state = if failure.is_some() { Reported::Removing } else { Reported::Removed };

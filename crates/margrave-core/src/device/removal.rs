@@ -12,10 +12,10 @@ use crate::report::Failure;
 impl Device {
     /// Components of this assignment that may be there, in the order they were installed in. Where nothing was begun with, there
     /// is only what was seen.
-    fn known_components(&self, id: AssignmentId) -> Vec<ComponentName> {
-        let assignment = &self.assignments[&id];
+    fn known_components(&self, id: AssignmentId, assignment: &Assignment) -> Vec<ComponentName> {
         let given_up = assignment.given_up.as_ref().map(|given_up| given_up.document);
-        let documents = [assignment.good, assignment.held, given_up].into_iter().flatten();
+        let beneath = assignment.beneath.as_ref().and_then(|here| here.held);
+        let documents = [assignment.good, beneath, assignment.held, given_up].into_iter().flatten();
         let from_documents =
             documents.flat_map(|document| self.orders(&document)).map(|order| order.component);
         let from_progress = assignment.components.iter().map(|progress| progress.name.clone());
@@ -28,28 +28,29 @@ impl Device {
     }
 
     /// Still to be removed; the last one goes first (DM-182).
-    pub(super) fn to_remove(&self, id: AssignmentId) -> Vec<ComponentName> {
-        let cleared = &self.assignments[&id].cleared;
-        self.known_components(id).into_iter().filter(|component| !cleared.contains(component)).collect()
+    pub(super) fn to_remove(&self, id: AssignmentId, assignment: &Assignment) -> Vec<ComponentName> {
+        let known = self.known_components(id, assignment).into_iter();
+        known.filter(|component| !assignment.cleared.contains(component)).collect()
     }
 
     /// One that cannot be removed does not keep the others running.
     pub(super) fn next_to_remove(&self, id: AssignmentId) -> Option<ComponentName> {
-        let stuck = &self.assignments[&id].stuck;
-        self.to_remove(id).into_iter().rfind(|component| !stuck.contains(component))
+        let assignment = &self.assignments[&id];
+        let stuck = &assignment.stuck;
+        self.to_remove(id, assignment).into_iter().rfind(|component| !stuck.contains(component))
     }
 
     /// Still to be removed because the document that is being applied no longer has it.
-    pub(super) fn leftovers(&self, id: AssignmentId) -> Vec<ComponentName> {
-        let current = &self.assignments[&id].components;
+    pub(super) fn leftovers(&self, id: AssignmentId, assignment: &Assignment) -> Vec<ComponentName> {
+        let current = &assignment.components;
         let gone = |component: &ComponentName| !current.iter().any(|progress| &progress.name == component);
-        self.to_remove(id).into_iter().filter(gone).collect()
+        self.to_remove(id, assignment).into_iter().filter(gone).collect()
     }
 
     /// A component that runs under an installed assignment without being in its document: what an
     /// overtaken document left behind, or somebody added.
-    pub(super) fn extra(&self, id: AssignmentId) -> Option<ComponentName> {
-        let current = &self.assignments[&id].components;
+    pub(super) fn extra(&self, id: AssignmentId, assignment: &Assignment) -> Option<ComponentName> {
+        let current = &assignment.components;
         let mut seen = self.work.seen.iter().filter(|seen| seen.assignment == id).map(|seen| &seen.component);
         seen.rfind(|component| !current.iter().any(|progress| &progress.name == *component)).cloned()
     }
@@ -109,6 +110,11 @@ impl Device {
         component: ComponentName,
         result: Result<(), Failure>,
     ) {
+        if self.ended_beneath(settings, id, now, |device| {
+            device.removed(settings, now, roll, id, component.clone(), result.clone())
+        }) {
+            return;
+        }
         self.work.in_flight.remove(&id);
         let tick = self.tick;
         let Some(assignment) = self.assignments.get_mut(&id) else { return };

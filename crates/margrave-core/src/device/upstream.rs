@@ -543,7 +543,7 @@ impl Device {
         }
         self.accepted = Some(verified.accepted());
         self.schedule = verified.manifest().schedule().clone();
-        self.take_up(verified.manifest().asked(), now);
+        self.take_up(settings, verified.manifest().asked(), now);
         self.last_heard = Some(now);
         let next = self.paced(now);
         self.upstream.ask.succeeded(now, next.since(now));

@@ -94,17 +94,25 @@ impl Device {
     pub(super) fn fetches_ahead(&self, action: &Action) -> bool {
         let Action::Prefetch(order) = action else { return false };
         let assignment = self.assignments.get(&order.assignment);
-        assignment.is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
+        !self.work.beneath.contains(&order.assignment)
+            && assignment
+                .is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
     }
 
     pub(super) fn would_fetch_ahead(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
         let Action::Prefetch(order) = action else { return false };
-        self.fetches_ahead(action) && self.begins_with(settings, order, now).is_none()
+        self.fetches_ahead(action)
+            && self.begins_with(settings, order, now).is_none()
+            && !self.is_beneath(settings, action, now)
     }
 
     /// What could not even be written down was not begun with, and waits like anything else that was not.
     pub(super) fn unbegun(&mut self, action: &Action) {
         let Action::Apply(order) = action else { return };
+        if self.work.beneath.contains(&order.assignment) {
+            // It was begun with before that.
+            return;
+        }
         if let Some(assignment) = self.assignments.get_mut(&order.assignment) {
             assignment.touched &= !std::mem::take(&mut assignment.touched_first);
         }
@@ -192,6 +200,8 @@ impl Device {
         }
         let goal = assignment.goal()?;
         let is_here = assignment.held == Some(goal);
+        // It runs, and what was taken up meanwhile has changed nothing.
+        let runs = assignment.beneath().is_some_and(|here| here.held == Some(goal));
         let unreachable = || match self.network(settings, now) {
             Gate::Closed(opens) if assignment.ready != Some(goal) => Some(Waiting::Network(opens)),
             _ => None,
@@ -199,6 +209,7 @@ impl Device {
         // Nobody knows what it says until it is fetched again.
         let lost = || self.is_lost(&goal).then_some(Waiting::Network(None));
         match assignment.state {
+            State::Pending | State::Installed | State::Failed if !is_here && runs => lost(),
             State::Pending | State::Installed | State::Failed if !is_here => {
                 // One that can never be applied waits for nothing.
                 if matches!(self.reading(&goal), Some(Err(_))) {

@@ -18,6 +18,10 @@ use super::{Action, Assignment, Device, Health, Observation, Order, Settings, ba
 #[derive(Debug, Clone, Default)]
 pub(super) struct Work {
     pub(super) in_flight: BTreeMap<AssignmentId, Action>,
+    /// Where that is done for what is beneath.
+    pub(super) beneath: BTreeSet<AssignmentId>,
+    /// What is beneath is in the place of what is above.
+    pub(super) lifted: Option<AssignmentId>,
     /// The tick at which the look that is under way began.
     observing: Option<u64>,
     pub(super) observe_next: Moment,
@@ -54,7 +58,7 @@ fn paused(settings: &Settings, assignment: &Assignment, now: Moment) -> Option<M
 }
 
 /// What an assignment's next step is, if it has one now.
-enum Step {
+pub(super) enum Step {
     Do(Box<Action>),
     /// Nothing before this moment.
     Wait(Moment),
@@ -96,7 +100,8 @@ impl Device {
         let Action::Prefetch(order) = action else { return false };
         let Some(assignment) = self.assignments.get(&order.assignment) else { return false };
         let touched = assignment.held.filter(|_| assignment.is_touched());
-        let here = [assignment.good, assignment.ready, touched].into_iter().flatten();
+        let beneath = assignment.beneath().and_then(|here| here.held);
+        let here = [assignment.good, assignment.ready, touched, beneath].into_iter().flatten();
         !here.into_iter().any(|document| self.orders(&document).contains(order))
     }
 
@@ -126,8 +131,25 @@ impl Device {
         if self.work.in_flight.contains_key(&id) {
             return Step::Rest;
         }
-        let assignment = &self.assignments[&id];
-        let waiting = self.waiting(settings, id, now);
+        match (self.step_above(settings, id, now), self.step_beneath(settings, id, now)) {
+            (Step::Wait(until), Step::Wait(other)) => Step::Wait(until.min(other)),
+            (Step::Rest, beneath) | (Step::Wait(_), beneath @ Step::Do(_)) => beneath,
+            (above, _) => above,
+        }
+    }
+
+    pub(super) fn step_above(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
+        self.step_of(settings, id, &self.assignments[&id], self.waiting(settings, id, now), now)
+    }
+
+    pub(super) fn step_of(
+        &self,
+        settings: &Settings,
+        id: AssignmentId,
+        assignment: &Assignment,
+        waiting: Option<Waiting>,
+        now: Moment,
+    ) -> Step {
         match assignment.state {
             State::Deleted => Step::Rest,
             State::Deleting => match (paused(settings, assignment, now), self.next_to_remove(id)) {
@@ -139,7 +161,7 @@ impl Device {
             },
             State::Pending | State::Installed | State::Failed => match waiting {
                 Some(waiting) => self.step_waiting(settings, id, &waiting, now),
-                None if assignment.goal() == assignment.held => self.step_held(settings, id, now),
+                None if assignment.goal() == assignment.held => self.step_held(settings, id, assignment, now),
                 None => self.step_taking_up(assignment.goal()),
             },
             State::RollingBack
@@ -168,13 +190,12 @@ impl Device {
     }
 
     /// What is here is looked after, also while something else is to come.
-    fn step_held(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
-        let assignment = &self.assignments[&id];
+    fn step_held(&self, settings: &Settings, id: AssignmentId, assignment: &Assignment, now: Moment) -> Step {
         if let Some(next_try) = paused(settings, assignment, now) {
             return Step::Wait(next_try);
         }
         match assignment.state {
-            State::Installed => match self.extra(id).filter(|_| self.repairs()) {
+            State::Installed => match self.extra(id, assignment).filter(|_| self.repairs()) {
                 Some(component) => {
                     Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
                 }
@@ -196,7 +217,7 @@ impl Device {
         // What is to go and was never touched is not worth another try.
         let cares = assignment.wanted.is_some() || assignment.is_touched();
         let held = match assignment.held.filter(|_| cares) {
-            Some(_) => self.step_held(settings, id, now),
+            Some(_) => self.step_held(settings, id, assignment, now),
             None => Step::Rest,
         };
         let own = match held {
@@ -238,13 +259,13 @@ impl Device {
         }
         // What only the failed update had may hold what the good one needs.
         let clears_first = assignment.state == State::RollingBack;
-        if clears_first && let Some(component) = self.leftovers(id).pop() {
+        if clears_first && let Some(component) = self.leftovers(id, assignment).pop() {
             return Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }));
         }
         if let Some(order) = next(&|progress| progress.state != Reported::Installed) {
             return Step::Do(Box::new(Action::Apply(order)));
         }
-        match self.leftovers(id).pop() {
+        match self.leftovers(id, assignment).pop() {
             Some(component) => Step::Do(Box::new(Action::Remove { assignment: id, component, aside: true })),
             None => Step::Rest,
         }
@@ -260,8 +281,14 @@ impl Device {
     /// Whether an action that is under way is no longer wanted; the agent may drop it.
     pub fn obsolete(&self, action: &Action) -> bool {
         // What is to go and has to wait for that is looked after meanwhile.
-        let unwanted =
-            |id, otherwise: &dyn Fn(&Assignment) -> bool| self.assignments.get(id).is_none_or(otherwise);
+        let unwanted = |id, otherwise: &dyn Fn(&Assignment) -> bool| {
+            let assignment = self.assignments.get(id);
+            let concerned = match self.work.beneath.contains(id) {
+                true => assignment.and_then(Assignment::beneath),
+                false => assignment,
+            };
+            concerned.is_none_or(otherwise)
+        };
         match action {
             Action::Apply(order) => unwanted(&order.assignment, &|assignment| !assignment.on_aim()),
             // It may be fetched ahead.
@@ -275,6 +302,14 @@ impl Device {
 
     pub(super) fn began(&mut self, settings: &Settings, now: Moment, action: Action) {
         self.began_upstream(now, &action);
+        if self.is_beneath(settings, &action, now) {
+            self.began_beneath(settings, now, action);
+        } else {
+            self.began_work(settings, now, action);
+        }
+    }
+
+    pub(super) fn began_work(&mut self, settings: &Settings, now: Moment, action: Action) {
         match &action {
             Action::Observe => self.work.observing = Some(self.tick),
             Action::Prefetch(order) | Action::Apply(order) => {
@@ -359,10 +394,14 @@ impl Device {
     /// machine that did may have died of it.
     pub(super) fn booted(&mut self, boot: String) {
         let went_down = self.boot.replace(boot) != self.boot;
-        for assignment in self.assignments.values_mut() {
+        let fall = |assignment: &mut Assignment| {
             let applied = std::mem::take(&mut assignment.applying);
             let unproven = assignment.state == State::Installed && assignment.good != assignment.held;
             assignment.falls += u32::from((applied || unproven) && went_down);
+        };
+        for assignment in self.assignments.values_mut() {
+            fall(assignment);
+            assignment.beneath.as_deref_mut().into_iter().for_each(fall);
         }
     }
 
@@ -409,14 +448,20 @@ impl Device {
         }
 
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
-            let fresh = self.assignments[&id].worked_at < began && !self.work.in_flight.contains_key(&id);
-            if fresh {
+            let at_rest = !self.work.in_flight.contains_key(&id);
+            let is_fresh = |assignment: &Assignment| assignment.worked_at < began && at_rest;
+            if is_fresh(&self.assignments[&id]) {
                 self.judge_health(settings, id, now, roll);
+            }
+            // What was fetched for what is above touched nothing of it.
+            if self.assignments[&id].beneath().is_some_and(is_fresh) {
+                let judge = |device: &mut Device| device.judge_health(settings, id, now, roll);
+                self.with_beneath(settings, id, now, judge);
             }
         }
         self.remove_orphans(settings, now);
 
-        let unsettled = self.assignments.values().any(|a| a.unhealthy_since.is_some())
+        let unsettled = self.assignments.values().any(|a| a.here().unhealthy_since.is_some())
             || self.work.seen.iter().any(|seen| seen.health == Health::Starting);
         self.work.observe_next = now.after(if unsettled {
             OBSERVE_SOON.min(settings.observe_every)
@@ -428,9 +473,13 @@ impl Device {
 
     /// What was well or sick before says nothing about how long it has been so.
     fn forget_impressions(&mut self) {
-        for assignment in self.assignments.values_mut() {
+        let forget = |assignment: &mut Assignment| {
             (assignment.unhealthy_since, assignment.down_since) = (None, None);
             assignment.well = None;
+        };
+        for assignment in self.assignments.values_mut() {
+            forget(assignment);
+            assignment.beneath.as_deref_mut().into_iter().for_each(forget);
         }
     }
 
@@ -443,6 +492,11 @@ impl Device {
         component: ComponentName,
         result: Result<(), Failure>,
     ) {
+        if self.ended_beneath(settings, id, now, |device| {
+            device.prefetched(settings, now, roll, id, component.clone(), result.clone())
+        }) {
+            return;
+        }
         let order = match self.work.in_flight.get(&id) {
             Some(Action::Prefetch(order)) => Some(order.clone()),
             _ => None,
@@ -478,6 +532,11 @@ impl Device {
         fingerprint: Digest,
         result: Result<(), Failure>,
     ) {
+        if self.ended_beneath(settings, id, now, |device| {
+            device.applied(settings, now, roll, id, component.clone(), fingerprint, result.clone())
+        }) {
+            return;
+        }
         if !self.worked(id) {
             return;
         }
@@ -510,6 +569,9 @@ impl Device {
         let Some(assignment) = self.assignments.get_mut(&id) else { return false };
         assignment.worked_at = tick;
         assignment.applying = false;
+        if assignment.is_touched() {
+            assignment.beneath = None;
+        }
         let applying = matches!(assignment.state, State::Installing | State::Updating | State::RollingBack);
         applying && assignment.on_aim()
     }
@@ -521,6 +583,7 @@ impl Device {
             self.note_waiting(settings, id, now);
             if !self.work.in_flight.contains_key(&id) {
                 self.settle_assignment(settings, id, now);
+                self.with_beneath(settings, id, now, |device| device.settle_assignment(settings, id, now));
                 self.note_waiting(settings, id, now);
             }
             // What is not needed is swept away, and would have to be fetched again.
@@ -545,7 +608,7 @@ impl Device {
     fn settle_assignment(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let assignment = &self.assignments[&id];
         match assignment.state {
-            State::Deleting if self.to_remove(id).is_empty() => {
+            State::Deleting if self.to_remove(id, assignment).is_empty() => {
                 let assignment = self.assignments.get_mut(&id).expect("looked up above");
                 assignment.failure = None;
                 assignment.next_try = None;
@@ -617,7 +680,7 @@ impl Device {
                 } else {
                     let done =
                         assignment.components.iter().all(|progress| progress.state == Reported::Installed);
-                    if done && self.leftovers(id).is_empty() {
+                    if done && self.leftovers(id, assignment).is_empty() {
                         self.complete(settings, id, now);
                     }
                 }

@@ -1,6 +1,6 @@
 //! What must not begin yet, by what the device was told and promised, and not by what it makes of that.
 
-use margrave_core::device::{Action, HOLD_MAX_USUAL};
+use margrave_core::device::{Action, Assignment, HOLD_MAX_USUAL};
 use margrave_core::id::AssignmentId;
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
@@ -63,7 +63,7 @@ impl World {
                 }
             }
             Action::Apply(order) => {
-                let assignment = machine.device.assignments().get(&order.assignment);
+                let assignment = machine.device.assignments().get(&order.assignment).map(Assignment::here);
                 let Some((held, assignment)) = assignment.and_then(|a| Some((a.held?, a))) else {
                     return Ok(());
                 };
@@ -87,7 +87,7 @@ impl World {
                 Ok(())
             }
             Action::Remove { assignment, .. } => {
-                let state = machine.device.assignments().get(assignment).map(|assignment| assignment.state);
+                let state = machine.device.assignments().get(assignment).map(|a| a.here().state);
                 if state == Some(State::Installed) && self.told(at).leaves_drift {
                     return fails(Check::DriftIsLeft, "what somebody added is to be left".to_owned());
                 }

@@ -2,6 +2,7 @@
 
 mod asked;
 mod asking;
+mod beneath;
 mod blind;
 mod counting;
 mod crowds;

@@ -6,17 +6,17 @@ use crate::rollback::{Rollback, When};
 use crate::schedule::Schedule;
 
 /// The window of the evening, once the one of the morning is over.
-const OPENS: Moment = Moment(MONDAY.0 + 45_000_000);
+pub(super) const OPENS: Moment = Moment(MONDAY.0 + 45_000_000);
 
-fn assignment(world: &World) -> &Assignment {
+pub(super) fn assignment(world: &World) -> &Assignment {
     &world.device.assignments()[&id(1)]
 }
 
-fn runs(world: &World, workload: &Workload) -> bool {
+pub(super) fn runs(world: &World, workload: &Workload) -> bool {
     world.running.values().copied().collect::<Vec<_>>() == World::fingerprints(workload)
 }
 
-fn versions() -> [Workload; 3] {
+pub(super) fn versions() -> [Workload; 3] {
     ["a", "b", "c"].map(|value| workload(1, &["db", "web"], value))
 }
 
@@ -59,7 +59,7 @@ fn finish(world: &mut World) {
 }
 
 /// Until the newest manifest is here; nothing else is done meanwhile.
-fn accept(world: &mut World) {
+pub(super) fn accept(world: &mut World) {
     let poll = Action::Poll { held: None, wait: Duration::ZERO };
     world.absorb(Event::Began(poll.clone()));
     let event = world.perform(poll);
@@ -74,7 +74,7 @@ fn accept(world: &mut World) {
 }
 
 /// What is done to containers until then, each with the version that it is of.
-fn touched(world: &mut World, end: Moment, of: &[Workload]) -> Vec<String> {
+pub(super) fn touched(world: &mut World, end: Moment, of: &[Workload]) -> Vec<String> {
     let name = |order: &Order| {
         let is_of = |workload: &&Workload| Order::of(workload).contains(order);
         let workload = of.iter().find(is_of).expect("of a version that was published");

@@ -1,0 +1,114 @@
+//! What is here while nothing of something newer was touched: it goes on living as if that had never come.
+//!
+//! A change that was taken up and only fetched so far has replaced nothing: its window closed over it, its registry is away, or
+//! it cannot be used here at all. The assignment's state speaks of that change. What runs is of the document before: it keeps a
+//! state of its own beneath, and is looked after by the very code that looks after everything else, which is shown the one
+//! beneath in place of the other for that moment. It only fills the pauses of what is above, and ends with its first touch.
+
+use super::work::Step;
+use super::{Action, Assignment, Device, Order, Settings};
+use crate::id::AssignmentId;
+use crate::lifecycle::State;
+use crate::moment::Moment;
+
+impl Assignment {
+    /// What is here, where nothing of `held` was touched.
+    pub fn beneath(&self) -> Option<&Assignment> {
+        let lives = matches!(self.state, State::Installing | State::Updating | State::Failed);
+        self.beneath.as_deref().filter(|_| lives && !self.is_touched())
+    }
+
+    /// What to look at and to mend: what is here.
+    pub fn here(&self) -> &Assignment {
+        self.beneath().unwrap_or(self)
+    }
+
+    /// What is here before something newer is taken up. What was taken up before that and never touched leaves nothing behind.
+    pub(super) fn put_beneath(&mut self) -> Option<Box<Assignment>> {
+        let before = self.beneath.take();
+        if !self.is_touched() {
+            return before;
+        }
+        let mut here = self.clone();
+        // Nothing newer came.
+        here.wanted = here.held;
+        (here.waiting, here.awaited) = (None, None);
+        (here.ahead, here.ready) = (None, None);
+        Some(Box::new(here))
+    }
+}
+
+impl Device {
+    /// Does something with what is here in the place of what was taken up and never touched, where there is such a thing.
+    pub(super) fn with_beneath(
+        &mut self,
+        settings: &Settings,
+        id: AssignmentId,
+        now: Moment,
+        act: impl FnOnce(&mut Device),
+    ) -> bool {
+        let Some(place) = self.assignments.get_mut(&id).filter(|above| above.beneath().is_some()) else {
+            return false;
+        };
+        let Some(here) = place.beneath.take() else { return false };
+        let told = here.failure.clone();
+        let above = std::mem::replace(place, *here);
+        self.work.lifted = Some(id);
+        act(self);
+        self.work.lifted = None;
+        let here = self.assignments.insert(id, above).expect("what is wanted does not go");
+        // Nobody else tells that what runs is not well, or is again.
+        let changed = here.failure != told;
+        self.assignments.get_mut(&id).expect("put there just now").beneath = Some(Box::new(here));
+        if changed {
+            self.report(settings, id, now);
+        }
+        true
+    }
+
+    /// Whether this is done for what is beneath. The same order may be of both: then it is for what is above as soon as that may
+    /// do it.
+    pub(super) fn is_beneath(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
+        let id = match action {
+            Action::Prefetch(order) | Action::Apply(order) => order.assignment,
+            Action::Remove { assignment, .. } => *assignment,
+            _ => return false,
+        };
+        let is_it = |step: Step| matches!(step, Step::Do(next) if *next == *action);
+        self.assignments.contains_key(&id)
+            && is_it(self.step_beneath(settings, id, now))
+            && !is_it(self.step_above(settings, id, now))
+    }
+
+    pub(super) fn began_beneath(&mut self, settings: &Settings, now: Moment, action: Action) {
+        let (Action::Prefetch(Order { assignment: id, .. })
+        | Action::Apply(Order { assignment: id, .. })
+        | Action::Remove { assignment: id, .. }) = action
+        else {
+            return;
+        };
+        self.with_beneath(settings, id, now, |device| device.began_work(settings, now, action));
+        self.work.beneath.insert(id);
+    }
+
+    /// Takes in what became of something, if it was done for what is beneath.
+    pub(super) fn ended_beneath(
+        &mut self,
+        settings: &Settings,
+        id: AssignmentId,
+        now: Moment,
+        act: impl FnOnce(&mut Device),
+    ) -> bool {
+        let was = self.work.beneath.remove(&id);
+        if was && !self.with_beneath(settings, id, now, act) {
+            // Nothing is taken up while something is under way, so it is always there; and nothing may stay under way for ever.
+            self.work.in_flight.remove(&id);
+        }
+        was
+    }
+
+    pub(super) fn step_beneath(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
+        let here = self.assignments[&id].beneath();
+        here.map_or(Step::Rest, |here| self.step_of(settings, id, here, None, now))
+    }
+}

@@ -1,5 +1,8 @@
 //! Work for all cores, off the threads that answer requests; and work that goes on when nobody waits for it any more.
 
+use std::sync::OnceLock;
+
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
 
 /// What `each` makes of every piece of `work`, in its order. Less than `part_min` of them are not worth a thread.
@@ -37,11 +40,17 @@ where
 
 /// How many there are.
 pub(crate) fn count() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    // Asking reads files of the system's.
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// What `work` comes to, off the threads that answer requests.
 pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        // Whoever has one thread waits either way.
+        return work();
+    }
     finished(tokio::task::spawn_blocking(work)).await
 }
 

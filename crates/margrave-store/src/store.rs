@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use margrave_core::deployment::Defaults;
 use rusqlite::Connection;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 use crate::connection;
@@ -58,6 +59,27 @@ struct Inner {
     device_turns: Semaphore,
     directory: PathBuf,
     _lock: File,
+}
+
+impl Inner {
+    fn read<T>(&self, work: impl FnOnce(&Sql<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => connection::reading(&self.directory)?,
+        };
+        let result = (|| {
+            let sql = Sql::new(&connection);
+            sql.statement("BEGIN")?.execute([])?;
+            let result = work(&sql);
+            sql.statement("COMMIT")?.execute([])?;
+            result
+        })();
+        if connection.is_autocommit() {
+            self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        }
+        result
+    }
 }
 
 impl Store {
@@ -113,25 +135,12 @@ impl Store {
         work: impl FnOnce(&Sql<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let _turn = self.inner.turns.acquire().await.map_err(|_| Error::Closed)?;
+        if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+            // Whoever has one thread waits for the answer either way, and handing over twice costs as much as asking.
+            return self.inner.read(work);
+        }
         let inner = self.inner.clone();
-        let reading = tokio::task::spawn_blocking(move || {
-            let idle = inner.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let connection = match idle {
-                Some(connection) => connection,
-                None => connection::reading(&inner.directory)?,
-            };
-            let result = (|| {
-                let sql = Sql::new(&connection);
-                sql.statement("BEGIN")?.execute([])?;
-                let result = work(&sql);
-                sql.statement("COMMIT")?.execute([])?;
-                result
-            })();
-            if connection.is_autocommit() {
-                inner.readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
-            }
-            result
-        });
+        let reading = tokio::task::spawn_blocking(move || inner.read(work));
         reading.await.map_err(|_| Error::Closed)?
     }
 

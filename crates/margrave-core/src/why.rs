@@ -262,7 +262,7 @@ codes! {
         "Mend the file that is named, and push a commit that does.";
     IntentHeld, "intent-held", Person,
         "The repository does not follow what the server applied last; devices keep what they have until a person decides.",
-        "Decide with `margrave intent resolve --keep` or `--take`.";
+        "Decide as the reason says; `margrave intent show` tells what is held, and `margrave intent resolve` ends it.";
     RevertedHere, "reverted-here", Person,
         "The rollout of what the remote says failed, so this server took the deployment back; the remote says otherwise.",
         "Mend what failed and say so in the remote, or take it back there, too; the next commit about this deployment counts.";

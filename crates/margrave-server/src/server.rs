@@ -19,6 +19,7 @@ use margrave_identity::tls::{device_server_config, web_server_config};
 use margrave_oci::reference::Host;
 use margrave_registry::Registry;
 use margrave_store::Store;
+use margrave_wire::backup::DATABASE;
 use margrave_wire::operator::Context;
 use margrave_wire::signature::{ExternalUrl, InvalidExternalUrl};
 use tokio::net::{TcpListener, TcpSocket};
@@ -479,7 +480,8 @@ fn take(data: &Path) -> Result<File, StartError> {
         return Err(StartError::Unrestored(data.to_owned()));
     }
     let path = data.join("lock");
-    if path.exists() || is_empty(data)? {
+    // What was restored has a database, and had no server yet.
+    if path.exists() || data.join(DATABASE).exists() || is_empty(data)? {
         tighten(data)?;
     } else {
         // Somebody's home, perhaps: what is theirs stays as they set it. What is secret has its own directories.

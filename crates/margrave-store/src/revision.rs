@@ -30,6 +30,8 @@ pub struct RevisionRecord {
     pub changed_by: String,
     /// That made it; none before Git was the truth.
     pub commit: Option<String>,
+    /// How its rollout ended, where it was replaced before everybody had it.
+    pub unfinished: Option<String>,
 }
 
 impl Store {
@@ -82,6 +84,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<RevisionRecord> {
         changed_at: row.moment("changed_at")?,
         changed_by: row.get("changed_by")?,
         commit: row.get("commit_id")?,
+        unfinished: row.get("unfinished")?,
     })
 }
 

@@ -368,8 +368,18 @@ pub(crate) fn strategy(row: &Row<'_>) -> rusqlite::Result<Strategy> {
     }
 }
 
-/// Ends the rollout of an earlier revision.
+/// Ends the rollout of an earlier revision; if it did not come to its end, the revision says why.
 pub(crate) fn end(sql: &Sql<'_>, deployment: DeploymentId) -> rusqlite::Result<()> {
+    sql.statement(
+        "UPDATE deployment_revision SET unfinished = (SELECT CASE
+                 WHEN state IN ('halted', 'reverting') THEN coalesce(why, 'halted')
+                 WHEN state = 'aborted' THEN 'aborted by ' || changed_by
+                 ELSE 'replaced before every device had it' END
+             FROM rollout WHERE deployment = ?1)
+         WHERE name = (SELECT name FROM deployment WHERE id = ?1)
+           AND revision = (SELECT revision FROM rollout WHERE deployment = ?1 AND state <> 'done')",
+    )?
+    .execute([deployment.uuid().as_bytes()])?;
     sql.statement("DELETE FROM rollout WHERE deployment = ?1")?.execute([deployment.uuid().as_bytes()])?;
     Ok(())
 }

@@ -418,6 +418,9 @@ pub struct Revision {
     /// It never came to its end: the server went back from it, or another took its place half-way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
+    /// How its rollout ended, where that never came to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
     pub package: String,
     pub version: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -56,6 +56,12 @@ impl Trouble {
         self
     }
 
+    /// The same in other words.
+    pub(crate) fn reworded(mut self, message: String) -> Self {
+        self.message = message;
+        self
+    }
+
     /// Says that waiting may help.
     pub(crate) fn passing(mut self) -> Self {
         self.passing = true;

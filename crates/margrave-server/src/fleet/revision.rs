@@ -8,7 +8,7 @@ use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, ProfileId};
 use margrave_core::parameters::Answer;
 use margrave_core::rollback::{Rollback, When};
-use margrave_store::{RevisionRecord, RolloutState};
+use margrave_store::{DeploymentRecord, RevisionRecord, RolloutState};
 use margrave_wire::operator;
 use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
@@ -66,6 +66,22 @@ impl Fleet {
     ) -> Result<operator::Deployment, Error> {
         self.change(actor, Change::RevertDeployment { name: name.clone(), to, seen, reason: None }).await?;
         self.deployment_counted(name).await
+    }
+
+    /// That the server took a deployment back by itself to what it is now, and from what, if so.
+    pub(super) async fn taken_back(&self, record: &DeploymentRecord) -> Result<Option<String>, Error> {
+        if record.changed_by != "server" {
+            return Ok(None);
+        }
+        let records = self.store.revisions(&record.deployment.name).await?;
+        let to = taken_back(&records, 0);
+        Ok(to.zip(records.get(1)).map(|(to, failed)| {
+            let why = failed.unfinished.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!(
+                "revision {} failed{why}; the server went back to what it was at revision {to}",
+                failed.deployment.revision
+            )
+        }))
     }
 
     /// The wish that a revision was, to be wished anew.
@@ -135,13 +151,14 @@ fn shown_revision(
     before: Option<&RevisionRecord>,
     newest: bool,
 ) -> operator::Revision {
-    let RevisionRecord { deployment, removed, changed_at, changed_by, commit } = record.clone();
+    let RevisionRecord { deployment, removed, changed_at, changed_by, commit, unfinished } = record.clone();
     operator::Revision {
         revision: deployment.revision,
         current: newest && !removed,
         removed,
         back_to: None,
-        unfinished: false,
+        unfinished: unfinished.is_some() && !removed,
+        ended: unfinished,
         changes: changes(names, record, before),
         package: deployment.package.to_string(),
         version: deployment.version.to_string(),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use margrave_core::lifecycle::{STATES, State};
 
 use super::{Pair, duration, pair};
 
@@ -19,14 +20,14 @@ Examples:
         /// Only those whose name contains this
         #[arg(long)]
         search: Option<String>,
-        /// Only those with this label
-        #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
-        label: Option<Pair>,
+        /// Only those with this label; the key alone is any value of it
+        #[arg(long, value_name = "KEY[=VALUE]")]
+        label: Option<String>,
         /// Only those that are converged, pending, failed, silent or retired
         #[arg(long, value_parser = ["converged", "pending", "failed", "silent", "retired"])]
         condition: Option<String>,
         /// Only those with an application in this state, such as FAILED
-        #[arg(long)]
+        #[arg(long, value_parser = STATES.map(State::as_str), ignore_case = true)]
         state: Option<String>,
         /// Only those of this site; :none are those without one
         #[arg(long)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use margrave_core::rollout::{Amount, InvalidAmount, InvalidPercent, Percent};
 use margrave_wire::rollout::{CanaryBody, StrategyBody};
 
 use super::{Pair, duration, pair, unique};
@@ -50,10 +51,10 @@ pub(crate) struct Steps {
         "threshold", "on_failure", "failures"])]
     pub(crate) all_at_once: bool,
     /// Size of a batch, such as 5 or 10%; repeat for several, the last repeats by itself
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     pub(crate) batch: Vec<String>,
     /// Size of a first batch of its own, such as 2 or 1%
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     pub(crate) canary: Option<String>,
     /// Devices with this label are first
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair, requires = "canary")]
@@ -68,10 +69,10 @@ pub(crate) struct Steps {
     #[arg(long, value_name = "LABEL")]
     pub(crate) order: Vec<String>,
     /// Of the devices with one value of the label `site`, at most so many at a time, such as 1 or 10%
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     pub(crate) max_unavailable_per_site: Option<String>,
     /// The part of a batch that must have it, such as 95% [usually: 100%]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(crate) threshold: Option<String>,
     /// What is done when too many fail [usually: halt]
     #[arg(long, value_name = "WHAT", value_parser = ["halt", "revert"])]
@@ -79,6 +80,14 @@ pub(crate) struct Steps {
     /// So many failed devices are too many, whatever the threshold says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) failures: Option<u32>,
+}
+
+fn amount(text: &str) -> std::result::Result<String, InvalidAmount> {
+    text.parse::<Amount>().map(|_| text.to_owned())
+}
+
+fn percent(text: &str) -> std::result::Result<String, InvalidPercent> {
+    text.parse::<Percent>().map(|_| text.to_owned())
 }
 
 impl Steps {

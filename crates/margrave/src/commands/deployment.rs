@@ -311,7 +311,8 @@ fn changes(revision: &operator::Revision) -> String {
         words.push(format!("as it was at revision {back_to}: the server went back by itself"));
     }
     if revision.unfinished {
-        words.push("never came to its end".to_owned());
+        let why = revision.ended.as_ref().map(|why| format!(": {}", render::printable(why)));
+        words.push(format!("never came to its end{}", why.unwrap_or_default()));
     }
     words.join("; ")
 }
@@ -424,6 +425,7 @@ mod tests {
             removed: *word == "removed",
             back_to: None,
             unfinished: *word == "unfinished",
+            ended: None,
             package: "p".into(),
             version: "1".into(),
             profile: None,

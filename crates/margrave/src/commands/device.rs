@@ -23,7 +23,8 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
             capability,
             waiting: false,
         } => {
-            let label = label.map(|pair| format!("{}={}", pair.key, pair.value));
+            let label = label.map(|label| if label.contains('=') { label } else { format!("{label}=") });
+            let state = state.map(|state| state.to_uppercase());
             let filters = [
                 ("search", search),
                 ("label", label),
@@ -213,7 +214,10 @@ pub(crate) fn table(devices: &[operator::Device], now: Timestamp) -> Table {
     ]);
     for device in devices {
         let name = if device.simulated { format!("{} (simulated)", device.id) } else { device.id.clone() };
-        let installed = device.assignments.iter().filter(|a| a.state == "INSTALLED" && a.current).count();
+        // What waits for its turn in a rollout runs as it was before.
+        let keeps = |a: &operator::Assignment| a.waiting.as_ref().is_some_and(|w| w.keeps.is_some());
+        let runs = |a: &&operator::Assignment| a.state == "INSTALLED" && (a.current || keeps(a));
+        let installed = device.assignments.iter().filter(runs).count();
         table.row([
             name.into(),
             Field::state(&device.condition),

@@ -368,10 +368,7 @@ fn located(trouble: Trouble, documents: &[Document]) -> Trouble {
     for (index, document) in documents.iter().enumerate().rev() {
         message = message.replace(&format!("/documents/{index}"), &document.from);
     }
-    match trouble.is_refusal() {
-        true => Trouble::refused(message),
-        false => trouble,
-    }
+    trouble.reworded(message)
 }
 
 fn read(sources: &[PathBuf]) -> Result<Vec<Document>> {

@@ -73,7 +73,7 @@ fn table(rollout: &Rollout) -> Table {
         Column::fixed("DEVICES"),
         Column::fixed("DONE"),
         Column::fixed("UNDER WAY"),
-        Column::fixed("WAITING"),
+        Column::fixed(if rollout.state == "aborted" { "LEFT" } else { "WAITING" }),
         Column::fixed("NOT YET"),
         Column::fixed("NEVER"),
         Column::fixed("FAILED"),

@@ -46,11 +46,12 @@ impl Fleet {
         let progress = self.progress(record, deployment).await?;
         let decision = decide(&deployment.deployment.strategy, &progress, self.now());
         let (state, reason, until) = told(record, &decision, &progress);
+        let taken_back = self.taken_back(deployment).await?;
         Ok(Rollout {
             deployment: record.name.to_string(),
             revision: record.revision,
             state: state.to_owned(),
-            reason,
+            reason: joined(taken_back, reason),
             until,
             batch: record.reached.batch + 1,
             batches_total: batches_total(&decision),
@@ -92,7 +93,7 @@ impl Fleet {
             deployment: wanted.name.to_string(),
             revision: wanted.revision,
             state: state.to_owned(),
-            reason: None,
+            reason: self.taken_back(deployment).await?,
             until: None,
             batch: 1,
             batches_total: 1,
@@ -327,6 +328,11 @@ fn told(
         },
         (RolloutState::Running, _) => ("running", Some(under_way(decision)), None),
     }
+}
+
+fn joined(first: Option<String>, second: Option<String>) -> Option<String> {
+    let both: Vec<String> = first.into_iter().chain(second).collect();
+    (!both.is_empty()).then(|| both.join(". "))
 }
 
 fn under_way(decision: &Decision) -> String {

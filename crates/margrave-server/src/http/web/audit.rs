@@ -78,9 +78,7 @@ impl Filter {
     }
 
     fn command(&self) -> Command {
-        let options = self.fields().flat_map(|(name, value)| [format!("--{name}"), value.to_owned()]);
-        let words: Vec<_> = ["margrave", "audit"].map(str::to_owned).into_iter().chain(options).collect();
-        Command::new(words.iter().map(String::as_str))
+        Command::with_options(&["margrave", "audit"], self.fields())
     }
 }
 

@@ -21,6 +21,18 @@ impl Command {
         Command { text: quoted.join(" ") }
     }
 
+    /// Words, and options with their values. A value that begins with a dash is no option.
+    pub(super) fn with_options<'a, V: AsRef<str>>(
+        words: &[&str],
+        options: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Self {
+        let mut text = Command::new(words.iter().copied()).text;
+        for (name, value) in options {
+            text.push_str(&option(&format!("--{name}"), value.as_ref()));
+        }
+        Command { text }
+    }
+
     /// Text that is a command line already.
     pub(super) fn ready(text: &str) -> Self {
         Command { text: text.to_owned() }
@@ -76,7 +88,7 @@ impl Command {
             Command::new(["margrave", "deploy", &format!("{package}{version}"), "--name", name]).text;
         // One option per line, as a shell continues them.
         let mut option =
-            |flag: &str, value: String| text.push_str(&format!(" \\\n  {flag} {}", quote(&value)));
+            |flag: &str, value: String| text.push_str(&format!(" \\\n {}", option(flag, &value)));
         for device in &targets.devices {
             option("--to", device.clone());
         }
@@ -169,6 +181,12 @@ pub(super) fn reference(value: &Value) -> Option<String> {
     Some(format!("{kind}:{}", text.as_str()?))
 }
 
+/// An option with its value, after a space.
+fn option(flag: &str, value: &str) -> String {
+    let between = if value.starts_with('-') { "=" } else { " " };
+    format!(" {flag}{between}{}", quote(value))
+}
+
 pub(super) fn quote(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:@=,+%".contains(&b);
     if !word.is_empty() && word.bytes().all(plain) {
@@ -187,6 +205,13 @@ mod tests {
         let command =
             Command::new(["margrave", "deploy", "x", "--set", "greeting=it's; rm -rf /", "--set", "empty="]);
         assert_eq!(command.text, r"margrave deploy x --set 'greeting=it'\''s; rm -rf /' --set empty=");
+    }
+
+    #[test]
+    fn a_value_that_begins_with_a_dash_is_no_option() {
+        let command =
+            Command::with_options(&["margrave", "device", "list"], [("search", "-x y"), ("site", "a")]);
+        assert_eq!(command.text, "margrave device list --search='-x y' --site a");
     }
 
     #[test]

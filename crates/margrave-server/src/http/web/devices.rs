@@ -167,14 +167,7 @@ impl Filter {
     }
 
     pub(super) fn command(&self) -> Command {
-        let options = self.fields().flat_map(|(name, value)| {
-            // Whatever its value is, which a command says by an empty one.
-            let any = if name == "label" && !value.contains('=') { "=" } else { "" };
-            [format!("--{name}"), format!("{value}{any}")]
-        });
-        let words: Vec<_> =
-            ["margrave", "device", "list"].map(str::to_owned).into_iter().chain(options).collect();
-        Command::new(words.iter().map(String::as_str))
+        Command::with_options(&["margrave", "device", "list"], self.fields())
     }
 }
 

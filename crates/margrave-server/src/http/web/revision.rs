@@ -44,11 +44,21 @@ impl RevisionLine {
             commit: revision.commit.as_deref().map(CommitMark::of),
             changed: Stamp::ago(&revision.changed_at),
             by: who(&revision.changed_by),
-            changes: revision.changes.join("; "),
+            changes: changes(revision),
             current: revision.current,
             revertible: !revision.current && !revision.removed,
         }
     }
+}
+
+/// What it changed, and how it ended where it never came to its end.
+fn changes(revision: &operator::Revision) -> String {
+    let ended = match (&revision.ended, revision.unfinished) {
+        (_, false) => None,
+        (Some(why), true) => Some(format!("never came to its end: {why}")),
+        (None, true) => Some("never came to its end".to_owned()),
+    };
+    revision.changes.iter().cloned().chain(ended).collect::<Vec<_>>().join("; ")
 }
 
 fn path(name: &str, revision: u64) -> String {

@@ -40,6 +40,9 @@ pub(super) struct RolloutCard {
     rows: Vec<Row>,
     rows_more: usize,
     buttons: Vec<Button>,
+    aborted: bool,
+    /// What those are called who were not given it.
+    held_back: &'static str,
 }
 
 struct Row {
@@ -65,7 +68,8 @@ impl RolloutCard {
 
     /// Who may not change anything is offered nothing.
     fn new(rollout: &Rollout, path: &str, csrf: &str, may_change: bool) -> Self {
-        let going = !matches!(rollout.state.as_str(), "done" | "aborted");
+        let aborted = rollout.state == "aborted";
+        let going = !aborted && rollout.state != "done";
         let all = Row { name: "All".to_owned(), now: false, counts: rollout.counts };
         let rows = rollout.batches.iter().take(BATCHES_MAX).map(|batch| Row {
             name: batch.number.to_string(),
@@ -87,7 +91,7 @@ impl RolloutCard {
             csrf: csrf.to_owned(),
             revision: rollout.revision,
             badge: Badge::step(&rollout.state),
-            tally: Tally::rollout(&rollout.counts),
+            tally: Tally::rollout(&rollout.counts, aborted),
             // Those that do not fit are never among those that have it.
             words: format!(
                 "{} of {} have it; batch {} of {}{}",
@@ -112,6 +116,8 @@ impl RolloutCard {
                 .unwrap_or(usize::MAX)
                 .saturating_sub(BATCHES_MAX),
             buttons,
+            aborted,
+            held_back: if aborted { "Left" } else { "Waiting" },
         }
     }
 }

@@ -64,17 +64,17 @@ impl Tally {
     }
 
     /// How far a rollout came.
-    pub(super) fn rollout(counts: &RolloutCounts) -> Self {
+    pub(super) fn rollout(counts: &RolloutCounts, aborted: bool) -> Self {
         let RolloutCounts { total: _, done, under_way, waiting, not_yet, never, failed } = *counts;
         let parts = [
-            ("done", done),
-            ("failed", failed),
-            ("under way", under_way),
-            ("waiting", waiting),
-            ("not yet", not_yet),
-            ("never", never),
+            (Badge::step("done"), done),
+            (Badge::step("failed"), failed),
+            (Badge::step("under way"), under_way),
+            (if aborted { Badge::left_behind() } else { Badge::step("waiting") }, waiting),
+            (Badge::step("not yet"), not_yet),
+            (Badge::step("never"), never),
         ];
-        Tally::new(parts.map(|(word, count)| (Badge::step(word), u64::from(count))))
+        Tally::new(parts.map(|(badge, count)| (badge, u64::from(count))))
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_rollout_is_done_only_as_far_as_devices_have_it() {
         let counts = RolloutCounts { total: 4, done: 1, failed: 1, waiting: 2, ..Default::default() };
-        let tally = Tally::rollout(&counts);
+        let tally = Tally::rollout(&counts, false);
         let shown: Vec<_> =
             tally.shares.iter().map(|share| (share.badge.word.as_str(), share.width)).collect();
         assert_eq!(shown, [("done", 250), ("failed", 250), ("waiting", 500)]);

@@ -96,6 +96,9 @@ async fn what_never_came_to_its_end_is_told_from_what_can_be_gone_back_to() {
     world.report("web", "d0", State::Failed).await;
     world.advance().await;
     assert_eq!(world.told_revisions().await, [(3, Some(1), false), (2, None, true), (1, None, false)]);
+    let told = world.rollout().await.reason.unwrap();
+    assert!(told.starts_with("revision 2 failed: 1 device of batch 1"), "{told}");
+    assert!(told.contains("the server went back to what it was at revision 1"), "{told}");
 
     // Another takes its place half-way, and is halted.
     world.put("web", greeting("hej", Some(json!({ "batches": ["1"] })))).await.unwrap();
@@ -106,6 +109,33 @@ async fn what_never_came_to_its_end_is_told_from_what_can_be_gone_back_to() {
     let unfinished: Vec<u64> = told.iter().filter(|(_, _, it)| *it).map(|(number, _, _)| *number).collect();
     assert_eq!(unfinished, [4, 2], "{told:?}");
     assert_eq!(world.rollout().await.before, Some(3), "as the server itself would choose");
+}
+
+#[tokio::test]
+async fn how_earlier_rollouts_ended_is_known_when_later_ones_came_to_their_end() {
+    let world = World::plant(2).await;
+    let steps = || Some(json!({ "batches": ["1"] }));
+    world.put("web", greeting("aborted", steps())).await.unwrap();
+    world.hold(RolloutVerb::Abort).await.unwrap();
+    world.put("web", greeting("replaced", steps())).await.unwrap();
+    world.put("web", greeting("halted", steps())).await.unwrap();
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    for text in ["good", "better"] {
+        world.put("web", greeting(text, steps())).await.unwrap();
+        for device in ["d0", "d1"] {
+            world.report("web", device, State::Installed).await;
+            world.advance().await;
+        }
+        assert_eq!(world.rollout().await.state, "done");
+    }
+    let revisions = world.fleet.revisions(&name("web")).await.unwrap();
+    let ended: Vec<&str> = revisions.iter().map(|it| it.ended.as_deref().unwrap_or("")).collect();
+    assert_eq!((ended[0], ended[1], ended[5]), ("", "", ""));
+    assert!(ended[2].starts_with("1 device of batch 1"), "{ended:?}");
+    assert_eq!(ended[3], "replaced before every device had it");
+    assert!(ended[4].starts_with("aborted by "), "{ended:?}");
+    assert!(revisions.iter().all(|it| it.unfinished == it.ended.is_some()), "{revisions:?}");
 }
 
 #[tokio::test]

@@ -90,7 +90,8 @@ pub(super) struct FileParams {
 /// One file as it is stored.
 #[utoipa::path(get, path = "/intent/files/{path}", tag = "intent", operation_id = "showIntentFile",
     params(FileParams, ("path" = String, Path, description = "Such as deployments/andon-board.yaml, with '/' written %2F")),
-    responses((status = 200, content_type = "application/yaml", body = String),
+    // Who reads the document parses YAML before it compares: it is a document, and not a text.
+    responses((status = 200, content_type = "application/yaml", body = serde_json::Value),
         (status = 404, body = operator::Problem), (status = 422, body = operator::Problem)))]
 pub(super) async fn file(
     _: Viewer,

@@ -120,6 +120,9 @@ pub struct DeploymentStatus {
     pub code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What is wrong with what is here, while what is wanted has touched nothing yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ailment: Option<String>,
     /// Why what is wanted has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<String>,
@@ -178,7 +181,9 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
     let mut deployments = vec![];
     for (id, assignment) in device.assignments() {
         let of = |document: Option<Digest>| document.map(|digest| told(&blobs, &identity.device_id, digest));
-        let (wanted, held) = (of(assignment.wanted), of(assignment.held));
+        // What was taken up and has touched nothing yet is not here.
+        let here = assignment.here();
+        let (wanted, held) = (of(assignment.wanted), of(here.held));
         let goes = assignment.wanted.is_none();
         let name = wanted.iter().chain(&held).find_map(|(_, name)| name.clone());
         let nameless = if goes { "(its document is not kept)" } else { "(document not here)" };
@@ -199,6 +204,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
             next_try: assignment.next_try.map(timestamp),
             code: failure.map(|failure| failure.code.to_string()),
             reason: failure.map(|failure| failure.message.clone()),
+            ailment: assignment.beneath().and_then(|here| Some(here.failure.as_ref()?.message.clone())),
             waiting: assignment.waiting.clone(),
             went_back: assignment.gave_up().is_some(),
             components: components
@@ -337,6 +343,9 @@ impl std::fmt::Display for Status {
             }
             if deployment.went_back {
                 writeln!(f, "             runs in its former version: the update failed and was given up")?;
+            }
+            if let Some(ailment) = &deployment.ailment {
+                writeln!(f, "  what is here: {ailment}")?;
             }
             if let Some(waiting) = &deployment.waiting {
                 writeln!(f, "  the change: {waiting}")?;

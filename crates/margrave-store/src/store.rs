@@ -27,12 +27,14 @@ pub struct Options {
     pub queue_length: usize,
     /// The database may not grow beyond so many pages of 4 KiB; no limit when absent.
     pub page_count_max: Option<u32>,
+    /// Whoever writes does so itself, and shares no commit: for worlds of one thread, where handing over costs more than writing.
+    pub in_place: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         // A burst of a whole fleet's reports: some 10 MB of memory, drained in less than a second.
-        Options { queue_length: 8192, page_count_max: None }
+        Options { queue_length: 8192, page_count_max: None, in_place: false }
     }
 }
 
@@ -89,10 +91,9 @@ impl Store {
     }
 
     pub fn open_with(directory: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
-        let Options { queue_length, page_count_max } = options;
         let directory = directory.as_ref().to_owned();
         let lock = connection::lock(&directory)?;
-        let writer = Writer::start(directory.clone(), page_count_max, queue_length)?;
+        let writer = Writer::start(directory.clone(), &options)?;
         let inner = Inner {
             writer,
             readers: Mutex::default(),

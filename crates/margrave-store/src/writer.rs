@@ -20,7 +20,7 @@ use crate::error::{Error, OpenError};
 use crate::event::Event;
 use crate::histogram::Histogram;
 use crate::sql::Sql;
-use crate::store::StoreLoad;
+use crate::store::{Options, StoreLoad};
 use crate::{connection, event};
 
 /// At 20 µs of work each this keeps a commit below some ten milliseconds, and the wait for the disk is long paid off.
@@ -37,6 +37,8 @@ const LOG_PAGES_MAX: i64 = 32 * 1024;
 /// having less to do than the one before.
 const LEFT_PAGES_MAX: i64 = 256;
 const CHECKPOINTS_IN_A_ROW_MAX: usize = 8;
+/// As long as SQLite lets it grow by itself.
+const PAGES_IN_PLACE: i64 = 1000;
 /// How long writers wait for those who read from the log.
 const READERS_WAIT_MAX: Duration = Duration::from_millis(20);
 
@@ -59,20 +61,35 @@ type Listener = Box<dyn Fn(&Event) + Send>;
 
 /// The queue in front of the writing thread.
 pub(crate) struct Writer {
-    queue: Option<queue::Sender<Box<dyn Job>>>,
+    way: Way,
     listener: Arc<Mutex<Option<Listener>>>,
     commits: Arc<Histogram>,
-    thread: Option<JoinHandle<()>>,
-    checkpoints: Option<JoinHandle<()>>,
+}
+
+/// Who writes.
+enum Way {
+    Thread {
+        queue: Option<queue::Sender<Box<dyn Job>>>,
+        thread: Option<JoinHandle<()>>,
+        checkpoints: Option<JoinHandle<()>>,
+    },
+    /// Whoever asks, one after the other; SQLite itself keeps the log short.
+    Here(Mutex<Connection>),
 }
 
 impl Writer {
-    pub(crate) fn start(
-        directory: PathBuf,
-        page_count_max: Option<u32>,
-        queue_length: usize,
-    ) -> Result<Self, OpenError> {
+    pub(crate) fn start(directory: PathBuf, options: &Options) -> Result<Self, OpenError> {
+        let &Options { queue_length, page_count_max, in_place } = options;
         let connection = connection::writing(&directory, page_count_max)?;
+        if in_place {
+            let keeps_short = format!("PRAGMA wal_autocheckpoint = {PAGES_IN_PLACE}");
+            connection.query_row(&keeps_short, [], |_| Ok(())).map_err(OpenError::Sqlite)?;
+            return Ok(Writer {
+                way: Way::Here(Mutex::new(connection)),
+                listener: Arc::default(),
+                commits: Arc::default(),
+            });
+        }
         let checkpointing = connection::checkpointing(&directory).map_err(OpenError::Sqlite)?;
         let (sender, receiver) = queue::channel(queue_length);
         let listener = Arc::new(Mutex::new(None));
@@ -90,13 +107,8 @@ impl Writer {
             .name("store-checkpoint".into())
             .spawn(move || checkpoint(&checkpointing, &nudged, &log_full))
             .map_err(OpenError::Thread)?;
-        Ok(Writer {
-            queue: Some(sender),
-            listener,
-            commits,
-            thread: Some(thread),
-            checkpoints: Some(checkpoints),
-        })
+        let way = Way::Thread { queue: Some(sender), thread: Some(thread), checkpoints: Some(checkpoints) };
+        Ok(Writer { way, listener, commits })
     }
 
     pub(crate) fn announce_to(&self, listener: Listener) {
@@ -104,7 +116,11 @@ impl Writer {
     }
 
     pub(crate) fn load(&self) -> StoreLoad {
-        let waiting = self.queue.as_ref().map_or(0, |queue| queue.max_capacity() - queue.capacity());
+        let queue = match &self.way {
+            Way::Thread { queue, .. } => queue.as_ref(),
+            Way::Here(_) => None,
+        };
+        let waiting = queue.map_or(0, |queue| queue.max_capacity() - queue.capacity());
         StoreLoad { waiting, commits: self.commits.distribution() }
     }
 
@@ -119,12 +135,20 @@ impl Writer {
         E: From<Error> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Pending { work, outcome: None, reply });
-        let queue = self.queue.as_ref().ok_or(Error::Closed)?;
-        queue.try_send(job).map_err(|refused| match refused {
-            queue::error::TrySendError::Full(_) => Error::Overloaded,
-            queue::error::TrySendError::Closed(_) => Error::Closed,
-        })?;
+        let job: Box<dyn Job> = Box::new(Pending { work, outcome: None, reply });
+        match &self.way {
+            Way::Thread { queue, .. } => {
+                let queue = queue.as_ref().ok_or(Error::Closed)?;
+                queue.try_send(job).map_err(|refused| match refused {
+                    queue::error::TrySendError::Full(_) => Error::Overloaded,
+                    queue::error::TrySendError::Closed(_) => Error::Closed,
+                })?;
+            }
+            Way::Here(connection) => {
+                let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+                commit_and_answer(&Sql::new(&connection), vec![job], &self.listener, &self.commits);
+            }
+        }
         answer.await.map_err(|_| Error::Closed)?
     }
 }
@@ -132,8 +156,14 @@ impl Writer {
 impl Drop for Writer {
     /// Waits for what is queued: whoever drops the store and opens it again sees everything.
     fn drop(&mut self) {
-        self.queue = None;
-        for thread in [self.thread.take(), self.checkpoints.take()].into_iter().flatten() {
+        let (queue, thread, checkpoints) = match &mut self.way {
+            Way::Thread { queue, thread, checkpoints } => (queue, thread, checkpoints),
+            Way::Here(connection) => {
+                return empty_log(connection.get_mut().unwrap_or_else(PoisonError::into_inner));
+            }
+        };
+        *queue = None;
+        for thread in [thread.take(), checkpoints.take()].into_iter().flatten() {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store had panicked");
             }
@@ -200,17 +230,7 @@ fn write(
                 Err(_) => break,
             }
         }
-        let began = Instant::now();
-        let events = commit(&connection, &mut batch);
-        let took = began.elapsed();
-        durations.observe(took);
-        if took >= SLOW {
-            tracing::debug!(pieces = batch.len(), ?took, "a commit took long");
-        }
-        if let Some(listener) = listener.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            events.iter().for_each(listener);
-        }
-        batch.into_iter().for_each(Job::answer);
+        commit_and_answer(&connection, batch, listener, durations);
 
         commits += 1;
         if commits >= COMMITS_PER_CHECKPOINT {
@@ -231,9 +251,33 @@ fn write(
             log_full.store(false, Ordering::Relaxed);
         }
     }
+    empty_log(&connection);
+}
+
+/// The last thing that is done.
+fn empty_log(connection: &Connection) {
     if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
         tracing::warn!(%error, "the log could not be brought into the database; the next start will do it");
     }
+}
+
+fn commit_and_answer(
+    connection: &Sql<'_>,
+    mut batch: Vec<Box<dyn Job>>,
+    listener: &Mutex<Option<Listener>>,
+    durations: &Histogram,
+) {
+    let began = Instant::now();
+    let events = commit(connection, &mut batch);
+    let took = began.elapsed();
+    durations.observe(took);
+    if took >= SLOW {
+        tracing::debug!(pieces = batch.len(), ?took, "a commit took long");
+    }
+    if let Some(listener) = listener.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        events.iter().for_each(listener);
+    }
+    batch.into_iter().for_each(Job::answer);
 }
 
 /// Lets the log begin anew, unless somebody reads from it for longer than others can be kept waiting for.

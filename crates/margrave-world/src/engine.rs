@@ -173,6 +173,14 @@ impl Engine {
         gone
     }
 
+    /// When what was ordered is ready, where it runs and is not yet: somebody may have started it before who was then dropped.
+    pub(crate) fn ready_at(&self, order: &Order, now: Moment) -> Option<Moment> {
+        let fingerprint = Some(order.fingerprint());
+        let mut of = self.containers.iter().filter(|c| c.is(order.assignment, &order.component) && !c.hidden);
+        let starting = |c: &&Container| c.fingerprint == fingerprint && c.health(now) == Health::Starting;
+        of.find(starting).map(|container| container.ready)
+    }
+
     /// What became of an order, honestly.
     pub(crate) fn verdict(&self, order: &Order, now: Moment) -> Result<(), Failure> {
         let found = self.containers.iter().find(|c| c.is(order.assignment, &order.component) && !c.hidden);

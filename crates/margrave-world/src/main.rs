@@ -29,7 +29,7 @@ struct Arguments {
     /// Stops after so many minutes, however many seeds are left
     #[arg(long)]
     minutes: Option<f64>,
-    /// Threads; one more than there are cores when left out
+    /// Threads; as many as there are cores when left out
     #[arg(long)]
     jobs: Option<usize>,
     /// Stops after so many seeds that failed
@@ -91,9 +91,7 @@ fn tried(arguments: &Arguments) -> anyhow::Result<bool> {
         );
         return Ok(outcome.violation.is_none());
     }
-    // One more than there are cores: while one waits for its database's thread, another goes on.
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = arguments.jobs.unwrap_or_else(|| cores() + 1);
+    let jobs = arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let time = arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes * 60.0));
     let (from, to) = arguments.seeds;
     let began = Instant::now();

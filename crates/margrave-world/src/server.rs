@@ -22,7 +22,7 @@ use margrave_oci::package::PackageFiles;
 use margrave_registry::{Registry, RepositoryName, Tag, TagOrDigest};
 use margrave_server::Vault;
 use margrave_server::fleet::{Actor, Clock, Fleet, FleetOptions, Naming};
-use margrave_store::{AssignmentRecord, Restored, Scope, Store, mark_restored};
+use margrave_store::{AssignmentRecord, Options, Restored, Scope, Store, mark_restored};
 use margrave_wire::{Dialect, operator};
 use tempfile::TempDir;
 use tower::ServiceExt as _;
@@ -37,6 +37,8 @@ pub(crate) const DEVICES_MAX: usize = 3;
 const MEMORY: &str = "/dev/shm";
 const DATABASE: &str = "margrave.db";
 const INTENT: &str = "intent.git";
+/// A world lives on one thread.
+const STORE: Options = Options { queue_length: 1, page_count_max: None, in_place: true };
 /// Where devices stand, by their label.
 pub(crate) const HALLS: [&str; 2] = ["north", "south"];
 
@@ -117,7 +119,7 @@ impl Down {
     pub(crate) async fn start(self, now: Moment) -> anyhow::Result<Server> {
         let Down { directory, ground } = self;
         ground.clock.store(now.0, Ordering::Relaxed);
-        let store = Store::open(&directory)?;
+        let store = Store::open_with(&directory, STORE)?;
         let fleet = open(store.clone(), &directory, &ground).await?;
         let router = g2::router(margrave_server::http::device::api(Arc::clone(&fleet)));
         Ok(Server { fleet, store, router, directory, ground })
@@ -318,7 +320,7 @@ async fn make_template() -> anyhow::Result<Template> {
     let clock = Arc::new(AtomicU64::new(BEGINNING.0));
     let ground =
         Ground { registry: Arc::clone(&registry), clock, names: Arc::new(AtomicU64::new(0)), seed: 0 };
-    let store = Store::open(directory.path())?;
+    let store = Store::open_with(directory.path(), STORE)?;
     let fleet = open(store, directory.path(), &ground).await?;
     let files = scratch()?;
     std::fs::write(files.path().join("compose.yaml"), "services: {}\n")?;

@@ -258,6 +258,24 @@ async fn one_write_too_large_for_the_disk_does_not_take_others_with_it() {
 }
 
 #[tokio::test]
+async fn what_is_written_in_place_is_announced_kept_and_found_by_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), Options { in_place: true, ..Options::default() }).unwrap();
+    let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let ears = heard.clone();
+    store.announce_to(move |event| ears.lock().unwrap().push(event.text.clone()));
+    for n in 0..300 {
+        store.note(NewEvent::new(NOW, "test", "server", n.to_string())).await.unwrap();
+    }
+    assert_eq!(heard.lock().unwrap().len(), 300);
+    assert_eq!(store.events_after(0, 1000).await.unwrap().len(), 300);
+    assert_eq!(store.load().waiting, 0);
+    drop(store);
+    let again = Store::open(directory.path()).unwrap();
+    assert_eq!(again.events_after(0, 1000).await.unwrap().len(), 300);
+}
+
+#[tokio::test]
 async fn more_writes_than_can_wait_are_refused_and_none_is_lost_silently() {
     let world = World::with(Options { queue_length: 4, ..Options::default() });
     // On one thread nothing is taken from the queue's answers until all have asked.

@@ -130,6 +130,15 @@ impl World {
             return Ok(());
         }
         let Some(doing) = self.machines[at].under_way.get(&ticket).cloned() else { return Ok(()) };
+        if let (Fate::Honest, Action::Apply(order)) = (doing.fate, &doing.action)
+            && let Some(ready) = self.machines[at].engine.ready_at(order, self.now)
+            && !self.is_away(at)
+        {
+            // An engine waits for it, whoever started it.
+            let wait = ready.since(self.now);
+            self.after(wait, Happening::Acted { device: at, life, ticket });
+            return Ok(());
+        }
         let event = if self.is_away(at) {
             doing.action.undone("the engine went away", FailureCode::RuntimeUnreachable)
         } else {

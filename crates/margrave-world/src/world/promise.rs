@@ -215,7 +215,8 @@ impl World {
             let Some(assignment) = assignment.filter(|a| was_well && a.state != State::Deleting) else {
                 continue;
             };
-            let reading = assignment.aim().and_then(|aim| machine.device.reading(&aim));
+            // What an update has not touched yet is lived by, up to the way back from it.
+            let reading = assignment.here().aim().and_then(|aim| machine.device.reading(&aim));
             let Some(Ok(workload)) = reading else { continue };
             let as_desired = |order: &Order| {
                 order.component == container.component && Some(order.fingerprint()) == container.fingerprint

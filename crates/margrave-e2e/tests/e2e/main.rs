@@ -9,6 +9,7 @@ mod browser;
 mod catalog;
 mod chromium;
 mod crash;
+mod files;
 mod foreign;
 mod forms;
 mod full_disk;

@@ -210,17 +210,37 @@ impl Client {
         self.all(&format!("/schedules?limit={PAGE}")).await
     }
 
-    /// What is set for one of them, if anything is.
-    pub(crate) async fn schedule(&self, reach: &str) -> Result<Option<Schedule>> {
+    /// What is set for one of them, if anything is, with the tag of what was seen.
+    pub(crate) async fn schedule(&self, reach: &str) -> Result<Option<(Schedule, String)>> {
         let response = self.send(Request::get(at(&format!("/schedules/{}", segment(reach))))).await?;
         if response.status == StatusCode::NOT_FOUND {
             return Ok(None);
         }
-        self.read(response).map(Some)
+        let tag = response.header(header::ETAG).unwrap_or_default().to_owned();
+        Ok(Some((self.read(response)?, tag)))
     }
 
-    pub(crate) async fn put_schedule(&self, reach: &str, want: &ScheduleBody) -> Result<Schedule> {
-        self.ask(Request::put(at(&format!("/schedules/{}", segment(reach)))).json(want)).await
+    /// Only in the place of what was seen.
+    pub(crate) async fn put_schedule(
+        &self,
+        reach: &str,
+        want: &ScheduleBody,
+        seen: Option<&str>,
+    ) -> Result<Schedule> {
+        let request = Request::put(at(&format!("/schedules/{}", segment(reach)))).json(want);
+        let request = match seen {
+            Some(tag) => request.header(header::IF_MATCH, tag),
+            None => request.header(header::IF_NONE_MATCH, "*"),
+        };
+        let response = self.send(request).await?;
+        if response.status == StatusCode::PRECONDITION_FAILED {
+            let words = format!(
+                "somebody else changed what is set for {reach} at the same moment, so nothing was written"
+            );
+            return Err(Trouble::refused(words)
+                .hint(format!("look at it with `margrave schedule show {reach}`, then repeat your change")));
+        }
+        self.read(response)
     }
 
     pub(crate) async fn remove_schedule(&self, reach: &str) -> Result<()> {

@@ -46,6 +46,9 @@ pub struct Assignment {
     /// What is here while nothing of `held` was touched, as it was when `held` was taken up and became since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beneath: Option<Box<Assignment>>,
+    /// What was told to be wrong with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ailment: Option<Failure>,
     /// Containers were begun with, of whatever document: only then there may be something to remove. An older agent did not
     /// write that down.
     #[serde(default = "perhaps")]
@@ -152,6 +155,7 @@ impl Assignment {
             touched: false,
             touched_first: false,
             beneath: None,
+            ailment: None,
             begun: false,
             applying: false,
             falls: 0,
@@ -179,8 +183,7 @@ impl Assignment {
 
     /// The documents that may be applied, now or again.
     pub fn documents(&self) -> [Option<Digest>; 5] {
-        let here = self.beneath.as_ref().filter(|_| !self.is_touched());
-        let [held, good] = here.map_or([None; 2], |here| [here.held, here.good]);
+        let [held, good] = self.beneath.as_ref().map_or([None; 2], |here| [here.held, here.good]);
         [self.wanted, self.held, self.good, held, good]
     }
 

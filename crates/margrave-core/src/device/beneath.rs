@@ -18,6 +18,12 @@ impl Assignment {
         self.beneath.as_deref().filter(|_| lives && !self.is_touched())
     }
 
+    /// Whether what is here is what is wanted, while something else was taken up in between.
+    pub(super) fn comes_back(&self) -> bool {
+        let rests = |here: &Assignment| matches!(here.state, State::Installed | State::Failed);
+        self.beneath().is_some_and(|here| rests(here) && here.held.is_some() && here.held == self.wanted)
+    }
+
     /// What to look at and to mend: what is here.
     pub fn here(&self) -> &Assignment {
         self.beneath().unwrap_or(self)
@@ -29,6 +35,7 @@ impl Assignment {
         if !self.is_touched() {
             return before;
         }
+        self.ailment = None;
         let mut here = self.clone();
         // Nothing newer came.
         here.wanted = here.held;
@@ -51,19 +58,44 @@ impl Device {
             return false;
         };
         let Some(here) = place.beneath.take() else { return false };
-        let told = here.failure.clone();
-        let above = std::mem::replace(place, *here);
+        let mut above = std::mem::replace(place, *here);
         self.work.lifted = Some(id);
         act(self);
         self.work.lifted = None;
-        let here = self.assignments.insert(id, above).expect("what is wanted does not go");
-        // Nobody else tells that what runs is not well, or is again.
-        let changed = here.failure != told;
-        self.assignments.get_mut(&id).expect("put there just now").beneath = Some(Box::new(here));
+        let place = self.assignments.get_mut(&id).expect("what is wanted does not go");
+        // What proved itself meanwhile is what to go back to.
+        above.good = place.good;
+        // Nobody else tells that what runs is not well, or is again; that it is tried again is neither.
+        let ailment = match place.state {
+            State::Installed => None,
+            _ => place.failure.clone().or(above.ailment.clone()),
+        };
+        let changed = above.ailment != ailment;
+        above.ailment = ailment;
+        let here = std::mem::replace(place, above);
+        place.beneath = Some(Box::new(here));
         if changed {
             self.report(settings, id, now);
         }
         true
+    }
+
+    /// What runs is wanted again, and what was taken up meanwhile has changed nothing: it is as if that had never come.
+    pub(super) fn come_back(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let leaves_drift = self.schedule.leaves_drift;
+        let version = self.accepted.as_ref().map(|accepted| accepted.version);
+        let Some(place) = self.assignments.get_mut(&id) else { return };
+        let Some(here) = place.beneath.take() else { return };
+        let (state, since, wanted) = (place.state, place.since, place.wanted);
+        *place = *here;
+        place.adopted_version = version.unwrap_or(place.adopted_version);
+        place.want(wanted, leaves_drift, now);
+        let next = std::mem::replace(&mut place.state, state);
+        if next != state {
+            return self.transition(settings, id, next, now);
+        }
+        place.since = since;
+        self.report(settings, id, now);
     }
 
     /// Whether this is done for what is beneath. The same order may be of both: then it is for what is above as soon as that may

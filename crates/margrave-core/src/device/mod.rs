@@ -260,7 +260,8 @@ impl Device {
     /// Documents that the ledger must keep: everything wanted, held, known to be good, or given up.
     pub fn documents(&self) -> BTreeSet<Digest> {
         // What was given up says what it left behind.
-        let given_up = self.assignments.values().filter_map(|a| Some(a.given_up.as_ref()?.document));
+        let both = self.assignments.values().flat_map(|a| [Some(a), a.beneath.as_deref()]).flatten();
+        let given_up = both.filter_map(|a| Some(a.given_up.as_ref()?.document));
         self.appliable().chain(given_up).collect()
     }
 
@@ -355,11 +356,17 @@ impl Device {
                 fault: None,
             }));
         }
-        if let Some(ailment) = assignment.beneath().and_then(|here| here.failure.as_ref()) {
+        if let Some(ailment) = assignment.ailment.as_ref().filter(|_| assignment.beneath().is_some()) {
             // What the state speaks of has replaced nothing yet, and what runs in its place is not well.
-            let of = ailment.component.as_ref().map_or("", ComponentName::as_str);
-            let component = components.iter_mut().find(|component| component.name == of);
-            component.into_iter().for_each(|component| component.fault = Some(fault(ailment, of)));
+            let of = ailment.component.as_ref().map_or(name, ComponentName::as_str);
+            let fault = Some(fault(ailment, of));
+            match components.iter_mut().find(|component| component.name == of) {
+                Some(component) => component.fault = fault,
+                None => {
+                    let state = Reported::Failed;
+                    components.push(ComponentReport { name: of.to_owned(), state, fault });
+                }
+            }
         }
         if let Some((name, failure)) = &assignment.stray {
             let state = if failure.is_some() { Reported::Removing } else { Reported::Removed };

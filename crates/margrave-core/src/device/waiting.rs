@@ -200,8 +200,6 @@ impl Device {
         }
         let goal = assignment.goal()?;
         let is_here = assignment.held == Some(goal);
-        // It runs, and what was taken up meanwhile has changed nothing.
-        let runs = assignment.beneath().is_some_and(|here| here.held == Some(goal));
         let unreachable = || match self.network(settings, now) {
             Gate::Closed(opens) if assignment.ready != Some(goal) => Some(Waiting::Network(opens)),
             _ => None,
@@ -209,7 +207,6 @@ impl Device {
         // Nobody knows what it says until it is fetched again.
         let lost = || self.is_lost(&goal).then_some(Waiting::Network(None));
         match assignment.state {
-            State::Pending | State::Installed | State::Failed if !is_here && runs => lost(),
             State::Pending | State::Installed | State::Failed if !is_here => {
                 // One that can never be applied waits for nothing.
                 if matches!(self.reading(&goal), Some(Err(_))) {

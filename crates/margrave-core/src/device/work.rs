@@ -89,7 +89,8 @@ impl Device {
         let removals = |id: &&AssignmentId| self.assignments[*id].state == State::Deleting;
         let (first, then): (Vec<&AssignmentId>, Vec<&AssignmentId>) =
             self.assignments.keys().partition(removals);
-        first.into_iter().chain(then).find_map(|id| match self.step(settings, *id, now) {
+        let steps = first.into_iter().chain(then).flat_map(|id| self.steps(settings, *id, now));
+        steps.into_iter().find_map(|step| match step {
             Step::Do(action) => Some(*action).filter(&has_place),
             Step::Wait(_) | Step::Rest => None,
         })
@@ -108,7 +109,8 @@ impl Device {
     pub(super) fn wake_work(&self, settings: &Settings, now: Moment) -> Option<Moment> {
         let observe =
             (self.work.observing.is_none() && !self.assignments.is_empty()).then_some(self.work.observe_next);
-        let waits = self.assignments.keys().filter_map(|id| match self.step(settings, *id, now) {
+        let steps = self.assignments.keys().flat_map(|id| self.steps(settings, *id, now));
+        let waits = steps.filter_map(|step| match step {
             Step::Wait(until) => Some(until),
             Step::Do(_) | Step::Rest => None,
         });
@@ -127,14 +129,11 @@ impl Device {
         self.accepted.is_some() && self.work.observing.is_none() && due
     }
 
-    fn step(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
-        if self.work.in_flight.contains_key(&id) {
-            return Step::Rest;
-        }
-        match (self.step_above(settings, id, now), self.step_beneath(settings, id, now)) {
-            (Step::Wait(until), Step::Wait(other)) => Step::Wait(until.min(other)),
-            (Step::Rest, beneath) | (Step::Wait(_), beneath @ Step::Do(_)) => beneath,
-            (above, _) => above,
+    /// What is above goes first; what is beneath fills its pauses, and the time that it waits for a place.
+    fn steps(&self, settings: &Settings, id: AssignmentId, now: Moment) -> [Step; 2] {
+        match self.work.in_flight.contains_key(&id) {
+            true => [Step::Rest, Step::Rest],
+            false => [self.step_above(settings, id, now), self.step_beneath(settings, id, now)],
         }
     }
 
@@ -632,6 +631,7 @@ impl Device {
                 None => {}
             },
             _ if self.removal_is_due(settings, assignment, now) => self.begin_removal(settings, id, now),
+            _ if assignment.comes_back() => self.come_back(settings, id, now),
             State::Pending | State::Installed | State::Failed
                 if let Some(wanted) = assignment.goal()
                     && assignment.held != Some(wanted)
@@ -763,7 +763,16 @@ impl Device {
 
     /// Whether what is worked on is not on this device any more, and nobody has it: only what is wanted is fetched again.
     fn is_orphaned(&self, assignment: &Assignment) -> bool {
-        assignment.on_aim() && assignment.held != assignment.wanted && !self.is_readable(assignment.held)
+        // What is beneath wants itself, and whether anybody still has that is for the manifest to say.
+        let is_beneath = self.work.lifted.is_some();
+        let comes_again =
+            assignment.held == assignment.wanted && (!is_beneath || self.is_listed(assignment.held));
+        assignment.on_aim() && !comes_again && !self.is_readable(assignment.held)
+    }
+
+    fn is_listed(&self, document: Option<Digest>) -> bool {
+        let listed = self.accepted.iter().flat_map(|accepted| &accepted.entries);
+        listed.into_iter().any(|entry| Some(entry.document.digest) == document)
     }
 
     fn is_readable(&self, document: Option<Digest>) -> bool {

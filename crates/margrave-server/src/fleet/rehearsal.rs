@@ -91,13 +91,16 @@ impl Fleet {
                         promises.free(&held.device, &held.name);
                         differences.push(Difference::gone(held));
                     }
-                    (None, true) => {
+                    // Who keeps it may be answered otherwise by its new labels.
+                    (has, true) => {
                         let (_, stand) = promises.stand(&pictures, &candidate, wish);
                         let placed = wish.place(&candidate, &stand, &self.options.registry_address);
                         let profile = placed.as_ref().ok().map(|placed| placed.wanted.profile.clone());
                         promises.keep(&candidate.device, stand, wish, profile.as_ref());
                         match placed {
-                            Ok(placed) => differences.push(Difference::new(None, &placed.wanted)),
+                            Ok(placed) if has.is_some_and(|held| held.document == placed.wanted.document) => {
+                            }
+                            Ok(placed) => differences.push(Difference::new(has, &placed.wanted)),
                             Err(unplaced) => plan.misfits.push(PlannedMisfit {
                                 deployment: deployment.name.to_string(),
                                 device: self.live.spoken(&candidate.device),
@@ -107,7 +110,7 @@ impl Fleet {
                             }),
                         }
                     }
-                    _ => {}
+                    (None, false) => {}
                 }
             }
         }

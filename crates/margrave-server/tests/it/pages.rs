@@ -321,6 +321,24 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
         is_clean(&page);
         assert!(page.contains(told), "{field}: {page}");
     }
+    // Two who have it open at once do not undo each other's change without knowing.
+    let seen = |page: &str| {
+        let from = page.split_once("name=\"seen\" value=\"").unwrap().1;
+        from.split_once('"').unwrap().0.to_owned()
+    };
+    let old = seen(&browser.page("/settings/schedule?reach=device:press-1").await);
+    let ask = seen(&browser.page("/settings/schedule/remove?reach=device:press-1").await);
+    let other = [("reach", "device:press-1"), ("poll", "20m"), ("seen", &old)];
+    browser.post("/settings/schedule", &other).await.is(303);
+    let mine = [("reach", "device:press-1"), ("poll", "30m"), ("seen", &old)];
+    let page = text(browser.post("/settings/schedule", &mine).await.is(422));
+    assert!(page.contains("Somebody else changed what is set for device:press-1"), "{page}");
+    browser.post("/settings/schedule/remove", &[("reach", "device:press-1"), ("seen", &ask)]).await.is(412);
+    let now = seen(&page);
+    assert_eq!(plant.server.fleet().schedules().await.unwrap()[0].schedule.poll_every_seconds, Some(1200));
+    let mine = [("reach", "device:press-1"), ("poll", "30m"), ("windows", window[1].1), ("seen", &now)];
+    browser.post("/settings/schedule", &mine).await.is(303);
+
     let ask = browser.page("/settings/schedule/remove?reach=device:press-1").await;
     assert!(ask.contains("Take back what is set for device:press-1?") && ask.contains("sun 02:00"), "{ask}");
     browser.post("/settings/schedule/remove", &[("reach", "device:press-1")]).await.is(303);

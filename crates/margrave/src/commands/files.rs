@@ -22,6 +22,8 @@ struct Document {
     /// Where it was found, for people.
     from: String,
     text: String,
+    /// The lines of its file that its own lines are.
+    lines: Vec<usize>,
     /// The digest of the file that it was made from, if it came from `margrave get`.
     seen: Option<String>,
 }
@@ -29,8 +31,7 @@ struct Document {
 pub(crate) async fn apply(screen: &Screen, args: cli::Apply) -> Result {
     let documents = read(&args.sources.files)?;
     let client = Client::connect(&args.sources.connection)?;
-    let seen: Vec<Option<String>> = documents.iter().map(|document| document.seen.clone()).collect();
-    let seen = if seen.iter().any(Option::is_some) { seen } else { Vec::new() };
+    let seen = seen(&documents);
     let want = Apply { documents: texts(&documents), message: args.message, seen, ..Apply::default() };
     let applied = client.apply(&want).await.map_err(|trouble| located(trouble, &documents))?;
     if screen.json {
@@ -40,6 +41,7 @@ pub(crate) async fn apply(screen: &Screen, args: cli::Apply) -> Result {
     let Applied { commit, files, .. } = applied;
     if files.is_empty() {
         screen.words("Everything is wanted so already.");
+        return Ok(Answer::Done);
     }
     for file in files {
         screen.data(printable(&file))?;
@@ -53,7 +55,8 @@ pub(crate) async fn apply(screen: &Screen, args: cli::Apply) -> Result {
 pub(crate) async fn plan(screen: &Screen, args: cli::Plan) -> Result {
     let documents = read(&args.sources.files)?;
     let client = Client::connect(&args.sources.connection)?;
-    let want = Apply { documents: texts(&documents), dry_run: true, ..Apply::default() };
+    let want =
+        Apply { documents: texts(&documents), dry_run: true, seen: seen(&documents), ..Apply::default() };
     let applied = client.apply(&want).await.map_err(|trouble| located(trouble, &documents))?;
     let plan = applied.plan.clone().unwrap_or_default();
     let refused = plan.misfits.iter().any(|misfit| misfit.refused);
@@ -366,9 +369,32 @@ fn located(trouble: Trouble, documents: &[Document]) -> Trouble {
     let mut message = trouble.message().to_owned();
     // From the last, so that 1 is not found in 10.
     for (index, document) in documents.iter().enumerate().rev() {
-        message = message.replace(&format!("/documents/{index}"), &document.from);
+        let mark = format!("/documents/{index}");
+        let mut told = String::new();
+        let mut rest = message.as_str();
+        while let Some((before, after)) = rest.split_once(&mark) {
+            told.push_str(before);
+            told.push_str(&document.from);
+            rest = after;
+            let digits: String =
+                after.strip_prefix(':').unwrap_or("").chars().take_while(char::is_ascii_digit).collect();
+            if let Ok(line) = digits.parse::<usize>() {
+                // Counted in its file, which may hold others before it.
+                let line = line.checked_sub(1).and_then(|at| document.lines.get(at)).copied().unwrap_or(line);
+                told.push_str(&format!(":{line}"));
+                rest = &after[1 + digits.len()..];
+            }
+        }
+        told.push_str(rest);
+        message = told;
     }
     trouble.reworded(message)
+}
+
+/// What each was made from; nothing where none says so.
+fn seen(documents: &[Document]) -> Vec<Option<String>> {
+    let seen: Vec<Option<String>> = documents.iter().map(|document| document.seen.clone()).collect();
+    if seen.iter().any(Option::is_some) { seen } else { Vec::new() }
 }
 
 fn read(sources: &[PathBuf]) -> Result<Vec<Document>> {
@@ -429,25 +455,26 @@ fn split(from: &str, text: &str, documents: &mut Vec<Document>) -> Result<()> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(Trouble::refused(format!("{from} is larger than {FILE_BYTES_MAX} bytes")));
     }
-    let mut current = String::new();
-    let mut seen = None;
-    let mut add = |text: &mut String, seen: &mut Option<String>| {
-        let (text, seen) = (std::mem::take(text), seen.take());
+    let blank = || Document { from: from.to_owned(), text: String::new(), lines: Vec::new(), seen: None };
+    let mut current = blank();
+    let mut add = |current: &mut Document| {
+        let document = std::mem::replace(current, blank());
         let says = |line: &str| !line.trim().is_empty() && !line.starts_with('#');
-        if text.lines().any(says) {
-            documents.push(Document { from: from.to_owned(), text, seen });
+        if document.text.lines().any(says) {
+            documents.push(document);
         }
     };
-    for line in text.split_inclusive('\n') {
+    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
         if line.trim_end() == "---" {
-            add(&mut current, &mut seen);
+            add(&mut current);
         } else if let Some(digest) = line.strip_prefix(SEEN) {
-            seen = Some(digest.trim().to_owned());
+            current.seen = Some(digest.trim().to_owned());
         } else {
-            current.push_str(line);
+            current.text.push_str(line);
+            current.lines.push(number);
         }
     }
-    add(&mut current, &mut seen);
+    add(&mut current);
     Ok(())
 }
 
@@ -532,9 +559,17 @@ mod tests {
     #[test]
     fn a_refusal_speaks_of_the_files_that_were_given() {
         let documents: Vec<Document> = (0..11)
-            .map(|n| Document { from: format!("f{n}.yaml"), text: String::new(), seen: None })
+            .map(|n| Document {
+                from: format!("f{n}.yaml"),
+                text: String::new(),
+                lines: vec![5, 6, 9],
+                seen: None,
+            })
             .collect();
-        let said = located(Trouble::refused("/documents/10:3: wrong, /documents/1: wrong"), &documents);
-        assert_eq!(said.message(), "f10.yaml:3: wrong, f1.yaml: wrong");
+        let said = located(
+            Trouble::refused("/documents/10:3: wrong, /documents/1: wrong, /documents/2:7: wrong"),
+            &documents,
+        );
+        assert_eq!(said.message(), "f10.yaml:9: wrong, f1.yaml: wrong, f2.yaml:7: wrong");
     }
 }

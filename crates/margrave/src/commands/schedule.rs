@@ -13,7 +13,7 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Schedule>) -> Result {
     match args.verb {
         cli::Schedule::List => list(screen, &client.schedules().await?),
         cli::Schedule::Show { reach } => {
-            let found = client.schedule(&reach).await?.ok_or_else(|| {
+            let (found, _) = client.schedule(&reach).await?.ok_or_else(|| {
                 Trouble::refused(format!("nothing is set for {reach}")).hint(
                     "`margrave schedule list` shows what is; `margrave device show` what a device follows",
                 )
@@ -21,9 +21,10 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Schedule>) -> Result {
             show(screen, &found)
         }
         cli::Schedule::Set(set) => {
-            let before = client.schedule(&set.reach).await?;
+            let (before, seen) = client.schedule(&set.reach).await?.unzip();
             let before = before.map(|schedule| schedule.schedule).unwrap_or_default();
-            show(screen, &client.put_schedule(&set.reach, &over(&set, before)).await?)
+            let now = client.put_schedule(&set.reach, &over(&set, before), seen.as_deref()).await?;
+            show(screen, &now)
         }
         cli::Schedule::Remove { reach } => {
             client.remove_schedule(&reach).await?;

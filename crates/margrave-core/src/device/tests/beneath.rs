@@ -168,7 +168,63 @@ fn what_runs_is_mended_while_something_is_wanted_that_can_never_be_used_here() {
     live(&mut world, minutes(5));
     assert_eq!(assignment(&world).held, Some(document(&new).digest()));
     world.running.clear();
+    let told = world.reports.len();
     live(&mut world, minutes(5));
     assert!(runs(&world, &old));
     assert_eq!(assignment(&world).state, State::Failed);
+    // What is wrong with what runs is told once, and that it is mended.
+    let faults: Vec<usize> = world.reports[told..]
+        .iter()
+        .map(|r| r.components.iter().filter(|c| c.fault.is_some()).count())
+        .collect();
+    assert_eq!(faults, [1, 0], "{:?}", &world.reports[told..]);
+}
+
+#[test]
+fn what_proved_itself_beneath_is_what_is_gone_back_to() {
+    let all = versions();
+    let mut world = World::scheduled(Schedule::default());
+    world.want(vec![all[1].clone()]);
+    while assignment(&world).held != Some(document(&all[1]).digest())
+        || assignment(&world).state != State::Installed
+    {
+        world.step();
+    }
+    world.want(vec![all[2].clone()]);
+    accept(&mut world);
+    let end = world.now.after(HOUR);
+    live_without(&mut world, end, &all[2]);
+    assert_eq!(assignment(&world).good, Some(document(&all[1]).digest()));
+    world.broken.insert(World::fingerprints(&all[2])[1]);
+    let end = world.now.after(HOUR);
+    touched(&mut world, end, &all);
+    assert!(runs(&world, &all[1]), "{:?}", assignment(&world));
+}
+
+#[test]
+fn what_runs_and_is_wanted_again_is_as_if_nothing_had_come() {
+    let all = versions();
+    let mut world = closed_over(&all[2], false);
+    world.want(vec![all[0].clone()]);
+    accept(&mut world);
+    let held = assignment(&world);
+    assert!(held.state == State::Installed && held.wanted == held.held && held.waiting.is_none(), "{held:?}");
+    assert!(touched(&mut world, OPENS.after(HOUR), &all).is_empty());
+    assert!(runs(&world, &all[0]) && world.device.converged());
+    let last = world.reports.last().unwrap();
+    assert_eq!((last.state, last.adopted_version), (Reported::Installed, 3));
+}
+
+#[test]
+fn what_somebody_did_is_left_when_what_runs_is_wanted_again() {
+    let all = versions();
+    let mut world = closed_over(&all[2], true);
+    world.running.remove(&(id(1), name("web")));
+    let soon = world.now.after(minutes(5));
+    assert!(touched(&mut world, soon, &all).is_empty());
+    world.want(vec![all[0].clone()]);
+    accept(&mut world);
+    assert!(touched(&mut world, OPENS.after(HOUR), &all).is_empty());
+    let held = assignment(&world);
+    assert!(held.state == State::Failed && held.is_left(), "{held:?}");
 }

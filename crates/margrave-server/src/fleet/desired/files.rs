@@ -85,7 +85,10 @@ impl Fleet {
         let given = read(&want.documents)?;
         let message = message(want.message.as_deref(), &given)?;
         for attempt in 1.. {
-            self.desired.may_change()?;
+            // What would come of it can be asked at any time, also of what is to be said in a remote.
+            if !want.dry_run {
+                self.desired.may_change()?;
+            }
             let head = self.desired.head();
             self.check_seen(&given, &want.seen).await?;
             if let Some(base) = &want.base

@@ -33,6 +33,19 @@ async fn a_deployment_becomes_a_document_that_the_device_can_read() {
 }
 
 #[tokio::test]
+async fn dm_161_a_profile_is_named_or_chosen_for_each_device() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let of = |profile: &str| operator::PutDeployment { profile: Some(profile.into()), ..on(&["line-1"]) };
+    for any in ["auto", ""] {
+        let deployment = world.put("greeter", of(any)).await.unwrap();
+        assert_eq!((deployment.profile, deployment.revision), (None, 1), "{any:?}");
+    }
+    let refused = world.put("greeter", of("automatic")).await.unwrap_err();
+    assert!(refused.to_string().contains("the package has no profile \"automatic\""), "{refused}");
+}
+
+#[tokio::test]
 async fn the_same_again_changes_nothing_and_only_what_changes_costs() {
     let world = World::new().await;
     for name in ["line-1", "line-2"] {

@@ -397,6 +397,17 @@ async fn an_override_gives_some_devices_other_answers() {
     assert_eq!(world.version("line-1"), version, "only those that it is about hear of it");
     // Who gets another label gets what is answered for it, and only who does.
     let version = world.version("line-2");
+    let foretold = async |labels: &str| {
+        let file = format!(
+            "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: line-1\nspec:\n  site: nord\n  labels: {labels}\n"
+        );
+        let want = Apply { documents: vec![file], dry_run: true, ..Apply::default() };
+        let applied = world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap();
+        let changes = applied.plan.unwrap().changes;
+        changes.into_iter().map(|change| change.device).collect::<Vec<_>>()
+    };
+    assert_eq!(foretold("{line: '2'}").await, ["line-1"]);
+    assert!(foretold("{line: '1', crew: red}").await.is_empty());
     let labels = operator::SetLabels { labels: [("line".to_owned(), Some("2".to_owned()))].into() };
     world.fleet.label(&ann(), &device("line-1"), labels).await.unwrap();
     let text = format!("{:?}", world.workloads("line-1").await[0]);

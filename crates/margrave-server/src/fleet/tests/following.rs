@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use margrave_wire::intent::Apply;
+
 use super::git::git_is_here;
 use super::*;
 
@@ -121,6 +123,29 @@ async fn a_failed_rollout_goes_back_here_until_the_remote_says_something_else() 
     world.fleet.follow_once().await.unwrap();
     assert_eq!(world.web().await, (4, "hej".to_owned()));
     assert_eq!(world.fleet.intent().await.unwrap().gone_back, []);
+}
+
+#[tokio::test]
+async fn what_is_to_be_said_in_the_remote_can_be_rehearsed_here() {
+    if !git_is_here() {
+        return;
+    }
+    let world = World::new().await;
+    for device in ["d0", "d1"] {
+        world.device(device, &[("plant", "a")]).await;
+    }
+    world.put("web", greeting("hi", None)).await.unwrap();
+    let remote = world.remote();
+    let text = file(&remote, "deployments/web.yaml").replace("hi", "hello");
+    let apply = async |dry_run| {
+        let want = Apply { documents: vec![text.clone()], dry_run, ..Apply::default() };
+        world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await
+    };
+    let plan = apply(true).await.unwrap().plan.unwrap();
+    assert_eq!(plan.changes.len(), 2, "{plan:?}");
+    let refused = apply(false).await.unwrap_err();
+    assert!(refused.to_string().contains("follows a remote"), "{refused}");
+    assert_eq!(world.web().await, (1, "hi".to_owned()));
 }
 
 #[tokio::test]

@@ -6,7 +6,9 @@ use askama::Template;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
+use margrave_core::digest::Digest;
 use margrave_core::violation::Violation;
+use margrave_wire::operator;
 use margrave_wire::schedule::ScheduleBody;
 
 use super::Web;
@@ -19,7 +21,7 @@ use super::pace::{seconds, spoken};
 use super::session::{Changer, Fields, Submitted, Visitor};
 use super::told::Told;
 use super::week::Week;
-use crate::fleet::Error;
+use crate::fleet::{Error, Seen};
 
 #[derive(Template)]
 #[template(path = "schedule.html")]
@@ -45,6 +47,8 @@ struct Draft {
     saver: String,
     drift: String,
     hold: String,
+    /// What was set when the form was opened; see [`mark`].
+    seen: String,
     /// About the whole.
     wrong: Vec<String>,
     /// By the field that it is about.
@@ -88,6 +92,7 @@ impl Draft {
             saver: text("saver"),
             drift: text("drift"),
             hold: text("hold"),
+            seen: text("seen"),
             ..Draft::default()
         }
     }
@@ -200,11 +205,33 @@ pub(super) async fn form(
 ) -> Result<Response, PageError> {
     let reach = if reach.is_empty() { "fleet".to_owned() } else { reach };
     let held = match web.fleet().schedule(&reach).await {
-        Ok(held) => Some(held.schedule),
+        Ok(held) => Some(held),
         Err(Error::NotFound { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    page(&web, &visitor, Draft::of(reach, held.as_ref()), held.is_some()).await
+    let seen = mark(&reach, held.as_ref());
+    let draft = Draft { seen, ..Draft::of(reach, held.as_ref().map(|held| &held.schedule)) };
+    page(&web, &visitor, draft, held.is_some()).await
+}
+
+/// Of what is set there, so that a form can tell whether that is still what its reader saw.
+fn mark(reach: &str, held: Option<&operator::Schedule>) -> String {
+    let held = held.and_then(|held| serde_json::to_vec(held).ok());
+    let digest = held.map_or_else(|| "nothing".to_owned(), |held| Digest::of(&held).hex());
+    format!("{reach} {digest}")
+}
+
+/// What may be changed: what was seen, or whatever is there where the form does not say.
+fn condition(
+    seen: &str,
+    reach: &str,
+    held: Option<operator::Schedule>,
+) -> Result<Seen<operator::Schedule>, Error> {
+    match seen {
+        "" => Ok(Seen::Any),
+        seen if seen == mark(reach, held.as_ref()) => Ok(held.map_or(Seen::Nothing, Seen::This)),
+        _ => Err(Error::Changed),
+    }
 }
 
 async fn page(web: &Web, visitor: &Visitor, mut draft: Draft, known: bool) -> Result<Response, PageError> {
@@ -223,8 +250,22 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
     let mut draft = Draft::typed(&fields);
     visitor.note.subject(&draft.reach);
     if let Some(want) = draft.want() {
-        match web.fleet().put_schedule(&visitor.actor, &draft.reach, &want).await {
+        let held = web.fleet().schedule(&draft.reach).await.ok();
+        let seen = condition(&draft.seen, &draft.reach, held.clone());
+        let done = match seen {
+            Ok(seen) => web.fleet().put_schedule_seen(&visitor.actor, &draft.reach, &want, seen).await,
+            Err(changed) => Err(changed),
+        };
+        match done {
             Ok(_) => return Ok(Redirect::to("/settings#schedules").into_response()),
+            Err(Error::Changed) => {
+                // Who sends it once more has been told.
+                draft.seen = mark(&draft.reach, held.as_ref());
+                draft.wrong.push(format!(
+                    "Somebody else changed what is set for {} since this page was opened. Send it again to put this in its place.",
+                    draft.reach
+                ));
+            }
             Err(Error::Invalid(violations)) => {
                 violations.iter().for_each(|violation| draft.refused(violation));
             }
@@ -256,14 +297,17 @@ pub(super) async fn remove_ask(
         action: "/settings/schedule/remove".to_owned(),
         back: "/settings#schedules".to_owned(),
         command: Command::new(["margrave", "schedule", "remove", &reach]),
-        fields: vec![("reach".to_owned(), reach)],
+        fields: vec![("seen".to_owned(), mark(&reach, Some(&held))), ("reach".to_owned(), reach)],
     })
 }
 
 pub(super) async fn remove(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     visitor.note.subject(fields.one("reach"));
-    web.fleet().remove_schedule(&visitor.actor, fields.one("reach")).await?;
+    let reach = fields.one("reach");
+    let held = web.fleet().schedule(reach).await?;
+    let seen = condition(fields.one("seen"), reach, Some(held))?;
+    web.fleet().remove_schedule_seen(&visitor.actor, reach, seen).await?;
     Ok(Redirect::to("/settings#schedules").into_response())
 }
 

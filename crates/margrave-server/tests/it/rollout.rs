@@ -8,6 +8,7 @@ use margrave_wire::rollout::Rollout;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use crate::browser::{Browser, location};
 use crate::line::DEADLINE;
 use crate::operator::{Program, to};
 use crate::plant::Plant;
@@ -56,6 +57,20 @@ async fn a_rollout_is_paused_resumed_and_aborted_over_rest() {
     assert!(verb("resume").await.is_problem(409).contains("there is nothing to resume"));
     let shown: operator::Deployment = program.get("/deployments/north").await.is(200).json();
     assert_eq!(shown.rollout.unwrap().state, "aborted");
+}
+
+#[tokio::test]
+async fn a_rollout_that_stopped_is_told_on_the_fleet_page_with_its_why() {
+    let plant = Plant::new().await;
+    two(&plant).await.put("/deployments/north", &[], &in_steps()).await.is(201);
+    let mut browser = Browser::signed_in(&plant).await;
+    let paused = browser.post("/deployments/north/rollout/pause", &[]).await;
+    assert_eq!(location(paused.is(303)), "/deployments/north");
+    let page = browser.page("/").await;
+    assert!(page.contains("id=\"need-rollout-north\""), "{page}");
+    assert!(page.contains("href=\"/why?kind=rollout&#38;subject=north\""), "{page}");
+    let why = browser.page("/why?kind=rollout&subject=north").await;
+    assert!(why.contains("the rollout was paused by") && why.contains("rollout-paused"), "{why}");
 }
 
 #[tokio::test]

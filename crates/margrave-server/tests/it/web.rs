@@ -521,6 +521,11 @@ async fn who_waits_to_be_let_in_is_decided_about_on_the_page() {
         assert_eq!(waiting(&mut browser).await.as_deref(), Some(words));
     }
     assert!(!browser.page("/").await.contains("Nothing needs a person"));
+    let why = format!("/why?subject={}", ids[0].client);
+    assert!(browser.page("/").await.contains(&format!("href=\"{why}\"")), "{why}");
+    let page = browser.page(&why).await;
+    is_clean(&page);
+    assert!(page.contains("waits to be let in since") && page.contains("not-accepted"), "{page}");
     let page = browser.page("/devices").await;
     is_clean(&page);
     assert!(page.contains("Waiting to be accepted") && page.contains(&ids[0].fingerprint), "{page}");

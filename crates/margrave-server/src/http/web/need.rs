@@ -37,6 +37,8 @@ pub(super) struct Needs {
 pub(super) struct Waiting {
     pub(super) badge: Badge,
     pub(super) words: String,
+    /// Of the one that waits longest.
+    pub(super) why: Option<String>,
 }
 
 pub(super) struct Need {
@@ -67,13 +69,15 @@ impl Button {
 }
 
 impl Waiting {
-    fn of(devices: usize) -> Option<Self> {
-        let words = match devices {
-            0 => return None,
+    fn of(fleet: &Fleet) -> Result<Option<Self>, Error> {
+        let words = match fleet.signed_waiting() {
+            0 => return Ok(None),
             1 => "1 device waits".to_owned(),
             more => format!("{more} devices wait"),
         };
-        Some(Waiting { badge: Badge::waiting(), words })
+        let oldest = fleet.signed_clients(Some("pending"))?.into_iter().next();
+        let why = oldest.map(|oldest| link::why(&oldest.client));
+        Ok(Some(Waiting { badge: Badge::waiting(), words, why }))
     }
 }
 
@@ -122,7 +126,7 @@ impl Needs {
             }
             more += total.saturating_sub(blind.len() as u64);
         }
-        Ok(Needs { items, more, waiting: Waiting::of(fleet.signed_waiting()) })
+        Ok(Needs { items, more, waiting: Waiting::of(fleet)? })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -244,7 +248,7 @@ fn stopped(rollout: &RolloutGlimpse) -> Need {
         name: format!("{}, revision {}", rollout.name, rollout.revision),
         reason: progress(rollout),
         next: Some("Go on when the cause is gone, or stop here and change it.".to_owned()),
-        why: None,
+        why: Some(link::why_rollout(rollout.name.as_str())),
         posts: vec![post("resume", "Resume")],
         links: vec![post("abort", "Abort"), Button::new("Open", format!("{path}#rollout"))],
         path,

@@ -60,7 +60,7 @@ async fn a_rollout_is_paused_resumed_and_aborted_over_rest() {
 }
 
 #[tokio::test]
-async fn a_rollout_that_stopped_is_told_on_the_fleet_page_with_its_why() {
+async fn a_rollout_that_stopped_is_told_on_the_fleet_page_with_its_why_and_resumed_there() {
     let plant = Plant::new().await;
     two(&plant).await.put("/deployments/north", &[], &in_steps()).await.is(201);
     let mut browser = Browser::signed_in(&plant).await;
@@ -68,9 +68,13 @@ async fn a_rollout_that_stopped_is_told_on_the_fleet_page_with_its_why() {
     assert_eq!(location(paused.is(303)), "/deployments/north");
     let page = browser.page("/").await;
     assert!(page.contains("id=\"need-rollout-north\""), "{page}");
+    assert!(page.contains("action=\"/deployments/north/rollout/resume\""), "{page}");
+    assert!(page.contains("margrave rollout resume north<"), "the button has its command: {page}");
     assert!(page.contains("href=\"/why?kind=rollout&#38;subject=north\""), "{page}");
     let why = browser.page("/why?kind=rollout&subject=north").await;
     assert!(why.contains("the rollout was paused by") && why.contains("rollout-paused"), "{why}");
+    browser.post("/deployments/north/rollout/resume", &[]).await.is(303);
+    assert!(!browser.page("/").await.contains("need-rollout-north"));
 }
 
 #[tokio::test]

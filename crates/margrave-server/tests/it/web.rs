@@ -374,7 +374,14 @@ async fn devices_are_added_labelled_and_retired_from_their_pages() {
 
     let set = [("key", "line"), ("value", HOSTILE)];
     assert_eq!(location(browser.post("/devices/press-1/labels", &set).await.is(303)), "/devices/press-1");
-    is_clean(&browser.page("/devices/press-1").await);
+    let page = browser.page("/devices/press-1").await;
+    is_clean(&page);
+    // Each button has its command.
+    for command in ["site=north", "line-"] {
+        assert!(page.contains(&format!("margrave device label press-1 {command}<")), "{command}: {page}");
+    }
+    let page = browser.page("/devices").await;
+    assert!(page.contains("margrave device label &#34;$id&#34; line-; done"), "{page}");
     let device = "press-1".parse().unwrap();
     let fleet = plant.server.fleet();
     assert_eq!(fleet.device(&device).await.unwrap().labels["line"], HOSTILE);

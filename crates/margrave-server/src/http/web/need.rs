@@ -13,6 +13,7 @@ use margrave_wire::operator::{self, FleetStatus};
 use super::Web;
 use super::assignment::settled;
 use super::badge::Badge;
+use super::command::Command;
 use super::error::{PageError, sentence};
 use super::link;
 use super::rollout::progress;
@@ -53,6 +54,8 @@ pub(super) struct Need {
     pub(super) why: Option<String>,
     /// Buttons that do it.
     pub(super) posts: Vec<Button>,
+    /// The command that does the same.
+    pub(super) command: Option<Command>,
     /// Links that lead to where it can be done; only for who may change things.
     pub(super) links: Vec<Button>,
 }
@@ -225,6 +228,7 @@ async fn trouble(
         next: last.and_then(|cause| cause.hint).map(|hint| sentence(&hint)),
         why: Some(link::why(&subject)),
         posts: Vec::new(),
+        command: None,
         links,
     })
 }
@@ -250,6 +254,7 @@ fn stopped(rollout: &RolloutGlimpse) -> Need {
         next: Some("Go on when the cause is gone, or stop here and change it.".to_owned()),
         why: Some(link::why_rollout(rollout.name.as_str())),
         posts: vec![post("resume", "Resume")],
+        command: Some(Command::new(["margrave", "rollout", "resume", rollout.name.as_str()])),
         links: vec![post("abort", "Abort"), Button::new("Open", format!("{path}#rollout"))],
         path,
     }
@@ -272,6 +277,7 @@ fn repository(intent: &operator::Intent) -> Option<Need> {
         next: Some(next.to_owned()),
         why: None,
         posts: Vec::new(),
+        command: None,
         links: vec![Button::new(verb, "/settings#git".to_owned())],
     })
 }
@@ -290,6 +296,7 @@ fn taken_back(gone: &GoneBack) -> Need {
         next: Some(Code::RevertedHere.next().to_owned()),
         why: Some(link::why_deployment(deployment)),
         posts: Vec::new(),
+        command: None,
         links: vec![Button::new("Open", path.clone())],
         path,
     }

@@ -78,6 +78,32 @@ async fn a_rollout_that_stopped_is_told_on_the_fleet_page_with_its_why_and_resum
 }
 
 #[tokio::test]
+async fn a_rollout_is_aborted_from_its_page_and_whoever_is_left_behind_needs_a_person() {
+    let plant = Plant::new().await;
+    two(&plant).await.put("/deployments/north", &[], &in_steps()).await.is(201);
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/deployments/north").await;
+    assert!(page.contains("href=\"/deployments/north/rollout/abort\""), "it is asked back: {page}");
+    let ask = browser.page("/deployments/north/rollout/abort").await;
+    assert!(ask.contains("Abort the rollout of north?"), "{ask}");
+    assert!(ask.contains("margrave rollout abort north<"), "{ask}");
+    let aborted = browser.post("/deployments/north/rollout/abort", &[]).await;
+    assert_eq!(location(aborted.is(303)), "/deployments/north");
+    let north = "north".parse().unwrap();
+    assert_eq!(plant.server.fleet().rollout(&north).await.unwrap().state, "aborted");
+    let page = browser.page("/deployments/north").await;
+    assert!(page.contains("data-state=\"aborted\"") && !page.contains("/rollout/abort"), "{page}");
+    // There is nothing to go on with.
+    browser.post("/deployments/north/rollout/resume", &[]).await.is(409);
+    let page = browser.page("/").await;
+    let (_, need) = page.split_once("id=\"need-rollout-north\"").unwrap();
+    let need = need.split_once("</li>").unwrap().0;
+    assert!(need.contains("1 device was left behind"), "{need}");
+    assert!(need.contains("href=\"/deployments/north/edit\"") && !need.contains("<form"), "{need}");
+    assert!(need.contains("href=\"/why?kind=rollout&#38;subject=north\""), "{need}");
+}
+
+#[tokio::test]
 async fn a_rollout_moves_by_itself_as_devices_report() {
     let plant = Plant::new().await;
     let mut program = two(&plant).await;

@@ -13,6 +13,7 @@ use margrave_wire::operator::{self, FleetStatus};
 use super::Web;
 use super::assignment::settled;
 use super::badge::Badge;
+use super::certificate::Certificate;
 use super::command::Command;
 use super::error::{PageError, sentence};
 use super::link;
@@ -94,6 +95,7 @@ impl Needs {
         let mut items = Vec::new();
         let intent = fleet.intent().await?;
         items.extend(repository(&intent));
+        items.extend(Certificate::all(web).into_iter().filter_map(ending));
         items.extend(intent.gone_back.iter().take(NEEDS_MAX / 2).map(taken_back));
         items.extend(rollouts.iter().filter(|rollout| rollout.needs_a_person()).map(stopped));
         let mut more = 0;
@@ -109,7 +111,7 @@ impl Needs {
             let devices = fleet.devices(query).await?.items;
             let mut told = 0;
             for (cause, devices) in together(condition, &devices) {
-                if items.len() == NEEDS_MAX {
+                if items.len() >= NEEDS_MAX {
                     break;
                 }
                 told += devices.len() as u64;
@@ -128,6 +130,13 @@ impl Needs {
                 false => more += pending.len() as u64,
             }
             more += total.saturating_sub(blind.len() as u64);
+        }
+        for rollout in rollouts {
+            match items.len() < NEEDS_MAX {
+                _ if !rollout.left_behind() => {}
+                true => items.push(aborted(fleet, rollout).await?),
+                false => more += rollout.counts.left_behind,
+            }
         }
         Ok(Needs { items, more, waiting: Waiting::of(fleet)? })
     }
@@ -196,21 +205,11 @@ async fn trouble(
             (counted(several.len() as u64, "device"), format!("/devices?condition={condition}{site}"))
         }
     };
-    let mut links = Vec::new();
-    if !cause.of.is_empty() {
-        links.push(Button::new(
-            format!("Change {}", cause.of),
-            format!("{}/edit", link::deployment(&cause.of)),
-        ));
-        if has_been_otherwise(fleet, &cause.of).await? {
-            let back = format!("{}#revisions", link::deployment(&cause.of));
-            links.push(Button::new("Go back", back));
-        }
-    } else if devices.len() == 1 {
-        links.push(Button::new("Open the device", path.clone()));
-    } else {
-        links.push(Button::new("Show them", path.clone()));
-    }
+    let links = match (cause.of.as_str(), devices) {
+        ("", [_]) => vec![Button::new("Open the device", path.clone())],
+        ("", _) => vec![Button::new("Show them", path.clone())],
+        (deployment, _) => ways_on(fleet, deployment).await?,
+    };
     Ok(Need {
         key: format!("need-{condition}-{}-{}", cause.of, cause.code),
         badge: Badge::condition(condition),
@@ -231,6 +230,16 @@ async fn trouble(
         command: None,
         links,
     })
+}
+
+/// Where a deployment is changed, or taken back.
+async fn ways_on(fleet: &Fleet, deployment: &str) -> Result<Vec<Button>, PageError> {
+    let path = link::deployment(deployment);
+    let mut links = vec![Button::new(format!("Change {deployment}"), format!("{path}/edit"))];
+    if has_been_otherwise(fleet, deployment).await? {
+        links.push(Button::new("Go back", format!("{path}#revisions")));
+    }
+    Ok(links)
 }
 
 /// Whether there is a revision of a deployment to go back to.
@@ -258,6 +267,46 @@ fn stopped(rollout: &RolloutGlimpse) -> Need {
         links: vec![post("abort", "Abort"), Button::new("Open", format!("{path}#rollout"))],
         path,
     }
+}
+
+/// Those that an aborted rollout left behind keep what they had until somebody wants something else.
+async fn aborted(fleet: &Fleet, rollout: &RolloutGlimpse) -> Result<Need, PageError> {
+    let path = link::deployment(rollout.name.as_str());
+    let left = match rollout.counts.left_behind {
+        1 => "1 device was left behind".to_owned(),
+        more => format!("{} were left behind", counted(more, "device")),
+    };
+    Ok(Need {
+        key: format!("need-rollout-{}", rollout.name),
+        badge: Badge::left_behind(),
+        name: format!("{}, revision {}", rollout.name, rollout.revision),
+        reason: format!("{}; {left}", progress(rollout)),
+        next: Some(Code::RolloutAborted.next().to_owned()),
+        why: Some(link::why_rollout(rollout.name.as_str())),
+        posts: Vec::new(),
+        command: None,
+        links: ways_on(fleet, rollout.name.as_str()).await?,
+        path,
+    })
+}
+
+/// A certificate of the server's that ends, where somebody has to do something about that.
+fn ending(certificate: Certificate) -> Option<Need> {
+    let Certificate { key, name, expires, warning, next, .. } = certificate;
+    let (warning, next) = (warning?, next?);
+    let path = "/settings#certificates".to_owned();
+    Some(Need {
+        key: format!("need-certificate-{key}"),
+        badge: Badge::certificate(warning),
+        name: name.to_owned(),
+        reason: format!("its certificate {warning}: {expires}"),
+        next: Some(next.to_owned()),
+        why: None,
+        posts: Vec::new(),
+        command: None,
+        links: vec![Button::new("Open", path.clone())],
+        path,
+    })
 }
 
 /// The server and the repository of what is wanted do not agree.

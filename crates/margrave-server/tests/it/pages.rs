@@ -1,9 +1,11 @@
 //! Whole ways through the pages: finding and changing devices together, seeing what a deployment would do, settings.
 
+use margrave_core::lifecycle::{Reported, State};
+use margrave_core::report::{Awaited, Detail};
 use serde_json::json;
 
 use crate::browser::{Browser, deployed, is_clean, location, text};
-use crate::plant::{Plant, operator};
+use crate::plant::{Plant, now, operator};
 use crate::stock::{self, HOSTILE};
 
 #[tokio::test]
@@ -108,6 +110,41 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     assert_eq!(rows(&mut browser, "deployment=north").await, 1);
     assert_eq!(rows(&mut browser, "deployment=south").await, 0);
     assert_eq!(rows(&mut browser, "site=:none").await, 2);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_person_is_told_on_the_fleet_page_although_it_is_only_pending() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/").await;
+    assert!(page.contains("Nothing needs a person"), "who has not asked yet asks by itself: {page}");
+    let detail = Detail {
+        state: State::Pending,
+        sequence: 1,
+        at: now(),
+        document: None,
+        attempt: 0,
+        next_try: None,
+        reason: None,
+        waiting: Some(format!("its clock is not set {HOSTILE}")),
+        awaited: Some(Awaited::Clock),
+        life: None,
+        memory: None,
+        holds: None,
+    };
+    stock::report(&plant, "press-1", |report| {
+        (report.state, report.detail) = (Reported::Pending, Some(detail));
+    })
+    .await;
+    let page = browser.page("/").await;
+    is_clean(&page);
+    let (_, need) = page.split_once("id=\"need-pending--window-unknown\"").unwrap();
+    let need = need.split_once("</li>").unwrap().0;
+    assert!(need.contains("its clock is not set &#60;script&#62;"), "{need}");
+    assert!(need.contains("Set the clock on the device"), "{need}");
+    assert!(need.contains("href=\"/why?subject=press-1\""), "{need}");
+    assert!(need.contains("href=\"/devices/press-1\""), "{need}");
 }
 
 #[tokio::test]

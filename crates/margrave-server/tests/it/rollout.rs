@@ -1,8 +1,5 @@
 //! Rollouts from outside: REST, the page, and that they move by themselves.
 
-use margrave_core::id::AssignmentId;
-use margrave_core::lifecycle::Reported;
-use margrave_core::report::Report;
 use margrave_wire::operator;
 use margrave_wire::rollout::Rollout;
 use serde_json::json;
@@ -119,18 +116,7 @@ async fn a_rollout_moves_by_itself_as_devices_report() {
             sleep(std::time::Duration::from_millis(50)).await;
             continue;
         };
-        let device = plant.server.fleet().device(&pending.device.parse().unwrap()).await.unwrap();
-        let report = Report {
-            assignment: AssignmentId::parse(&pending.id).unwrap(),
-            device: None,
-            adopted_version: device.manifest_version,
-            state: Reported::Installed,
-            fault: None,
-            components: vec![],
-            detail: None,
-            signed_at: None,
-        };
-        plant.server.fleet().report(&device.client.parse().unwrap(), report).await.unwrap();
+        stock::report(&plant, &pending.device, |_| {}).await;
         told += 1;
     }
     loop {

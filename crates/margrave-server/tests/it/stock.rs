@@ -3,7 +3,9 @@
 use std::fs;
 
 use bytes::Bytes;
-use margrave_core::id::ClientId;
+use margrave_core::id::{AssignmentId, ClientId};
+use margrave_core::lifecycle::Reported;
+use margrave_core::report::Report;
 use margrave_oci::compose::ComposeArchive;
 use margrave_oci::manifest::{EMPTY_CONFIG, IMAGE_MANIFEST, ImageManifest};
 use margrave_oci::package::{PackageFiles, Resource, ResourceKind};
@@ -132,4 +134,22 @@ pub(crate) fn capabilities_body(device: &str, cores: u32) -> String {
         "supportedRuntimes": ["oci"], "supportedDeploymentTypes": ["compose"],
     }});
     body.to_string()
+}
+
+/// A device says that it has installed what it is to run, or something else where `change` makes it.
+pub(crate) async fn report(plant: &Plant, device: &str, change: impl FnOnce(&mut Report)) {
+    let fleet = plant.server.fleet();
+    let device = fleet.device(&device.parse().unwrap()).await.unwrap();
+    let mut report = Report {
+        assignment: AssignmentId::parse(&device.assignments[0].id).unwrap(),
+        device: None,
+        adopted_version: device.manifest_version,
+        state: Reported::Installed,
+        fault: None,
+        components: vec![],
+        detail: None,
+        signed_at: None,
+    };
+    change(&mut report);
+    fleet.report(&device.client.parse().unwrap(), report).await.unwrap();
 }

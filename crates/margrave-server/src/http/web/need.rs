@@ -131,6 +131,20 @@ impl Needs {
             }
             more += total.saturating_sub(blind.len() as u64);
         }
+        if status.devices.pending > 0 {
+            let stuck = fleet.devices_stuck(LOOKED_AT_MAX).await?;
+            let mut groups: BTreeMap<Code, Vec<&operator::Device>> = BTreeMap::new();
+            for (code, device) in &stuck {
+                groups.entry(*code).or_default().push(device);
+            }
+            for (code, devices) in groups {
+                let cause = Cause { of: String::new(), code: code.as_str().to_owned() };
+                match items.len() < NEEDS_MAX {
+                    true => items.push(trouble(fleet, "pending", &cause, &devices).await?),
+                    false => more += devices.len() as u64,
+                }
+            }
+        }
         for rollout in rollouts {
             match items.len() < NEEDS_MAX {
                 _ if !rollout.left_behind() => {}

@@ -182,7 +182,10 @@ impl Fleet {
         Ok(operator::Device { schedule_conflict: conflict, ..shown.remove(0) })
     }
 
-    async fn shown_devices(&self, records: Vec<DeviceRecord>) -> Result<Vec<operator::Device>, Error> {
+    pub(super) async fn shown_devices(
+        &self,
+        records: Vec<DeviceRecord>,
+    ) -> Result<Vec<operator::Device>, Error> {
         let names = records.iter().map(|record| record.device.clone()).collect();
         let mut assignments: HashMap<DeviceRef, Vec<AssignmentRecord>> = HashMap::new();
         for assignment in self.store.assignments(Scope::Devices(names)).await? {

@@ -1,9 +1,11 @@
 //! Whole ways through the pages: finding and changing devices together, seeing what a deployment would do, settings.
 
+use margrave_core::lifecycle::{Reported, State};
+use margrave_core::report::{Awaited, Detail};
 use serde_json::json;
 
 use crate::browser::{Browser, deployed, is_clean, location, text};
-use crate::plant::{Plant, operator};
+use crate::plant::{Plant, now, operator};
 use crate::stock::{self, HOSTILE};
 
 #[tokio::test]
@@ -108,6 +110,41 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     assert_eq!(rows(&mut browser, "deployment=north").await, 1);
     assert_eq!(rows(&mut browser, "deployment=south").await, 0);
     assert_eq!(rows(&mut browser, "site=:none").await, 2);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_person_is_told_on_the_fleet_page_although_it_is_only_pending() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/").await;
+    assert!(page.contains("Nothing needs a person"), "who has not asked yet asks by itself: {page}");
+    let detail = Detail {
+        state: State::Pending,
+        sequence: 1,
+        at: now(),
+        document: None,
+        attempt: 0,
+        next_try: None,
+        reason: None,
+        waiting: Some(format!("its clock is not set {HOSTILE}")),
+        awaited: Some(Awaited::Clock),
+        life: None,
+        memory: None,
+        holds: None,
+    };
+    stock::report(&plant, "press-1", |report| {
+        (report.state, report.detail) = (Reported::Pending, Some(detail));
+    })
+    .await;
+    let page = browser.page("/").await;
+    is_clean(&page);
+    let (_, need) = page.split_once("id=\"need-pending--window-unknown\"").unwrap();
+    let need = need.split_once("</li>").unwrap().0;
+    assert!(need.contains("its clock is not set &#60;script&#62;"), "{need}");
+    assert!(need.contains("Set the clock on the device"), "{need}");
+    assert!(need.contains("href=\"/why?subject=press-1\""), "{need}");
+    assert!(need.contains("href=\"/devices/press-1\""), "{need}");
 }
 
 #[tokio::test]
@@ -289,6 +326,99 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
     assert!(page.contains("What differs from revision 1") && page.contains("answer owner"), "{page}");
     is_clean(&page);
     browser.get("/deployments/south/revisions/9").await.is(404);
+}
+
+#[tokio::test]
+async fn a_group_of_devices_is_chosen_by_label_in_the_form() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    for (name, cores) in [("press-1", 4), ("press-2", 4), ("small-1", 1)] {
+        stock::device(&plant, name, cores).await;
+    }
+    let mut browser = Browser::signed_in(&plant).await;
+    let label =
+        [("device", "press-1"), ("device", "small-1"), ("do", "label"), ("key", "line"), ("value", "4")];
+    browser.post("/devices", &label).await.is(303);
+    let mut form = vec![
+        ("package", "gate"),
+        ("version", "1.0.0"),
+        ("name", "fourth"),
+        ("answer.owner", "me"),
+        ("answer.site", "NORD"),
+        ("answer.rate", "9"),
+        ("answer.shift", "late"),
+        ("labels", "line"),
+    ];
+    let page = text(browser.post("/deploy/rehearsal", &form).await.is(422));
+    assert!(page.contains("“line” is no label"), "{page}");
+    form[7].1 = "line=4";
+    // Who carries the label gets it, and who does not fit is left out instead of being in the way.
+    let page = text(browser.post("/deploy/rehearsal", &form).await.is(200));
+    is_clean(&page);
+    assert!(page.contains("1 device gets it") && !page.contains("press-2"), "{page}");
+    let (_, left_out) = page.split_once("Left out, because they do not fit").unwrap();
+    assert!(left_out.contains("small-1"), "{page}");
+    assert_eq!(location(browser.post("/deploy", &form).await.is(303)), "/deployments/fourth");
+    let (fleet, fourth) = (plant.server.fleet(), "fourth".parse().unwrap());
+    let reached = async || {
+        let made = fleet.deployment(&fourth).await.unwrap();
+        made.assignments.into_iter().map(|assignment| assignment.device).collect::<Vec<_>>()
+    };
+    assert_eq!(reached().await, ["press-1"]);
+    let made = fleet.deployment(&fourth).await.unwrap();
+    assert_eq!(made.targets.labels, [("line".to_owned(), "4".to_owned())].into());
+    assert!(made.targets.devices.is_empty(), "{:?}", made.targets);
+    assert_eq!(made.misfits[0].device, "small-1");
+    let page = browser.page("/deployments/fourth").await;
+    assert!(page.contains("<span class=\"chip\">line=4</span>") && page.contains("--label line=4"), "{page}");
+    let page = browser.page("/deployments/fourth/edit").await;
+    assert!(page.contains("name=\"labels\" value=\"line=4\""), "{page}");
+    // Who gets the label later is included.
+    browser.post("/devices/press-2/labels", &[("key", "line"), ("value", "4")]).await.is(303);
+    assert_eq!(reached().await, ["press-1", "press-2"]);
+}
+
+#[tokio::test]
+async fn another_version_of_the_package_comes_to_devices_by_the_form_of_a_change() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    stock::report(&plant, "press-1", |_| {}).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    assert!(!browser.page("/deployments/north/edit").await.contains("Use this version"));
+    stock::gate_at(&plant, "1.1.0").await;
+    let form = browser.page("/deployments/north/edit").await;
+    assert!(form.contains("Use this version"), "{form}");
+    assert!(form.contains("<option selected>1.0.0</option>"), "what runs is chosen: {form}");
+    let mut change = vec![
+        ("version", "1.1.0"),
+        ("asked-version", "1.0.0"),
+        ("revision", "1"),
+        ("answer.owner", "me"),
+        ("answer.site", "NORD"),
+        ("answer.rate", "12"),
+        ("answer.shift", "early"),
+        ("answer.alarm", "true"),
+        ("device", "press-1"),
+    ];
+    // The form once more, as the other version asks, with what was typed.
+    let form = text(browser.post("/deployments/north/edit/rehearsal", &change).await.is(200));
+    assert!(form.contains("<option selected>1.1.0</option>") && form.contains("value=\"12\""), "{form}");
+    assert!(form.contains("name=\"asked-version\" value=\"1.1.0\""), "{form}");
+    change[1].1 = "1.1.0";
+    let page = text(browser.post("/deployments/north/edit/rehearsal", &change).await.is(200));
+    is_clean(&page);
+    assert!(page.contains("goes from version 1.0.0 to 1.1.0"), "{page}");
+    assert!(page.contains("<del>1.0.0</del>") && page.contains("<ins>1.1.0</ins>"), "{page}");
+    let (fleet, north) = (plant.server.fleet(), "north".parse().unwrap());
+    assert_eq!(fleet.deployment(&north).await.unwrap().version, "1.0.0", "nothing was changed yet");
+    let reply = browser.post("/deployments/north/edit", &change).await;
+    assert_eq!(location(reply.is(303)), "/deployments/north");
+    let changed = fleet.deployment(&north).await.unwrap();
+    assert_eq!((changed.version.as_str(), changed.revision), ("1.1.0", 2));
+    assert_eq!(changed.assignments[0].version, "1.1.0");
+    let page = browser.page("/deployments/north").await;
+    assert!(page.contains("gate 1.1.0") && page.contains("version 1.0.0 → 1.1.0"), "{page}");
+    assert!(page.contains("of an older revision"), "the device has not begun: {page}");
 }
 
 #[tokio::test]

@@ -1,13 +1,11 @@
 //! Rollouts from outside: REST, the page, and that they move by themselves.
 
-use margrave_core::id::AssignmentId;
-use margrave_core::lifecycle::Reported;
-use margrave_core::report::Report;
 use margrave_wire::operator;
 use margrave_wire::rollout::Rollout;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use crate::browser::{Browser, location};
 use crate::line::DEADLINE;
 use crate::operator::{Program, to};
 use crate::plant::Plant;
@@ -59,6 +57,50 @@ async fn a_rollout_is_paused_resumed_and_aborted_over_rest() {
 }
 
 #[tokio::test]
+async fn a_rollout_that_stopped_is_told_on_the_fleet_page_with_its_why_and_resumed_there() {
+    let plant = Plant::new().await;
+    two(&plant).await.put("/deployments/north", &[], &in_steps()).await.is(201);
+    let mut browser = Browser::signed_in(&plant).await;
+    let paused = browser.post("/deployments/north/rollout/pause", &[]).await;
+    assert_eq!(location(paused.is(303)), "/deployments/north");
+    let page = browser.page("/").await;
+    assert!(page.contains("id=\"need-rollout-north\""), "{page}");
+    assert!(page.contains("action=\"/deployments/north/rollout/resume\""), "{page}");
+    assert!(page.contains("margrave rollout resume north<"), "the button has its command: {page}");
+    assert!(page.contains("href=\"/why?kind=rollout&#38;subject=north\""), "{page}");
+    let why = browser.page("/why?kind=rollout&subject=north").await;
+    assert!(why.contains("the rollout was paused by") && why.contains("rollout-paused"), "{why}");
+    browser.post("/deployments/north/rollout/resume", &[]).await.is(303);
+    assert!(!browser.page("/").await.contains("need-rollout-north"));
+}
+
+#[tokio::test]
+async fn a_rollout_is_aborted_from_its_page_and_whoever_is_left_behind_needs_a_person() {
+    let plant = Plant::new().await;
+    two(&plant).await.put("/deployments/north", &[], &in_steps()).await.is(201);
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/deployments/north").await;
+    assert!(page.contains("href=\"/deployments/north/rollout/abort\""), "it is asked back: {page}");
+    let ask = browser.page("/deployments/north/rollout/abort").await;
+    assert!(ask.contains("Abort the rollout of north?"), "{ask}");
+    assert!(ask.contains("margrave rollout abort north<"), "{ask}");
+    let aborted = browser.post("/deployments/north/rollout/abort", &[]).await;
+    assert_eq!(location(aborted.is(303)), "/deployments/north");
+    let north = "north".parse().unwrap();
+    assert_eq!(plant.server.fleet().rollout(&north).await.unwrap().state, "aborted");
+    let page = browser.page("/deployments/north").await;
+    assert!(page.contains("data-state=\"aborted\"") && !page.contains("/rollout/abort"), "{page}");
+    // There is nothing to go on with.
+    browser.post("/deployments/north/rollout/resume", &[]).await.is(409);
+    let page = browser.page("/").await;
+    let (_, need) = page.split_once("id=\"need-rollout-north\"").unwrap();
+    let need = need.split_once("</li>").unwrap().0;
+    assert!(need.contains("1 device was left behind"), "{need}");
+    assert!(need.contains("href=\"/deployments/north/edit\"") && !need.contains("<form"), "{need}");
+    assert!(need.contains("href=\"/why?kind=rollout&#38;subject=north\""), "{need}");
+}
+
+#[tokio::test]
 async fn a_rollout_moves_by_itself_as_devices_report() {
     let plant = Plant::new().await;
     let mut program = two(&plant).await;
@@ -74,18 +116,7 @@ async fn a_rollout_moves_by_itself_as_devices_report() {
             sleep(std::time::Duration::from_millis(50)).await;
             continue;
         };
-        let device = plant.server.fleet().device(&pending.device.parse().unwrap()).await.unwrap();
-        let report = Report {
-            assignment: AssignmentId::parse(&pending.id).unwrap(),
-            device: None,
-            adopted_version: device.manifest_version,
-            state: Reported::Installed,
-            fault: None,
-            components: vec![],
-            detail: None,
-            signed_at: None,
-        };
-        plant.server.fleet().report(&device.client.parse().unwrap(), report).await.unwrap();
+        stock::report(&plant, &pending.device, |_| {}).await;
         told += 1;
     }
     loop {

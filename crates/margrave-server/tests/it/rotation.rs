@@ -6,6 +6,7 @@ use margrave_wire::identity::{BUNDLE_PATH, JoinResponse, JwkSet};
 use margrave_wire::operator::{AuthorityStatus, PREFIX};
 use serde_json::{Value, json};
 
+use crate::browser::Browser;
 use crate::line::Reply;
 use crate::plant::{Device, Plant, now, trust_domain};
 
@@ -143,4 +144,22 @@ async fn id_173_211_an_authority_whose_key_was_seen_is_out_at_once_with_all_that
     // Who comes now comes by the new one.
     let other = plant.join("press.44").await;
     assert!(other.is_served(&plant).await);
+}
+
+#[tokio::test]
+async fn an_authority_that_ends_soon_needs_a_person_until_the_next_is_announced() {
+    let plant = Plant::new().await;
+    assert!(!Browser::signed_in(&plant).await.page("/").await.contains("need-certificate"));
+    // A month before its twenty years are over.
+    plant.set_ahead((20 * 365 - 30) * 24 * 3600);
+    let plant = plant.restart().await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/").await;
+    assert!(page.contains("id=\"need-certificate-authority\"") && page.contains("ends soon"), "{page}");
+    assert!(page.contains("<code>margrave authority rotate</code>"), "{page}");
+    assert!(page.contains("href=\"/settings#certificates\""), "{page}");
+    assert!(!page.contains("need-certificate-server"), "what renews itself did: {page}");
+    assert!(browser.page("/settings").await.contains("<span class=\"chip bad\">ends soon</span>"));
+    ask(&plant, "POST", "/rotate", json!({})).await.is(200);
+    assert!(!browser.page("/").await.contains("need-certificate"));
 }

@@ -3,7 +3,9 @@
 use std::fs;
 
 use bytes::Bytes;
-use margrave_core::id::ClientId;
+use margrave_core::id::{AssignmentId, ClientId};
+use margrave_core::lifecycle::Reported;
+use margrave_core::report::Report;
 use margrave_oci::compose::ComposeArchive;
 use margrave_oci::manifest::{EMPTY_CONFIG, IMAGE_MANIFEST, ImageManifest};
 use margrave_oci::package::{PackageFiles, Resource, ResourceKind};
@@ -84,28 +86,34 @@ pub(crate) async fn gate(plant: &Plant) {
     let component = tempfile::tempdir().unwrap();
     fs::write(component.path().join("compose.yaml"), "services:\n  gate:\n    image: gate:1\n").unwrap();
     let archive = ComposeArchive::build(component.path(), "gate").unwrap();
-    push(plant, "components/gate", &archive.manifest("gate", "1.0.0"), vec![archive.bytes().clone()]).await;
+    let manifest = archive.manifest("gate", "1.0.0");
+    push(plant, "components/gate", "1.0.0", &manifest, vec![archive.bytes().clone()]).await;
+    gate_at(plant, "1.0.0").await;
+}
 
+/// Another version of it, with the same component.
+pub(crate) async fn gate_at(plant: &Plant, version: &str) {
     let icon = Resource {
         kind: Some(ResourceKind::Icon),
         title: "resources/icon.svg".to_owned(),
         media_type: "image/svg+xml".to_owned(),
         bytes: Bytes::from_static(ICON),
     };
-    let files = PackageFiles::new(Bytes::from_static(DESCRIPTION.as_bytes()), vec![icon]).unwrap();
+    let description = DESCRIPTION.replace("version: \"1.0.0\"", &format!("version: \"{version}\""));
+    let files = PackageFiles::new(Bytes::from(description), vec![icon]).unwrap();
     let blobs = vec![files.description().clone(), Bytes::from_static(ICON)];
-    push(plant, "packages/gate", &files.manifest(), blobs).await;
-    let want = AddPackage { reference: "oci://margrave/packages/gate:1.0.0".to_owned() };
+    push(plant, "packages/gate", version, &files.manifest(), blobs).await;
+    let want = AddPackage { reference: format!("oci://margrave/packages/gate:{version}") };
     plant.server.fleet().add_package(&operator(), want).await.unwrap();
 }
 
-async fn push(plant: &Plant, name: &str, manifest: &ImageManifest, blobs: Vec<Bytes>) {
+async fn push(plant: &Plant, name: &str, tag: &str, manifest: &ImageManifest, blobs: Vec<Bytes>) {
     let name = RepositoryName::parse(name).unwrap();
     let registry = plant.server.registry();
     for blob in blobs.into_iter().chain([Bytes::from_static(EMPTY_CONFIG)]) {
         registry.put_blob(&name, blob).await.unwrap();
     }
-    let tag = TagOrDigest::Tag(Tag::parse("1.0.0").unwrap());
+    let tag = TagOrDigest::Tag(Tag::parse(tag).unwrap());
     registry.put_manifest(&name, &tag, IMAGE_MANIFEST, manifest.to_bytes().into()).await.unwrap();
 }
 
@@ -132,4 +140,22 @@ pub(crate) fn capabilities_body(device: &str, cores: u32) -> String {
         "supportedRuntimes": ["oci"], "supportedDeploymentTypes": ["compose"],
     }});
     body.to_string()
+}
+
+/// A device says that it has installed what it is to run, or something else where `change` makes it.
+pub(crate) async fn report(plant: &Plant, device: &str, change: impl FnOnce(&mut Report)) {
+    let fleet = plant.server.fleet();
+    let device = fleet.device(&device.parse().unwrap()).await.unwrap();
+    let mut report = Report {
+        assignment: AssignmentId::parse(&device.assignments[0].id).unwrap(),
+        device: None,
+        adopted_version: device.manifest_version,
+        state: Reported::Installed,
+        fault: None,
+        components: vec![],
+        detail: None,
+        signed_at: None,
+    };
+    change(&mut report);
+    fleet.report(&device.client.parse().unwrap(), report).await.unwrap();
 }

@@ -1,6 +1,8 @@
 //! The pages: who gets in, what a form needs, and that a name stays a name.
 
 use http::header::SET_COOKIE;
+use margrave_core::lifecycle::Reported;
+use margrave_core::report::{ComponentReport, Fault};
 use margrave_wire::operator::SetLabels;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -74,6 +76,46 @@ async fn every_page_is_there_guarded_and_free_of_foreign_markup() {
     let gate = browser.page("/packages/gate/1.0.0").await;
     assert!(gate.contains("Gate &#60;script&#62;"), "{gate}");
     assert!(gate.contains("Needs 2 cores, amd64, 1 GiB memory"), "{gate}");
+}
+
+#[tokio::test]
+async fn what_a_device_says_went_wrong_stays_text() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let fault = || Fault {
+        code: format!("code {HOSTILE}"),
+        source: format!("source {HOSTILE}"),
+        message: format!("it broke {HOSTILE}"),
+    };
+    let part =
+        ComponentReport { name: format!("gate {HOSTILE}"), state: Reported::Failed, fault: Some(fault()) };
+    // As a whole, and then closer to the cause.
+    for components in [vec![], vec![part]] {
+        stock::report(&plant, "press-1", |report| {
+            report.state = Reported::Failed;
+            report.fault = Some(fault());
+            report.components = components;
+        })
+        .await;
+        for path in [
+            "/",
+            "/devices",
+            "/devices/press-1",
+            "/deployments/north",
+            "/why?subject=press-1",
+            "/why?subject=press-1/north",
+            "/why?kind=deployment&subject=north",
+            "/why?kind=rollout&subject=north",
+        ] {
+            let page = browser.page(path).await;
+            is_clean(&page);
+            let told = "broke &#60;script&#62;alert(&#39;x&#39;)&#60;/script&#62;&#34;&#38;";
+            assert!(page.contains(told), "{path}: {page}");
+        }
+    }
+    let page = browser.page("/devices/press-1").await;
+    assert!(page.contains("gate &#60;script&#62;"), "its components are named: {page}");
 }
 
 #[tokio::test]
@@ -374,7 +416,14 @@ async fn devices_are_added_labelled_and_retired_from_their_pages() {
 
     let set = [("key", "line"), ("value", HOSTILE)];
     assert_eq!(location(browser.post("/devices/press-1/labels", &set).await.is(303)), "/devices/press-1");
-    is_clean(&browser.page("/devices/press-1").await);
+    let page = browser.page("/devices/press-1").await;
+    is_clean(&page);
+    // Each button has its command.
+    for command in ["site=north", "line-"] {
+        assert!(page.contains(&format!("margrave device label press-1 {command}<")), "{command}: {page}");
+    }
+    let page = browser.page("/devices").await;
+    assert!(page.contains("margrave device label &#34;$id&#34; line-; done"), "{page}");
     let device = "press-1".parse().unwrap();
     let fleet = plant.server.fleet();
     assert_eq!(fleet.device(&device).await.unwrap().labels["line"], HOSTILE);
@@ -521,6 +570,11 @@ async fn who_waits_to_be_let_in_is_decided_about_on_the_page() {
         assert_eq!(waiting(&mut browser).await.as_deref(), Some(words));
     }
     assert!(!browser.page("/").await.contains("Nothing needs a person"));
+    let why = format!("/why?subject={}", ids[0].client);
+    assert!(browser.page("/").await.contains(&format!("href=\"{why}\"")), "{why}");
+    let page = browser.page(&why).await;
+    is_clean(&page);
+    assert!(page.contains("waits to be let in since") && page.contains("not-accepted"), "{page}");
     let page = browser.page("/devices").await;
     is_clean(&page);
     assert!(page.contains("Waiting to be accepted") && page.contains(&ids[0].fingerprint), "{page}");

@@ -27,6 +27,11 @@ impl RolloutGlimpse {
     pub fn needs_a_person(&self) -> bool {
         matches!(self.state, RolloutState::Paused | RolloutState::Halted)
     }
+
+    /// It goes on no more, and left somebody behind.
+    pub fn left_behind(&self) -> bool {
+        self.state == RolloutState::Aborted
+    }
 }
 
 impl Fleet {

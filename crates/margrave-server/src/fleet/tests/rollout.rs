@@ -492,6 +492,8 @@ async fn who_waits_for_its_turn_is_not_as_wanted_and_says_so_everywhere_in_the_s
     world.hold(RolloutVerb::Abort).await.unwrap();
     let deployment = world.fleet.deployment(&name("web")).await.unwrap();
     assert_eq!((deployment.counts.waiting, deployment.counts.left_behind), (0, 3));
+    let [glimpse] = world.fleet.rollouts_glimpsed().await.unwrap().try_into().ok().unwrap();
+    assert!(glimpse.left_behind() && !glimpse.needs_a_person());
     let row = deployment.assignments.iter().find(|row| row.device == "d2").unwrap();
     assert_eq!(row.waiting.as_ref().unwrap().word, "left-behind");
     let words = "web on d2 keeps revision 1: the rollout of revision 2 was aborted";

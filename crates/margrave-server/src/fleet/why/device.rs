@@ -1,10 +1,13 @@
 //! Why a device is not as wanted, and whether it can be reached at all.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
-use margrave_core::id::ClientId;
-use margrave_core::why::Code;
-use margrave_store::{AssignmentRecord, Condition, DeviceRecord, Scope, Standing, Verdict, WaitingRecord};
+use margrave_core::id::{ClientId, DeviceRef};
+use margrave_core::why::{Code, Needs};
+use margrave_store::{
+    AssignmentRecord, Condition, DeviceFilter, DeviceRecord, Scope, Standing, Verdict, WaitingRecord,
+};
 use margrave_wire::{g2, operator};
 
 use super::{Reason, extend, sentence, told};
@@ -43,6 +46,35 @@ impl Fleet {
         }
         let converged = !self.look_behind_restore(&mut chain) && converged;
         Ok(told(subject, converged, &chain))
+    }
+
+    /// Of the first so many pending devices those that stay so until a person does something, each with the cause. Whoever
+    /// cannot look at its containers is told of by [`Fleet::devices_blind`], and whoever a rollout holds back with that.
+    pub async fn devices_stuck(&self, looked_at: usize) -> Result<Vec<(Code, operator::Device)>, Error> {
+        let filter = DeviceFilter {
+            condition: Some(Condition::Pending),
+            silence: self.silence(),
+            limit: u32::try_from(looked_at).unwrap_or(u32::MAX),
+            ..DeviceFilter::default()
+        };
+        let pending = self.store.devices(filter).await?;
+        let names = pending.iter().map(|device| device.device.clone()).collect();
+        let mut assignments: HashMap<DeviceRef, Vec<AssignmentRecord>> = HashMap::new();
+        for assignment in self.store.assignments(Scope::Devices(names)).await? {
+            assignments.entry(assignment.device.clone()).or_default().push(assignment);
+        }
+        let (mut codes, mut stuck) = (Vec::new(), Vec::new());
+        for device in pending {
+            let device = self.fresh(device);
+            let own = assignments.remove(&device.device).unwrap_or_default();
+            let code = self.device_reasons(&device, &own).last().map(|last| last.code);
+            let code = code.filter(|code| code.needs() == Needs::Person && *code != Code::CannotLook);
+            if let Some(code) = code {
+                codes.push(code);
+                stuck.push(device);
+            }
+        }
+        Ok(codes.into_iter().zip(self.shown_devices(stuck).await?).collect())
     }
 
     /// Why a device that nobody knows as one is none yet.

@@ -97,6 +97,12 @@ impl Badge {
         Badge::new(Tone::Warn, "pause", "left behind")
     }
 
+    /// A certificate that ends soon, or has ended.
+    pub(crate) fn certificate(word: &str) -> Self {
+        let tone = if word == "expired" { Tone::Bad } else { Tone::Warn };
+        Badge::new(tone, "key", word)
+    }
+
     /// The state of a component, in the standard's six words.
     pub(crate) fn component(word: &str) -> Self {
         let (tone, icon) = match word {
@@ -163,12 +169,8 @@ mod tests {
             ["pending", "installing", "installed", "failed", "removing", "removed"].map(Badge::component);
         let conditions = ["converged", "pending", "failed", "silent", "retired"].map(Badge::condition);
         let steps = ["done", "under way", "waiting", "failed", "paused", "never"].map(Badge::step);
-        for badge in states
-            .chain(components)
-            .chain(conditions)
-            .chain(steps)
-            .chain([Badge::went_back(), Badge::left_behind()])
-        {
+        let others = [Badge::went_back(), Badge::left_behind(), Badge::certificate("expired")];
+        for badge in states.chain(components).chain(conditions).chain(steps).chain(others) {
             let shown = badge.to_string();
             assert!(sprite.contains(&format!("id=\"i-{}\"", badge.icon.name)), "{shown}");
             assert!(shown.ends_with(&format!("{}</span>", badge.word)), "{shown}");

@@ -34,8 +34,9 @@ const ASKED_MAX: usize = 1000;
 pub(super) const LENGTHS: [(u64, &str); 4] =
     [(3600, "1 hour"), (4 * 3600, "4 hours"), (8 * 3600, "8 hours"), (24 * 3600, "24 hours")];
 /// What the form does, as commands for one device.
-pub(super) const COMMANDS: [&str; 5] = [
+pub(super) const COMMANDS: [&str; 6] = [
     "margrave device label \"$id\" line=4",
+    "margrave device label \"$id\" line-",
     "margrave device retire \"$id\" --yes",
     "margrave device hold \"$id\" --reason 'a batch runs' --for 2h",
     "margrave device release \"$id\"",

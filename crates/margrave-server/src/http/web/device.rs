@@ -17,6 +17,7 @@ use super::address::Path;
 use super::asking::Asking;
 use super::assignment::{AssignmentLine, is_held_back, settled};
 use super::badge::Badge;
+use super::certificate::expiry;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
 use super::demo::BrokenNote;
@@ -26,7 +27,6 @@ use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::session::{Changer, Submitted, Visitor};
-use super::settings::expiry;
 use super::stamp::Stamp;
 use super::told::Told;
 use super::week::{self, Week};
@@ -66,7 +66,7 @@ struct DevicePage {
     timeline: Vec<Activity>,
     command: Command,
     why_command: Command,
-    label_command: Command,
+    label_commands: Vec<Command>,
     schedule_command: Command,
     /// Retires it, or lets it in again.
     standing_command: Command,
@@ -192,7 +192,7 @@ pub(super) async fn show(
         timeline: events.iter().map(Activity::of).collect(),
         command: Command::new(["margrave", "device", "show", &name]),
         why_command: Command::new(["margrave", "why", &name]),
-        label_command: Command::new(["margrave", "device", "label", &name, "site=north"]),
+        label_commands: label_commands(&name, &device.labels),
         schedule_command: Command::new([
             "margrave",
             "schedule",
@@ -243,6 +243,13 @@ async fn assignment_card(
         why,
         steps: steps.iter().rev().take(STEPS_MAX).map(Step::of).collect(),
     })
+}
+
+/// What sets a label, and what takes away each that there is.
+fn label_commands(name: &str, labels: &BTreeMap<String, String>) -> Vec<Command> {
+    let command = |label: &str| Command::new(["margrave", "device", "label", name, label]);
+    let removing = labels.keys().map(|key| command(&format!("{key}-")));
+    [command("site=north")].into_iter().chain(removing).collect()
 }
 
 /// That its clock is wrong, by what it last reported.

@@ -56,7 +56,7 @@ struct DevicesPage {
     typed: Typed,
     command: Command,
     list_command: Command,
-    bulk_commands: [Command; 5],
+    bulk_commands: [Command; 6],
 }
 
 #[derive(Debug, Clone, Default, serde::Deserialize)]

@@ -41,6 +41,10 @@ pub(crate) fn why_deployment(name: &str) -> String {
     format!("/why?kind=deployment&subject={}", encode(name))
 }
 
+pub(crate) fn why_rollout(name: &str) -> String {
+    format!("/why?kind=rollout&subject={}", encode(name))
+}
+
 /// The form for when devices within reach talk and change.
 pub(crate) fn schedule(reach: &str) -> String {
     format!("/settings/schedule?reach={}", encode(reach))

@@ -15,6 +15,7 @@ mod audit;
 mod badge;
 mod bulk;
 mod care;
+mod certificate;
 mod command;
 mod commit;
 mod confirm;

@@ -13,6 +13,8 @@ use margrave_wire::operator::{self, FleetStatus};
 use super::Web;
 use super::assignment::settled;
 use super::badge::Badge;
+use super::certificate::Certificate;
+use super::command::Command;
 use super::error::{PageError, sentence};
 use super::link;
 use super::rollout::progress;
@@ -37,6 +39,8 @@ pub(super) struct Needs {
 pub(super) struct Waiting {
     pub(super) badge: Badge,
     pub(super) words: String,
+    /// Of the one that waits longest.
+    pub(super) why: Option<String>,
 }
 
 pub(super) struct Need {
@@ -51,6 +55,8 @@ pub(super) struct Need {
     pub(super) why: Option<String>,
     /// Buttons that do it.
     pub(super) posts: Vec<Button>,
+    /// The command that does the same.
+    pub(super) command: Option<Command>,
     /// Links that lead to where it can be done; only for who may change things.
     pub(super) links: Vec<Button>,
 }
@@ -67,13 +73,15 @@ impl Button {
 }
 
 impl Waiting {
-    fn of(devices: usize) -> Option<Self> {
-        let words = match devices {
-            0 => return None,
+    fn of(fleet: &Fleet) -> Result<Option<Self>, Error> {
+        let words = match fleet.signed_waiting() {
+            0 => return Ok(None),
             1 => "1 device waits".to_owned(),
             more => format!("{more} devices wait"),
         };
-        Some(Waiting { badge: Badge::waiting(), words })
+        let oldest = fleet.signed_clients(Some("pending"))?.into_iter().next();
+        let why = oldest.map(|oldest| link::why(&oldest.client));
+        Ok(Some(Waiting { badge: Badge::waiting(), words, why }))
     }
 }
 
@@ -87,6 +95,7 @@ impl Needs {
         let mut items = Vec::new();
         let intent = fleet.intent().await?;
         items.extend(repository(&intent));
+        items.extend(Certificate::all(web).into_iter().filter_map(ending));
         items.extend(intent.gone_back.iter().take(NEEDS_MAX / 2).map(taken_back));
         items.extend(rollouts.iter().filter(|rollout| rollout.needs_a_person()).map(stopped));
         let mut more = 0;
@@ -102,7 +111,7 @@ impl Needs {
             let devices = fleet.devices(query).await?.items;
             let mut told = 0;
             for (cause, devices) in together(condition, &devices) {
-                if items.len() == NEEDS_MAX {
+                if items.len() >= NEEDS_MAX {
                     break;
                 }
                 told += devices.len() as u64;
@@ -122,7 +131,28 @@ impl Needs {
             }
             more += total.saturating_sub(blind.len() as u64);
         }
-        Ok(Needs { items, more, waiting: Waiting::of(fleet.signed_waiting()) })
+        if status.devices.pending > 0 {
+            let stuck = fleet.devices_stuck(LOOKED_AT_MAX).await?;
+            let mut groups: BTreeMap<Code, Vec<&operator::Device>> = BTreeMap::new();
+            for (code, device) in &stuck {
+                groups.entry(*code).or_default().push(device);
+            }
+            for (code, devices) in groups {
+                let cause = Cause { of: String::new(), code: code.as_str().to_owned() };
+                match items.len() < NEEDS_MAX {
+                    true => items.push(trouble(fleet, "pending", &cause, &devices).await?),
+                    false => more += devices.len() as u64,
+                }
+            }
+        }
+        for rollout in rollouts {
+            match items.len() < NEEDS_MAX {
+                _ if !rollout.left_behind() => {}
+                true => items.push(aborted(fleet, rollout).await?),
+                false => more += rollout.counts.left_behind,
+            }
+        }
+        Ok(Needs { items, more, waiting: Waiting::of(fleet)? })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -189,21 +219,11 @@ async fn trouble(
             (counted(several.len() as u64, "device"), format!("/devices?condition={condition}{site}"))
         }
     };
-    let mut links = Vec::new();
-    if !cause.of.is_empty() {
-        links.push(Button::new(
-            format!("Change {}", cause.of),
-            format!("{}/edit", link::deployment(&cause.of)),
-        ));
-        if has_been_otherwise(fleet, &cause.of).await? {
-            let back = format!("{}#revisions", link::deployment(&cause.of));
-            links.push(Button::new("Go back", back));
-        }
-    } else if devices.len() == 1 {
-        links.push(Button::new("Open the device", path.clone()));
-    } else {
-        links.push(Button::new("Show them", path.clone()));
-    }
+    let links = match (cause.of.as_str(), devices) {
+        ("", [_]) => vec![Button::new("Open the device", path.clone())],
+        ("", _) => vec![Button::new("Show them", path.clone())],
+        (deployment, _) => ways_on(fleet, deployment).await?,
+    };
     Ok(Need {
         key: format!("need-{condition}-{}-{}", cause.of, cause.code),
         badge: Badge::condition(condition),
@@ -221,8 +241,19 @@ async fn trouble(
         next: last.and_then(|cause| cause.hint).map(|hint| sentence(&hint)),
         why: Some(link::why(&subject)),
         posts: Vec::new(),
+        command: None,
         links,
     })
+}
+
+/// Where a deployment is changed, or taken back.
+async fn ways_on(fleet: &Fleet, deployment: &str) -> Result<Vec<Button>, PageError> {
+    let path = link::deployment(deployment);
+    let mut links = vec![Button::new(format!("Change {deployment}"), format!("{path}/edit"))];
+    if has_been_otherwise(fleet, deployment).await? {
+        links.push(Button::new("Go back", format!("{path}#revisions")));
+    }
+    Ok(links)
 }
 
 /// Whether there is a revision of a deployment to go back to.
@@ -244,11 +275,52 @@ fn stopped(rollout: &RolloutGlimpse) -> Need {
         name: format!("{}, revision {}", rollout.name, rollout.revision),
         reason: progress(rollout),
         next: Some("Go on when the cause is gone, or stop here and change it.".to_owned()),
-        why: None,
+        why: Some(link::why_rollout(rollout.name.as_str())),
         posts: vec![post("resume", "Resume")],
+        command: Some(Command::new(["margrave", "rollout", "resume", rollout.name.as_str()])),
         links: vec![post("abort", "Abort"), Button::new("Open", format!("{path}#rollout"))],
         path,
     }
+}
+
+/// Those that an aborted rollout left behind keep what they had until somebody wants something else.
+async fn aborted(fleet: &Fleet, rollout: &RolloutGlimpse) -> Result<Need, PageError> {
+    let path = link::deployment(rollout.name.as_str());
+    let left = match rollout.counts.left_behind {
+        1 => "1 device was left behind".to_owned(),
+        more => format!("{} were left behind", counted(more, "device")),
+    };
+    Ok(Need {
+        key: format!("need-rollout-{}", rollout.name),
+        badge: Badge::left_behind(),
+        name: format!("{}, revision {}", rollout.name, rollout.revision),
+        reason: format!("{}; {left}", progress(rollout)),
+        next: Some(Code::RolloutAborted.next().to_owned()),
+        why: Some(link::why_rollout(rollout.name.as_str())),
+        posts: Vec::new(),
+        command: None,
+        links: ways_on(fleet, rollout.name.as_str()).await?,
+        path,
+    })
+}
+
+/// A certificate of the server's that ends, where somebody has to do something about that.
+fn ending(certificate: Certificate) -> Option<Need> {
+    let Certificate { key, name, expires, warning, next, .. } = certificate;
+    let (warning, next) = (warning?, next?);
+    let path = "/settings#certificates".to_owned();
+    Some(Need {
+        key: format!("need-certificate-{key}"),
+        badge: Badge::certificate(warning),
+        name: name.to_owned(),
+        reason: format!("its certificate {warning}: {expires}"),
+        next: Some(next.to_owned()),
+        why: None,
+        posts: Vec::new(),
+        command: None,
+        links: vec![Button::new("Open", path.clone())],
+        path,
+    })
 }
 
 /// The server and the repository of what is wanted do not agree.
@@ -268,6 +340,7 @@ fn repository(intent: &operator::Intent) -> Option<Need> {
         next: Some(next.to_owned()),
         why: None,
         posts: Vec::new(),
+        command: None,
         links: vec![Button::new(verb, "/settings#git".to_owned())],
     })
 }
@@ -286,6 +359,7 @@ fn taken_back(gone: &GoneBack) -> Need {
         next: Some(Code::RevertedHere.next().to_owned()),
         why: Some(link::why_deployment(deployment)),
         posts: Vec::new(),
+        command: None,
         links: vec![Button::new("Open", path.clone())],
         path,
     }

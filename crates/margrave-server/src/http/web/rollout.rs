@@ -92,7 +92,7 @@ impl RolloutCard {
             revision: rollout.revision,
             badge: Badge::step(&rollout.state),
             tally: Tally::rollout(&rollout.counts, aborted),
-            // Those that do not fit are never among those that have it.
+            // Those that it does not fit, or that refuse it, are never among those that have it.
             words: format!(
                 "{} of {} have it; batch {} of {}{}",
                 rollout.counts.done,
@@ -101,8 +101,8 @@ impl RolloutCard {
                 rollout.batches_total,
                 match rollout.counts.never {
                     0 => String::new(),
-                    1 => "; 1 device does not fit".to_owned(),
-                    never => format!("; {never} devices do not fit"),
+                    1 => "; 1 device never gets it".to_owned(),
+                    never => format!("; {never} devices never get it"),
                 }
             ),
             commands: buttons
@@ -227,9 +227,14 @@ mod tests {
             changed_by: String::new(),
         };
         let shown = RolloutCard::new(&rollout, "/deployments/web", "secret", true).to_string();
-        for part in
-            ["1 device failed &#60;b&#62;", "/deployments/web/rollout/resume", ">Abort<", "And 10 more"]
-        {
+        for part in [
+            "1 device failed &#60;b&#62;",
+            "/deployments/web/rollout/resume",
+            ">Abort<",
+            "And 10 more",
+            "1 of 2 devices have it; batch 1 of 60; 1 device never gets it",
+            "Never: does not fit, or refuses it.",
+        ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         assert!(!shown.contains(">Pause<"), "{shown}");

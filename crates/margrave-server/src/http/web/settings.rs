@@ -1,17 +1,15 @@
 //! The server itself: its repository, calendars, registries, certificates and backup.
 
-use std::time::Duration;
-
 use askama::Template;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use margrave_core::moment::Moment;
 use margrave_wire::operator;
 
 use super::Web;
+use super::certificate::Certificate;
 use super::command::Command;
 use super::commit::CommitMark;
 use super::deployment::who;
@@ -23,7 +21,7 @@ use super::session::{Administering, Submitted, Visitor};
 use super::stamp::Stamp;
 use super::told::Told;
 use super::week::{self, Week};
-use crate::fleet::{Error, time};
+use crate::fleet::Error;
 
 /// Commits that the page lists.
 const COMMITS_MAX: usize = 10;
@@ -39,7 +37,7 @@ struct SettingsPage {
     registry: RegistryDraft,
     /// What a registry said when it was asked.
     check: Option<operator::RegistryCheck>,
-    certificates: Vec<CertificateRow>,
+    certificates: Vec<Certificate>,
     trust_domain: String,
     phase: String,
     commands: Commands,
@@ -54,23 +52,6 @@ struct Commands {
     keep: Command,
     take: Command,
     follow: Command,
-}
-
-/// What renews itself is worth a word only when it did not; so is what is about to go anyway.
-const RENEWING: Duration = Duration::ZERO;
-/// Rotating the authority takes as long as the slowest device is away.
-const AUTHORITY_SOON: Duration = Duration::from_secs(90 * 24 * 3600);
-
-/// A word about a certificate that ends soon, or has ended.
-pub(super) fn expiry(now: Moment, expires: &str, soon: Duration) -> Option<&'static str> {
-    let expires = Moment::from_rfc3339(expires)?;
-    if expires <= now {
-        Some("expired")
-    } else if expires <= now.after(soon) {
-        Some("ends soon")
-    } else {
-        None
-    }
 }
 
 /// How the server stands to the repository that says what is wanted.
@@ -111,13 +92,6 @@ struct RegistryRow {
     by: String,
 }
 
-struct CertificateRow {
-    name: &'static str,
-    about: &'static str,
-    expires: Stamp,
-    warning: Option<&'static str>,
-}
-
 pub(super) async fn page(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
     show(&web, &visitor, RegistryDraft::default(), None).await
 }
@@ -132,38 +106,6 @@ pub(super) async fn show(
     let frame = Frame::new(web, visitor, Section::Settings, "Settings").await?;
     let fleet = web.fleet();
     let authority = web.app.rotation.status().await?;
-    let identity = &web.app.rotation.identity;
-    let now = fleet.now();
-    let row = |name, about, expires: &str, soon: Duration| CertificateRow {
-        name,
-        about,
-        expires: Stamp::at(expires),
-        warning: expiry(now, expires, soon),
-    };
-    let server = time(identity.svid.current().not_after());
-    let page = time(identity.web_leaf.current().not_after());
-    let mut certificates = vec![
-        row("This page", "Renews itself; browsers see it.", &page, RENEWING),
-        row("The server, to devices", "Renews itself.", &server, RENEWING),
-        row(
-            "The authority",
-            "Behind every device's certificate; rotated by command.",
-            &authority.issuing.expires,
-            AUTHORITY_SOON,
-        ),
-    ];
-    certificates.extend(
-        authority
-            .next
-            .iter()
-            .map(|next| row("The next authority", "Not in use yet.", &next.expires, AUTHORITY_SOON)),
-    );
-    certificates.extend(
-        authority
-            .former
-            .iter()
-            .map(|former| row("The former authority", "Still trusted.", &former.expires, RENEWING)),
-    );
     let status = if registry.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let schedules = fleet.schedules().await?.into_iter().map(|schedule| ScheduleRow {
         lines: week::lines(&schedule.schedule),
@@ -189,7 +131,7 @@ pub(super) async fn show(
         registries: registries.collect(),
         registry,
         check,
-        certificates,
+        certificates: Certificate::all(web),
         trust_domain: authority.trust_domain,
         phase: authority.phase,
         commands: Commands {
@@ -284,23 +226,4 @@ pub(super) async fn backup(
         (CONTENT_DISPOSITION, "attachment; filename=\"margrave-backup.tar\""),
     ];
     Ok((headers, Body::from_stream(pieces)).into_response())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_certificate_that_ends_soon_is_told() {
-        let now = Moment::from_rfc3339("2026-11-17T09:00:00Z").unwrap();
-        for (expires, soon, told) in [
-            ("2026-11-17T08:00:00Z", RENEWING, Some("expired")),
-            ("2026-11-17T10:00:00Z", RENEWING, None),
-            ("2027-01-01T00:00:00Z", AUTHORITY_SOON, Some("ends soon")),
-            ("2036-01-01T00:00:00Z", AUTHORITY_SOON, None),
-            ("never", AUTHORITY_SOON, None),
-        ] {
-            assert_eq!(expiry(now, expires, soon), told, "{expires}");
-        }
-    }
 }

@@ -31,6 +31,9 @@ async fn beginnings(catalogue: &mut Catalogue) {
     catalogue
         .device(&world, "documents that are not what was promised", "line-1/web", Code::ManifestNotAdopted)
         .await;
+    let stuck = world.fleet.devices_stuck(10).await.unwrap();
+    let stuck: Vec<_> = stuck.iter().map(|(code, device)| (*code, device.id.as_str())).collect();
+    assert_eq!(stuck, [(Code::ManifestNotAdopted, "line-1")]);
     line.faults.tampered = false;
     line.live(600).await;
     assert!(world.fleet.why("line-1/web").await.unwrap().converged);
@@ -39,6 +42,7 @@ async fn beginnings(catalogue: &mut Catalogue) {
     world.put("web", greeting("hola")).await.unwrap();
     line.live(60).await;
     catalogue.device(&world, "an update that never ends", "line-1/web", Code::Updating).await;
+    assert!(world.fleet.devices_stuck(10).await.unwrap().is_empty(), "it goes on by itself");
     line.one_at_a_time();
     world.put("other", greeting("hi")).await.unwrap();
     line.live(120).await;

@@ -24,7 +24,7 @@ use crate::fleet::{DeviceQuery, Error, Fleet, RolloutGlimpse};
 /// Entries on the page.
 const NEEDS_MAX: usize = 8;
 /// Devices that are looked at to find what their trouble has in common.
-const LOOKED_AT_MAX: usize = 200;
+const LOOKED_AT_MAX: usize = 50;
 /// Devices that an entry names.
 const NAMES_MAX: usize = 3;
 

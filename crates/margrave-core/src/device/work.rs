@@ -243,6 +243,10 @@ impl Device {
     ) -> Step {
         let Some(held) = assignment.held else { return Step::Rest };
         let orders = self.orders(&held);
+        if orders.is_empty() {
+            // Its document is lost, and comes again or is given up; until then nobody knows what is left over.
+            return Step::Rest;
+        }
         let next = |wanted: &dyn Fn(&super::Progress) -> bool| {
             let component = assignment.components.iter().find(|progress| wanted(progress))?;
             orders.iter().find(|order| order.component == component.name).cloned()

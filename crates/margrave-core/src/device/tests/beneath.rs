@@ -229,3 +229,21 @@ fn what_somebody_did_is_left_when_what_runs_is_wanted_again() {
     let held = assignment(&world);
     assert!(held.state == State::Failed && held.is_left(), "{held:?}");
 }
+
+/// Nobody knows what an update leaves over while its document is lost.
+#[test]
+fn nothing_is_cleared_away_for_an_update_whose_document_is_lost() {
+    let new = workload(1, &["db"], "c");
+    let all = [versions()[0].clone(), new.clone()];
+    let mut world = closed_over(&new, false);
+    world.blobs.remove(&document(&new).digest()).unwrap();
+    let stored = std::mem::take(&mut world.store);
+    world.boot();
+    let soon = world.now.after(minutes(5));
+    assert!(touched(&mut world, soon, &all).is_empty());
+    assert!(runs(&world, &all[0]));
+    world.store = stored;
+    assert!(touched(&mut world, OPENS, &all).is_empty());
+    assert_eq!(touched(&mut world, OPENS.after(minutes(5)), &all), ["db c", "remove web"]);
+    assert!(runs(&world, &new));
+}

@@ -20,7 +20,11 @@ impl Assignment {
 
     /// Whether what is here is what is wanted, while something else was taken up in between.
     pub(super) fn comes_back(&self) -> bool {
-        let rests = |here: &Assignment| matches!(here.state, State::Installed | State::Failed);
+        // That it is installed is only said when somebody saw that it is well.
+        let rests = |here: &Assignment| match here.state {
+            State::Installed => here.well.is_some(),
+            state => state == State::Failed,
+        };
         self.beneath().is_some_and(|here| rests(here) && here.held.is_some() && here.held == self.wanted)
     }
 

@@ -204,16 +204,26 @@ fn what_proved_itself_beneath_is_what_is_gone_back_to() {
 #[test]
 fn what_runs_and_is_wanted_again_is_as_if_nothing_had_come() {
     let all = versions();
-    let mut world = closed_over(&all[2], false);
-    world.want(vec![all[0].clone()]);
-    accept(&mut world);
-    let held = assignment(&world);
-    assert!(held.state == State::Installed && held.wanted == held.held && held.waiting.is_none(), "{held:?}");
-    assert!(touched(&mut world, OPENS.after(HOUR), &all).is_empty());
-    assert!(runs(&world, &all[0]) && world.device.converged());
-    let last = world.reports.last().unwrap();
-    let version = world.device.accepted().unwrap().version;
-    assert_eq!((last.state, last.adopted_version), (Reported::Installed, version));
+    for reboots in [false, true] {
+        let mut world = closed_over(&all[2], false);
+        if reboots {
+            world.boot();
+        }
+        world.want(vec![all[0].clone()]);
+        accept(&mut world);
+        // Who was just started has seen nothing yet, and says nothing before it has.
+        assert_eq!(assignment(&world).state == State::Installed, !reboots);
+        let soon = world.now.after(minutes(2));
+        let did = touched(&mut world, soon, &all);
+        assert_eq!(did.is_empty(), !reboots, "{did:?}");
+        let held = assignment(&world);
+        assert!(held.state == State::Installed && held.wanted == held.held && held.waiting.is_none());
+        assert!(touched(&mut world, OPENS.after(HOUR), &all).is_empty());
+        assert!(runs(&world, &all[0]) && world.device.converged());
+        let last = world.reports.last().unwrap();
+        let version = world.device.accepted().unwrap().version;
+        assert_eq!((last.state, last.adopted_version), (Reported::Installed, version));
+    }
 }
 
 #[test]

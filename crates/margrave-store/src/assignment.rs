@@ -452,9 +452,11 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Erro
 }
 
 /// No longer wanted, and the device never said that it removes it, or that this has to wait. Such are shown as going; what
-/// could not be removed is shown as failed, so one that failed here did so before that was wanted.
+/// could not be removed is shown as failed, so one that failed here did so before that was wanted. One that was said to be gone
+/// already while it was still wanted (the server had been restored, and wanted it again) may have come back since.
 const UNSPOKEN: &str = "state = 'DELETING' AND archived = 0 AND wanted = 0
-    AND (observed IS NULL OR observed NOT IN ('DELETING', 'DELETED'))
+    AND (observed IS NULL OR observed NOT IN ('DELETING', 'DELETED')
+        OR (observed = 'DELETED' AND adopted < changed_version))
     AND json_extract(report, '$.detail.waiting') IS NULL";
 
 /// A removal that a device has not said anything about.
@@ -464,7 +466,7 @@ pub struct UnspokenRemoval {
     pub client: ClientId,
     /// The manifest that no longer has it.
     pub version: u64,
-    /// The device said before that it has it.
+    /// The last that the device said before was that it has it.
     pub was_there: bool,
 }
 
@@ -473,7 +475,8 @@ impl Store {
     pub async fn removals_unspoken(&self, before: Moment) -> Result<Vec<UnspokenRemoval>, Error> {
         self.read(move |sql| {
             let mut statement = sql.statement(&format!(
-                "SELECT id, client, changed_version, observed IS NOT NULL AND adopted >= wanted_since AS was_there
+                "SELECT id, client, changed_version,
+                     observed IS NOT NULL AND observed <> 'DELETED' AND adopted >= wanted_since AS was_there
                  FROM assignment WHERE {UNSPOKEN} AND changed_at <= ?1"
             ))?;
             let rows = statement.query_map([column::moment(before)], |row| {
@@ -502,7 +505,7 @@ impl Store {
                 record.archived = true;
                 write(tx.sql, &record)?;
                 let AssignmentRecord { device, name, .. } = &record;
-                let text = format!("{name} was never on {device}");
+                let text = format!("{name} is not on {device}");
                 let event = NewEvent::new(now, "assignment.state", "server", text);
                 tx.note(event.device(device).deployment(name))?;
             }

@@ -22,7 +22,6 @@ use margrave_core::id::{AssignmentId, ComponentName, DeviceId};
 use margrave_core::package::ProfileKind;
 use margrave_core::report::{Failure, FailureCode};
 use tokio::sync::{Mutex, RwLock};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::components::Components;
@@ -37,7 +36,7 @@ use super::images::{ImagePolicy, Images};
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
 use super::own_container::Sight;
 use super::pins::Remembered;
-use super::prepared::{LOOK_FIRST, Prepared, first_failure, new_ones, wait_until_up};
+use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
 use super::restarts::Restarts;
@@ -47,14 +46,9 @@ use crate::registry_login::RegistryLogin;
 
 /// Reading a compose file asks nobody; a minute is for a device that is swapping.
 const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
-/// Containers get ten seconds each to stop, some ask for more; after this the engine is told itself, and is firm in the end
-/// (`removal.rs`).
-const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
-/// For what goes on after the engine said yes; what it refuses is refused the next time as well, and told meanwhile.
-const GONE_TIME_MAX: Duration = Duration::from_secs(20);
 /// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does;
 /// Docker knows each container's own grace period.
-const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
+pub(super) const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
 /// What to do about an agent in a container that the engine does not share files with.
 const SAME_PATH: &str = "mount it from the same path of the machine (docs/devices.md)";
 /// How long to wait for a Compose process that an earlier agent left behind.
@@ -174,7 +168,7 @@ impl ComposeRuntime {
         Ok(known.insert((engine, sight)).clone())
     }
 
-    async fn compose(&self, engine: &Engine) -> Result<Compose, Failure> {
+    pub(super) async fn compose(&self, engine: &Engine) -> Result<Compose, Failure> {
         let mut known = self.compose.lock().await;
         if let Some(compose) = &*known {
             return Ok(compose.clone());
@@ -186,7 +180,7 @@ impl ComposeRuntime {
     }
 
     /// An engine that does not answer may have moved: next time it is looked for again.
-    async fn forget_if_unreachable<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) async fn forget_if_unreachable<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(Failure { code: FailureCode::RuntimeUnreachable | FailureCode::RuntimeMissing, .. }) =
             &result
         {
@@ -196,7 +190,7 @@ impl ComposeRuntime {
         result
     }
 
-    fn surroundings(&self, engine: &Engine) -> Result<Surroundings, Failure> {
+    pub(super) fn surroundings(&self, engine: &Engine) -> Result<Surroundings, Failure> {
         let docker_config = self.projects().join("docker");
         let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
         // Without logins: images are pulled by us, and so no password needs to be on disk.
@@ -294,7 +288,7 @@ impl ComposeRuntime {
         Ok(prepared)
     }
 
-    async fn lock(&self, directory: &ProjectDirectory) -> Result<ProjectLock, Failure> {
+    pub(super) async fn lock(&self, directory: &ProjectDirectory) -> Result<ProjectLock, Failure> {
         let lock = directory.lock(LOCK_PATIENCE).await;
         let lock = lock.map_err(|error| disk("The component's lock could not be taken", error))?;
         lock.ok_or_else(|| {
@@ -586,121 +580,9 @@ impl ComposeRuntime {
         };
         prepared.compose.run(run).await
     }
-
-    async fn take_away(
-        &self,
-        assignment: AssignmentId,
-        component: &ComponentName,
-        aside: bool,
-    ) -> Result<(), Failure> {
-        let removed = self.remove_component(assignment, component, aside).await;
-        self.forget_if_unreachable(removed).await.map_err(|failure| failure.of(component))
-    }
-
-    async fn remove_component(
-        &self,
-        assignment: AssignmentId,
-        component: &ComponentName,
-        aside: bool,
-    ) -> Result<(), Failure> {
-        let engine = self.engine().await?;
-        let project = ProjectName::of(assignment, component);
-        let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
-        directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
-        let lock = self.lock(&directory).await?;
-        let labels = [(LABEL_PROJECT, project.as_str())];
-        if !engine.container_ids(&labels).await?.is_empty()
-            || !engine.networks(project.as_str()).await?.is_empty()
-        {
-            self.down(&engine, &project, &lock).await;
-            clear(&engine, &project).await?;
-        }
-        let volumes = engine.volumes(project.as_str()).await?;
-        if !volumes.is_empty() {
-            tracing::info!(%project, ?volumes, "volumes are kept; remove them by hand if their content is not needed");
-        }
-        let discarded = if aside { directory.set_aside() } else { directory.discard() };
-        match discarded {
-            Ok(None) => {}
-            Ok(Some(mounts)) => {
-                tracing::info!(%project, mounts = %mounts.display(), "files of bind mounts are kept; remove them by hand if they are not needed");
-            }
-            Err(error) => return Err(disk("The component's directory could not be removed", error)),
-        }
-        self.sweep().await;
-        Ok(())
-    }
-
-    /// The polite way down, in the order of dependencies. It needs no files: Compose reads it off the labels.
-    async fn down(&self, engine: &Engine, project: &ProjectName, lock: &ProjectLock) {
-        let down = async {
-            let compose = self.compose(engine).await?;
-            let variables = self.surroundings(engine)?.variables();
-            let grace: &[&str] = if engine.is_podman() { &PODMAN_GRACE } else { &[] };
-            let arguments =
-                [&["--project-name", project.as_str(), "down", "--remove-orphans"], grace].concat();
-            let input = lock.as_input().map_err(|error| disk("The lock could not be shared", error))?;
-            let run = Run {
-                arguments: arguments.iter().map(OsString::from).collect(),
-                variables: &variables,
-                // Compose looks for a file in this directory and all above it, and must find none.
-                directory: Path::new("/"),
-                input,
-                time_max: DOWN_TIME_MAX,
-                output_max: OUTPUT_BYTES_MAX,
-            };
-            let finished = compose.run(run).await.map_err(|error| run_failure(&error))?;
-            let words = || Failure::new(FailureCode::RemoveFailed, last_words(&finished.errors));
-            if finished.success { Ok(()) } else { Err(words()) }
-        };
-        if let Err(failure) = down.await {
-            tracing::info!(%project, %failure, "Compose could not take it down; the engine is told to remove it");
-        }
-    }
 }
 
-/// Removes what is left of a project, and looks until it is gone.
-async fn clear(engine: &Engine, project: &ProjectName) -> Result<(), Failure> {
-    let mut deadline = None;
-    let mut trouble = None;
-    loop {
-        let containers = engine.container_ids(&[(LABEL_PROJECT, project.as_str())]).await?;
-        // All at once: each may take its whole grace period.
-        let remove = |id: String| {
-            let engine = engine.clone();
-            async move { engine.remove_container(&id).await }
-        };
-        let mut removing: JoinSet<_> = containers.iter().cloned().map(remove).collect();
-        while let Some(removed) = removing.join_next().await {
-            // One that panicked is still there at the next look.
-            trouble = removed.ok().and_then(Result::err).or(trouble);
-        }
-        let networks = engine.networks(project.as_str()).await?;
-        if containers.is_empty() {
-            for id in networks.keys() {
-                trouble = engine.remove_network(id).await.err().or(trouble);
-            }
-        }
-        if containers.is_empty() && networks.is_empty() {
-            return Ok(());
-        }
-        // From here on: stopping took as long as it took.
-        if Instant::now() >= *deadline.get_or_insert_with(|| Instant::now() + GONE_TIME_MAX) {
-            let mut left: Vec<String> =
-                containers.iter().map(|id| format!("container {}", &id[..id.len().min(12)])).collect();
-            left.extend(networks.into_values().map(|name| format!("network {name}")));
-            let why =
-                trouble.map_or_else(|| "the engine did not say why".to_owned(), |error| error.to_string());
-            let message = format!("Could not remove {}: {why}.", left.join(", "));
-            return Err(Failure::new(FailureCode::RemoveFailed, message));
-        }
-        if !containers.is_empty() || trouble.is_some() {
-            tokio::time::sleep(LOOK_FIRST).await;
-        }
-    }
-}
-
-fn run_failure(error: &RunError) -> Failure {
+pub(super) fn run_failure(error: &RunError) -> Failure {
     let code = match error {
         RunError::Start { .. } => FailureCode::RuntimeMissing,
         RunError::TooLong { .. } => FailureCode::Timeout,

@@ -9,6 +9,7 @@ mod adjustable;
 pub mod components;
 pub mod compose;
 mod container;
+mod departure;
 mod drift;
 mod endings;
 pub mod engine;

@@ -558,7 +558,13 @@ async fn perform(action: Action, upstream: Arc<Upstream>, runtime: Arc<dyn Runti
         Action::Observe => Event::Observed(runtime.observe().await),
         Action::Prefetch(order) => {
             let result = runtime.prefetch(&order).await;
-            Event::Prefetched { assignment: order.assignment, component: order.component, result }
+            let fingerprint = order.fingerprint();
+            Event::Prefetched {
+                assignment: order.assignment,
+                component: order.component,
+                fingerprint,
+                result,
+            }
         }
         Action::Apply(order) => {
             let result = runtime.apply(&order).await;

@@ -199,8 +199,14 @@ impl SimulatedDevice {
                 event(std::future::ready(Event::Observed(Ok(seen))))
             }
             Action::Prefetch(order) => {
+                let fingerprint = order.fingerprint();
                 let (assignment, component) = (order.assignment, order.component);
-                event(std::future::ready(Event::Prefetched { assignment, component, result: Ok(()) }))
+                event(std::future::ready(Event::Prefetched {
+                    assignment,
+                    component,
+                    fingerprint,
+                    result: Ok(()),
+                }))
             }
             Action::Apply(order) => {
                 let time = self.behaviour.install_time.mul_f64(0.5 + self.dice.roll());

@@ -232,12 +232,38 @@ impl ComposeRuntime {
         self.settings.data.join("compose")
     }
 
+    /// Whoever mends what runs of the same component waits for no download: images are fetched without its lock.
     async fn prefetch_order(&self, order: &Order) -> Result<(), Failure> {
-        self.prepare(order).await.map(drop)
+        let _fetching = self.fetching.read().await;
+        let Prepared { lock, directory, engine, mut model, .. } = self.lay_out(order).await?;
+        let remembered = Remembered::of(&directory, order.fingerprint());
+        drop(lock);
+        self.provide_images(&engine, &mut model, &remembered).await
     }
 
     /// Fetches and checks everything; changes nothing that runs.
     async fn prepare(&self, order: &Order) -> Result<Prepared, Failure> {
+        let _fetching = self.fetching.read().await;
+        let mut prepared = self.lay_out(order).await?;
+        let remembered = Remembered::of(&prepared.directory, order.fingerprint());
+        self.provide_images(&prepared.engine, &mut prepared.model, &remembered).await?;
+        Ok(prepared)
+    }
+
+    async fn provide_images(
+        &self,
+        engine: &Engine,
+        model: &mut Model,
+        remembered: &Remembered,
+    ) -> Result<(), Failure> {
+        for (name, service) in &mut model.services {
+            self.provide_image(engine, name, service, remembered).await?;
+        }
+        Ok(())
+    }
+
+    /// Everything but the images; whoever calls this keeps what was fetched from being swept away.
+    async fn lay_out(&self, order: &Order) -> Result<Prepared, Failure> {
         if order.kind != ProfileKind::Compose {
             let message = format!(
                 "This device runs compose components, and {} is of kind {}.",
@@ -251,9 +277,15 @@ impl ComposeRuntime {
         let compose = self.compose(&engine).await?;
         let project = ProjectName::of(order.assignment, &order.component);
         let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
+        let (archive, is_new) = self.archive(order, &directory).await?;
         directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         let lock = self.lock(&directory).await?;
-        let archive = self.archive(order, &directory).await?;
+        if is_new {
+            let (images, image_ids) = Default::default();
+            let fetched = Fetched { fingerprint: order.fingerprint(), archive, images, image_ids };
+            let written = directory.write_fetched(&fetched);
+            written.map_err(|error| disk("What was fetched could not be noted", error))?;
+        }
         let files = self.components.unpack(archive, directory.unpacked(archive)).await?;
         let mut variables = values;
         variables.extend(self.surroundings(&engine)?.variables());
@@ -279,12 +311,7 @@ impl ComposeRuntime {
             );
             return Err(Failure::new(FailureCode::CreateFailed, message));
         }
-        let _fetching = self.fetching.read().await;
         self.claim(order, &prepared)?;
-        let remembered = Remembered::of(&prepared.directory, order.fingerprint());
-        for (name, service) in &mut prepared.model.services {
-            self.provide_image(&prepared.engine, name, service, &remembered).await?;
-        }
         Ok(prepared)
     }
 
@@ -297,9 +324,9 @@ impl ComposeRuntime {
         })
     }
 
-    /// The archive that the order means, on disk. A component that was up once is never looked up again:
-    /// a repair needs no network, and a tag that moved changes nothing until the document does.
-    async fn archive(&self, order: &Order, directory: &ProjectDirectory) -> Result<Digest, Failure> {
+    /// The archive that the order means, on disk, and whether it was asked for. A component that was up once is never looked up
+    /// again: a repair needs no network, and a tag that moved changes nothing until the document does.
+    async fn archive(&self, order: &Order, directory: &ProjectDirectory) -> Result<(Digest, bool), Failure> {
         let fingerprint = order.fingerprint();
         let aside = || directory.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
         let known = match directory.record() {
@@ -309,23 +336,16 @@ impl ComposeRuntime {
         if let Some(archive) = known
             && self.components.has(archive).await?
         {
-            return Ok(archive);
+            return Ok((archive, false));
         }
-        let _fetching = self.fetching.read().await;
         match self.components.fetch(order).await {
-            Ok(archive) => {
-                let (images, image_ids) = Default::default();
-                let fetched = Fetched { fingerprint, archive, images, image_ids };
-                let written = directory.write_fetched(&fetched);
-                written.map_err(|error| disk("What was fetched could not be noted", error))?;
-                Ok(archive)
-            }
+            Ok(archive) => Ok((archive, true)),
             Err(failure) if failure.code == FailureCode::PullFailed => match directory.fetched() {
                 Some(fetched)
                     if fetched.fingerprint == fingerprint && self.components.has(fetched.archive).await? =>
                 {
                     tracing::info!(component = %order.component, %failure, "the registry cannot be reached; using what was fetched");
-                    Ok(fetched.archive)
+                    Ok((fetched.archive, false))
                 }
                 _ => Err(failure),
             },

@@ -52,6 +52,7 @@ impl Action {
             Action::Prefetch(order) => Event::Prefetched {
                 assignment: order.assignment,
                 component: order.component.clone(),
+                fingerprint: order.fingerprint(),
                 result: Err(failure()),
             },
             Action::Apply(order) => Event::Applied {
@@ -166,6 +167,8 @@ pub enum Event {
     Prefetched {
         assignment: AssignmentId,
         component: ComponentName,
+        /// Two orders of one component may be fetched at the same time.
+        fingerprint: Digest,
         result: Result<(), Failure>,
     },
     Applied {

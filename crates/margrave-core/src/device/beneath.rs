@@ -3,7 +3,8 @@
 //! A change that was taken up and only fetched so far has replaced nothing: its window closed over it, its registry is away, or
 //! it cannot be used here at all. The assignment's state speaks of that change. What runs is of the document before: it keeps a
 //! state of its own beneath, and is looked after by the very code that looks after everything else, which is shown the one
-//! beneath in place of the other for that moment. It only fills the pauses of what is above, and ends with its first touch.
+//! beneath in place of the other for that moment. It fills the pauses of what is above and the time of its downloads, and ends
+//! with its first touch.
 
 use super::work::Step;
 use super::{Action, Assignment, Device, Order, Settings};
@@ -137,7 +138,7 @@ impl Device {
     ) -> bool {
         let was = self.work.beneath.remove(&id);
         if was && !self.with_beneath(settings, id, now, act) {
-            // Nothing is taken up while something is under way, so it is always there; and nothing may stay under way for ever.
+            // What is above cannot be used here, as its download told, and is gone back from; nothing may stay under way for ever.
             self.work.in_flight.remove(&id);
         }
         was

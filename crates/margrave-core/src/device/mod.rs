@@ -12,6 +12,7 @@ mod asked;
 mod assignment;
 mod beneath;
 mod blind;
+mod download;
 mod failing;
 mod health;
 mod hold;
@@ -244,8 +245,8 @@ impl Device {
             Event::Released(holder) => self.released(holder),
             Event::Stirred => self.stirred(now),
             Event::Observed(result) => self.observed(settings, now, roll, result),
-            Event::Prefetched { assignment, component, result } => {
-                self.prefetched(settings, now, roll, assignment, component, result)
+            Event::Prefetched { assignment, component, fingerprint, result } => {
+                self.prefetched(settings, now, roll, assignment, component, fingerprint, result)
             }
             Event::Applied { assignment, component, fingerprint, result } => {
                 self.applied(settings, now, roll, assignment, component, fingerprint, result)

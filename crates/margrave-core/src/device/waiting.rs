@@ -90,22 +90,6 @@ impl Device {
         }
     }
 
-    /// Whether what is under way is fetched for later only.
-    pub(super) fn fetches_ahead(&self, action: &Action) -> bool {
-        let Action::Prefetch(order) = action else { return false };
-        let assignment = self.assignments.get(&order.assignment);
-        !self.work.beneath.contains(&order.assignment)
-            && assignment
-                .is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
-    }
-
-    pub(super) fn would_fetch_ahead(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
-        let Action::Prefetch(order) = action else { return false };
-        self.fetches_ahead(action)
-            && self.begins_with(settings, order, now).is_none()
-            && !self.is_beneath(settings, action, now)
-    }
-
     /// What could not even be written down was not begun with, and waits like anything else that was not.
     pub(super) fn unbegun(&mut self, action: &Action) {
         let Action::Apply(order) = action else { return };
@@ -204,6 +188,8 @@ impl Device {
             Gate::Closed(opens) if assignment.ready != Some(goal) => Some(Waiting::Network(opens)),
             _ => None,
         };
+        // It takes no longer than if it began now, and what is here is looked after until then.
+        let coming = || self.is_coming(id, &goal).then_some(Waiting::Network(None));
         // Nobody knows what it says until it is fetched again.
         let lost = || self.is_lost(&goal).then_some(Waiting::Network(None));
         match assignment.state {
@@ -212,7 +198,7 @@ impl Device {
                 if matches!(self.reading(&goal), Some(Err(_))) {
                     return None;
                 }
-                self.barred_from(settings, &goal, now).or_else(unreachable).or_else(lost)
+                self.barred_from(settings, &goal, now).or_else(unreachable).or_else(coming).or_else(lost)
             }
             // Everything is here, and nothing was touched.
             State::Installing | State::Updating if is_here && !assignment.is_touched() => {
@@ -221,7 +207,7 @@ impl Device {
             }
             // What was begun is finished first, also while what is to come cannot be had.
             State::Installing | State::Updating | State::RollingBack if !is_here => {
-                let barred = || self.barred_from(settings, &goal, now).or_else(unreachable);
+                let barred = || self.barred_from(settings, &goal, now).or_else(unreachable).or_else(coming);
                 let begun = assignment.is_touched().then(barred).flatten();
                 begun.or_else(lost)
             }
@@ -240,6 +226,9 @@ impl Device {
         let Some(goal) = assignment.goal().filter(|goal| assignment.ready != Some(*goal)) else {
             return Err(None);
         };
+        if self.work.downloads.contains_key(&id) {
+            return Err(None);
+        }
         if let Gate::Closed(opens) = self.network(settings, now) {
             return Err(opens);
         }

@@ -11,13 +11,16 @@ use crate::report::{Failure, FailureCode};
 use crate::schedule::Gate;
 
 use super::blind::Sight;
-use super::waiting::{AHEAD_COUNT_MAX, Waiting};
+use super::download::Download;
+use super::waiting::Waiting;
 use super::{Action, Assignment, Device, Health, Observation, Order, Settings, backoff};
 
 /// Impressions of the runtime; a restart looks again.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Work {
     pub(super) in_flight: BTreeMap<AssignmentId, Action>,
+    /// What is fetched beside that.
+    pub(super) downloads: BTreeMap<AssignmentId, Download>,
     /// Where that is done for what is beneath.
     pub(super) beneath: BTreeSet<AssignmentId>,
     /// What is beneath is in the place of what is above.
@@ -70,40 +73,15 @@ impl Device {
         if self.observe_due(settings, now) {
             return Some(Action::Observe);
         }
-        let under_way = self.work.in_flight.values();
-        let (ahead, now_or_soon): (Vec<&Action>, Vec<&Action>) =
-            under_way.partition(|action| self.fetches_ahead(action));
-        let downloads = now_or_soon.iter().filter(|action| self.is_download(action)).count();
-        let others = now_or_soon.len() - downloads;
-        // What takes hours over a slow link takes no place of a repair, a removal or a way back.
-        let has_place = |action: &Action| {
-            if self.would_fetch_ahead(settings, action, now) {
-                ahead.len() < AHEAD_COUNT_MAX && now_or_soon.len() < settings.work_count_max
-            } else if self.is_download(action) {
-                downloads < settings.work_count_max
-            } else {
-                others < settings.work_count_max
-            }
-        };
         // Removals first: they free what others may be waiting for.
         let removals = |id: &&AssignmentId| self.assignments[*id].state == State::Deleting;
         let (first, then): (Vec<&AssignmentId>, Vec<&AssignmentId>) =
             self.assignments.keys().partition(removals);
         let steps = first.into_iter().chain(then).flat_map(|id| self.steps(settings, *id, now));
         steps.into_iter().find_map(|step| match step {
-            Step::Do(action) => Some(*action).filter(&has_place),
+            Step::Do(action) => Some(*action).filter(|action| self.has_place(settings, action, now)),
             Step::Wait(_) | Step::Rest => None,
         })
-    }
-
-    /// Whether this fetches what may have to come from afar. What was touched, is good or was fetched ahead is here.
-    fn is_download(&self, action: &Action) -> bool {
-        let Action::Prefetch(order) = action else { return false };
-        let Some(assignment) = self.assignments.get(&order.assignment) else { return false };
-        let touched = assignment.held.filter(|_| assignment.is_touched());
-        let beneath = assignment.beneath().and_then(|here| here.held);
-        let here = [assignment.good, assignment.ready, touched, beneath].into_iter().flatten();
-        !here.into_iter().any(|document| self.orders(&document).contains(order))
     }
 
     pub(super) fn wake_work(&self, settings: &Settings, now: Moment) -> Option<Moment> {
@@ -133,7 +111,8 @@ impl Device {
     fn steps(&self, settings: &Settings, id: AssignmentId, now: Moment) -> [Step; 2] {
         match self.work.in_flight.contains_key(&id) {
             true => [Step::Rest, Step::Rest],
-            false => [self.step_above(settings, id, now), self.step_beneath(settings, id, now)],
+            false => [self.step_above(settings, id, now), self.step_beneath(settings, id, now)]
+                .map(|step| self.beside_download(settings, id, step, now)),
         }
     }
 
@@ -284,18 +263,20 @@ impl Device {
     /// Whether an action that is under way is no longer wanted; the agent may drop it.
     pub fn obsolete(&self, action: &Action) -> bool {
         // What is to go and has to wait for that is looked after meanwhile.
-        let unwanted = |id, otherwise: &dyn Fn(&Assignment) -> bool| {
-            let assignment = self.assignments.get(id);
-            let concerned = match self.work.beneath.contains(id) {
-                true => assignment.and_then(Assignment::beneath),
-                false => assignment,
+        let unwanted = |order: &Order, otherwise: &dyn Fn(&Assignment) -> bool| {
+            let assignment = self.assignments.get(&order.assignment);
+            let is_beneath = self.work.beneath.contains(&order.assignment);
+            let concerned = match action {
+                Action::Prefetch(order) if self.is_downloading(order) => assignment,
+                _ if is_beneath => assignment.map(Assignment::here),
+                _ => assignment,
             };
             concerned.is_none_or(otherwise)
         };
         match action {
-            Action::Apply(order) => unwanted(&order.assignment, &|assignment| !assignment.on_aim()),
+            Action::Apply(order) => unwanted(order, &|assignment| !assignment.on_aim()),
             // It may be fetched ahead.
-            Action::Prefetch(order) => unwanted(&order.assignment, &|assignment| {
+            Action::Prefetch(order) => unwanted(order, &|assignment| {
                 let documents = [assignment.goal(), assignment.aim()].into_iter().flatten();
                 !documents.flat_map(|document| self.orders(&document)).any(|known| known == *order)
             }),
@@ -317,6 +298,7 @@ impl Device {
             Action::Observe => self.work.observing = Some(self.tick),
             Action::Prefetch(order) | Action::Apply(order) => {
                 let id = order.assignment;
+                let download = self.as_download(settings, &action, now);
                 if let Some(document) = self.begins_with(settings, order, now) {
                     self.take_up_if_due(settings, id, document, now);
                 }
@@ -336,7 +318,10 @@ impl Device {
                         self.report(settings, id, now);
                     }
                 }
-                self.work.in_flight.insert(id, action);
+                match download {
+                    Some(download) => drop(self.work.downloads.insert(id, download)),
+                    None => drop(self.work.in_flight.insert(id, action)),
+                }
             }
             Action::Remove { assignment, .. } => {
                 self.work.in_flight.insert(*assignment, action);
@@ -486,6 +471,7 @@ impl Device {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "an event's fields, spelled out")]
     pub(super) fn prefetched(
         &mut self,
         settings: &Settings,
@@ -493,34 +479,18 @@ impl Device {
         roll: f64,
         id: AssignmentId,
         component: ComponentName,
+        fingerprint: Digest,
         result: Result<(), Failure>,
     ) {
-        if self.ended_beneath(settings, id, now, |device| {
-            device.prefetched(settings, now, roll, id, component.clone(), result.clone())
-        }) {
+        if self.downloaded(settings, now, roll, id, &component, fingerprint, &result)
+            || self.ended_beneath(settings, id, now, |device| {
+                device.prefetched(settings, now, roll, id, component.clone(), fingerprint, result.clone())
+            })
+        {
             return;
         }
-        let order = match self.work.in_flight.get(&id) {
-            Some(Action::Prefetch(order)) => Some(order.clone()),
-            _ => None,
-        };
-        if !self.worked(id) {
-            if let Some(order) = order {
-                self.fetched_ahead(settings, now, roll, &order, result);
-            }
-            return;
-        }
-        match result {
-            Ok(()) => {
-                if let Some(progress) = self.assignments.get_mut(&id).and_then(|a| a.progress(&component)) {
-                    progress.fetched = true;
-                }
-            }
-            // Something was touched in an earlier try: this one did not help either.
-            Err(failure) if self.assignments[&id].strikes > 0 => {
-                self.strike(settings, id, failure.of(&component), now, roll)
-            }
-            Err(failure) => self.fail(settings, id, failure.of(&component), now, roll),
+        if self.worked(id) {
+            self.fetched_held(settings, now, roll, id, &component, result);
         }
     }
 

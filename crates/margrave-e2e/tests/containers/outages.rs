@@ -182,10 +182,12 @@ fn an_engine_that_is_killed_is_told_and_everything_is_as_wanted_once_it_is_back(
     }
 }
 
-/// A way to the registry that can be cut: after so many bytes of answers nothing comes through any more.
+/// A way to the registry that can be cut: after so many bytes of answers nothing comes through any more, or not for now.
 struct Way {
     port: u16,
     cut: Arc<AtomicBool>,
+    /// Then everything waits instead, until there is room again.
+    patient: Arc<AtomicBool>,
     left: Arc<AtomicU64>,
 }
 
@@ -194,11 +196,19 @@ impl Way {
     fn reserve() -> (Way, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let port = listener.local_addr().expect("it listens").port();
-        (Way { port, cut: Arc::default(), left: Arc::new(AtomicU64::new(u64::MAX)) }, listener)
+        (
+            Way {
+                port,
+                cut: Arc::default(),
+                patient: Arc::default(),
+                left: Arc::new(AtomicU64::new(u64::MAX)),
+            },
+            listener,
+        )
     }
 
     fn lead(&self, listener: TcpListener, to: u16) {
-        let (cut, left) = (self.cut.clone(), self.left.clone());
+        let (cut, patient, left) = (self.cut.clone(), self.patient.clone(), self.left.clone());
         std::thread::spawn(move || {
             for near in listener.incoming() {
                 let Ok(near) = near else { return };
@@ -206,7 +216,7 @@ impl Way {
                     continue;
                 }
                 let Ok(far) = TcpStream::connect(("127.0.0.1", to)) else { continue };
-                let (cut, left) = (cut.clone(), left.clone());
+                let (cut, patient, left) = (cut.clone(), patient.clone(), left.clone());
                 let (mut asks, mut asked) =
                     (near.try_clone().expect("a socket"), far.try_clone().expect("a socket"));
                 std::thread::spawn(move || {
@@ -214,15 +224,18 @@ impl Way {
                     let _ended = std::io::copy(&mut asks, &mut asked);
                     let _told = asked.shutdown(Shutdown::Write);
                 });
-                std::thread::spawn(move || carry(far, near, &cut, &left));
+                std::thread::spawn(move || carry(far, near, &cut, &patient, &left));
             }
         });
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool, left: &AtomicU64) {
+fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool, patient: &AtomicBool, left: &AtomicU64) {
     let mut piece = [0; 16 * 1024];
     while let Ok(length) = from.read(&mut piece) {
+        if patient.load(Ordering::SeqCst) {
+            wait_for("there is room again", || (left.load(Ordering::SeqCst) >= length as u64).then_some(()));
+        }
         let room = left.load(Ordering::SeqCst);
         if room < length as u64 {
             cut.store(true, Ordering::SeqCst);
@@ -287,4 +300,44 @@ fn a_registry_that_goes_away_in_the_middle_of_a_pull_is_told_and_what_runs_runs_
     tell(&format!("registry cut in a pull: installed {:?} after it was back", begun.elapsed()));
     let container = plant.container("hello", "main", "web");
     assert_eq!(plant.engine.exec(&container, "echo $GREETING; ls -l /large | cat").lines().count(), 2);
+}
+
+#[test]
+fn what_runs_is_mended_while_a_pull_takes_for_ever() {
+    let Some(engine) = OwnEngine::start() else { return };
+    let (way, listener) = Way::reserve();
+    let plant = Plant::on(engine.host(), &["--registry-address", &format!("127.0.0.1:{}", way.port)]);
+    way.lead(listener, plant.local);
+    plant.join(&plant.device);
+    let _agent = plant.agent();
+    plant.add_package("hello", "1.0.0", &[("main", WEB)]);
+    plant.add_package("hello", "2.0.0", &[("main", &WEB.replace("e2e/busybox:1", "e2e/large:2"))]);
+    plant.push_with("e2e/large:2", |root| {
+        std::fs::write(root.join("large"), noise(8 << 20)).expect("the stage's directory is writable");
+    });
+    plant.deploy("hello@1.0.0");
+    plant.wait("hello", "INSTALLED");
+    let before = plant.container("hello", "main", "web");
+
+    way.patient.store(true, Ordering::SeqCst);
+    way.left.store(2 << 20, Ordering::SeqCst);
+    plant.json(&["deployment", "update", "hello", "--version", "2.0.0", "--set", "greeting=large"]);
+    wait_for("the pull stands still", || (way.left.load(Ordering::SeqCst) < 64 * 1024).then_some(()));
+    // Somebody removes what runs. Nobody waits for the end of a download before it is mended.
+    assert!(engine.docker(&["rm", "--force", &before]));
+    let begun = Instant::now();
+    let mended = wait_for("what ran runs again", || {
+        let found = plant.containers(&plant.project("hello", "main"), "web");
+        found.into_iter().find(|container| *container != before)
+    });
+    tell(&format!("removed by hand during a pull: runs again {:?} later", begun.elapsed()));
+    assert_eq!(plant.engine.exec(&mended, "echo $GREETING; ls /large 2>/dev/null | cat").lines().count(), 1);
+    assert!(way.left.load(Ordering::SeqCst) < 64 * 1024, "the pull still stands");
+    assert_eq!(plant.assignment(&plant.device, "hello").expect("it is known")["state"], "UPDATING");
+
+    way.left.store(u64::MAX, Ordering::SeqCst);
+    plant.wait("hello", "INSTALLED");
+    let container = plant.container("hello", "main", "web");
+    assert_eq!(plant.engine.exec(&container, "echo $GREETING; ls -l /large | cat").lines().count(), 2);
+    assert!(!plant.steps("hello").contains(&"FAILED".to_owned()), "{:?}", plant.steps("hello"));
 }

@@ -244,13 +244,8 @@ impl World {
             Event::Removed { assignment, component, result: Ok(()) } => {
                 words.retain(|(a, c, _)| a != assignment || c != component);
             }
-            Event::Prefetched { assignment, component, result: Ok(()) } => {
-                let fetched = machine.under_way.values().filter_map(|doing| match &doing.action {
-                    Action::Prefetch(order) => Some(order),
-                    _ => None,
-                });
-                let of = |order: &&Order| order.assignment == *assignment && order.component == *component;
-                machine.memory.fetched.extend(fetched.filter(of).map(Order::fingerprint));
+            Event::Prefetched { fingerprint, result: Ok(()), .. } => {
+                machine.memory.fetched.insert(*fingerprint);
             }
             Event::Observed(Ok(seen)) => {
                 // While something is worked on, what became of that counts, and not what is seen of it meanwhile.
@@ -334,6 +329,7 @@ fn done(action: &Action) -> Event {
         Action::Prefetch(order) => Event::Prefetched {
             assignment: order.assignment,
             component: order.component.clone(),
+            fingerprint: order.fingerprint(),
             result: Ok(()),
         },
         Action::Apply(order) => applied(order, Ok(())),

@@ -51,7 +51,10 @@ fn without_ends_of_downloads(world: &mut World) -> Vec<AssignmentId> {
 fn downloads(world: &World) -> Vec<AssignmentId> {
     let prefetches =
         |(id, action): (&AssignmentId, &Action)| matches!(action, Action::Prefetch(_)).then_some(*id);
-    world.device.work.in_flight.iter().filter_map(prefetches).collect()
+    let work = &world.device.work;
+    let all: BTreeSet<AssignmentId> =
+        work.in_flight.iter().filter_map(prefetches).chain(work.downloads.keys().copied()).collect();
+    all.into_iter().collect()
 }
 
 #[test]

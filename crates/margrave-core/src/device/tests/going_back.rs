@@ -84,9 +84,9 @@ fn what_cannot_be_fetched_is_waited_for_and_not_gone_back_from() {
             Some(action) => {
                 world.absorb(Event::Began(action.clone()));
                 let event = match world.perform(action) {
-                    Event::Prefetched { assignment, component, .. } => {
+                    Event::Prefetched { assignment, component, fingerprint, .. } => {
                         let failure = Failure::new(FailureCode::PullFailed, "the registry is away");
-                        Event::Prefetched { assignment, component, result: Err(failure) }
+                        Event::Prefetched { assignment, component, fingerprint, result: Err(failure) }
                     }
                     event => event,
                 };
@@ -467,9 +467,9 @@ fn an_update_that_was_begun_and_cannot_be_fetched_any_more_is_gone_back_from() {
                 world.absorb(Event::Began(action.clone()));
                 let back = world.device.assignments()[&id(1)].state == State::RollingBack;
                 let event = match world.perform(action) {
-                    Event::Prefetched { assignment, component, .. } if gone && !back => {
+                    Event::Prefetched { assignment, component, fingerprint, .. } if gone && !back => {
                         let failure = Failure::new(FailureCode::PullNotFound, "somebody removed it");
-                        Event::Prefetched { assignment, component, result: Err(failure) }
+                        Event::Prefetched { assignment, component, fingerprint, result: Err(failure) }
                     }
                     event @ Event::Applied { result: Err(_), .. } => {
                         gone = true;

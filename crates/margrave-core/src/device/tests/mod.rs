@@ -6,6 +6,7 @@ mod beneath;
 mod blind;
 mod counting;
 mod crowds;
+mod download;
 mod drift;
 mod going_back;
 mod holding;
@@ -281,6 +282,7 @@ impl World {
                 .collect())),
             Action::Prefetch(order) => Event::Prefetched {
                 assignment: order.assignment,
+                fingerprint: order.fingerprint(),
                 component: order.component,
                 result: if fails { Err(failure()) } else { Ok(()) },
             },

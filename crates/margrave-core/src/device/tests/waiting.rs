@@ -325,9 +325,9 @@ fn what_cannot_be_fetched_ahead_fails_nothing() {
             }
         };
         assert!(!world.device.obsolete(&Action::Prefetch(order.clone())));
-        let (assignment, component) = (order.assignment, order.component.clone());
-        world.absorb(Event::Began(Action::Prefetch(order)));
-        world.absorb(Event::Prefetched { assignment, component, result: Err(denied.clone()) });
+        let action = Action::Prefetch(order);
+        world.absorb(Event::Began(action.clone()));
+        world.absorb(action.undone(&denied.message, denied.code));
     }
     assert_eq!(world.device.assignments()[&id(1)].state, State::Installed);
     assert!(world.waiting(1).unwrap().ends_with("; fetching it ahead failed so far: no entry"));

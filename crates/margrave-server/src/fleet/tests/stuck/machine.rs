@@ -210,6 +210,7 @@ impl Machine<'_> {
             }
             Action::Prefetch(order) => Event::Prefetched {
                 assignment: order.assignment,
+                fingerprint: order.fingerprint(),
                 component: order.component,
                 result: self.faults.prefetch.map_or(Ok(()), |code| Err(failure(code))),
             },

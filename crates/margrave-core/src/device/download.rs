@@ -1,0 +1,151 @@
+//! What is fetched from afar while other things are done.
+//!
+//! Fetching touches nothing that runs, and may take hours over a slow link. So it keeps nobody from mending what is here: an
+//! assignment has one place for what is done to its containers, and this one beside it. What became of a download is told by
+//! its order, because what is mended meanwhile may have a component of the same name.
+
+use super::waiting::AHEAD_COUNT_MAX;
+use super::work::Step;
+use super::{Action, Device, Order, Settings};
+use crate::digest::Digest;
+use crate::id::{AssignmentId, ComponentName};
+use crate::lifecycle::State;
+use crate::moment::Moment;
+use crate::report::Failure;
+
+/// Something that is under way.
+#[derive(Debug, Clone)]
+pub(super) struct Download {
+    order: Order,
+    /// For a change that may not begin yet.
+    ahead: bool,
+}
+
+impl Device {
+    /// Whether there is a place for one more. What takes hours takes no place of a repair, a removal or a way back.
+    pub(super) fn has_place(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
+        let work = self.work.in_flight.len();
+        let ahead = self.work.downloads.values().filter(|download| download.ahead).count();
+        let downloads = self.work.downloads.len() - ahead;
+        if self.would_fetch_ahead(settings, action, now) {
+            ahead < AHEAD_COUNT_MAX && work + downloads < settings.work_count_max
+        } else if self.is_download(action) {
+            downloads < settings.work_count_max
+        } else {
+            work < settings.work_count_max
+        }
+    }
+
+    /// Whether this fetches what may have to come from afar. What was touched, is good or was fetched ahead is here.
+    fn is_download(&self, action: &Action) -> bool {
+        let Action::Prefetch(order) = action else { return false };
+        let Some(assignment) = self.assignments.get(&order.assignment) else { return false };
+        let touched = assignment.held.filter(|_| assignment.is_touched());
+        let beneath = assignment.beneath().and_then(|here| here.held);
+        let here = [assignment.good, assignment.ready, touched, beneath].into_iter().flatten();
+        !here.into_iter().any(|document| self.orders(&document).contains(order))
+    }
+
+    fn would_fetch_ahead(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
+        let Action::Prefetch(order) = action else { return false };
+        let assignment = self.assignments.get(&order.assignment);
+        assignment.is_some_and(|a| matches!(a.state, State::Pending | State::Installed | State::Failed))
+            && self.begins_with(settings, order, now).is_none()
+            && !self.is_beneath(settings, action, now)
+    }
+
+    /// What this would be under way as, if it is fetched while other things are done.
+    pub(super) fn as_download(&self, settings: &Settings, action: &Action, now: Moment) -> Option<Download> {
+        let Action::Prefetch(order) = action else { return None };
+        // What is beneath is here.
+        let ahead = self.work.lifted.is_none() && self.would_fetch_ahead(settings, action, now);
+        let is_one = self.work.lifted.is_none() && (ahead || self.is_download(action));
+        is_one.then(|| Download { order: order.clone(), ahead })
+    }
+
+    /// The same step, unless it has to wait for the download that is under way.
+    pub(super) fn beside_download(
+        &self,
+        settings: &Settings,
+        id: AssignmentId,
+        step: Step,
+        now: Moment,
+    ) -> Step {
+        let (Some(download), Step::Do(action)) = (self.work.downloads.get(&id), &step) else { return step };
+        match &**action {
+            Action::Prefetch(order)
+                if *order == download.order || self.as_download(settings, action, now).is_some() =>
+            {
+                Step::Rest
+            }
+            _ => step,
+        }
+    }
+
+    /// Whether something of this document is being fetched before it may begin.
+    pub(super) fn is_coming(&self, id: AssignmentId, document: &Digest) -> bool {
+        let download = self.work.downloads.get(&id).filter(|download| download.ahead);
+        download.is_some_and(|download| self.orders(document).contains(&download.order))
+    }
+
+    pub(super) fn is_downloading(&self, order: &Order) -> bool {
+        self.work.downloads.get(&order.assignment).is_some_and(|download| download.order == *order)
+    }
+
+    /// Takes in what became of a download, if it was one.
+    #[allow(clippy::too_many_arguments, reason = "an event's fields, spelled out")]
+    pub(super) fn downloaded(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        id: AssignmentId,
+        component: &ComponentName,
+        fingerprint: Digest,
+        result: &Result<(), Failure>,
+    ) -> bool {
+        let is_it = |download: &Download| {
+            download.order.component == *component && download.order.fingerprint() == fingerprint
+        };
+        let Some(Download { order, .. }) =
+            self.work.downloads.get(&id).filter(|download| is_it(download)).cloned()
+        else {
+            return false;
+        };
+        self.work.downloads.remove(&id);
+        let Some(assignment) = self.assignments.get(&id) else { return true };
+        let applying = matches!(assignment.state, State::Installing | State::Updating | State::RollingBack);
+        let ordered = assignment.held.is_some_and(|held| self.orders(&held).contains(&order));
+        let is_here = assignment.goal() == assignment.held && assignment.is_touched();
+        if applying && ordered && assignment.on_aim() {
+            self.fetched_held(settings, now, roll, id, component, result.clone());
+        } else if !is_here {
+            self.fetched_ahead(settings, now, roll, &order, result.clone());
+        }
+        true
+    }
+
+    /// Something of what is being applied is here, or could not be had.
+    pub(super) fn fetched_held(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        id: AssignmentId,
+        component: &ComponentName,
+        result: Result<(), Failure>,
+    ) {
+        match result {
+            Ok(()) => {
+                if let Some(progress) = self.assignments.get_mut(&id).and_then(|a| a.progress(component)) {
+                    progress.fetched = true;
+                }
+            }
+            // Something was touched in an earlier try: this one did not help either.
+            Err(failure) if self.assignments[&id].strikes > 0 => {
+                self.strike(settings, id, failure.of(component), now, roll)
+            }
+            Err(failure) => self.fail(settings, id, failure.of(component), now, roll),
+        }
+    }
+}

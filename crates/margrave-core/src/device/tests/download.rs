@@ -1,0 +1,143 @@
+//! A download that takes hours: what runs is looked after meanwhile.
+
+use super::overtaken::{OPENS, accept, assignment, runs, touched, versions};
+use super::waiting::{HOUR, MONDAY, fetching, minutes, spans};
+use super::*;
+use crate::schedule::Schedule;
+
+/// "a" runs, "c" is wanted, and something of it is under way; with the window closed it is fetched ahead.
+fn downloading(windows: Option<&str>) -> (World, [Workload; 3], Order) {
+    let windows = windows.map(|window| spans(&[window]));
+    let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+    let all = versions();
+    world.want(vec![all[2].clone()]);
+    let order = fetching(&mut world);
+    assert!(Order::of(&all[2]).contains(&order));
+    (world, all, order)
+}
+
+fn end(world: &mut World, order: &Order) {
+    let event = world.perform(Action::Prefetch(order.clone()));
+    world.absorb(event);
+    world.commit();
+}
+
+#[test]
+fn what_runs_is_mended_while_an_update_is_downloaded() {
+    let (mut world, all, order) = downloading(None);
+    assert_eq!(assignment(&world).state, State::Updating);
+    for _ in 0..3 {
+        world.running.remove(&(id(1), name("web")));
+        let soon = world.now.after(minutes(30));
+        assert_eq!(touched(&mut world, soon, &all), ["db a", "web a"]);
+        assert!(runs(&world, &all[0]) && !world.device.obsolete(&Action::Prefetch(order.clone())));
+    }
+    assert_eq!(assignment(&world).state, State::Updating);
+    end(&mut world, &order);
+    world.run_until_converged();
+    assert!(runs(&world, &all[2]));
+}
+
+#[test]
+fn what_runs_is_mended_while_an_update_is_downloaded_ahead_and_when_its_window_opens_over_that() {
+    let (mut world, all, order) = downloading(Some("mon 22:00-23:00"));
+    assert_eq!(assignment(&world).state, State::Installed);
+    for moment in [MONDAY.after(HOUR), OPENS.after(minutes(5))] {
+        let began = moment.max(world.now);
+        assert!(touched(&mut world, began, &all).is_empty());
+        world.running.remove(&(id(1), name("web")));
+        assert_eq!(touched(&mut world, began.after(minutes(10)), &all), ["db a", "web a"]);
+        assert!(runs(&world, &all[0]) && !world.device.obsolete(&Action::Prefetch(order.clone())));
+        assert_eq!(assignment(&world).state, State::Installed);
+    }
+    assert_eq!(world.waiting(1), Some("waits for its download"));
+    end(&mut world, &order);
+    world.run_until_converged();
+    assert!(runs(&world, &all[2]) && world.now < OPENS.after(minutes(20)));
+}
+
+#[test]
+fn one_download_at_a_time_is_under_way_for_a_deployment() {
+    for windows in [None, Some("mon 22:00-23:00")] {
+        let (mut world, _, order) = downloading(windows);
+        let end = world.now.after(HOUR);
+        while world.now < end {
+            while let Some(action) = world.device.next(&world.settings, world.now) {
+                assert!(!matches!(action, Action::Prefetch(_)), "{action:?} beside {order:?}");
+                world.carry_out(action);
+            }
+            world.now = world.device.wake(&world.settings, world.now).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_download_that_nobody_wants_any_more_is_dropped_and_the_next_one_begins() {
+    for windows in [None, Some("mon 22:00-23:00")] {
+        for removed in [false, true] {
+            let (mut world, all, order) = downloading(windows);
+            let action = Action::Prefetch(order);
+            world.want(if removed { vec![] } else { vec![all[1].clone()] });
+            accept(&mut world);
+            assert!(world.device.obsolete(&action));
+            world.absorb(action.undone("something else is wanted", FailureCode::StartFailed));
+            world.now = windows.map_or(world.now, |_| OPENS);
+            world.run_until_converged();
+            assert!(if removed { world.running.is_empty() } else { runs(&world, &all[1]) });
+            assert!(
+                world.reports.iter().all(|report| report.state != Reported::Failed),
+                "{:?}",
+                world.reports
+            );
+        }
+    }
+}
+
+/// The download says in the end that it can never be used here, while what runs is being mended.
+#[test]
+fn what_is_mended_is_brought_to_its_end_when_the_download_beside_it_fails_for_good() {
+    let (mut world, all, order) = downloading(None);
+    world.running.remove(&(id(1), name("web")));
+    let mending = loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Apply(_)) => break action,
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    };
+    world.absorb(Event::Began(mending.clone()));
+    let wrong = FailureCode::ArchiveInvalid;
+    assert_eq!(wrong.retry(), crate::report::Retry::NotUntilManifestChanges);
+    world.absorb(Action::Prefetch(order).undone("not an archive", wrong));
+    assert!(!world.device.obsolete(&mending));
+    let event = world.perform(mending);
+    world.absorb(event);
+    let soon = world.now.after(minutes(10));
+    touched(&mut world, soon, &all);
+    assert!(runs(&world, &all[0]));
+    let held = assignment(&world);
+    assert!(held.state == State::Installed && held.gave_up().is_some(), "{held:?}");
+}
+
+/// The same order is in both versions: it is fetched once, and counts for whoever needs it.
+#[test]
+fn what_is_mended_waits_for_nothing_but_what_it_needs_itself() {
+    let mut world = World::scheduled(Schedule::default());
+    let [old, ..] = versions();
+    let new = workload(1, &["db", "web", "zip"], "a");
+    let all = [old.clone(), new.clone()];
+    world.want(vec![new.clone()]);
+    let order = loop {
+        let order = fetching(&mut world);
+        if order.component == name("zip") {
+            break order;
+        }
+        end(&mut world, &order);
+    };
+    world.running.remove(&(id(1), name("db")));
+    let soon = world.now.after(minutes(5));
+    assert_eq!(touched(&mut world, soon, &all), ["db a", "web a"]);
+    end(&mut world, &order);
+    world.run_until_converged();
+    assert!(runs(&world, &new));
+}

@@ -23,6 +23,8 @@ pub(crate) struct Rates {
     pub(crate) said_done: f64,
     pub(crate) said_failed: f64,
     pub(crate) looked_wrong: f64,
+    /// Per download: it takes minutes.
+    pub(crate) pull_slow: f64,
 }
 
 /// What happens once, at a time, and how long it lasts.
@@ -74,6 +76,14 @@ struct Weather {
     runtime: bool,
     clocks: bool,
     server: bool,
+    /// Downloads take minutes, and operators do not wait for them: two versions matter at the same time, or three.
+    slow: bool,
+}
+
+impl Weather {
+    const fn slow(self) -> Weather {
+        Weather { slow: true, ..self }
+    }
 }
 
 const fn weather(
@@ -84,10 +94,10 @@ const fn weather(
     clocks: bool,
     server: bool,
 ) -> Weather {
-    Weather { name, network, crashes, runtime, clocks, server }
+    Weather { name, network, crashes, runtime, clocks, server, slow: false }
 }
 
-const WEATHERS: [Weather; 9] = [
+const WEATHERS: [Weather; 11] = [
     weather("calm", false, false, false, false, false),
     weather("bad line", true, false, false, false, false),
     weather("crashes", false, true, false, false, false),
@@ -95,8 +105,10 @@ const WEATHERS: [Weather; 9] = [
     weather("bad clocks", true, false, false, true, false),
     weather("bad server", true, false, false, false, true),
     weather("bad site", true, true, false, true, false),
+    weather("slow downloads", false, false, true, false, false).slow(),
     weather("everything", true, true, true, true, true),
     weather("everything", true, true, true, true, true),
+    weather("everything, slowly", true, true, true, true, true).slow(),
 ];
 
 impl Plan {
@@ -104,7 +116,7 @@ impl Plan {
         let weather = dice.pick(&WEATHERS);
         let devices = 1 + dice.below(DEVICES_MAX);
         let life = dice.seconds(10 * 60, 45 * 60);
-        let count = 3 + dice.below(5);
+        let count = (3 + dice.below(5)) * if weather.slow { 2 } else { 1 };
         let mut acts: Vec<Duration> = (0..count).map(|_| life.mul_f64(dice.roll() * 0.95)).collect();
         // Something is wanted from early on.
         acts.push(Duration::from_secs(5));
@@ -155,6 +167,9 @@ fn rates(weather: Weather, dice: &mut Dice, force: f64) -> Rates {
         rates.said_done = rate(0.05);
         rates.said_failed = rate(0.05);
         rates.looked_wrong = rate(0.02);
+    }
+    if weather.slow {
+        rates.pull_slow = 0.5;
     }
     rates
 }

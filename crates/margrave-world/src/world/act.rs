@@ -64,6 +64,15 @@ impl World {
         fate
     }
 
+    fn download_time(&mut self, at: usize) -> Duration {
+        let is_slow = self.rates.pull_slow > 0.0 && self.dice.hit(self.rates.pull_slow);
+        if !is_slow {
+            return self.dice.millis(50, 10_000);
+        }
+        self.note(at, Fault::PullSlow);
+        self.dice.seconds(30, 900)
+    }
+
     pub(super) fn start_act(&mut self, at: usize, ticket: u64) {
         let action = self.machines[at].under_way[&ticket].action.clone();
         if self.is_away(at) {
@@ -81,7 +90,7 @@ impl World {
         let warm_up = self.dice.millis(300, 20_000);
         let (switch, end) = match &action {
             Action::Observe => (None, self.dice.millis(10, 300)),
-            Action::Prefetch(_) => (None, self.dice.millis(50, 10_000)),
+            Action::Prefetch(_) => (None, self.download_time(at)),
             Action::Remove { .. } => (None, self.dice.millis(200, 4000)),
             _ => {
                 let switch = self.dice.millis(100, 2000);

@@ -4,11 +4,10 @@
 //! (PK-095, PK-096). This module knows where archives come from and where they are kept; what is in them
 //! is for Compose to read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use margrave_core::device::Order;
@@ -22,6 +21,7 @@ use margrave_oci::reference::{Repository, TagOrDigest};
 use super::compose::disk;
 use super::explain::sentence_of;
 use super::own_registry::OwnRegistry;
+use super::turns::Turns;
 use super::written::Written;
 
 /// A download that nobody continued for so long is for a document that nobody wants any more.
@@ -33,7 +33,7 @@ pub struct Components {
     own: Option<OwnRegistry>,
     directory: PathBuf,
     /// One download per archive at a time.
-    downloads: Mutex<BTreeMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    downloads: Turns<Digest>,
     written: Written,
 }
 
@@ -47,7 +47,7 @@ impl Components {
             client,
             own: None,
             directory,
-            downloads: Mutex::default(),
+            downloads: Turns::default(),
             written: Written::default(),
         })
     }
@@ -78,8 +78,7 @@ impl Components {
         let pulled = client.manifest(&reference).await.map_err(|error| pull_failure(&error))?;
         let layer = layer_of(&reference.to_string(), &pulled.bytes)
             .map_err(|error| Failure::new(error.failure(), sentence_of(&error)))?;
-        let alone = self.download(layer.digest);
-        let _alone = alone.lock().await;
+        let _alone = self.downloads.of(layer.digest).lock_owned().await;
         if !self.has(layer.digest).await? {
             let path = self.path(layer.digest);
             client.blob_to_file(&repository, &layer, &path).await.map_err(|error| pull_failure(&error))?;
@@ -153,17 +152,6 @@ impl Components {
 
     fn path(&self, archive: Digest) -> PathBuf {
         self.directory.join(archive.hex())
-    }
-
-    fn download(&self, archive: Digest) -> Arc<tokio::sync::Mutex<()>> {
-        let mut downloads = self.downloads.lock().expect("nobody panics while holding the list of downloads");
-        downloads.retain(|_, download| download.strong_count() > 0);
-        if let Some(download) = downloads.get(&archive).and_then(Weak::upgrade) {
-            return download;
-        }
-        let download = Arc::default();
-        downloads.insert(archive, Arc::downgrade(&download));
-        download
     }
 }
 

@@ -40,6 +40,7 @@ use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
 use super::restarts::Restarts;
+use super::turns::Turns;
 use super::written::Written;
 use super::{Pending, Runtime, start_time_max, stuck};
 use crate::registry_login::RegistryLogin;
@@ -100,6 +101,8 @@ pub struct ComposeRuntime {
     pub(super) unnoted: std::sync::Mutex<BTreeSet<String>>,
     /// Held by whoever has an archive or images that no project claims yet, so that they are not swept away.
     pub(super) fetching: RwLock<()>,
+    /// Whose turn it is to work on a project.
+    turns: Turns<String>,
     restarts: std::sync::Mutex<Restarts>,
     /// The orders that may still be carried out, by fingerprint; `None` before anybody said so.
     wanted: std::sync::Mutex<Option<BTreeSet<Digest>>>,
@@ -127,6 +130,7 @@ impl ComposeRuntime {
             remarks: Default::default(),
             unnoted: Default::default(),
             fetching: RwLock::default(),
+            turns: Turns::default(),
             restarts: Default::default(),
             wanted: Default::default(),
             sweep_due: AtomicBool::default(),
@@ -278,12 +282,11 @@ impl ComposeRuntime {
         let project = ProjectName::of(order.assignment, &order.component);
         let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
         let (archive, is_new) = self.archive(order, &directory).await?;
-        directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         let lock = self.lock(&directory).await?;
         if is_new {
             let (images, image_ids) = Default::default();
             let fetched = Fetched { fingerprint: order.fingerprint(), archive, images, image_ids };
-            let written = directory.write_fetched(&fetched);
+            let written = directory.note_fetched(fetched);
             written.map_err(|error| disk("What was fetched could not be noted", error))?;
         }
         let files = self.components.unpack(archive, directory.unpacked(archive)).await?;
@@ -315,9 +318,13 @@ impl ComposeRuntime {
         Ok(prepared)
     }
 
+    /// Waits for as long as it takes while this process works on the component itself: what it does comes to its end.
     pub(super) async fn lock(&self, directory: &ProjectDirectory) -> Result<ProjectLock, Failure> {
+        let turn = self.turns.of(directory.name()).lock_owned().await;
+        directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         let lock = directory.lock(LOCK_PATIENCE).await;
         let lock = lock.map_err(|error| disk("The component's lock could not be taken", error))?;
+        let lock = lock.map(|lock| lock.in_turn(turn));
         lock.ok_or_else(|| {
             let message = "A Compose process of an earlier try is still at work on this component; it is left to finish.";
             Failure::new(FailureCode::Timeout, message)
@@ -340,15 +347,15 @@ impl ComposeRuntime {
         }
         match self.components.fetch(order).await {
             Ok(archive) => Ok((archive, true)),
-            Err(failure) if failure.code == FailureCode::PullFailed => match directory.fetched() {
-                Some(fetched)
-                    if fetched.fingerprint == fingerprint && self.components.has(fetched.archive).await? =>
-                {
-                    tracing::info!(component = %order.component, %failure, "the registry cannot be reached; using what was fetched");
-                    Ok((fetched.archive, false))
+            Err(failure) if failure.code == FailureCode::PullFailed => {
+                match directory.fetched_as(fingerprint) {
+                    Some(fetched) if self.components.has(fetched.archive).await? => {
+                        tracing::info!(component = %order.component, %failure, "the registry cannot be reached; using what was fetched");
+                        Ok((fetched.archive, false))
+                    }
+                    _ => Err(failure),
                 }
-                _ => Err(failure),
-            },
+            }
             Err(failure) => Err(failure),
         }
     }
@@ -359,10 +366,10 @@ impl ComposeRuntime {
         let (fingerprint, archive, image_ids) = (order.fingerprint(), prepared.archive, Default::default());
         let needed = Fetched { fingerprint, archive, images, image_ids };
         let runs = prepared.directory.record().is_some_and(|record| record.fingerprint == needed.fingerprint);
-        if runs || prepared.directory.fetched().as_ref() == Some(&needed) {
+        if runs || prepared.directory.fetched_as(needed.fingerprint).as_ref() == Some(&needed) {
             return Ok(());
         }
-        let written = prepared.directory.write_fetched(&needed);
+        let written = prepared.directory.note_fetched(needed);
         written.map_err(|error| disk("What is needed could not be noted", error))
     }
 

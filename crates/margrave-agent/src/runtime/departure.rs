@@ -43,7 +43,6 @@ impl ComposeRuntime {
         let engine = self.engine().await?;
         let project = ProjectName::of(assignment, component);
         let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
-        directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         let lock = self.lock(&directory).await?;
         let labels = [(LABEL_PROJECT, project.as_str())];
         if !engine.container_ids(&labels).await?.is_empty()
@@ -56,7 +55,11 @@ impl ComposeRuntime {
         if !volumes.is_empty() {
             tracing::info!(%project, ?volumes, "volumes are kept; remove them by hand if their content is not needed");
         }
-        let discarded = if aside { directory.set_aside() } else { directory.discard() };
+        let discarded = match aside {
+            // What is newer may have it, and is being fetched.
+            true => directory.set_aside(|fetched| self.is_wanted(fetched)),
+            false => directory.discard(),
+        };
         match discarded {
             Ok(None) => {}
             Ok(Some(mounts)) => {

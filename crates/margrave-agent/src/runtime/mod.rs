@@ -31,6 +31,7 @@ mod removal;
 mod restarts;
 pub mod simulated;
 mod stuck;
+mod turns;
 mod upkeep;
 mod written;
 

@@ -16,6 +16,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::adjustable::Adjustable;
@@ -199,6 +200,18 @@ impl Record {
     }
 }
 
+/// How `fetched.json` is written; an older agent knew one at a time.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Claims {
+    Several(Vec<Fetched>),
+    One(Fetched),
+}
+
+const FETCHED: &str = "fetched.json";
+/// What is newest, what it overtook, and what runs: more nobody goes on with.
+const FETCHED_MAX: usize = 4;
+
 /// What a component that was set aside leaves.
 const ASIDE: &str = "aside.json";
 /// Much longer than an update takes to prove itself, and not for ever.
@@ -272,8 +285,17 @@ impl ProjectDirectory {
         self.path.join("project.json").exists()
     }
 
-    pub(super) fn fetched(&self) -> Option<Fetched> {
-        self.read("fetched.json")
+    /// What was fetched and may not have begun yet; an update is fetched while what it replaces is mended.
+    pub(super) fn fetched(&self) -> Vec<Fetched> {
+        match self.read(FETCHED) {
+            Some(Claims::Several(fetched)) => fetched,
+            Some(Claims::One(fetched)) => vec![fetched],
+            None => vec![],
+        }
+    }
+
+    pub(super) fn fetched_as(&self, fingerprint: Digest) -> Option<Fetched> {
+        self.fetched().into_iter().find(|fetched| fetched.fingerprint == fingerprint)
     }
 
     /// What was healthy here before the component was set aside.
@@ -291,8 +313,12 @@ impl ProjectDirectory {
         self.write("project.json", record)
     }
 
-    pub(super) fn write_fetched(&self, fetched: &Fetched) -> io::Result<()> {
-        self.write("fetched.json", fetched)
+    /// Notes what was fetched for an order, in the place of what was noted of it before.
+    pub(super) fn note_fetched(&self, fetched: Fetched) -> io::Result<()> {
+        let others = self.fetched().into_iter().filter(|other| other.fingerprint != fetched.fingerprint);
+        let mut all: Vec<Fetched> = std::iter::once(fetched.clone()).chain(others).collect();
+        all.truncate(FETCHED_MAX);
+        self.write(FETCHED, &all)
     }
 
     fn read<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Option<T> {
@@ -339,21 +365,29 @@ impl ProjectDirectory {
         others.into_iter().try_for_each(fs::remove_dir_all)
     }
 
-    /// Forgets what was fetched beside the archive that runs.
-    pub(super) fn discard_fetched(&self, running: Digest) -> io::Result<()> {
-        self.discard_archives(Some(running))?;
-        match fs::remove_file(self.path.join("fetched.json")) {
+    /// Forgets what was fetched beside the archive that runs, but for these.
+    pub(super) fn discard_fetched(
+        &self,
+        running: Option<Digest>,
+        is_kept: impl Fn(&Fetched) -> bool,
+    ) -> io::Result<()> {
+        self.discard_archives(running)?;
+        let kept: Vec<Fetched> = self.fetched().into_iter().filter(is_kept).collect();
+        if !kept.is_empty() {
+            return self.write(FETCHED, &kept);
+        }
+        match fs::remove_file(self.path.join(FETCHED)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Forgets the project but for what was healthy.
-    pub(super) fn set_aside(&self) -> io::Result<Option<PathBuf>> {
+    /// Forgets the project but for what was healthy, and what was fetched for these.
+    pub(super) fn set_aside(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
         if let Some(record) = self.record() {
             self.write(ASIDE, &record.kept())?;
         }
-        self.forget()
+        self.forget(is_kept)
     }
 
     /// Forgets the project. What an application wrote into its relative bind mounts stays (promise 7), and
@@ -363,16 +397,16 @@ impl ProjectDirectory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.forget()
+        self.forget(|_| false)
     }
 
-    fn forget(&self) -> io::Result<Option<PathBuf>> {
+    fn forget(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
         if !self.path.exists() {
             return Ok(None);
         }
         // The record goes last: until then a crash leaves a project that is seen and removed again.
-        self.discard_archives(None)?;
-        for name in ["margrave.override.yaml", "fetched.json", "lock", "project.json"] {
+        self.discard_fetched(None, is_kept)?;
+        for name in ["margrave.override.yaml", "lock", "project.json"] {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -383,7 +417,7 @@ impl ProjectDirectory {
         if mounts.exists() {
             return Ok(Some(mounts));
         }
-        if !self.path.join(ASIDE).exists() {
+        if !self.path.join(ASIDE).exists() && !self.path.join(FETCHED).exists() {
             fs::remove_dir_all(&self.path)?;
         }
         Ok(None)
@@ -404,7 +438,7 @@ impl ProjectDirectory {
         let deadline = Instant::now() + patience;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(ProjectLock { file })),
+                Ok(()) => return Ok(Some(ProjectLock { file, _turn: None })),
                 Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -419,9 +453,16 @@ impl ProjectDirectory {
 #[derive(Debug)]
 pub(super) struct ProjectLock {
     file: fs::File,
+    /// Given up after the file: whoever is next finds it free.
+    _turn: Option<OwnedMutexGuard<()>>,
 }
 
 impl ProjectLock {
+    /// The same, with the turn that this process had to wait for.
+    pub(super) fn in_turn(self, turn: OwnedMutexGuard<()>) -> ProjectLock {
+        ProjectLock { _turn: Some(turn), ..self }
+    }
+
     /// A standard input that is empty for whoever reads it, and keeps the lock for as long as they live.
     pub(super) fn as_input(&self) -> io::Result<std::process::Stdio> {
         Ok(self.file.try_clone()?.into())
@@ -584,16 +625,43 @@ mod tests {
     #[test]
     fn what_is_set_aside_is_known_until_it_is_removed_for_good() {
         let (_temp, directory) = directory();
-        directory.set_aside().unwrap();
+        directory.set_aside(|_| false).unwrap();
         assert!(directory.aside().is_empty(), "what was never started leaves nothing");
         directory.create().unwrap();
         directory.write_record(&Record { stage: Stage::Settled, ..record() }).unwrap();
         fs::create_dir_all(directory.unpacked(record().archive)).unwrap();
         for _ in 0..2 {
-            assert_eq!(directory.set_aside().unwrap(), None);
+            assert_eq!(directory.set_aside(|_| false).unwrap(), None);
             assert_eq!((directory.record(), directory.aside()), (None, vec![fetched()]));
             assert!(!directory.unpacked(record().archive).exists() && !directory.is_forgotten());
         }
+        assert_eq!(directory.discard().unwrap(), None);
+        assert!(!directory.path.exists());
+    }
+
+    #[test]
+    fn what_is_fetched_for_one_order_takes_no_place_of_another() {
+        let (_temp, directory) = directory();
+        let of = |name: &str| Fetched { fingerprint: Digest::of(name.as_bytes()), ..fetched() };
+        // As an agent wrote it that knew one at a time.
+        directory.write(FETCHED, &of("old")).unwrap();
+        assert_eq!(directory.fetched(), [of("old")]);
+        directory.note_fetched(of("new")).unwrap();
+        let again = Fetched { images: BTreeSet::new(), ..of("old") };
+        directory.note_fetched(again.clone()).unwrap();
+        assert_eq!(directory.fetched(), [again, of("new")]);
+        assert_eq!(directory.fetched_as(of("new").fingerprint), Some(of("new")));
+        for number in 0..10 {
+            directory.note_fetched(of(&number.to_string())).unwrap();
+        }
+        assert_eq!(directory.fetched().len(), FETCHED_MAX);
+
+        // Set aside while what is newer is fetched: that is not forgotten, and the directory stays for it.
+        let is_kept = |fetched: &Fetched| *fetched == of("9");
+        assert_eq!(directory.set_aside(is_kept).unwrap(), None);
+        assert_eq!(directory.fetched(), [of("9")]);
+        directory.discard_fetched(None, |_| false).unwrap();
+        assert_eq!(directory.fetched(), []);
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());
     }

@@ -193,7 +193,7 @@ impl ComposeRuntime {
         let (mut archives, mut images) = (BTreeSet::new(), BTreeSet::new());
         for directory in ProjectDirectory::all(&self.projects(), &self.written)? {
             self.tidy(&directory).await?;
-            let mut claims: Vec<Fetched> = directory.fetched().into_iter().collect();
+            let mut claims: Vec<Fetched> = directory.fetched();
             match directory.record() {
                 Some(record) => {
                     archives.insert(record.archive);
@@ -216,7 +216,8 @@ impl ComposeRuntime {
     /// something that was removed before it could begin.
     async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
         let fetched = directory.fetched();
-        let is_stale = fetched.as_ref().is_some_and(|fetched| !self.is_wanted(fetched));
+        let is_stale = fetched.iter().any(|fetched| !self.is_wanted(fetched));
+        let is_all_stale = is_stale && !fetched.iter().any(|fetched| self.is_wanted(fetched));
         let is_begun = directory.has_record();
         let goes = if is_begun {
             is_stale
@@ -224,7 +225,7 @@ impl ComposeRuntime {
             let is_aside =
                 || !directory.is_forgotten() && directory.aside().iter().any(|kept| self.is_wanted(kept));
             // An archive that nothing is noted about may be in use: what was noted is lost.
-            !is_aside() && (is_stale || fetched.is_none() && !directory.has_archives()?)
+            !is_aside() && (is_all_stale || fetched.is_empty() && !directory.has_archives()?)
         };
         if !goes {
             return Ok(());
@@ -235,7 +236,12 @@ impl ComposeRuntime {
             return Ok(());
         };
         match directory.record() {
-            Some(record) => directory.discard_fetched(record.archive),
+            Some(record) => {
+                // Of what was begun with the record says everything.
+                let is_kept =
+                    |fetched: &Fetched| fetched.fingerprint != record.fingerprint && self.is_wanted(fetched);
+                directory.discard_fetched(Some(record.archive), is_kept)
+            }
             // What is damaged says nothing about what runs.
             None if is_begun => Ok(()),
             None => directory.discard().map(drop),

@@ -6,7 +6,7 @@
 //! beneath in place of the other for that moment. It fills the pauses of what is above and the time of its downloads, and ends
 //! with its first touch.
 
-use super::work::Step;
+use super::work::{Step, paused};
 use super::{Action, Assignment, Device, Order, Settings};
 use crate::id::AssignmentId;
 use crate::lifecycle::State;
@@ -137,6 +137,15 @@ impl Device {
         act: impl FnOnce(&mut Device),
     ) -> bool {
         let was = self.work.beneath.remove(&id);
+        if was && self.work.overruled.remove(&id) {
+            // Dropped for what is newer: that says nothing about what is here.
+            let ended = self.with_beneath(settings, id, now, |device| {
+                device.worked(id);
+            });
+            if ended {
+                return true;
+            }
+        }
         if was && !self.with_beneath(settings, id, now, act) {
             // What is above cannot be used here, as its download told, and is gone back from; nothing may stay under way for ever.
             self.work.in_flight.remove(&id);
@@ -145,7 +154,23 @@ impl Device {
     }
 
     pub(super) fn step_beneath(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
-        let here = self.assignments[&id].beneath();
-        here.map_or(Step::Rest, |here| self.step_of(settings, id, here, None, now))
+        match self.assignments[&id].beneath() {
+            None => Step::Rest,
+            Some(here) => match paused(settings, here, now) {
+                Some(next_try) => Step::Wait(next_try),
+                None => self.step_of(settings, id, here, None, now),
+            },
+        }
+    }
+
+    /// What is newer and has everything it needs does not wait until what it replaces is mended.
+    pub(super) fn overrule_beneath(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let is_mended = self.work.beneath.contains(&id) && self.assignments.contains_key(&id);
+        let goes_on = |step| matches!(step, Step::Do(action) if matches!(*action, Action::Apply(_)));
+        if is_mended && goes_on(self.step_above(settings, id, now)) {
+            self.work.overruled.insert(id);
+        } else {
+            self.work.overruled.remove(&id);
+        }
     }
 }

@@ -21,6 +21,13 @@ pub(super) struct Download {
     ahead: bool,
 }
 
+impl Download {
+    /// What is told of it is told by component and fingerprint: how to start it is left out there.
+    fn is(&self, order: &Order) -> bool {
+        self.order.is(&order.component, order.fingerprint())
+    }
+}
+
 impl Device {
     /// Whether there is a place for one more. What takes hours takes no place of a repair, a removal or a way back.
     pub(super) fn has_place(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
@@ -74,11 +81,26 @@ impl Device {
         let (Some(download), Step::Do(action)) = (self.work.downloads.get(&id), &step) else { return step };
         match &**action {
             Action::Prefetch(order)
-                if *order == download.order || self.as_download(settings, action, now).is_some() =>
+                if download.is(order) || self.as_download(settings, action, now).is_some() =>
             {
                 Step::Rest
             }
             _ => step,
+        }
+    }
+
+    /// The same step, if it is a download and none is under way.
+    pub(super) fn only_download(
+        &self,
+        settings: &Settings,
+        id: AssignmentId,
+        step: Step,
+        now: Moment,
+    ) -> Step {
+        let is_one = matches!(&step, Step::Do(action) if self.as_download(settings, action, now).is_some());
+        match is_one && !self.work.downloads.contains_key(&id) {
+            true => step,
+            false => Step::Rest,
         }
     }
 
@@ -89,7 +111,7 @@ impl Device {
     }
 
     pub(super) fn is_downloading(&self, order: &Order) -> bool {
-        self.work.downloads.get(&order.assignment).is_some_and(|download| download.order == *order)
+        self.work.downloads.get(&order.assignment).is_some_and(|download| download.is(order))
     }
 
     /// Takes in what became of a download, if it was one.
@@ -104,14 +126,8 @@ impl Device {
         fingerprint: Digest,
         result: &Result<(), Failure>,
     ) -> bool {
-        let is_it = |download: &Download| {
-            download.order.component == *component && download.order.fingerprint() == fingerprint
-        };
-        let Some(Download { order, .. }) =
-            self.work.downloads.get(&id).filter(|download| is_it(download)).cloned()
-        else {
-            return false;
-        };
+        let under_way = self.work.downloads.get(&id).map(|download| download.order.clone());
+        let Some(order) = under_way.filter(|order| order.is(component, fingerprint)) else { return false };
         self.work.downloads.remove(&id);
         let Some(assignment) = self.assignments.get(&id) else { return true };
         let applying = matches!(assignment.state, State::Installing | State::Updating | State::RollingBack);

@@ -47,6 +47,11 @@ impl Order {
             .collect()
     }
 
+    /// Whether this is meant by what a runtime was told.
+    pub(super) fn is(&self, component: &ComponentName, fingerprint: Digest) -> bool {
+        self.component == *component && self.fingerprint() == fingerprint
+    }
+
     /// Equal exactly when running one is as good as running the other. The runtime stamps it on what it
     /// starts, so that after a reboot a device can see that it need not touch a thing. Waiting and
     /// timeouts are left out: they say how to start, not what runs.

@@ -45,12 +45,14 @@ impl Waiting {
 }
 
 impl Waiting {
-    fn awaited(&self) -> Awaited {
+    /// What somebody can do something about; a download that is under way comes to its end by itself.
+    fn awaited(&self) -> Option<Awaited> {
         match self {
-            Waiting::Held(_) => Awaited::Holder,
-            Waiting::Window { opens: Some(_), .. } => Awaited::Window,
-            Waiting::Window { opens: None, .. } => Awaited::Clock,
-            Waiting::Network(_) => Awaited::Network,
+            Waiting::Held(_) => Some(Awaited::Holder),
+            Waiting::Window { opens: Some(_), .. } => Some(Awaited::Window),
+            Waiting::Window { opens: None, .. } => Some(Awaited::Clock),
+            Waiting::Network(Some(_)) => Some(Awaited::Network),
+            Waiting::Network(None) => None,
         }
     }
 }
@@ -306,7 +308,7 @@ impl Device {
         let begins = waiting.is_some();
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
         assignment.waiting = waiting;
-        assignment.awaited = found.map(|waiting| waiting.awaited());
+        assignment.awaited = found.and_then(|waiting| waiting.awaited());
         // That it waits no more shows by what follows.
         if begins {
             self.report(settings, id, now);

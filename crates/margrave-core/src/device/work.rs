@@ -23,6 +23,8 @@ pub(super) struct Work {
     pub(super) downloads: BTreeMap<AssignmentId, Download>,
     /// Where that is done for what is beneath.
     pub(super) beneath: BTreeSet<AssignmentId>,
+    /// Where what is above could go on if that were not under way.
+    pub(super) overruled: BTreeSet<AssignmentId>,
     /// What is beneath is in the place of what is above.
     pub(super) lifted: Option<AssignmentId>,
     /// The tick at which the look that is under way began.
@@ -54,7 +56,7 @@ const UNWATCHED_LOOKS: u32 = 8;
 const STIRRED_PAUSE: Duration = Duration::from_millis(500);
 
 /// When what failed may be tried again, if that is not yet.
-fn paused(settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
+pub(super) fn paused(settings: &Settings, assignment: &Assignment, now: Moment) -> Option<Moment> {
     // Further away than any pause we make: the clock jumped back, perhaps to 1970.
     let is_pause = |next_try: &Moment| now < *next_try && next_try.since(now) <= settings.retry_delay_max;
     assignment.next_try.filter(is_pause)
@@ -110,6 +112,10 @@ impl Device {
     /// What is above goes first; what is beneath fills its pauses, and the time that it waits for a place.
     fn steps(&self, settings: &Settings, id: AssignmentId, now: Moment) -> [Step; 2] {
         match self.work.in_flight.contains_key(&id) {
+            // What is above is fetched while what is beneath is mended.
+            true if self.work.beneath.contains(&id) => {
+                [self.only_download(settings, id, self.step_above(settings, id, now), now), Step::Rest]
+            }
             true => [Step::Rest, Step::Rest],
             false => [self.step_above(settings, id, now), self.step_beneath(settings, id, now)]
                 .map(|step| self.beside_download(settings, id, step, now)),
@@ -265,13 +271,13 @@ impl Device {
         // What is to go and has to wait for that is looked after meanwhile.
         let unwanted = |order: &Order, otherwise: &dyn Fn(&Assignment) -> bool| {
             let assignment = self.assignments.get(&order.assignment);
-            let is_beneath = self.work.beneath.contains(&order.assignment);
-            let concerned = match action {
-                Action::Prefetch(order) if self.is_downloading(order) => assignment,
-                _ if is_beneath => assignment.map(Assignment::here),
-                _ => assignment,
-            };
-            concerned.is_none_or(otherwise)
+            if matches!(action, Action::Prefetch(_)) && self.is_downloading(order)
+                || !self.work.beneath.contains(&order.assignment)
+            {
+                return assignment.is_none_or(otherwise);
+            }
+            let is_overruled = self.work.overruled.contains(&order.assignment);
+            is_overruled || assignment.map(Assignment::here).is_none_or(otherwise)
         };
         match action {
             Action::Apply(order) => unwanted(order, &|assignment| !assignment.on_aim()),
@@ -489,7 +495,7 @@ impl Device {
         {
             return;
         }
-        if self.worked(id) {
+        if self.worked(id) && self.is_ordered(id, &component, fingerprint) {
             self.fetched_held(settings, now, roll, id, &component, result);
         }
     }
@@ -510,13 +516,7 @@ impl Device {
         }) {
             return;
         }
-        if !self.worked(id) {
-            return;
-        }
-        let held = self.assignments[&id].held;
-        let ordered = held.map(|held| self.orders(&held)).unwrap_or_default();
-        let still = ordered.iter().any(|o| o.component == component && o.fingerprint() == fingerprint);
-        if !still {
+        if !self.worked(id) || !self.is_ordered(id, &component, fingerprint) {
             return;
         }
         match result {
@@ -535,8 +535,15 @@ impl Device {
         }
     }
 
+    /// Whether what is worked on still has this order.
+    fn is_ordered(&self, id: AssignmentId, component: &ComponentName, fingerprint: Digest) -> bool {
+        let held = self.assignments.get(&id).and_then(|assignment| assignment.held);
+        let orders = held.map(|held| self.orders(&held)).unwrap_or_default();
+        orders.iter().any(|order| order.is(component, fingerprint))
+    }
+
     /// Notes that work on an assignment ended; false when its result no longer matters.
-    fn worked(&mut self, id: AssignmentId) -> bool {
+    pub(super) fn worked(&mut self, id: AssignmentId) -> bool {
         self.work.in_flight.remove(&id);
         let tick = self.tick;
         let Some(assignment) = self.assignments.get_mut(&id) else { return false };
@@ -559,6 +566,7 @@ impl Device {
                 self.with_beneath(settings, id, now, |device| device.settle_assignment(settings, id, now));
                 self.note_waiting(settings, id, now);
             }
+            self.overrule_beneath(settings, id, now);
             // What is not needed is swept away, and would have to be fetched again.
             if let Some(assignment) = self.assignments.get_mut(&id)
                 && !assignment.documents().contains(&assignment.ready)
@@ -680,9 +688,14 @@ impl Device {
             return;
         }
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
+        let was_touched = assignment.is_touched();
         assignment.take_up(wanted, version, &components);
         assignment.attempt = 1;
         assignment.since = now;
+        // What was overtaken half-way is only finished where what is newer does not come soon.
+        if let Some(here) = assignment.beneath.as_mut().filter(|_| was_touched) {
+            here.next_try = Some(now.after(settings.retry_delay));
+        }
         self.report(settings, id, now);
     }
 

@@ -141,3 +141,106 @@ fn what_is_mended_waits_for_nothing_but_what_it_needs_itself() {
     world.run_until_converged();
     assert!(runs(&world, &new));
 }
+
+/// "b" is being applied over "a" when "c" comes; what is done next, with that of "b" dropped.
+fn overtaken_half_way() -> (World, [Workload; 3]) {
+    let mut world = World::scheduled(Schedule::default());
+    let all = versions();
+    world.want(vec![all[1].clone()]);
+    let applying = begun(&mut world, |action| matches!(action, Action::Apply(_)));
+    world.want(vec![all[2].clone()]);
+    accept(&mut world);
+    assert!(world.device.obsolete(&applying));
+    world.absorb(applying.undone("something else is wanted", FailureCode::StartFailed));
+    (world, all)
+}
+
+/// Lives until something like this is to be done, and begins with it.
+fn begun(world: &mut World, is_it: impl Fn(&Action) -> bool) -> Action {
+    loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action) if is_it(&action) => {
+                world.absorb(Event::Began(action.clone()));
+                return action;
+            }
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+}
+
+fn is_of(workload: &Workload, action: &Action) -> bool {
+    matches!(action, Action::Apply(order) | Action::Prefetch(order) if Order::of(workload).contains(order))
+}
+
+#[test]
+fn what_was_overtaken_half_way_is_not_tried_again_before_what_is_newer_had_the_time_to_come() {
+    let (mut world, all) = overtaken_half_way();
+    let soon = world.now.after(world.settings.retry_delay / 2);
+    let mut under_way = vec![];
+    while let Some(action) = world.device.next(&world.settings, world.now) {
+        assert!(!is_of(&all[1], &action), "{action:?}");
+        match action {
+            Action::Prefetch(_) => {
+                world.absorb(Event::Began(action.clone()));
+                under_way.push(action);
+            }
+            action => world.carry_out(action),
+        }
+    }
+    world.now = soon;
+    for action in under_way {
+        let event = world.perform(action);
+        world.absorb(event);
+    }
+    let end = world.now.after(minutes(1));
+    assert_eq!(touched(&mut world, end, &all), ["db c", "web c"]);
+    assert!(runs(&world, &all[2]));
+}
+
+#[test]
+fn what_is_newer_and_here_does_not_wait_until_what_it_replaces_is_mended() {
+    let (mut world, all, order) = downloading(None);
+    world.running.remove(&(id(1), name("web")));
+    // Its start hangs.
+    let mending = begun(&mut world, |action| matches!(action, Action::Apply(_)));
+    assert!(is_of(&all[0], &mending));
+    end(&mut world, &order);
+    // What is still missing is fetched meanwhile.
+    let next = begun(&mut world, |action| is_of(&all[2], action));
+    assert!(matches!(next, Action::Prefetch(_)) && !world.device.obsolete(&mending));
+    let event = world.perform(next);
+    world.absorb(event);
+    assert!(world.device.obsolete(&mending));
+    world.absorb(mending.undone("something else is wanted", FailureCode::StartFailed));
+    let soon = world.now.after(minutes(1));
+    assert_eq!(touched(&mut world, soon, &all), ["db c", "web c"]);
+    assert!(world.reports.iter().all(|report| report.state != Reported::Failed), "{:?}", world.reports);
+}
+
+/// How long a start may take is no part of what runs: told by its fingerprint it is the same.
+#[test]
+fn what_is_fetched_for_the_newer_one_is_not_fetched_once_more_for_what_runs() {
+    let (mut world, _, order) = {
+        let mut world = World::scheduled(Schedule::default());
+        let all = versions();
+        let mut new = all[0].clone();
+        for component in &mut new.components {
+            component.wait = Some(false);
+        }
+        new.hints.windows = None;
+        world.want(vec![new]);
+        let order = fetching(&mut world);
+        (world, all, order)
+    };
+    world.running.clear();
+    let end = world.now.after(minutes(5));
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            let again = matches!(&action, Action::Prefetch(other) if other.component == order.component);
+            assert!(!again, "{action:?}");
+            world.carry_out(action);
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap();
+    }
+}

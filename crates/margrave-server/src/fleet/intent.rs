@@ -20,7 +20,7 @@ use super::catalog::Pulled;
 use super::desired::{CommitId, Signed};
 use super::draft::Overlay;
 use super::git::Quarantine;
-use super::made::made;
+use super::made::{is_asked_about, made};
 use super::prospect::Prospect;
 use super::publish::{ATTEMPTS_MAX, Decision, Unpublished};
 use super::{Actor, Error, Fleet, Preview, PreviewFit, Seen};
@@ -178,13 +178,19 @@ impl Fleet {
             if prospect.is_nothing() && !matches!(source, Source::Commit(_)) {
                 return Ok(false);
             }
-            match self.carry_out(actor, prospect, said(changes), source).await {
+            let written = self.written(actor, changes, &prospect.words, source);
+            let change = self.carry_out(actor, prospect, said(changes), source);
+            // What is so only here is no commit that a request could tell of.
+            let carried = if is_asked_about() && !matches!(source, Source::Here(_)) {
+                change.await
+            } else {
+                self.unasked(written, change).await
+            };
+            match carried {
                 Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {}
                 Err(unpublished) => return Err(whole(unpublished.into())),
-                Ok((commit, words)) => {
-                    if !commit.is_some_and(made) {
-                        self.record_unasked(self.unasked(actor, changes, &words, source, commit)).await;
-                    }
+                Ok(commit) => {
+                    commit.into_iter().for_each(made);
                     break;
                 }
             }
@@ -205,25 +211,18 @@ impl Fleet {
     }
 
     /// What is written down of a change that no request asked for.
-    fn unasked(
-        &self,
-        actor: &Actor,
-        changes: &[Change],
-        words: &[String],
-        source: Source<'_>,
-        commit: Option<CommitId>,
-    ) -> Unasked {
+    fn written(&self, actor: &Actor, changes: &[Change], words: &[String], source: Source<'_>) -> Unasked {
         let said = message(words);
         let first = said.lines().next().unwrap_or_default();
         match (source, changes) {
             (Source::Asked | Source::Here(_), [one]) => {
                 let (action, subject) = one.named();
                 let (actor, detail) = (actor.name.clone(), first.to_owned());
-                Unasked { actor, detail, commit, ..Unasked::new(action, subject) }
+                Unasked { actor, detail, ..Unasked::new(action, subject) }
             }
             (Source::Asked | Source::Here(_), _) => {
                 let (actor, detail) = (actor.name.clone(), first.to_owned());
-                Unasked { actor, detail, commit, ..Unasked::new("intent.change", "") }
+                Unasked { actor, detail, ..Unasked::new("intent.change", "") }
             }
             // Whom a commit names as its author nobody vouched for here.
             (Source::Commit(_), _) => {
@@ -232,7 +231,7 @@ impl Fleet {
                     Some(following) => following.unasked(),
                     None => Unasked::new("intent.adopt", "main"),
                 };
-                Unasked { detail, commit, ..adopted }
+                Unasked { detail, ..adopted }
             }
         }
     }
@@ -243,7 +242,7 @@ impl Fleet {
         prospect: Prospect,
         follows: Vec<DeploymentName>,
         source: Source<'_>,
-    ) -> Result<(Option<CommitId>, Vec<String>), Unpublished> {
+    ) -> Result<Option<CommitId>, Unpublished> {
         let failed = |error: Error| Unpublished::Failed(error);
         let at = self.now();
         let Prospect { wanted, removed, intents, files, events, words, going, .. } = prospect;
@@ -336,7 +335,7 @@ impl Fleet {
                 if let Some(next) = next {
                     self.desired.applied(next).await;
                 }
-                Ok((next, words))
+                Ok(next)
             }
         }
     }

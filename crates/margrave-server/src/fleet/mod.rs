@@ -281,6 +281,7 @@ impl Fleet {
             meters: meters::Meters::default(),
             events,
         };
+        fleet.conclude_cut_off().await?;
         fleet.tell_restored().await?;
         fleet.come_back().await?;
         fleet.catch_up().await?;

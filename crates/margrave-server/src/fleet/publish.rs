@@ -540,7 +540,13 @@ impl Fleet {
     ) -> Result<(), Unpublished> {
         let (store, live) = (self.store.clone(), Arc::clone(&self.live));
         let began = Instant::now();
-        let clients = cores::finished(tokio::spawn(publish(store, live, publication, touched))).await?;
+        let clients = cores::finished(tokio::spawn(margrave_store::Begun::carried(publish(
+            store,
+            live,
+            publication,
+            touched,
+        ))))
+        .await?;
         self.meters.published(clients.len(), began.elapsed());
         self.git.published(clients.iter());
         Ok(())

@@ -45,6 +45,7 @@ mod token;
 mod view;
 
 pub use view::WITHOUT_SITE;
+mod warning;
 mod watches;
 mod why;
 

@@ -324,7 +324,8 @@ impl Fleet {
         // Bounded as newcomers are. By which name it is known is decided with it.
         let by_key = format!("with the key {}", certificate.fingerprint());
         let begun = self.begun(onboarded(by_key, decision));
-        let kept = begun.during(self.keep_signed(certificate, address.clone(), decision, actor)).await;
+        let keeping = Box::pin(self.keep_signed(certificate, address.clone(), decision, actor));
+        let kept = begun.during(keeping).await;
         let entry = kept.as_ref().ok().map(|record| onboarded(record.id.to_string(), record.decision));
         self.conclude_or_log(&begun, entry.map(|entry| entry.entry(now))).await;
         let record = kept?;

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use margrave_core::id::DeploymentName;
-use margrave_wire::operator::{Deployment, PutDeployment, Rollback, Targets};
+use margrave_wire::operator::{Deployment, PutDeployment, Rollback, Targets, Warning};
 use margrave_wire::rollout::StrategyBody;
 
 use super::{answers, device, settle};
@@ -64,6 +64,7 @@ pub(crate) async fn finish(
         let reasons = printable(&misfit.reasons.join("; "));
         screen.words(format_args!("{} {out}: {reasons}", misfit.device));
     }
+    warn(screen, &deployment.warnings);
     if waiting.wait {
         return settle::installed(screen, client, deployment, waiting.timeout).await;
     }
@@ -100,6 +101,13 @@ pub(crate) async fn finish(
     let in_steps = deployment.strategy != StrategyBody::default();
     let nowhere = total == 0 && !in_steps && !deployment.misfits.iter().any(|misfit| misfit.temporary);
     Ok(if nowhere { Answer::No } else { Answer::Done })
+}
+
+/// What somebody should know, and that is no reason to refuse anything.
+pub(crate) fn warn(screen: &Screen, warnings: &[Warning]) {
+    for warning in warnings {
+        screen.words(printable(&format!("warning: {warning}")));
+    }
 }
 
 #[cfg(test)]

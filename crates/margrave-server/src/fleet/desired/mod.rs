@@ -364,7 +364,7 @@ impl Fleet {
             head: Some(Head { expected, next: next.to_string(), by: by.to_owned() }),
             ..Default::default()
         };
-        let publishing = self.publish(publication, Vec::new());
+        let publishing = Box::pin(self.publish(publication, Vec::new()));
         // That an empty fleet begins is no change of it.
         let published = if is_asked_about() || head.is_none() {
             publishing.await

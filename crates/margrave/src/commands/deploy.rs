@@ -1,6 +1,7 @@
 //! `margrave deploy`: a package, onto devices.
 
 use jiff::Timestamp;
+use margrave_core::access::Role;
 use margrave_core::id::DeploymentName;
 use margrave_wire::operator::{Deployment, PutDeployment, Rollback, Targets, Warning};
 use margrave_wire::rollout::StrategyBody;
@@ -15,8 +16,13 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
     let client = Client::connect(&args.connection)?;
     let package = client.package(&args.package.id, args.package.version.as_deref()).await?;
     let name = name(args.name.as_deref(), &package.id)?;
-    let parameters = answers::both(&package, &args.set, &args.secrets)?;
-    answers::complete(&package, &parameters)?;
+    let parameters = answers::both(&package, &args.set, &args.secrets)
+        .and_then(|answers| answers::complete(&package, &answers).map(|()| answers));
+    let parameters = match parameters {
+        Ok(parameters) => parameters,
+        // Nobody is asked for answers who may not deploy.
+        Err(trouble) => return Err(client.unless_not_allowed(Role::Operator, trouble).await),
+    };
     let want = PutDeployment {
         package: package.id,
         version: Some(package.version),

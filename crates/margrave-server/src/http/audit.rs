@@ -1,9 +1,9 @@
 //! Every change and every refusal goes into the audit log, around all handlers, so that none can forget it.
 //!
 //! An entry is written when the answer is known and before it is given. Until then every transaction that changes something keeps
-//! what is known of the request, so that a crash in between loses nothing (`begun.rs` of the store). A handler that knows more than its path says
-//! (the name in a body, the Git commit) puts that into the request's [`Note`]. A request that changes something runs to
-//! its end even if whoever sent it goes away: what was done is in the log.
+//! what is known of the request, so that a crash in between loses nothing (`begun.rs` of the store). A handler that knows more than
+//! its path says (the name in a body, the Git commit) puts that into the request's [`Note`]. A request that changes something runs
+//! to its end even if whoever sent it goes away: what was done is in the log.
 
 mod action;
 mod refusals;

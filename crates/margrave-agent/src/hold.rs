@@ -103,6 +103,13 @@ pub enum HoldError {
     Refused(String),
 }
 
+impl HoldError {
+    /// Whether this is an answer, and the answer is no; otherwise asking went wrong.
+    pub fn is_no(&self) -> bool {
+        matches!(self, HoldError::Refused(_))
+    }
+}
+
 /// The technician's.
 fn control(data: &Path) -> PathBuf {
     data.join("control.sock")

@@ -220,6 +220,8 @@ pub enum IdentityError {
     },
     #[error("the server refused: {0}")]
     Refused(String),
+    #[error("the server gave no answer that counts: {0}")]
+    Failed(String),
     #[error("the server is busy and asks for {} s of patience: {words}", after.as_secs())]
     Busy { words: String, after: Duration },
     #[error("the server's answer makes no sense")]
@@ -231,6 +233,22 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
+    /// Whether this is an answer, and the answer is no: asked again as it is, it would be the same. Otherwise asking went wrong.
+    pub fn is_no(&self) -> bool {
+        matches!(
+            self,
+            IdentityError::Refused(_)
+                | IdentityError::AlreadyJoined(..)
+                | IdentityError::Running(_)
+                | IdentityError::Undecided { .. }
+                | IdentityError::KnownAlready(_)
+                | IdentityError::Expired { .. }
+                | IdentityError::ForeignName(_)
+                | IdentityError::OtherName { .. }
+                | IdentityError::OtherKey
+        )
+    }
+
     /// How long the other end asked to be left alone (ID-204).
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {

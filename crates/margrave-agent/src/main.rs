@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use margrave_agent::hold::{self, Wish};
-use margrave_agent::identity::{Enrollment, GitSource, Identity, Installation, Onboarding, Place, WebTrust};
+use margrave_agent::hold::{self, HoldError, Wish};
+use margrave_agent::identity::{
+    Enrollment, GitSource, Identity, IdentityError, Installation, Onboarding, Place, WebTrust,
+};
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
 use margrave_agent::runtime::simulated::Simulation;
 use margrave_agent::runtime::{ImagePolicy, Telemetry};
@@ -62,7 +64,10 @@ that its operator issued:
   margrave-agent join https://wfm.example --svid svid.pem --key key.pem --bundle bundle.json
 
 A server of the older generation, which takes signed requests:
-  margrave-agent join https://wfm.example --signed --ca root.pem")]
+  margrave-agent join https://wfm.example --signed --ca root.pem
+
+Exit code: 0 when it joined, 1 when the answer is no (the token is unknown, used or expired, an operator has
+not accepted it, this directory belongs to a device already), 2 when asking went wrong.")]
     Join(Box<Join>),
     /// Run the device until stopped. What it started keeps running.
     #[command(
@@ -76,11 +81,13 @@ A server of the older generation, which takes signed requests:
     Status,
     /// Hold changes back for a while; what runs keeps running, and what is broken is still mended.
     #[command(
-        after_help = "Example:\n  margrave-agent hold --reason \"batch 17 runs\" --for 2h\n\nThe server shows who holds, why and until when. Applications hold over DIR/apps/hold.sock (docs/devices.md)."
+        after_help = "Example:\n  margrave-agent hold --reason \"batch 17 runs\" --for 2h\n\nThe server shows who holds, why and until when. Applications hold over DIR/apps/hold.sock (docs/devices.md).\n\nExit code: 0 when they are held back, 1 when that is refused, 2 when no agent answers."
     )]
     Hold(HoldBack),
     /// Let changes go on that were held back.
-    #[command(after_help = "Example:\n  margrave-agent release")]
+    #[command(
+        after_help = "Example:\n  margrave-agent release\n\nExit code: 0 when something was released, 1 when nothing was held back, 2 when no agent answers."
+    )]
     Release {
         /// Only what this one holds; everybody's when left out.
         #[arg(long, value_name = "NAME")]
@@ -311,9 +318,16 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             tell(&format!("margrave-agent: {error:#}"));
-            ExitCode::from(2)
+            failed(&error)
         }
     }
+}
+
+/// 1 when the honest answer is no, 2 when asking went wrong.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    let identity = error.downcast_ref().is_some_and(IdentityError::is_no);
+    let hold = error.downcast_ref().is_some_and(HoldError::is_no);
+    ExitCode::from(if identity || hold { 1 } else { 2 })
 }
 
 async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -380,7 +394,7 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             } else {
                 say("Changes go on.");
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(if released == 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
         }
         Command::Status => {
             let status = status::status(&data).await?;

@@ -33,6 +33,13 @@ impl Role {
     pub fn allows(self, needed: Role) -> bool {
         self >= needed
     }
+
+    /// What its holder is told who wants to do something that needs more.
+    pub fn too_little(self, needed: Role) -> String {
+        format!(
+            "this needs the role {needed}, and your token has the role {self}; ask an admin for a token with that role"
+        )
+    }
 }
 
 impl fmt::Display for Role {

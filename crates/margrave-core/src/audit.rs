@@ -13,6 +13,11 @@ const FORMAT: &[u8] = b"margrave audit entry, version 1";
 /// What is before the first entry.
 pub const BEGINNING: Digest = Digest::from_bytes([0; 32]);
 
+/// What came of it, where all that was asked is done.
+pub const DONE: &str = "done";
+/// What came of it, where nobody saw the end.
+pub const INTERRUPTED: &str = "interrupted";
+
 /// Something that an operator did, or was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -41,6 +46,20 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// What is known of something that was begun when the server ended. What is a commit is done as a whole once the commit is
+    /// taken up; of anything else only the beginning is known.
+    pub fn cut_off(self) -> Entry {
+        let (outcome, words) = match self.commit {
+            Some(_) => (DONE, "the server ended before it could say so"),
+            None => (INTERRUPTED, "the server ended before it was answered; look whether it is done"),
+        };
+        let detail = match self.detail.as_str() {
+            "" => words.to_owned(),
+            said => format!("{said}; {words}"),
+        };
+        Entry { outcome: outcome.to_owned(), detail, ..self }
+    }
+
     /// The hash of this entry after the one with the hash `previous`. Every field goes in with its length, so that no
     /// two entries are the same bytes.
     pub fn hash(&self, previous: &Digest) -> Digest {
@@ -184,6 +203,16 @@ mod tests {
         }
         let log = log(50);
         assert_eq!(verify(Check::expect(20, log[19].1), &log), Ok(()));
+    }
+
+    #[test]
+    fn of_what_was_cut_off_only_a_commit_is_known_to_be_done() {
+        let begun = Entry { outcome: String::new(), ..entry(1) };
+        let commit = Entry { commit: Some("abc".to_owned()), ..begun.clone() }.cut_off();
+        assert_eq!((commit.outcome.as_str(), commit.commit.as_deref()), (DONE, Some("abc")));
+        let other = Entry { detail: "press-1".to_owned(), ..begun }.cut_off();
+        assert_eq!(other.outcome, INTERRUPTED);
+        assert!(other.detail.starts_with("press-1; the server ended"), "{}", other.detail);
     }
 
     #[test]

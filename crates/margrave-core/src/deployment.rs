@@ -91,7 +91,45 @@ pub struct Override {
     pub answers: Answers,
 }
 
+/// An override that says something of devices which the deployment does not reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idle {
+    /// Which one, from 0.
+    pub index: usize,
+    /// Devices that it names, and that are no targets.
+    pub devices: Vec<DeviceRef>,
+    /// Nobody at all is answered by it.
+    pub is_nobodys: bool,
+}
+
 impl Deployment {
+    /// Overrides that have something to say to nobody, or to devices that are not among those that are `reached`.
+    pub fn idle_overrides<'a>(
+        &self,
+        reached: impl IntoIterator<Item = (&'a DeviceRef, &'a BTreeMap<String, String>)>,
+    ) -> Vec<Idle> {
+        let mut idle: Vec<Idle> = (0..)
+            .zip(&self.overrides)
+            .map(|(index, other)| Idle {
+                index,
+                devices: other.of.devices.iter().cloned().collect(),
+                is_nobodys: true,
+            })
+            .collect();
+        for (device, labels) in reached {
+            for (idle, other) in idle.iter_mut().zip(&self.overrides) {
+                if other.of.devices.contains(device) {
+                    idle.devices.retain(|named| named != device);
+                    idle.is_nobodys = false;
+                } else if idle.is_nobodys {
+                    idle.is_nobodys = !other.of.matches(device, labels);
+                }
+            }
+        }
+        idle.retain(|idle| idle.is_nobodys || !idle.devices.is_empty());
+        idle
+    }
+
     /// Whether a device's labels say what is answered for it.
     pub fn has_answers_by_label(&self) -> bool {
         self.overrides.iter().any(|other| {
@@ -162,6 +200,24 @@ mod tests {
         assert_eq!(*deployment.answers_for(&device, &given), answer("line"), "the last counts");
         assert_eq!(*deployment.answers_for(&device, &labels(&[("site", "nord")])), answer("nord"));
         assert_eq!(*deployment.answers_for(&device, &labels(&[])), answer("all"));
+
+        let other = DeviceRef::parse("line-2").unwrap();
+        let named = Targets { devices: [device.clone(), other.clone()].into(), ..Default::default() };
+        let overrides =
+            [deployment.overrides.clone(), vec![Override { of: named, answers: answer("x") }]].concat();
+        let deployment = Deployment { overrides, ..deployment };
+        let idle = |index, devices: &[&DeviceRef], is_nobodys| Idle {
+            index,
+            devices: devices.iter().copied().cloned().collect(),
+            is_nobodys,
+        };
+        assert_eq!(deployment.idle_overrides([(&device, &given)]), [idle(2, &[&other], false)]);
+        let south = labels(&[("site", "sued"), ("line", "2")]);
+        assert_eq!(
+            deployment.idle_overrides([(&other, &south)]),
+            [idle(0, &[], true), idle(2, &[&device], false)]
+        );
+        assert_eq!(deployment.idle_overrides([]).len(), 3);
     }
 
     #[test]

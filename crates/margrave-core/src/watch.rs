@@ -239,6 +239,14 @@ impl Warning {
             Warning::ComponentGone { .. } => "componentGone",
         }
     }
+
+    /// The component that devices cannot fetch any more.
+    pub fn component(&self) -> Option<&str> {
+        match self {
+            Warning::ComponentGone { component } => Some(component),
+            Warning::Moved { .. } | Warning::Gone => None,
+        }
+    }
 }
 
 impl fmt::Display for Warning {

@@ -28,6 +28,8 @@ pub enum Decision {
     Deny,
     /// We do not know who it is; credentials may help. Answered 401 with a challenge.
     Authenticate,
+    /// It may, but nobody could write down now that it did. Answered 503.
+    Later,
 }
 
 /// Decides on every request before anything is looked up.

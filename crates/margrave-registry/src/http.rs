@@ -200,6 +200,7 @@ impl<A: Access> Api<A> {
             Decision::Allow => Ok(()),
             Decision::Deny => Err(Refusal::denied()),
             Decision::Authenticate => Err(Refusal::unauthorized()),
+            Decision::Later => Err(Refusal::later()),
         }
     }
 

@@ -58,6 +58,11 @@ impl Refusal {
         Refusal::new(StatusCode::FORBIDDEN, "DENIED", "you may not do this in this repository")
     }
 
+    pub(crate) fn later() -> Self {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "UNKNOWN", "the server cannot do this now; try again")
+            .with(header::RETRY_AFTER, later(BROKEN_RETRY).into())
+    }
+
     pub(crate) fn unsupported(allow: &'static str) -> Self {
         Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", format!("only {allow} is supported here"))
             .with(header::ALLOW, HeaderValue::from_static(allow))

@@ -124,9 +124,7 @@ pub(crate) enum Unidentified {
 
 /// What somebody is told whose role does not suffice.
 pub(crate) fn role_needed(needed: Role, has: Role) -> String {
-    format!(
-        "this needs the role {needed}, and your token has the role {has}; ask an admin for a token with that role"
-    )
+    has.too_little(needed)
 }
 
 impl From<Refused> for Unidentified {

@@ -98,11 +98,12 @@ impl Rotation {
         self.status().await
     }
 
-    /// Keys are written to disk, which no other request should wait for.
+    /// Keys are written to disk, which no other request should wait for. Who asked for it is kept before.
     async fn step(
         &self,
         step: impl FnOnce(&Identity) -> Result<(), RotationError> + Send + 'static,
     ) -> Result<(), fleet::Error> {
+        self.fleet.begin().await?;
         let identity = Arc::clone(&self.identity);
         let done = tokio::task::spawn_blocking(move || step(&identity)).await;
         match done {

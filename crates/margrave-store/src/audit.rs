@@ -7,6 +7,7 @@ use rusqlite::types::Value;
 use rusqlite::{OptionalExtension as _, Row, params_from_iter};
 
 use crate::column::{self, Columns as _};
+use crate::sql::Sql;
 use crate::{Error, Store};
 
 const PAGE_MAX: usize = 1000;
@@ -46,48 +47,43 @@ fn read(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
     Ok(AuditRecord { entry, hash: row.digest("hash")? })
 }
 
+/// Writes an entry at the end; its number is given here.
+pub(crate) fn append(sql: &Sql<'_>, entry: Entry) -> Result<AuditRecord, Error> {
+    let newest = sql
+        .statement("SELECT sequence, hash FROM audit ORDER BY sequence DESC LIMIT 1")?
+        .query_row([], |row| Ok((row.unsigned("sequence")?, row.digest("hash")?)))
+        .optional()?;
+    let (newest, previous) = newest.unwrap_or((0, BEGINNING));
+    // What is stored is what is hashed: a time beyond what the column holds is its largest.
+    let at = column::moment(entry.at);
+    let entry = Entry { sequence: newest + 1, at: Moment(u64::try_from(at).unwrap_or_default()), ..entry };
+    let hash = entry.hash(&previous);
+    sql.statement(
+        "INSERT INTO audit (sequence, at, actor, role, token, source, way, action, subject, outcome, detail, git_commit, hash)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    )?
+    .execute((
+        column::unsigned("an entry's number", entry.sequence)?,
+        at,
+        &entry.actor,
+        &entry.role,
+        &entry.token,
+        &entry.source,
+        &entry.way,
+        &entry.action,
+        &entry.subject,
+        &entry.outcome,
+        &entry.detail,
+        &entry.commit,
+        hash.as_bytes(),
+    ))?;
+    Ok(AuditRecord { entry, hash })
+}
+
 impl Store {
     /// Writes an entry at the end; its number is given here, whatever it says.
     pub async fn audit(&self, entry: Entry) -> Result<AuditRecord, Error> {
-        self.write(move |tx| {
-            let newest = tx
-                .sql
-                .statement("SELECT sequence, hash FROM audit ORDER BY sequence DESC LIMIT 1")?
-                .query_row([], |row| Ok((row.unsigned("sequence")?, row.digest("hash")?)))
-                .optional()?;
-            let (newest, previous) = newest.unwrap_or((0, BEGINNING));
-            // What is stored is what is hashed: a time beyond what the column holds is its largest.
-            let at = column::moment(entry.at);
-            let entry = Entry {
-                sequence: newest + 1,
-                at: Moment(u64::try_from(at).unwrap_or_default()),
-                ..entry.clone()
-            };
-            let hash = entry.hash(&previous);
-            tx.sql
-                .statement(
-                    "INSERT INTO audit (sequence, at, actor, role, token, source, way, action, subject, outcome, detail,
-                         git_commit, hash)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-                )?
-                .execute((
-                    column::unsigned("an entry's number", entry.sequence)?,
-                    at,
-                    &entry.actor,
-                    &entry.role,
-                    &entry.token,
-                    &entry.source,
-                    &entry.way,
-                    &entry.action,
-                    &entry.subject,
-                    &entry.outcome,
-                    &entry.detail,
-                    &entry.commit,
-                    hash.as_bytes(),
-                ))?;
-            Ok(AuditRecord { entry, hash })
-        })
-        .await
+        self.write_for_nobody(move |tx| append(tx.sql, entry.clone())).await
     }
 
     /// Entries that match, newest first.

@@ -69,6 +69,22 @@ impl Store {
         })
         .await
     }
+
+    /// Those of these devices that something does not fit now, although it is meant for them.
+    pub async fn devices_short(&self, devices: Vec<DeviceRef>) -> Result<Vec<DeviceRef>, Error> {
+        self.read(move |sql| {
+            let mut statement =
+                sql.statement("SELECT 1 FROM misfit WHERE client = ?1 AND device = ?2 AND temporary = 0")?;
+            let mut found = Vec::new();
+            for device in devices {
+                if statement.exists((device.client.as_str(), device.device.as_str()))? {
+                    found.push(device);
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
 }
 
 fn read_deployment(sql: &Sql<'_>, row: &Row<'_>) -> rusqlite::Result<DeploymentRecord> {

@@ -15,6 +15,7 @@ mod asked;
 mod assignment;
 mod audit;
 mod backup;
+mod begun;
 mod candidate;
 mod capabilities;
 mod client;
@@ -53,6 +54,7 @@ pub use assignment::{
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};
+pub use begun::Begun;
 pub use candidate::Candidate;
 pub use capabilities::{CapabilitiesError, NewCapabilities};
 pub use client::{ClientRecord, Standing};

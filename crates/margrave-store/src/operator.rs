@@ -241,7 +241,7 @@ impl Store {
 
     pub async fn operator_token_used(&self, id: &str, at: Moment) -> Result<(), Error> {
         let id = id.to_owned();
-        self.write(move |tx| {
+        self.write_for_nobody(move |tx| {
             tx.sql
                 .statement("UPDATE operator_token SET used_at = ?2 WHERE id = ?1")?
                 .execute((&id, column::moment(at)))?;

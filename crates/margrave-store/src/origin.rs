@@ -36,9 +36,9 @@ impl Store {
         .await
     }
 
-    /// Writes down what a registry has; nothing where the package was removed meanwhile.
+    /// Writes down what a registry has, whoever made us ask; nothing where the package was removed meanwhile.
     pub async fn note_origin(&self, origin: OriginRecord, events: Vec<NewEvent>) -> Result<(), Error> {
-        self.write(move |tx| {
+        self.write_for_nobody(move |tx| {
             let OriginRecord { id, version, looked_at, warnings } = &origin;
             let key = (id.as_str(), version.as_str());
             if !tx.sql.statement("SELECT 1 FROM package WHERE id = ?1 AND version = ?2")?.exists(key)? {

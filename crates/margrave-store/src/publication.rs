@@ -21,6 +21,7 @@ use rusqlite::OptionalExtension as _;
 
 use crate::applied::GoneBack;
 use crate::assignment::{self, AssignmentRecord, HELD, HeldAssignment, HeldReader};
+use crate::begun::Begun;
 use crate::column;
 use crate::error::from_database;
 use crate::event::NewEvent;
@@ -229,8 +230,8 @@ from_database!(PublishError);
 impl Store {
     /// Makes a whole decision durable, or nothing of it.
     pub async fn publish(&self, mut publication: Publication) -> Result<(), PublishError> {
-        let mut coming = Coming { here: std::mem::take(&mut publication.clients), more: None };
-        self.write(move |tx| publish(tx, &publication, &mut coming)).await
+        let coming = Coming { here: std::mem::take(&mut publication.clients), more: None };
+        self.publish_coming(publication, coming).await
     }
 
     /// The same for one that is still being made: what is here is written meanwhile, which is half of the time for
@@ -240,8 +241,21 @@ impl Store {
         mut publication: Publication,
         more: mpsc::Receiver<Part>,
     ) -> Result<(), PublishError> {
-        let mut coming = Coming { here: std::mem::take(&mut publication.clients), more: Some(more) };
-        self.write(move |tx| publish(tx, &publication, &mut coming)).await
+        let coming = Coming { here: std::mem::take(&mut publication.clients), more: Some(more) };
+        self.publish_coming(publication, coming).await
+    }
+
+    async fn publish_coming(&self, publication: Publication, mut coming: Coming) -> Result<(), PublishError> {
+        // Whoever asked for it has the commit with the transaction that takes it up, and not without.
+        let begun = Begun::present().filter(|_| publication.head.is_some());
+        if let (Some(begun), Some(head)) = (&begun, &publication.head) {
+            begun.takes(Some(head.next.clone()));
+        }
+        let published = self.write(move |tx| publish(tx, &publication, &mut coming)).await;
+        if let (Some(begun), Err(_)) = (&begun, &published) {
+            begun.takes(None);
+        }
+        published
     }
 
     /// The exact bytes of a document that the client's current or previous manifest lists.

@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
+use crate::begun::Begun;
 use crate::connection;
 use crate::error::{Error, OpenError};
 use crate::event::Event;
@@ -110,7 +111,30 @@ impl Store {
         self.inner.writer.announce_to(Box::new(listener));
     }
 
+    /// Does `work` in a transaction, and answers once it is durable. What it changes it changes on behalf of what this task
+    /// does, and the same transaction keeps that ([`Begun`]).
     pub(crate) async fn write<T, E>(
+        &self,
+        mut work: impl FnMut(&Tx<'_, '_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let Some(begun) = Begun::present() else { return self.inner.writer.write(work).await };
+        let on_behalf = move |tx: &Tx<'_, '_>| {
+            let changes = tx.sql.total_changes();
+            let done = work(tx)?;
+            if tx.sql.total_changes() != changes {
+                begun.keep(tx.sql)?;
+            }
+            Ok(done)
+        };
+        self.inner.writer.write(on_behalf).await
+    }
+
+    /// As [`Store::write`], for what is nobody's change: that a token was used, or the log itself.
+    pub(crate) async fn write_for_nobody<T, E>(
         &self,
         work: impl FnMut(&Tx<'_, '_>) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::operator::Warning;
 use crate::rollout::StrategyBody;
 
 /// One commit.
@@ -88,6 +89,9 @@ pub struct Applied {
     /// For a dry run: what would follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
+    /// What somebody should know of the deployments that were changed; of a dry run it is in the plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 /// What a change would do to the fleet as it is at this moment.
@@ -105,6 +109,9 @@ pub struct Plan {
     /// In which order devices would change, for each deployment that goes in steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rollouts: Vec<PlannedRollout>,
+    /// What somebody should know of the deployments that would change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 /// The steps in which a deployment would go to its devices.

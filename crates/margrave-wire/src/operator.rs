@@ -4,6 +4,7 @@
 //! an answer that names the field.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -225,6 +226,26 @@ pub struct Deployment {
     /// Targets that do not fit, and why; they were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub misfits: Vec<Misfit>,
+    /// What somebody should know of it, and that is no reason to refuse it. A list of deployments leaves it out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
+}
+
+/// What somebody should know of a deployment, and that is no reason to refuse it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Warning {
+    pub deployment: String,
+    /// Of its package `moved`, `gone` or `componentGone`, as the catalog says it; of an override `deviceUnknown`, `noTarget` or
+    /// `noDevice`.
+    pub kind: String,
+    pub text: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.deployment, self.text)
+    }
 }
 
 /// How the server stands to the repository that says what is wanted.

@@ -594,10 +594,10 @@ pub(crate) fn unique(pairs: &[Pair]) -> Result<BTreeMap<String, String>, String>
     Ok(map)
 }
 
-/// A number with a unit, `90s`, `5m`, `24h` or `7d`, or several of them, `1h30m`.
-/// A century; nothing here waits or lasts so long.
+/// A century; nothing here waits or lasts so long, and arithmetic with more could overflow.
 const LONGEST_SECONDS: u64 = 100 * 366 * 86_400;
 
+/// A number with a unit, `90s`, `5m`, `24h` or `7d`, or several of them, `1h30m`.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write it with units, such as 90s, 5m, 24h, 7d or 1h30m".to_owned();
     let too_long = || format!("{text} is longer than a century; write something shorter");
@@ -618,11 +618,30 @@ fn duration(text: &str) -> Result<Duration, String> {
         total = part.filter(|total| *total <= LONGEST_SECONDS).ok_or_else(too_long)?;
         rest = &rest[digits + 1..];
     }
-    // A hundred years: beyond that it is a typing error, and arithmetic with it could overflow.
-    if total == 0 || total > 100 * 366 * 86_400 {
+    if total == 0 {
         return Err(wrong());
     }
     Ok(Duration::from_secs(total))
+}
+
+/// As [`duration`], for what the server takes for so many days at most; whoever writes more is told so, whatever it is.
+fn duration_up_to(text: &str, days: u64) -> Result<Duration, String> {
+    let digits = text.chars().next().is_some_and(|first| first.is_ascii_digit());
+    match duration(text) {
+        Ok(length) if length <= Duration::from_secs(days * 86_400) => Ok(length),
+        Err(wrong) if !digits || !wrong.contains("longer than") => Err(wrong),
+        _ => Err(format!("{text} is too long; at most {days}d")),
+    }
+}
+
+/// How long a join token may be valid.
+fn join_validity(text: &str) -> Result<Duration, String> {
+    duration_up_to(text, 30)
+}
+
+/// How long an operator's token may be valid.
+fn token_validity(text: &str) -> Result<Duration, String> {
+    duration_up_to(text, 3650)
 }
 
 /// Signatures older than a day protect from nothing. They say when they were made in whole seconds, by clocks that are some

@@ -156,6 +156,7 @@ async fn exchange<Q: Serialize, A: serde::de::DeserializeOwned>(
         let words = refusal(&response);
         return Err(match response.retry_after() {
             Some(after) => IdentityError::Busy { words, after },
+            None if response.status.is_server_error() => IdentityError::Failed(words),
             None => IdentityError::Refused(words),
         });
     }

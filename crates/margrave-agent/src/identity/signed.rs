@@ -157,7 +157,7 @@ async fn ask(
             Ok(response) => undecided(&response)?,
             // Somebody who waits already need not notice that the server restarts.
             Err(trouble) if told => trouble.retry_after.unwrap_or(ASK_EVERY),
-            Err(trouble) => return Err(IdentityError::Refused(trouble.message)),
+            Err(trouble) => return Err(IdentityError::Failed(trouble.message)),
         };
         if started.elapsed() + pause > patience {
             return Err(IdentityError::Undecided { fingerprint: certificate.fingerprint().hex() });
@@ -234,6 +234,7 @@ fn undecided(response: &Response) -> Result<Duration, IdentityError> {
         | StatusCode::SERVICE_UNAVAILABLE => {
             Ok(response.retry_after().unwrap_or(ASK_EVERY).max(Duration::from_secs(1)))
         }
+        status if status.is_server_error() => Err(IdentityError::Failed(refusal(response))),
         _ => Err(IdentityError::Refused(refusal(response))),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::stage::Stage;
+use crate::stage::{PRETENDED, Stage};
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -27,6 +27,13 @@ fn a_viewer_looks_an_operator_changes_and_the_log_tells_it_all() {
     let refused = by(&viewer, &["device", "label", "line-1", "site=nord"]);
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     assert!(said(&refused).contains("needs the role operator"), "{}", said(&refused));
+    // Who may not deploy is not asked for answers first.
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let refused = by(&viewer, &["deploy", "hello", "--to", "line-1", "--set", "nonsense=1"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("needs the role operator"), "{}", said(&refused));
+    let refused = by(&operator, &["deploy", "hello", "--to", "line-1", "--set", "nonsense=1"]);
+    assert!(said(&refused).contains("nonsense"), "{}", said(&refused));
     let changed = by(&operator, &["device", "label", "line-1", "site=nord"]);
     assert!(changed.status.success(), "{}", said(&changed));
     let refused = by(&operator, &["token", "list"]);

@@ -27,3 +27,4 @@ mod stage;
 mod trap;
 mod vendor;
 mod waiting;
+mod why;

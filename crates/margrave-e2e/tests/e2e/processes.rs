@@ -1,5 +1,6 @@
 //! The whole path with real processes: install, update, remove, and what survives `kill -9`.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -239,11 +240,14 @@ fn a_token_works_once_and_a_wrong_pin_never() {
     assert_eq!(wrong_pin.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong_pin.stderr).contains("pin"), "{wrong_pin:?}");
     assert!(join("a", &text("token"), &text("pin")).status.success());
+    // That somebody asked and the answer is no is something else than that asking went wrong.
     let again = join("b", &text("token"), &text("pin"));
-    assert_eq!(again.status.code(), Some(2));
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert_eq!(join("c", "mgj_unknown", &text("pin")).status.code(), Some(1));
     assert!(!stage.path("b").join("identity.json").exists());
     let same_place = join("a", &text("token"), &text("pin"));
     assert!(String::from_utf8_lossy(&same_place.stderr).contains("already"), "{same_place:?}");
+    assert_eq!(same_place.status.code(), Some(1));
 }
 
 #[test]
@@ -280,7 +284,38 @@ fn a_server_killed_while_it_publishes_has_told_all_devices_or_none_and_finishes_
                 assert!(stage.assignment(device, &name).is_none(), "{name} on {device}");
             }
         }
+        // Whoever asked for it is in the log with the commit, whenever the power went.
+        let log = stage.json(&["audit", "--subject", &name]);
+        let done = log.as_array().into_iter().flatten().filter(|entry| entry["outcome"] == "done");
+        let done: Vec<_> = done.filter(|entry| entry["commit"].is_string()).collect();
+        assert_eq!(done.len(), usize::from(known), "{log}");
     }
+}
+
+#[test]
+fn who_waits_for_a_deployment_waits_on_while_the_server_is_away() {
+    let mut stage = Stage::start();
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    stage.join("line-1");
+    let mut waiting = stage
+        .command()
+        .args(["deploy", "hello", "--to", "line-1", "--wait", "--timeout", "4m"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("our own program starts");
+    wait_for("it is wanted", || {
+        stage.margrave(&["deployment", "show", "hello"]).status.success().then_some(())
+    });
+    stage.server().kill();
+    // It ends by itself when its time is up, and with it its words.
+    let mut words = BufReader::new(waiting.stderr.take().expect("it is piped")).lines();
+    let told = words.by_ref().map_while(Result::ok).any(|line| line.contains("still waiting"));
+    assert!(told && waiting.try_wait().expect("our own child can be asked").is_none());
+    stage.start_server();
+    let _agent = stage.simulated("line-1", "10ms");
+    assert!(waiting.wait().expect("our own child can be waited for").success());
+    drop(words);
 }
 
 #[test]

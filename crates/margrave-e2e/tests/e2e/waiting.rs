@@ -10,10 +10,16 @@ use crate::stage::{PRETENDED, Stage, program, wait_for};
 
 /// What `margrave-agent` says, and whether it did it.
 fn agent(stage: &Stage, name: &str, arguments: &[&str]) -> (bool, String) {
+    let (code, text) = answered(stage, name, arguments);
+    (code == 0, text)
+}
+
+/// With its exit code.
+fn answered(stage: &Stage, name: &str, arguments: &[&str]) -> (i32, String) {
     let mut command = Command::new(program("margrave-agent"));
     let output = command.arg("--data").arg(stage.path(name)).args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(text).unwrap())
+    (output.status.code().expect("it ended by itself"), String::from_utf8(text).unwrap())
 }
 
 /// As an application would, over the socket that is mounted into its container.
@@ -93,8 +99,10 @@ fn a_technician_holds_changes_back_and_everybody_sees_why() {
         stage.history("line-1", "hello").contains(&"UPDATING".to_owned()).then_some(())
     });
     stage.wait_state("line-1", "hello", "INSTALLED");
-    let (_, text) = agent(&stage, "line-1", &["release"]);
-    assert!(text.contains("Nothing was held back"), "{text}");
+    let (code, text) = answered(&stage, "line-1", &["release"]);
+    assert!(code == 1 && text.contains("Nothing was held back"), "{code} {text}");
+    let (code, text) = answered(&stage, "line-1", &["hold", "--reason", "x", "--for", "48h"]);
+    assert!(code == 1 && text.contains("24h at most"), "{code} {text}");
     wait_for("the server shows no hold", || {
         stage.json(&["device", "show", "line-1"])["holds"].is_null().then_some(())
     });
@@ -133,8 +141,8 @@ fn applications_hold_within_bounds_and_nonsense_is_answered() {
         hold("mes", 60)["error"].as_str()?.contains("may not").then_some(())
     });
     assert!(running.terminate().success());
-    let (done, text) = agent(&stage, "line-1", &["hold", "--reason", "x", "--for", "1m"]);
-    assert!(!done && text.contains("no agent runs"), "{text}");
+    let (code, text) = answered(&stage, "line-1", &["hold", "--reason", "x", "--for", "1m"]);
+    assert!(code == 2 && text.contains("no agent runs"), "{code} {text}");
 }
 
 #[test]

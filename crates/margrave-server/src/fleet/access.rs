@@ -241,6 +241,12 @@ impl Fleet {
         Ok(self.store.operator_tokens().await?.iter().map(|token| shown(token, now)).collect())
     }
 
+    /// One token, as the list shows it.
+    pub async fn operator_token(&self, id: &str) -> Result<operator::Token, Error> {
+        let found = self.operator_tokens().await?.into_iter().find(|token| token.id == id);
+        found.ok_or_else(|| Error::not_found("such token; the list shows their ids"))
+    }
+
     /// Voids a token, at once: its holder is out, and so is every page that was signed in to with it.
     pub async fn revoke_operator_token(&self, actor: &Actor, id: &str) -> Result<operator::Token, Error> {
         let now = self.now();

@@ -2,7 +2,7 @@
 
 use margrave_core::audit::Entry;
 use margrave_core::moment::Moment;
-use margrave_store::AuditFilter;
+use margrave_store::{AuditFilter, Begun};
 use margrave_wire::operator::{AuditEntry, Page};
 
 use super::desired::CommitId;
@@ -15,7 +15,7 @@ const FILTER_LENGTH_MAX: usize = 1000;
 
 /// Longer texts from outside are cut: an entry is a line.
 const TEXT_LENGTH_MAX: usize = 300;
-pub(crate) const DONE: &str = "done";
+pub(crate) use margrave_core::audit::DONE;
 
 /// Something that happened without a request of an operator.
 pub(super) struct Unasked {
@@ -42,6 +42,22 @@ impl Unasked {
             outcome: DONE,
             detail: String::new(),
             commit: None,
+        }
+    }
+
+    pub(super) fn entry(self, at: Moment) -> Entry {
+        let Unasked { actor, way, source, action, subject, outcome, detail, commit } = self;
+        Entry {
+            at,
+            actor: line(&actor),
+            way: way.to_owned(),
+            source,
+            action: action.to_owned(),
+            subject: line(&subject),
+            outcome: outcome.to_owned(),
+            detail: line(&detail),
+            commit: commit.map(|commit| commit.to_string()),
+            ..blank()
         }
     }
 }
@@ -92,19 +108,61 @@ impl Fleet {
 
     /// Writes down what no request asked for, because nobody else does.
     pub(super) async fn record_unasked(&self, unasked: Unasked) {
-        let Unasked { actor, way, source, action, subject, outcome, detail, commit } = unasked;
-        let entry = Entry {
-            actor: line(&actor),
-            way: way.to_owned(),
-            source,
-            action: action.to_owned(),
-            subject: line(&subject),
-            outcome: outcome.to_owned(),
-            detail: line(&detail),
-            commit: commit.map(|commit| commit.to_string()),
-            ..blank()
-        };
-        self.record_or_log(entry).await;
+        self.record_or_log(unasked.entry(self.now())).await;
+    }
+
+    /// Changes something that no request asked for, and writes down that it did; what is refused is told elsewhere. Also a crash
+    /// right after the change does not lose it.
+    pub(super) async fn unasked<T, E>(
+        &self,
+        unasked: Unasked,
+        change: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let begun = self.begun(unasked);
+        let changed = begun.during(change).await;
+        self.conclude_or_log(&begun, changed.is_ok().then(|| begun.entry())).await;
+        changed
+    }
+
+    /// What no request asked for, before it is done.
+    pub(super) fn begun(&self, unasked: Unasked) -> Begun {
+        let entry = unasked.entry(self.now());
+        Begun::new(move || entry.clone())
+    }
+
+    /// Keeps what is asked here before it is done, where that is not done in the store.
+    pub(crate) async fn begin(&self) -> Result<(), Error> {
+        if let Some(begun) = Begun::present() {
+            self.store.begin(&begun).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the entry of something that was begun, or nothing. If it cannot be written, the next start does, from what was
+    /// kept with the change.
+    pub(crate) async fn conclude_or_log(&self, begun: &Begun, entry: Option<Entry>) {
+        let entry = entry.map(|entry| Entry { at: self.now(), ..entry });
+        if let Err(error) = self.store.conclude(begun, entry.clone()).await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                ?entry,
+                "an audit entry could not be written"
+            );
+        }
+    }
+
+    /// Writes down what was begun when the server ended.
+    pub(super) async fn conclude_cut_off(&self) -> Result<(), Error> {
+        for entry in self.store.conclude_cut_off().await? {
+            tracing::warn!(
+                actor = entry.actor,
+                action = entry.action,
+                subject = entry.subject,
+                outcome = entry.outcome,
+                "the server had ended before this was answered; it is in the audit log now"
+            );
+        }
+        Ok(())
     }
 
     /// Writes an entry. What was done cannot be undone here: if it cannot be written, the server's own log has it.

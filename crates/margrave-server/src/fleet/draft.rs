@@ -109,7 +109,7 @@ impl Fleet {
         look_at_secrets(&mut deployment, &secrets)?;
         check_answers(&entry, &deployment, previous.as_ref(), &secrets)?;
         let wish = Wish { deployment, entry, previous, secrets: Arc::new(secrets) };
-        Ok(Draft { held, wish, devices, named })
+        Ok(Draft { held, wish, devices, named, goes_back: false })
     }
 
     /// Who wants a deployment again by its id, as its file says it, takes its removal back: what runs goes on. An id that is
@@ -142,7 +142,7 @@ impl Fleet {
         Ok(Some(Before { deployment: held.clone(), entry }))
     }
 
-    async fn wanted_package(
+    pub(super) async fn wanted_package(
         &self,
         want: &operator::PutDeployment,
         overlay: &Overlay,
@@ -329,6 +329,8 @@ pub(super) struct Draft {
     pub(super) wish: Wish,
     pub(super) devices: Vec<Candidate>,
     pub(super) named: BTreeSet<DeviceRef>,
+    /// It is wanted as it was before.
+    pub(super) goes_back: bool,
 }
 
 /// What a deployment is until it changes.

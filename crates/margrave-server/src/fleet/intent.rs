@@ -20,9 +20,10 @@ use super::catalog::Pulled;
 use super::desired::{CommitId, Signed};
 use super::draft::Overlay;
 use super::git::Quarantine;
-use super::made::made;
+use super::made::{is_asked_about, made};
 use super::prospect::Prospect;
 use super::publish::{ATTEMPTS_MAX, Decision, Unpublished};
+use super::warning::Coming;
 use super::{Actor, Error, Fleet, Preview, PreviewFit, Seen};
 
 /// One change of what is wanted.
@@ -163,6 +164,7 @@ impl Fleet {
         source: Source<'_>,
     ) -> Result<bool, Refusals> {
         let whole = |error: Error| vec![(usize::MAX, error)];
+        Box::pin(self.look_again_for(changes)).await;
         let deciding = self.deciding.write().await;
         if source.is_asked() {
             self.desired.may_change().map_err(whole)?;
@@ -178,13 +180,20 @@ impl Fleet {
             if prospect.is_nothing() && !matches!(source, Source::Commit(_)) {
                 return Ok(false);
             }
-            match self.carry_out(actor, prospect, said(changes), source).await {
+            let written = self.written(actor, changes, &prospect.words, source);
+            // Handed on as it is it would lie on the stack more than once.
+            let change = Box::pin(self.carry_out(actor, prospect, said(changes), source));
+            // What is so only here is no commit that a request could tell of.
+            let carried = if is_asked_about() && !matches!(source, Source::Here(_)) {
+                change.await
+            } else {
+                self.unasked(written, change).await
+            };
+            match carried {
                 Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => {}
                 Err(unpublished) => return Err(whole(unpublished.into())),
-                Ok((commit, words)) => {
-                    if !commit.is_some_and(made) {
-                        self.record_unasked(self.unasked(actor, changes, &words, source, commit)).await;
-                    }
+                Ok(commit) => {
+                    commit.into_iter().for_each(made);
                     break;
                 }
             }
@@ -205,25 +214,18 @@ impl Fleet {
     }
 
     /// What is written down of a change that no request asked for.
-    fn unasked(
-        &self,
-        actor: &Actor,
-        changes: &[Change],
-        words: &[String],
-        source: Source<'_>,
-        commit: Option<CommitId>,
-    ) -> Unasked {
+    fn written(&self, actor: &Actor, changes: &[Change], words: &[String], source: Source<'_>) -> Unasked {
         let said = message(words);
         let first = said.lines().next().unwrap_or_default();
         match (source, changes) {
             (Source::Asked | Source::Here(_), [one]) => {
                 let (action, subject) = one.named();
                 let (actor, detail) = (actor.name.clone(), first.to_owned());
-                Unasked { actor, detail, commit, ..Unasked::new(action, subject) }
+                Unasked { actor, detail, ..Unasked::new(action, subject) }
             }
             (Source::Asked | Source::Here(_), _) => {
                 let (actor, detail) = (actor.name.clone(), first.to_owned());
-                Unasked { actor, detail, commit, ..Unasked::new("intent.change", "") }
+                Unasked { actor, detail, ..Unasked::new("intent.change", "") }
             }
             // Whom a commit names as its author nobody vouched for here.
             (Source::Commit(_), _) => {
@@ -232,7 +234,7 @@ impl Fleet {
                     Some(following) => following.unasked(),
                     None => Unasked::new("intent.adopt", "main"),
                 };
-                Unasked { detail, commit, ..adopted }
+                Unasked { detail, ..adopted }
             }
         }
     }
@@ -243,10 +245,10 @@ impl Fleet {
         prospect: Prospect,
         follows: Vec<DeploymentName>,
         source: Source<'_>,
-    ) -> Result<(Option<CommitId>, Vec<String>), Unpublished> {
+    ) -> Result<Option<CommitId>, Unpublished> {
         let failed = |error: Error| Unpublished::Failed(error);
         let at = self.now();
-        let Prospect { wanted, removed, intents, files, events, words, going, .. } = prospect;
+        let Prospect { wanted, removed, intents, files, events, words, going, overlay, .. } = prospect;
         let names: BTreeMap<DeploymentId, DeploymentName> = wanted
             .iter()
             .map(|drafted| (drafted.wish.deployment.id, drafted.wish.deployment.name.clone()))
@@ -271,9 +273,12 @@ impl Fleet {
                 drafted.named.iter().map(move |device| (id, device.clone()))
             })
             .collect();
+        let decided = names.keys().chain(&removed).copied().collect();
+        let leaving = self.leaving(&overlay.labels, &decided).await.map_err(failed)?;
+        let comings: Vec<Coming> = wanted.iter().map(Coming::of).collect();
         let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
-        let Decision { touched, misfits, unfit, rollouts, freed, .. } =
-            self.decide(wishes, &removed).await.map_err(failed)?;
+        let Decision { touched, misfits, unfit, rollouts, freed, later, .. } =
+            Box::pin(self.decide(wishes, &removed, leaving)).await.map_err(failed)?;
         // A device that was named on purpose and does not fit is a mistake; one that only matches is left out.
         let mistaken = |misfit: &&MisfitRecord| {
             let key = (misfit.deployment, misfit.device.clone());
@@ -282,6 +287,15 @@ impl Fleet {
         let refused: Vec<&MisfitRecord> = misfits.iter().filter(mistaken).collect();
         if !refused.is_empty() {
             return Err(failed(self.misplaced(&refused, &names, source)));
+        }
+        if !matches!(source, Source::Here(_)) {
+            let differences =
+                || touched.iter().flat_map(|touched| touched.differences()).chain(later).collect();
+            let place = |name: &DeploymentName| match source.is_asked() {
+                true => "/version".to_owned(),
+                false => Place::Deployment(name.clone()).to_string(),
+            };
+            Box::pin(self.check_fetchable(&comings, differences, place)).await.map_err(failed)?;
         }
         let head = self.desired.head();
         let next = match source {
@@ -336,7 +350,7 @@ impl Fleet {
                 if let Some(next) = next {
                     self.desired.applied(next).await;
                 }
-                Ok((next, words))
+                Ok(next)
             }
         }
     }

@@ -20,9 +20,14 @@ pub(crate) async fn noting<T>(work: impl Future<Output = T>) -> (T, Option<Strin
     MADE.scope(Cell::new(None), noted).await
 }
 
-/// A commit is applied. Says whether somebody asks about it, who will write it down; what the server does by itself nobody asks
-/// about, and it is the server that has to.
-#[must_use]
-pub(super) fn made(commit: CommitId) -> bool {
-    MADE.try_with(|made| made.set(Some(commit))).is_ok()
+/// Whether somebody asks about what is made here, who will write it down; what the server does by itself nobody asks about, and it
+/// is the server that has to.
+pub(super) fn is_asked_about() -> bool {
+    MADE.try_with(|_| ()).is_ok()
+}
+
+/// A commit is applied.
+pub(super) fn made(commit: CommitId) {
+    // Where nobody asks, nobody has to know.
+    MADE.try_with(|made| made.set(Some(commit))).ok();
 }

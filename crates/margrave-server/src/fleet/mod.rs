@@ -45,6 +45,7 @@ mod token;
 mod view;
 
 pub use view::WITHOUT_SITE;
+mod warning;
 mod watches;
 mod why;
 
@@ -281,6 +282,7 @@ impl Fleet {
             meters: meters::Meters::default(),
             events,
         };
+        fleet.conclude_cut_off().await?;
         fleet.tell_restored().await?;
         fleet.come_back().await?;
         fleet.catch_up().await?;

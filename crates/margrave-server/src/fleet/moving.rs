@@ -199,7 +199,7 @@ impl Fleet {
             let Some(wish) = self.renamed(&record, places).await? else { return Ok(()) };
             let devices = self.store.devices_targeted(&wish.deployment.targets).await?;
             let Decision { touched, misfits, rollouts, .. } =
-                self.decide(vec![(wish.clone(), devices)], &[]).await?;
+                self.decide(vec![(wish.clone(), devices)], &[], Vec::new()).await?;
             let name = wish.deployment.name.clone();
             let at = self.now();
             let text = format!("{name} names the devices that were moved by their new names");

@@ -353,7 +353,8 @@ impl Fleet {
         back_to: Option<u64>,
         prospect: &mut Prospect,
     ) -> Result<(), Error> {
-        let draft = self.draft(name, want, id, &prospect.overlay).await?;
+        let mut draft = self.draft(name, want, id, &prospect.overlay).await?;
+        draft.goes_back = back_to.is_some();
         let deployment = &draft.wish.deployment;
         tracing::debug!(deployment = %name, devices = draft.devices.len(), "a wish was checked");
         let key = (deployment.package.clone(), deployment.version.clone());

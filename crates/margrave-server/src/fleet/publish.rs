@@ -5,8 +5,10 @@
 //! get a new manifest, so the cost follows the change and not the fleet.
 
 mod difference;
+mod foreseeing;
 mod pacing;
 mod promising;
+mod relabelling;
 mod renumbering;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +29,9 @@ use margrave_core::secret::Secrets;
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
-    AssignmentChange, Candidate, ClientPicture, ClientPublication, DeviceRecord, HeldAssignment,
-    MisfitRecord, NewManifest, PackageError, Part, Publication, PublishError, RolloutChange, SCHEDULES_MAX,
-    Standing, Store, WantedAssignment,
+    AssignmentChange, Candidate, ClientPicture, ClientPublication, HeldAssignment, MisfitRecord, NewManifest,
+    PackageError, Part, Publication, PublishError, RolloutChange, SCHEDULES_MAX, Standing, Store,
+    WantedAssignment,
 };
 use margrave_wire::bundle;
 
@@ -40,8 +42,8 @@ use super::{Error, Fleet};
 use crate::cores;
 
 pub(super) use difference::Difference;
-use pacing::Begun;
 pub(super) use pacing::Paced;
+use pacing::{Begun, Pacing};
 pub(super) use promising::Stand;
 
 /// Losing so often against other writers means that something else is wrong.
@@ -254,11 +256,13 @@ impl Fleet {
         Ok(Pictures(accepted.map(as_of_now).collect()))
     }
 
-    /// What new, changed and removed deployments mean together: for those they reach, and for those they reach no more.
+    /// What new, changed and removed deployments mean together: for those they reach, and for those they reach no more. What is
+    /// `leaving` goes because of other labels.
     pub(super) async fn decide(
         &self,
         mut wanted: Vec<(Wish, Vec<Candidate>)>,
         removed: &[DeploymentId],
+        leaving: Vec<HeldAssignment>,
     ) -> Result<Decision, Error> {
         let mut clients: BTreeSet<ClientId> = BTreeSet::new();
         let mut held_by: BTreeMap<DeploymentId, Vec<HeldAssignment>> = BTreeMap::new();
@@ -270,10 +274,12 @@ impl Fleet {
         }
         clients
             .extend(wanted.iter().flat_map(|(_, devices)| devices).map(|found| found.device.client.clone()));
+        clients.extend(leaving.iter().map(|held| held.device.client.clone()));
         let pictures = self.pictures(clients).await?;
         tracing::debug!(clients = pictures.0.len(), "the clients were looked at");
         let mut promises = self.promises(&pictures, wanted.iter().map(|(wish, _)| &wish.entry)).await?;
-        for held in removed.iter().filter_map(|id| held_by.get(id)).flatten() {
+        let going = || removed.iter().filter_map(|id| held_by.get(id)).flatten().chain(&leaving);
+        for held in going() {
             promises.free(&held.device, &held.name);
         }
         for (wish, devices) in &wanted {
@@ -291,12 +297,7 @@ impl Fleet {
         let mut misfits = Vec::new();
         let mut unfit = BTreeSet::new();
         let mut forced = Vec::new();
-        let mut freed: BTreeSet<DeviceRef> = removed
-            .iter()
-            .filter_map(|id| held_by.get(id))
-            .flatten()
-            .map(|held| held.device.clone())
-            .collect();
+        let mut freed: BTreeSet<DeviceRef> = going().map(|held| held.device.clone()).collect();
         let (mut rollouts, mut paced, mut later) = (Vec::new(), Vec::new(), Vec::new());
         for (wish, devices) in wanted {
             let deployment = wish.deployment.id;
@@ -369,7 +370,7 @@ impl Fleet {
                 all.dropped.extend(own.dropped);
             }
         }
-        for held in held_by.into_values().flatten() {
+        for held in held_by.into_values().flatten().chain(leaving) {
             changes.entry(held.device.client).or_default().dropped.push(held.id);
         }
         tracing::debug!(clients = changes.len(), "the devices were placed");
@@ -381,13 +382,15 @@ impl Fleet {
     ///
     /// What a device has already it keeps for as long as it is meant to have it: a device that reports less than
     /// before (its engine is down, its disk nearly full) must not lose what it runs because of that.
-    async fn decide_devices(&self, devices: &[DeviceRecord]) -> Result<Decision, Error> {
-        let wishes = self.wishes().await?;
-        let clients = devices.iter().map(|record| record.device.client.clone()).collect();
-        let pictures = self.pictures(clients).await?;
+    async fn decide_devices(
+        &self,
+        devices: &[Candidate],
+        wishes: &[Wish],
+        pictures: Pictures,
+        mut pacing: Pacing,
+    ) -> Result<Decision, Error> {
         let choices: Vec<(Reach, Choice)> =
             self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
-        let mut pacing = self.pacing(devices).await?;
         let promises = self.promises(&pictures, wishes.iter().map(|wish| &wish.entry)).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
@@ -401,9 +404,8 @@ impl Fleet {
                 let schedule = effective(&choices, &device.device, &device.labels);
                 changed.schedule = (schedule != *picture.manifest.schedule()).then_some(schedule);
             }
-            let candidate = Candidate::from(device);
             let keeps = |wish: &Wish| {
-                let id = candidate.assignment_id(wish.deployment.id);
+                let id = device.assignment_id(wish.deployment.id);
                 let held = pictures.held(&device.device, id).is_some_and(|held| held.wanted);
                 let targeted = wish.deployment.targets.matches(&device.device, &device.labels);
                 held && targeted && device.capabilities.is_some()
@@ -413,9 +415,9 @@ impl Fleet {
             let kept: BTreeSet<&DeploymentName> =
                 wishes.iter().filter(|wish| keeps(wish)).map(|wish| &wish.deployment.name).collect();
             stand.promised.retain(|promise| kept.contains(&promise.to));
-            for wish in &wishes {
+            for wish in wishes {
                 let deployment = &wish.deployment;
-                let id = candidate.assignment_id(deployment.id);
+                let id = device.assignment_id(deployment.id);
                 let held = pictures.held(&device.device, id).filter(|held| held.wanted);
                 let targeted = deployment.targets.matches(&device.device, &device.labels);
                 let mut reasons = Vec::new();
@@ -428,7 +430,7 @@ impl Fleet {
                     promised.retain(|promise| promise.to != deployment.name);
                     let others = Stand { held: profile, own, promised };
                     if deployment.has_answers_by_label()
-                        && let Ok(placed) = wish.place(&candidate, &others, &self.options.registry_address)
+                        && let Ok(placed) = wish.place(device, &others, &self.options.registry_address)
                         && needs(held, &placed)
                         && !pacing.waits(deployment.id, &device.device)
                     {
@@ -436,7 +438,7 @@ impl Fleet {
                     }
                 } else {
                     let placed = targeted
-                        .then(|| wish.place(&candidate, &stand, &self.options.registry_address))
+                        .then(|| wish.place(device, &stand, &self.options.registry_address))
                         .transpose();
                     let changes = changes.entry(device.device.client.clone()).or_default();
                     let picture = pictures.0.get(&device.device.client);
@@ -540,7 +542,13 @@ impl Fleet {
     ) -> Result<(), Unpublished> {
         let (store, live) = (self.store.clone(), Arc::clone(&self.live));
         let began = Instant::now();
-        let clients = cores::finished(tokio::spawn(publish(store, live, publication, touched))).await?;
+        let clients = cores::finished(tokio::spawn(margrave_store::Begun::carried(publish(
+            store,
+            live,
+            publication,
+            touched,
+        ))))
+        .await?;
         self.meters.published(clients.len(), began.elapsed());
         self.git.published(clients.iter());
         Ok(())
@@ -558,7 +566,12 @@ impl Fleet {
             if devices.is_empty() {
                 return Ok(());
             }
-            let Decision { touched, misfits, rollouts, .. } = self.decide_devices(&devices).await?;
+            let candidates: Vec<Candidate> = devices.iter().map(Candidate::from).collect();
+            let (wishes, pacing) = (self.wishes().await?, self.pacing(&candidates).await?);
+            let clients = candidates.iter().map(|candidate| candidate.device.client.clone()).collect();
+            let pictures = self.pictures(clients).await?;
+            let Decision { touched, misfits, rollouts, .. } =
+                Box::pin(self.decide_devices(&candidates, &wishes, pictures, pacing)).await?;
             let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
             let publication =
                 Publication { at: self.now(), misfits, settled, rollouts, ..Default::default() };

@@ -8,16 +8,19 @@ use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, Pack
 use margrave_core::rollout::{Batch, Member};
 use margrave_oci::manifest::ImageManifest;
 use margrave_oci::reference::{Repository, TagOrDigest};
+use margrave_store::MisfitRecord;
 use margrave_wire::intent::{
     Fetch, Plan, Planned, PlannedBatch, PlannedForce, PlannedMisfit, PlannedRollout, PlannedState,
 };
 use margrave_wire::operator;
+use margrave_wire::resource::Place;
 use margrave_wire::rollout::{StrategyBody, after};
 
 use super::catalog::Entry;
 use super::intent::{Change, Refusals};
 use super::prospect::Prospect;
-use super::publish::{Decision, Difference, Paced, Unplaced};
+use super::publish::{Decision, Difference, Paced};
+use super::warning::Coming;
 use super::{Actor, Error, Fleet};
 
 /// Batches of a rollout that a plan lists, and devices that it names of each.
@@ -44,13 +47,16 @@ impl Fleet {
 
     /// Only who reads may be beside it: it is made from one picture.
     pub(super) async fn rehearse(&self, actor: &Actor, changes: &[Change]) -> Result<Plan, Refusals> {
+        Box::pin(self.look_again_for(changes)).await;
         let _deciding = self.deciding.write().await;
         let prospect = self.prospect(actor, changes).await?;
-        self.foresee(prospect).await.map_err(|error| vec![(usize::MAX, error)])
+        let by_file = changes.iter().any(|change| matches!(change, Change::PutFile { .. }));
+        Box::pin(self.foresee(prospect, by_file)).await.map_err(|error| vec![(usize::MAX, error)])
     }
 
-    async fn foresee(&self, prospect: Prospect) -> Result<Plan, Error> {
+    async fn foresee(&self, prospect: Prospect, by_file: bool) -> Result<Plan, Error> {
         let Prospect { wanted, removed, overlay, .. } = prospect;
+        let comings: Vec<Coming> = wanted.iter().map(Coming::of).collect();
         let mut names: BTreeMap<DeploymentId, String> = BTreeMap::new();
         let mut packages = Packages::new();
         let mut named: BTreeSet<(DeploymentId, DeviceRef)> = BTreeSet::new();
@@ -62,71 +68,77 @@ impl Fleet {
             named.extend(drafted.named.iter().map(|device| (deployment.id, device.clone())));
         }
         let mut plan = Plan::default();
-        let mut differences = Vec::new();
-        let staying = self.wishes().await?;
-        let entries = staying.iter().map(|wish| &wish.entry);
-        let (pictures, mut promises) = self.promised(overlay.labels.keys(), entries).await?;
-        // Devices whose labels change: deployments that say nothing new reach others, too.
-        for wish in &staying {
+        let origins = self.known_origins().await?;
+        for drafted in &wanted {
+            let warnings = self.warnings_among(&drafted.wish.deployment, &drafted.devices, &origins).await?;
+            plan.warnings.extend(warnings);
+        }
+        // Deployments that say nothing new reach others, too: where labels change, and where there is more room.
+        let mut wishes = self.wishes().await?;
+        wishes.retain(|wish| {
+            !names.contains_key(&wish.deployment.id) && !removed.contains(&wish.deployment.id)
+        });
+        let decided = names.keys().chain(&removed).copied().collect();
+        for wish in &wishes {
             let deployment = &wish.deployment;
-            if names.contains_key(&deployment.id)
-                || removed.contains(&deployment.id)
-                || overlay.labels.is_empty()
-            {
-                continue;
-            }
             names.insert(deployment.id, deployment.name.to_string());
-            packages.insert(
-                (deployment.package.clone(), deployment.version.clone()),
-                std::sync::Arc::clone(&wish.entry),
-            );
-            let held = self.store.assignments_held(deployment.id).await?;
-            let relabelled =
-                Targets { devices: overlay.labels.keys().cloned().collect(), ..Targets::default() };
-            for mut candidate in self.store.devices_targeted(&relabelled).await? {
-                candidate.labels = overlay.labels[&candidate.device].clone();
-                let has = held.iter().find(|held| held.wanted && held.device == candidate.device);
-                match (has, deployment.targets.matches(&candidate.device, &candidate.labels)) {
-                    (Some(held), false) => {
-                        promises.free(&held.device, &held.name);
-                        differences.push(Difference::gone(held));
-                    }
-                    // Who keeps it may be answered otherwise by its new labels.
-                    (has, true) => {
-                        let (_, stand) = promises.stand(&pictures, &candidate, wish);
-                        let placed = wish.place(&candidate, &stand, &self.options.registry_address);
-                        let profile = placed.as_ref().ok().map(|placed| placed.wanted.profile.clone());
-                        promises.keep(&candidate.device, stand, wish, profile.as_ref());
-                        match placed {
-                            Ok(placed) if has.is_some_and(|held| held.document == placed.wanted.document) => {
-                            }
-                            Ok(placed) => differences.push(Difference::new(has, &placed.wanted)),
-                            Err(unplaced) => plan.misfits.push(PlannedMisfit {
-                                deployment: deployment.name.to_string(),
-                                device: self.live.spoken(&candidate.device),
-                                temporary: matches!(unplaced, Unplaced::NotReported),
-                                reasons: unplaced.reasons(),
-                                refused: false,
-                            }),
-                        }
-                    }
-                    (None, false) => {}
-                }
+            let key = (deployment.package.clone(), deployment.version.clone());
+            packages.insert(key, std::sync::Arc::clone(&wish.entry));
+        }
+        wishes.extend(wanted.iter().map(|drafted| drafted.wish.clone()));
+        // In the order in which they are settled: who comes first has the room.
+        wishes.sort_by(|a, b| a.deployment.name.cmp(&b.deployment.name));
+        let leaving = self.leaving(&overlay.labels, &decided).await?;
+        let wanted = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
+        let decision = Box::pin(self.decide(wanted, &removed, leaving)).await?;
+        let settling = Box::pin(self.foresee_settling(&decision, &wishes, &overlay.labels));
+        let (settled, looked_at) = settling.await?;
+        let Decision { touched, misfits, unfit, forced, paced, later, .. } = decision;
+        let mut differences: BTreeMap<(DeviceRef, DeploymentName), Difference> = BTreeMap::new();
+        let first = touched.iter().chain(&settled.touched).flat_map(|touched| touched.differences());
+        for next in first.chain(later) {
+            let key = (next.device.clone(), next.name.clone());
+            let next = match differences.remove(&key) {
+                Some(before) => before.then(next),
+                None => next,
+            };
+            if !next.is_nothing() {
+                differences.insert(key, next);
             }
         }
-        let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
-        let Decision { touched, misfits, unfit, forced, paced, later, .. } =
-            self.decide(wishes, &removed).await?;
-        differences.extend(touched.iter().flat_map(|touched| touched.differences()));
-        differences.extend(later);
-        for misfit in misfits {
+        let differences: Vec<Difference> = differences.into_values().collect();
+        let place = |name: &DeploymentName| match by_file {
+            true => Place::Deployment(name.clone()).to_string(),
+            false => "/version".to_owned(),
+        };
+        self.check_fetchable(&comings, || differences.clone(), place).await?;
+        let looked_at: BTreeSet<DeviceRef> = looked_at.into_iter().collect();
+        // What is named and does not fit is refused as it is. Of others it counts what is in the end.
+        let is_refused = |misfit: &MisfitRecord| {
             let key = (misfit.deployment, misfit.device.clone());
+            unfit.contains(&key) && named.contains(&key)
+        };
+        let refused: BTreeSet<(DeploymentId, DeviceRef)> = misfits
+            .iter()
+            .filter(|misfit| is_refused(misfit))
+            .map(|misfit| (misfit.deployment, misfit.device.clone()))
+            .collect();
+        let stays = |misfit: &MisfitRecord| is_refused(misfit) || !looked_at.contains(&misfit.device);
+        let in_the_end = |misfit: &MisfitRecord| {
+            let key = (misfit.deployment, misfit.device.clone());
+            // Where nobody is labelled, what did not fit before and does not now is no news.
+            let is_news = overlay.labels.contains_key(&misfit.device) || decided.contains(&misfit.deployment);
+            is_news && !misfit.reasons.is_empty() && !refused.contains(&key)
+        };
+        let misfits = misfits.into_iter().filter(stays).chain(settled.misfits.into_iter().filter(in_the_end));
+        for misfit in misfits {
+            let refused = refused.contains(&(misfit.deployment, misfit.device.clone()));
             plan.misfits.push(PlannedMisfit {
                 deployment: names.get(&misfit.deployment).cloned().unwrap_or_default(),
                 device: self.live.spoken(&misfit.device),
                 reasons: misfit.reasons,
                 temporary: misfit.temporary,
-                refused: unfit.contains(&key) && named.contains(&key),
+                refused,
             });
         }
         plan.forced = forced
@@ -137,7 +149,6 @@ impl Fleet {
                 despite: misfit.reasons,
             })
             .collect();
-        differences.sort_by(|a, b| (&a.device, &a.name).cmp(&(&b.device, &b.name)));
         let meant = Targets {
             devices: differences.iter().map(|difference| difference.device.clone()).collect(),
             ..Targets::default()

@@ -310,21 +310,25 @@ impl Fleet {
             (Admission::Accepted, false) => "server (everybody is accepted)",
             _ => "server",
         };
-        let record = self.keep_signed(certificate, address.clone(), decision, actor).await?;
-        // Bounded as newcomers are.
-        let onboarded = Unasked::new("device.onboard", record.id.to_string());
-        self.record_unasked(Unasked {
-            actor: format!("device {}", record.id),
+        let onboarded = |id: String, decision| Unasked {
+            actor: format!("device {id}"),
             way: "device",
-            source: address.unwrap_or_default(),
-            detail: match record.decision {
+            source: address.clone().unwrap_or_default(),
+            detail: match decision {
                 Admission::Pending => "waits for an operator's word".to_owned(),
                 Admission::Accepted => "accepted".to_owned(),
                 Admission::Rejected => "rejected".to_owned(),
             },
-            ..onboarded
-        })
-        .await;
+            ..Unasked::new("device.onboard", id)
+        };
+        // Bounded as newcomers are. By which name it is known is decided with it.
+        let by_key = format!("with the key {}", certificate.fingerprint());
+        let begun = self.begun(onboarded(by_key, decision));
+        let keeping = Box::pin(self.keep_signed(certificate, address.clone(), decision, actor));
+        let kept = begun.during(keeping).await;
+        let entry = kept.as_ref().ok().map(|record| onboarded(record.id.to_string(), record.decision));
+        self.conclude_or_log(&begun, entry.map(|entry| entry.entry(now))).await;
+        let record = kept?;
         Ok(self.outcome(&record))
     }
 

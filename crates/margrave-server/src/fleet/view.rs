@@ -426,7 +426,13 @@ impl Fleet {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let counts = self.counts_of(record.deployment.id).await?;
-        Ok(shown_deployment(&self.live, record, Vec::new(), counts))
+        let warnings = self.warnings_shown(&record).await?;
+        Ok(operator::Deployment { warnings, ..shown_deployment(&self.live, record, Vec::new(), counts) })
+    }
+
+    /// Of what goes there is nothing to say.
+    async fn warnings_shown(&self, record: &DeploymentRecord) -> Result<Vec<operator::Warning>, Error> {
+        if record.removed { Ok(Vec::new()) } else { self.warnings(&record.deployment).await }
     }
 
     /// One deployment as far as a page shows it: its assignments counted, and of them `limit`; what is not as wanted comes
@@ -454,7 +460,8 @@ impl Fleet {
         let shown = self.shown_assignments(&assignments, waiting).await?;
         let rollout = self.rollout_of(&record).await?;
         let counts = self.counts_of(id).await?;
-        Ok(operator::Deployment { rollout, ..shown_deployment(&self.live, record, shown, counts) })
+        let warnings = self.warnings_shown(&record).await?;
+        Ok(operator::Deployment { rollout, warnings, ..shown_deployment(&self.live, record, shown, counts) })
     }
 
     /// One deployment, with each of its assignments.
@@ -466,7 +473,8 @@ impl Fleet {
         let counts = self.counts_of(record.deployment.id).await?;
         let rollout = self.rollout_of(&record).await?;
         let shown = self.shown_assignments(&assignments, waiting).await?;
-        Ok(operator::Deployment { rollout, ..shown_deployment(&self.live, record, shown, counts) })
+        let warnings = self.warnings_shown(&record).await?;
+        Ok(operator::Deployment { rollout, warnings, ..shown_deployment(&self.live, record, shown, counts) })
     }
 
     /// One deployment, with the first of its assignments.
@@ -476,7 +484,13 @@ impl Fleet {
         let operator::Page { items, next } = self.assignments_of(name, None, None, None).await?;
         let counts = self.counts_of(record.deployment.id).await?;
         let rollout = self.rollout_of(&record).await?;
-        Ok(operator::Deployment { rollout, next, ..shown_deployment(&self.live, record, items, counts) })
+        let warnings = self.warnings_shown(&record).await?;
+        Ok(operator::Deployment {
+            rollout,
+            next,
+            warnings,
+            ..shown_deployment(&self.live, record, items, counts)
+        })
     }
 
     /// Devices that a deployment is on, by name, a page at a time; only those in a state, if one is given.
@@ -616,6 +630,7 @@ fn shown_deployment(
         next: None,
         counts,
         misfits: misfits.collect(),
+        warnings: Vec::new(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Every change and every refusal goes into the audit log, around all handlers, so that none can forget it.
 //!
-//! An entry is written when the answer is known and before it is given. A handler that knows more than its path says
-//! (the name in a body, the Git commit) puts that into the request's [`Note`]. A request that changes something runs to
-//! its end even if whoever sent it goes away: what was done is in the log.
+//! An entry is written when the answer is known and before it is given. Until then every transaction that changes something keeps
+//! what is known of the request, so that a crash in between loses nothing (`begun.rs` of the store). A handler that knows more than
+//! its path says (the name in a body, the Git commit) puts that into the request's [`Note`]. A request that changes something runs
+//! to its end even if whoever sent it goes away: what was done is in the log.
 
 mod action;
 mod refusals;
@@ -21,6 +22,7 @@ use http::request::Parts;
 use http::{Extensions, StatusCode};
 use margrave_core::audit::Entry;
 use margrave_core::id::ClientId;
+use margrave_store::Begun;
 use margrave_wire::operator;
 
 use self::refusals::{LeftOut, Refusals};
@@ -203,49 +205,38 @@ impl Audit {
         }
     }
 
-    async fn conclude(&self, asked: Asked, note: &Note, answer: Refusal) {
+    /// What a request changes is kept with the change, until [`Audit::conclude`] has written its entry.
+    fn begun(&self, asked: &Arc<Asked>, note: &Note) -> Begun {
+        let (clock, asked, note) = (self.clock.clone(), Arc::clone(asked), note.clone());
+        Begun::new(move || Entry { at: clock.now(), ..note.noted(|noted| asked.entry(noted)) })
+    }
+
+    async fn conclude(&self, asked: &Asked, begun: &Begun, note: &Note, answer: Refusal) {
+        let entry = self.entry(asked, note, answer).await;
+        self.fleet.conclude_or_log(begun, entry).await;
+    }
+
+    /// What goes into the log, if anything does.
+    async fn entry(&self, asked: &Asked, note: &Note, answer: Refusal) -> Option<Entry> {
         let Refusal { name: outcome, detail: words } = answer;
-        let Asked { door, action, subject, address, way, kept } = asked;
         let refused = outcome != DONE;
-        let (by, device, action, subject, detail, commit, wanted) = note.noted(|noted| {
-            (
-                noted.by.take(),
-                noted.device.take(),
-                noted.action.map_or(action, str::to_owned),
-                noted.subject.take().unwrap_or(subject),
-                noted.detail.take(),
-                noted.commit.take(),
-                (noted.kept || kept) && !noted.left_out,
-            )
-        });
+        let wanted = note.noted(|noted| (noted.kept || asked.kept) && !noted.left_out);
         // Of a push to the registry only what can be seen afterwards is a change, but every refusal is one.
-        if !(wanted || (refused && door == Door::Registry)) {
-            return;
+        if !(wanted || (refused && asked.door == Door::Registry)) {
+            return None;
         }
         if refused {
-            let source = address.map_or(Source::Others, |address| Source::of(address.ip()));
+            let source = asked.address.map_or(Source::Others, |address| Source::of(address.ip()));
             let (taken, left_out) = self.refusals.take(source, self.clock.now());
             self.write_left_out(left_out).await;
             if !taken {
-                return;
+                return None;
             }
         }
-        let spoken = Some(words).filter(|_| SPOKEN.contains(&outcome.as_str()));
-        let detail = detail.or(spoken).unwrap_or_default();
-        let entry = Entry {
-            actor: by.as_ref().map(|holder| holder.actor.name.clone()).or(device).unwrap_or_else(unknown),
-            role: by.as_ref().map(|holder| holder.role.to_string()),
-            token: by.map(|holder| holder.token),
-            source: address.map_or(String::new(), |address| address.ip().to_canonical().to_string()),
-            way: way.to_owned(),
-            action,
-            subject: line(&subject),
-            outcome,
-            detail: line(&detail),
-            commit,
-            ..blank()
-        };
-        self.fleet.record_or_log(entry).await;
+        let entry = note.noted(|noted| asked.entry(noted));
+        let spoken = Some(line(&words)).filter(|_| SPOKEN.contains(&outcome.as_str()));
+        let detail = if entry.detail.is_empty() { spoken.unwrap_or_default() } else { entry.detail };
+        Some(Entry { outcome, detail, ..entry })
     }
 }
 
@@ -293,6 +284,24 @@ impl Asked {
             request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
         Asked { door, action, subject, address, way, kept }
     }
+
+    /// As much as is known of it.
+    fn entry(&self, noted: &Noted) -> Entry {
+        let by = noted.by.as_ref();
+        let actor = by.map(|holder| holder.actor.name.clone()).or_else(|| noted.device.clone());
+        Entry {
+            actor: actor.unwrap_or_else(unknown),
+            role: by.map(|holder| holder.role.to_string()),
+            token: by.map(|holder| holder.token.clone()),
+            source: self.address.map_or(String::new(), |address| address.ip().to_canonical().to_string()),
+            way: self.way.to_owned(),
+            action: noted.action.map_or_else(|| self.action.clone(), str::to_owned),
+            subject: line(noted.subject.as_deref().unwrap_or(&self.subject)),
+            detail: line(noted.detail.as_deref().unwrap_or_default()),
+            commit: noted.commit.clone(),
+            ..blank()
+        }
+    }
 }
 
 /// Whether a request asks for no change. A fetch of Git's does not, although it is a POST.
@@ -319,29 +328,31 @@ async fn pass(State((audit, door)): State<(Audit, Door)>, mut request: Request, 
     if is_look && !is_told_of_when_refused(door) {
         return next.run(request).await;
     }
-    let asked = Asked::of(&request, door);
+    let asked = Arc::new(Asked::of(&request, door));
+    let begun = audit.begun(&asked, &note);
     if is_look {
         // Without either nobody tried anything: that is how programs learn that they need one.
         let shows = request.headers().contains_key(AUTHORIZATION) || request.headers().contains_key(COOKIE);
-        let response = next.run(request).await;
+        let response = begun.during(next.run(request)).await;
         match response.status() {
             StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => note.keep(),
             StatusCode::UNAUTHORIZED if shows => note.keep(),
             _ => {}
         }
         // Following a sign-in link is the one thing that a look does.
-        if note.noted(|noted| noted.kept) {
-            audit.conclude(asked, &note, answer(&response)).await;
-        }
+        audit.conclude(&asked, &begun, &note, answer(&response)).await;
         return response;
     }
     let handling = tokio::spawn(async move {
-        let (response, commit) = noting(next.run(request)).await;
+        let handled = noting(next.run(request));
+        // Of what is never written down nothing has to be kept either.
+        let is_kept = asked.kept || door != Door::Registry;
+        let (response, commit) = if is_kept { begun.during(handled).await } else { handled.await };
         if let Some(commit) = commit {
             note.commit(commit);
         }
         let answer = answer(&response);
-        audit.conclude(asked, &note, answer).await;
+        audit.conclude(&asked, &begun, &note, answer).await;
         response
     });
     match handling.await {

@@ -18,7 +18,7 @@ use super::audit::{self, Door, Note};
 use super::git::{Refusal, always, body, protocol, read};
 use crate::auth;
 use crate::fleet::git::{Ask, PACK_BYTES_MAX, PUSH_TIME_MAX, Protocol, Push, Pushed};
-use crate::fleet::{Actor, Fleet, noting};
+use crate::fleet::{Actor, Fleet};
 
 const PATH: &str = "/git/intent.git";
 const REFS_PATH: &str = "/info/refs";
@@ -111,13 +111,8 @@ async fn push(State(app): State<App>, request: Request) -> Result<Response, Refu
         return Err(Refusal::NotUnderstood("a push is sent as it is, not packed once more"));
     }
     let push = Push::read(bytes).map_err(|malformed| Refusal::Malformed(malformed.why()))?;
-    // Somebody who hangs up half-way has pushed all the same: what was begun is finished.
-    let pushing = tokio::spawn(async move { noting(fleet.intent_push(&actor, &push)).await }).await;
-    let (pushed, commit) = pushing.map_err(|_| Refusal::Malformed("the push was cut off"))?;
-    let Pushed { answer, refused } = pushed.map_err(Refusal::Fetch)?;
-    if let Some(commit) = commit {
-        note.commit(commit);
-    }
+    // Somebody who hangs up half-way has pushed all the same: what is written down is finished (`audit.rs`).
+    let Pushed { answer, refused } = fleet.intent_push(&actor, &push).await.map_err(Refusal::Fetch)?;
     let mut response = (always("application/x-git-receive-pack-result"), answer).into_response();
     // Git is answered 200 either way; the log has to know all the same.
     if let Some(detail) = refused {

@@ -140,6 +140,10 @@ impl Access for Mount {
                 reads && self.fleet.standing(&client) == Some(Standing::Accepted)
             }
         };
+        // What is pushed lies in files, not in the store.
+        if allowed && !reads && self.fleet.begin().await.is_err() {
+            return Decision::Later;
+        }
         if allowed { Decision::Allow } else { Decision::Deny }
     }
 }

@@ -255,6 +255,72 @@ async fn what_devices_and_the_server_do_by_themselves_is_written_down_and_strang
     assert!((1..=20).contains(&written), "{written}");
 }
 
+/// As if the power went after each change and before its entry: the database takes no entry but those that a start writes.
+#[tokio::test]
+async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the_next_start() {
+    let plant = Plant::new().await;
+    stock::device(&plant, "press-1", 4).await;
+    let admin = plant.server.context().token;
+    let join = plant.token("press-9").await;
+    let mut line = plant.local().await;
+    let before = read(&mut line, &admin, "").await.items.len();
+    let database = rusqlite::Connection::open(plant.data.path().join("store/margrave.db")).unwrap();
+    database
+        .execute_batch(
+            "CREATE TRIGGER cut_off BEFORE INSERT ON audit WHEN NEW.detail NOT LIKE '%the server ended before%'
+             BEGIN SELECT RAISE(ABORT, 'cut off'); END",
+        )
+        .unwrap();
+    drop(database);
+
+    let labels = json!({"labels": {"site": "nord"}});
+    let token = json!({"name": "x", "role": "viewer"});
+    for (method, path, body, status) in [
+        ("PATCH", "/devices/press-1/labels", &labels, 200),
+        ("POST", "/tokens", &token, 201),
+        ("POST", "/authority/rotate", &json!({}), 200),
+        ("POST", "/devices/nobody/retire", &Value::Null, 404),
+    ] {
+        assert_eq!(send(&mut line, &admin, method, path, body).await, status, "{path}");
+    }
+    let commit = plant.server.fleet().intent().await.unwrap().commit;
+    let index =
+        r#"{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []}"#;
+    let authorization = format!("Bearer {admin}");
+    let headers = [
+        ("authorization", authorization.as_str()),
+        ("content-type", "application/vnd.oci.image.index.v1+json"),
+    ];
+    line.send("PUT", "/v2/team/app/manifests/1", &headers, index).await.unwrap().is(201);
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    line.send("POST", "/sign-in", &form, format!("token={admin}")).await.unwrap().is(303);
+    let key = margrave_identity::key::PrivateKey::generate().unwrap();
+    assert!(plant.ask_to_join(&join, &key).await.status.is_success());
+    assert_eq!(read(&mut line, &admin, "").await.items.len(), before);
+
+    let plant = plant.restart().await;
+    let mut line = plant.local().await;
+    let entries = read(&mut line, &admin, "").await.items;
+    let found: Vec<_> = entries[..entries.len() - before].iter().rev().map(brief).collect();
+    assert_eq!(
+        found,
+        [
+            "operator admin (admin) by rest: device.labels \"press-1\" done",
+            "operator admin (admin) by rest: token.add \"\" interrupted",
+            "operator admin (admin) by rest: authority.rotate \"\" interrupted",
+            "operator admin (admin) by registry: registry.push \"team/app:1\" interrupted",
+            "operator admin (admin) by page: session.begin \"\" interrupted",
+            "device press-9 (-) by device: device.join \"press-9\" interrupted",
+        ]
+    );
+    let labelled = entries.iter().find(|entry| entry.action == "device.labels").unwrap();
+    assert_eq!(labelled.commit, commit, "{labelled:?}");
+    assert!(entries.iter().take(6).all(|entry| entry.source == "127.0.0.1"), "{entries:?}");
+    // Once.
+    let plant = plant.restart().await;
+    assert_eq!(read(&mut plant.local().await, &admin, "").await.items.len(), entries.len());
+}
+
 #[tokio::test]
 async fn the_sandboxs_nouns_are_written_down_as_ours() {
     let plant = Plant::new().await;

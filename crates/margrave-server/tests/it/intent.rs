@@ -372,3 +372,47 @@ async fn files_are_applied_rehearsed_and_looked_back_at_over_rest() {
     let resolve = line.send("POST", &api("/intent/resolve"), &headers, "{\"take\": true}").await.unwrap();
     resolve.is(409);
 }
+
+/// The file of a device that may join one day.
+fn device_file(number: usize) -> String {
+    format!(
+        "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: d-{number}\nspec:\n  labels: {{line: \"{number}\"}}\n"
+    )
+}
+
+#[tokio::test]
+async fn ten_thousand_files_in_one_push_are_taken_as_a_whole_and_one_more_is_refused_as_a_whole() {
+    const FILES: usize = 10_000;
+    let Some((plant, _, client, url)) = plant().await else { return };
+    let tree = client.clone(&url, "tree", &[]).await;
+    let before = plant.server.fleet().intent_files().await.unwrap().len();
+    let folder = tree.join("devices");
+    std::fs::create_dir_all(&folder).unwrap();
+    let commit = async |message: &str| {
+        client.git(&tree, &["add", "-A"]).await;
+        client.git(&tree, &["commit", "-q", "-m", message]).await;
+    };
+    for number in 0..=FILES {
+        std::fs::write(folder.join(format!("d-{number}.yaml")), device_file(number)).unwrap();
+    }
+    commit("One too many").await;
+    let head = main(&plant).await;
+    let said = refused(&client, &tree, &["main"]).await;
+    assert!(said.contains("10000") || said.contains("10,000"), "{said}");
+    assert_eq!(main(&plant).await, head, "nothing was taken");
+
+    client.git(&tree, &["reset", "-q", "--soft", "HEAD~1"]).await;
+    std::fs::remove_file(folder.join(format!("d-{FILES}.yaml"))).unwrap();
+    commit("All of them").await;
+    client.git(&tree, &["push", "-q", "origin", "main"]).await;
+    let pushed = client.git(&tree, &["rev-parse", "HEAD"]).await;
+    assert_eq!(main(&plant).await, pushed.trim());
+    let files = plant.server.fleet().intent_files().await.unwrap();
+    assert_eq!(files.len(), before + FILES);
+    // Whoever joins has what was said of it.
+    let joined = plant.join("d-9999").await;
+    let shown =
+        plant.server.fleet().device(&margrave_core::id::DeviceRef::parse("d-9999").unwrap()).await.unwrap();
+    assert_eq!(shown.labels["line"], "9999", "{}", joined.client);
+    client.git(&plant.data.path().join("intent.git"), &["fsck", "--strict", "--no-dangling"]).await;
+}

@@ -125,6 +125,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /signed-clients",
             "GET /status",
             "GET /tokens",
+            "GET /tokens/mine",
             "GET /watches",
             "GET /watches/{repository}",
             "GET /why",

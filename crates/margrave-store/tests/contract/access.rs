@@ -172,6 +172,66 @@ async fn entries_form_one_chain_however_many_write_at_once() {
 }
 
 #[tokio::test]
+async fn a_change_without_its_entry_is_in_the_log_after_the_next_start() {
+    let world = World::new();
+    let begun = |subject: &'static str| Begun::new(move || entry("operator ann", subject, NOW));
+    // Cut off after the change, whatever it was; as if it was never answered.
+    let cut_off = begun("cut-off");
+    let made = cut_off.during(world.store.create_operator_token(token("a", "bot", Role::Viewer)));
+    let made = made.await.unwrap();
+    // Also where the change goes on in another task, and where it is a commit.
+    let commit = begun("commit");
+    let head = Head { expected: None, next: "c0ffee".to_owned(), by: "operator ann".to_owned() };
+    let publication = Publication { at: NOW, head: Some(head), ..Default::default() };
+    let store = world.store.clone();
+    let publishing = commit.during(async move {
+        tokio::spawn(Begun::carried(async move { store.publish(publication).await })).await.unwrap()
+    });
+    publishing.await.unwrap();
+    // Before something that is not in the store.
+    world.store.begin(&begun("elsewhere")).await.unwrap();
+    // Concluded: there is nothing left of it but its entry, or nothing at all.
+    let concluded = begun("concluded");
+    concluded.during(world.store.revoke_operator_token(&made.id, NOW, "ann")).await.unwrap();
+    world.store.conclude(&concluded, Some(entry("operator ann", "concluded", NOW))).await.unwrap();
+    let left_out = begun("left-out");
+    left_out.during(world.store.remember("key", Vec::new())).await.unwrap();
+    world.store.conclude(&left_out, None).await.unwrap();
+    // Nothing was changed: refused, only looked at, or nobody's change.
+    let nothing = begun("nothing");
+    nothing.during(world.store.revoke_operator_token("nobody", NOW, "ann")).await.unwrap_err();
+    nothing.during(world.store.operator_tokens()).await.unwrap();
+    nothing.during(world.store.operator_token_used(&made.id, NOW)).await.unwrap();
+    let late = Head { expected: None, next: "d00d".to_owned(), by: "operator ann".to_owned() };
+    let late = Publication { at: NOW, head: Some(late), ..Default::default() };
+    nothing.during(world.store.publish(late)).await.unwrap_err();
+
+    let world = world.reopened();
+    let written = world.store.conclude_cut_off().await.unwrap();
+    let brief = |entry: &Entry| {
+        (entry.subject.clone(), entry.outcome.clone(), entry.commit.clone(), entry.actor.clone(), entry.at)
+    };
+    let told = |subject: &str, outcome: &str, commit: Option<&str>| {
+        let (subject, outcome) = (subject.to_owned(), outcome.to_owned());
+        (subject, outcome, commit.map(str::to_owned), "operator ann".to_owned(), NOW)
+    };
+    assert_eq!(
+        written.iter().map(brief).collect::<Vec<_>>(),
+        [
+            told("cut-off", "interrupted", None),
+            told("commit", "done", Some("c0ffee")),
+            told("elsewhere", "interrupted", None),
+        ]
+    );
+    let all = world.store.audit_entries(AuditFilter::default(), 10).await.unwrap();
+    let subjects: Vec<_> = all.iter().rev().map(|record| record.entry.subject.as_str()).collect();
+    assert_eq!(subjects, ["concluded", "cut-off", "commit", "elsewhere"]);
+    assert_eq!(verify(&world.store).await, Ok(()));
+    // Once.
+    assert_eq!(world.store.conclude_cut_off().await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn entries_are_found_by_who_what_and_when() {
     let world = World::new();
     for (actor, subject, after) in [

@@ -18,6 +18,17 @@ pub struct Why {
     pub looked_at: Option<u64>,
 }
 
+impl Why {
+    /// What is true of what was asked about: a device that a deployment is not meant for is not behind.
+    pub fn verdict(&self) -> &'static str {
+        match self.chain.last() {
+            _ if self.converged => "as wanted",
+            Some(cause) if cause.code == "not-targeted" => "no target",
+            _ => "not as wanted",
+        }
+    }
+}
+
 /// What [`Why`] can be asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Connection, duration};
+use super::{Connection, token_validity};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Token {
@@ -23,7 +23,7 @@ looks after tokens, the authority, registries, settings and backups.")]
         #[arg(long, value_name = "ROLE", value_parser = ["viewer", "operator", "admin"])]
         role: String,
         /// For how long it can be used, 1m to 3650d; until it is revoked unless given
-        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        #[arg(long, value_name = "DURATION", value_parser = token_validity)]
         expires: Option<Duration>,
     },
     /// List the tokens, also those that cannot be used any more

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use margrave_core::lifecycle::{STATES, State};
 
-use super::{Pair, duration, pair};
+use super::{Pair, duration, join_validity, pair};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Device {
@@ -60,8 +60,8 @@ Examples:
         /// Label that the device will have; repeat for several
         #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
         labels: Vec<Pair>,
-        /// How long the token may be used
-        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+        /// How long the token may be used, at most 30d
+        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = join_validity)]
         valid: Duration,
         /// Let the device set itself to Git, and pull from a repository of its own
         #[arg(long)]

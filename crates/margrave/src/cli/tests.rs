@@ -130,6 +130,13 @@ fn durations_need_units() {
     for long in ["99999999d", "99999999999999999999999s"] {
         assert!(duration(long).unwrap_err().contains("longer than a century"), "{long}");
     }
+    // Where there is a bound, it is told, however far beyond it somebody is.
+    for long in ["31d", "99999999d", "99999999999999999999999s"] {
+        assert!(join_validity(long).unwrap_err().ends_with("is too long; at most 30d"), "{long}");
+    }
+    assert!(token_validity("3651d").unwrap_err().ends_with("is too long; at most 3650d"));
+    assert!(join_validity("30d").is_ok() && token_validity("3650d").is_ok());
+    assert!(join_validity("5").unwrap_err().contains("units"));
 }
 
 #[test]

@@ -1,14 +1,26 @@
 //! Operators' tokens, sealed secrets and the audit log, as commands ask for them.
 
+use margrave_core::access::Role;
 use margrave_http::Request;
 use margrave_wire::operator::{AuditEntry, CreateToken, CreatedToken, Page, SealSecret, SealedSecret, Token};
 
 use super::{Client, at, segment};
-use crate::exit::Result;
+use crate::exit::{Result, Trouble};
 
 impl Client {
     pub(crate) async fn tokens(&self) -> Result<Vec<Token>> {
         self.all("/tokens?limit=1000").await
+    }
+
+    /// What a command is told that does not get so far as to ask for a change: first that the caller may not make it, if that is
+    /// so. An older server does not say who asks; then it is as it was.
+    pub(crate) async fn unless_not_allowed(&self, needed: Role, trouble: Trouble) -> Trouble {
+        let own: Result<Token> = self.get("/tokens/mine").await;
+        let has = own.ok().and_then(|own| Role::parse(&own.role));
+        match has.filter(|has| !has.allows(needed)) {
+            Some(has) => Trouble::refused(has.too_little(needed)),
+            None => trouble,
+        }
     }
 
     pub(crate) async fn create_token(&self, want: &CreateToken) -> Result<CreatedToken> {

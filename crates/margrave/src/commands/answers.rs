@@ -68,6 +68,29 @@ pub(crate) fn both(package: &Package, set: &[Pair], secret: &[Pair]) -> Result<B
     Ok(answers)
 }
 
+/// What is answered after a change of some answers, in clear and by reference; `unset` go back to their defaults.
+pub(crate) fn changed(
+    package: &Package,
+    held: &BTreeMap<String, Value>,
+    (set, secret): (&[Pair], &[Pair]),
+    unset: &[String],
+) -> Result<BTreeMap<String, Value>> {
+    let changed = both(package, set, secret)?;
+    let mut answers = held.clone();
+    for parameter in unset {
+        if setting(package, parameter).is_none() && !answers.contains_key(parameter) {
+            return Err(unknown(package, parameter));
+        }
+        if changed.contains_key(parameter) {
+            return Err(Trouble::broke(format!("{parameter} is both set and unset")));
+        }
+        answers.remove(parameter);
+    }
+    answers.extend(changed);
+    complete(package, &answers)?;
+    Ok(answers)
+}
+
 /// Refuses to go on while a question without an answer is open; better now than after the server was asked.
 pub(crate) fn complete(package: &Package, answers: &BTreeMap<String, Value>) -> Result<()> {
     let open: Vec<&PackageSetting> = package

@@ -1,8 +1,9 @@
 //! `margrave deploy`: a package, onto devices.
 
 use jiff::Timestamp;
+use margrave_core::access::Role;
 use margrave_core::id::DeploymentName;
-use margrave_wire::operator::{Deployment, PutDeployment, Rollback, Targets};
+use margrave_wire::operator::{Deployment, PutDeployment, Rollback, Targets, Warning};
 use margrave_wire::rollout::StrategyBody;
 
 use super::{answers, device, settle};
@@ -15,8 +16,13 @@ pub(crate) async fn run(screen: &Screen, args: Deploy) -> Result {
     let client = Client::connect(&args.connection)?;
     let package = client.package(&args.package.id, args.package.version.as_deref()).await?;
     let name = name(args.name.as_deref(), &package.id)?;
-    let parameters = answers::both(&package, &args.set, &args.secrets)?;
-    answers::complete(&package, &parameters)?;
+    let parameters = answers::both(&package, &args.set, &args.secrets)
+        .and_then(|answers| answers::complete(&package, &answers).map(|()| answers));
+    let parameters = match parameters {
+        Ok(parameters) => parameters,
+        // Nobody is asked for answers who may not deploy.
+        Err(trouble) => return Err(client.unless_not_allowed(Role::Operator, trouble).await),
+    };
     let want = PutDeployment {
         package: package.id,
         version: Some(package.version),
@@ -64,6 +70,7 @@ pub(crate) async fn finish(
         let reasons = printable(&misfit.reasons.join("; "));
         screen.words(format_args!("{} {out}: {reasons}", misfit.device));
     }
+    warn(screen, &deployment.warnings);
     if waiting.wait {
         return settle::installed(screen, client, deployment, waiting.timeout).await;
     }
@@ -100,6 +107,13 @@ pub(crate) async fn finish(
     let in_steps = deployment.strategy != StrategyBody::default();
     let nowhere = total == 0 && !in_steps && !deployment.misfits.iter().any(|misfit| misfit.temporary);
     Ok(if nowhere { Answer::No } else { Answer::Done })
+}
+
+/// What somebody should know, and that is no reason to refuse anything.
+pub(crate) fn warn(screen: &Screen, warnings: &[Warning]) {
+    for warning in warnings {
+        screen.words(printable(&format!("warning: {warning}")));
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `margrave deployment`: what is wanted, and where it stands.
 
 use jiff::Timestamp;
+use margrave_core::access::Role;
 use margrave_wire::operator::{self, PutDeployment, Rollback, Targets};
 
 use super::confirm::confirm;
@@ -182,19 +183,11 @@ async fn update(screen: &Screen, client: &Client, update: DeploymentUpdate) -> R
     let now = client.deployment(&name).await?;
     let version = version.unwrap_or_else(|| now.version.clone());
     let package = client.package(&now.package, Some(&version)).await?;
-    let changed = answers::both(&package, &set, &secrets)?;
-    let mut parameters = now.parameters.clone();
-    for parameter in &unset {
-        if answers::setting(&package, parameter).is_none() && !parameters.contains_key(parameter) {
-            return Err(answers::unknown(&package, parameter));
-        }
-        if changed.contains_key(parameter) {
-            return Err(Trouble::broke(format!("{parameter} is both set and unset")));
-        }
-        parameters.remove(parameter);
-    }
-    parameters.extend(changed);
-    answers::complete(&package, &parameters)?;
+    let parameters = match answers::changed(&package, &now.parameters, (&set, &secrets), &unset) {
+        Ok(parameters) => parameters,
+        // Nobody is asked for answers who may not change it.
+        Err(trouble) => return Err(client.unless_not_allowed(Role::Operator, trouble).await),
+    };
     let targets = if devices.is_empty() && labels.is_empty() && select.is_none() && sites.is_empty() {
         now.targets.clone()
     } else {

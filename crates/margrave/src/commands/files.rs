@@ -8,6 +8,7 @@ use margrave_core::digest::Digest;
 use margrave_wire::intent::{Applied, Apply, Plan, PlannedBatch, PlannedRollout, PlannedState, SEEN};
 use margrave_wire::resource::{self, Kind, Resource};
 
+use super::deploy::warn;
 use crate::cli::{self, Format, ResourceKind};
 use crate::client::Client;
 use crate::exit::{Answer, Result, Trouble};
@@ -34,6 +35,7 @@ pub(crate) async fn apply(screen: &Screen, args: cli::Apply) -> Result {
     let seen = seen(&documents);
     let want = Apply { documents: texts(&documents), message: args.message, seen, ..Apply::default() };
     let applied = client.apply(&want).await.map_err(|trouble| located(trouble, &documents))?;
+    warn(screen, &applied.warnings);
     if screen.json {
         screen.object(&applied)?;
         return Ok(Answer::Done);
@@ -60,6 +62,7 @@ pub(crate) async fn plan(screen: &Screen, args: cli::Plan) -> Result {
     let applied = client.apply(&want).await.map_err(|trouble| located(trouble, &documents))?;
     let plan = applied.plan.clone().unwrap_or_default();
     let refused = plan.misfits.iter().any(|misfit| misfit.refused);
+    warn(screen, &plan.warnings);
     if screen.json {
         screen.object(&applied)?;
     } else {
@@ -200,6 +203,7 @@ pub(crate) async fn diff(screen: &Screen, args: cli::Diff) -> Result {
     let documents = read(&args.files)?;
     let client = Client::connect(&args.connection)?;
     let mut differing = Vec::new();
+    let mut others = Vec::new();
     for document in &documents {
         let path = place(document)?;
         let held = client.intent_file(&path).await?;
@@ -216,6 +220,14 @@ pub(crate) async fn diff(screen: &Screen, args: cli::Diff) -> Result {
             }
         }
         differing.push(path);
+        others.push(document.text.clone());
+    }
+    // What there is to know of it is known to the server; whether it would be taken is `plan`'s business.
+    if !others.is_empty()
+        && let Ok(applied) =
+            client.apply(&Apply { documents: others, dry_run: true, ..Apply::default() }).await
+    {
+        warn(screen, &applied.plan.unwrap_or_default().warnings);
     }
     if screen.json {
         screen.object(&serde_json::json!({ "differing": differing }))?;

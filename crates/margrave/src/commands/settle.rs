@@ -384,6 +384,7 @@ mod tests {
             next: None,
             counts,
             misfits: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 

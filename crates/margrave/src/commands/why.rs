@@ -31,7 +31,7 @@ fn subject(first: String, second: Option<String>) -> Result<(WhyKind, String)> {
 }
 
 fn show(screen: &Screen, why: &operator::Why) -> Result<()> {
-    let verdict = if why.converged { screen.state("converged") } else { "not as wanted".to_owned() };
+    let verdict = if why.converged { screen.state("converged") } else { why.verdict().to_owned() };
     screen.data(format_args!("{} is {verdict}", printable(&why.subject)))?;
     for (depth, cause) in why.chain.iter().enumerate() {
         screen.data(format_args!("{}because {}", "  ".repeat(depth + 1), printable(&cause.text)))?;

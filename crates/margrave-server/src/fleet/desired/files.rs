@@ -1,5 +1,7 @@
 //! What is wanted as files: read one by one, looked back at, and changed several at once.
 
+use std::collections::HashSet;
+
 use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
 use margrave_core::violation::Violation;
@@ -110,6 +112,7 @@ impl Fleet {
                 commit: head.map(|head| head.to_string()),
                 files: files.iter().map(|file| file.path.clone()).chain(others).collect(),
                 plan: None,
+                warnings: Vec::new(),
             };
             if want.dry_run {
                 applied.plan = Some(self.rehearse_files(actor, files, renewed, fetching).await?);
@@ -126,6 +129,11 @@ impl Fleet {
             match done {
                 Ok(()) => {
                     applied.commit = self.desired.head().map(|head| head.to_string());
+                    if let Some(commit) = &applied.commit
+                        && !applied.files.is_empty()
+                    {
+                        applied.warnings = self.warnings_of_commit(commit).await?;
+                    }
                     return Ok(applied);
                 }
                 Err(_) if self.desired.head() != head && attempt < ATTEMPTS_MAX => {}
@@ -194,12 +202,13 @@ fn read(documents: &[String]) -> Result<Vec<FileChange>, Error> {
     }
     let mut flaws = Vec::new();
     let mut files: Vec<FileChange> = Vec::new();
+    let mut said = HashSet::new();
     for (index, text) in documents.iter().enumerate() {
         let file = format!("/documents/{index}");
         let place = resource::read(&file, text.as_bytes()).and_then(|read| placed(&file, &read));
         match place.map(|place| place.to_string()) {
             Err(wrong) => flaws.extend(wrong),
-            Ok(path) if files.iter().any(|file| file.path == path) => {
+            Ok(path) if !said.insert(path.clone()) => {
                 let message = format!("{path} is said twice; say it once");
                 flaws.push(Flaw { file, line: 0, rule: "resource".to_owned(), message });
             }

@@ -34,7 +34,7 @@ pub(crate) use repository::{Clutter, CommitId, FileChange, Repository, Repositor
 
 use super::audit::Unasked;
 use super::git::Following;
-use super::made::made;
+use super::made::{is_asked_about, made};
 use super::publish::Unpublished;
 use super::{Actor, Error, Fleet, event};
 
@@ -364,15 +364,17 @@ impl Fleet {
             head: Some(Head { expected, next: next.to_string(), by: by.to_owned() }),
             ..Default::default()
         };
-        self.publish(publication, Vec::new()).await.map_err(|failed: Unpublished| Error::from(failed))?;
-        self.desired.applied(next).await;
+        let publishing = Box::pin(self.publish(publication, Vec::new()));
         // That an empty fleet begins is no change of it.
-        if !made(next) && head.is_some() {
+        let published = if is_asked_about() || head.is_none() {
+            publishing.await
+        } else {
             let detail = message.trim_end().to_owned();
-            let commit = Some(next);
-            let written = Unasked { detail, commit, ..Unasked::new("intent.write", "main") };
-            self.record_unasked(written).await;
-        }
+            self.unasked(Unasked { detail, ..Unasked::new("intent.write", "main") }, publishing).await
+        };
+        published.map_err(|failed: Unpublished| Error::from(failed))?;
+        made(next);
+        self.desired.applied(next).await;
         Ok(())
     }
 

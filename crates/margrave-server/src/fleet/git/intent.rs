@@ -126,7 +126,7 @@ impl Fleet {
             return Err(FetchError::Busy);
         };
         match self.take_push(actor, push).await {
-            Ok(words) => Ok(Pushed { answer: push.answer(Ok(()), None, &[words]), refused: None }),
+            Ok(words) => Ok(Pushed { answer: push.answer(Ok(()), None, &words), refused: None }),
             Err(Refused { unpacked, short, words, places }) => {
                 tracing::info!(actor = actor.name, reason = short, "a push was refused");
                 let why = words.first().cloned().unwrap_or_else(|| short.to_owned());
@@ -146,7 +146,8 @@ impl Fleet {
         }
     }
 
-    async fn take_push(&self, actor: &Actor, push: &Push) -> Result<String, Refused> {
+    /// What is told of a push that was taken.
+    async fn take_push(&self, actor: &Actor, push: &Push) -> Result<Vec<String>, Refused> {
         let [command] = &push.commands[..] else {
             return Err(Refused::new(
                 "alone, please",
@@ -185,7 +186,11 @@ impl Fleet {
                 self.go_on().await.map_err(|error| Refused::broken(&error))?;
                 self.desired.settled();
                 tracing::info!(actor = actor.name, %commit, "a push was taken");
-                Ok(format!("applied as {}", commit.short()))
+                let mut words = vec![format!("applied as {}", commit.short())];
+                // It is done; what there is to know of it is no part of that.
+                let warnings = self.warnings_of_commit(&commit.to_string()).await.unwrap_or_default();
+                words.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
+                Ok(words)
             }
             Err(unadopted) => {
                 let now = repository.main().await.map_err(|error| Refused::broken(&error))?;

@@ -9,6 +9,7 @@ use super::Touched;
 type State = (PackageVersion, ProfileId, Digest);
 
 /// What would change on one device.
+#[derive(Clone)]
 pub(in crate::fleet) struct Difference {
     pub(in crate::fleet) device: DeviceRef,
     pub(in crate::fleet) name: DeploymentName,
@@ -23,7 +24,16 @@ impl Difference {
         Difference { device, name, from, to: Some((package, (version, profile, document))) }
     }
 
-    pub(in crate::fleet) fn gone(held: &HeldAssignment) -> Difference {
+    /// What changes if another one follows.
+    pub(in crate::fleet) fn then(self, next: Difference) -> Difference {
+        Difference { from: self.from, ..next }
+    }
+
+    pub(in crate::fleet) fn is_nothing(&self) -> bool {
+        self.from.as_ref() == self.to.as_ref().map(|(_, state)| state)
+    }
+
+    fn gone(held: &HeldAssignment) -> Difference {
         let HeldAssignment { device, name, version, profile, document, .. } = held.clone();
         Difference { device, name, from: Some((version, profile, document)), to: None }
     }

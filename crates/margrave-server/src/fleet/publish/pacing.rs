@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::rollout::{Batch, Decision, Hold, Member, Progress, Reached, Strategy, decide};
 use margrave_store::{
-    Candidate, ClientPicture, DeviceRecord, MemberRecord, MisfitRecord, NewMember, RolloutChange,
-    RolloutState, WantedAssignment,
+    Candidate, ClientPicture, MemberRecord, MisfitRecord, NewMember, RolloutChange, RolloutState,
+    WantedAssignment,
 };
 
 use super::{Changes, Pictures, Touched, Unplaced, Wish, needs};
@@ -88,6 +88,18 @@ impl Pacing {
         }
     }
 
+    /// As if these rollouts had begun.
+    pub(super) fn begin(&mut self, changes: &[RolloutChange]) {
+        for change in changes {
+            let RolloutChange::Begin { deployment, revision, members, .. } = change else { continue };
+            self.members.retain(|(of, _), _| of != deployment);
+            self.open.insert(*deployment, *revision);
+            let members =
+                members.iter().map(|member| ((*deployment, member.device.clone()), member.released));
+            self.members.extend(members);
+        }
+    }
+
     pub(super) fn changes(self) -> Vec<RolloutChange> {
         let revision = |deployment| self.open.get(deployment).copied().unwrap_or_default();
         let left = self.leaving.iter().map(|(deployment, devices)| RolloutChange::Leave {
@@ -104,7 +116,7 @@ impl Pacing {
 }
 
 impl Fleet {
-    pub(super) async fn pacing(&self, devices: &[DeviceRecord]) -> Result<Pacing, Error> {
+    pub(super) async fn pacing(&self, devices: &[Candidate]) -> Result<Pacing, Error> {
         let mut pacing = Pacing::default();
         let open = self.store.rollouts_open().await?;
         pacing.open.extend(open.into_iter().map(|rollout| (rollout.deployment, rollout.revision)));

@@ -267,3 +267,66 @@ async fn who_goes_in_steps_makes_room_for_others_only_where_it_went() {
         (vec!["a".into(), "c".into()], vec!["a".into(), "c".into()])
     );
 }
+
+fn labelling(device: &str, labels: &[(&str, &str)]) -> Change {
+    let labels = labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    Change::SetLabels { device: super::device(device), labels: Some(labels) }
+}
+
+/// `device deployment from → to` of each.
+fn foretold(plan: &margrave_wire::intent::Plan) -> Vec<String> {
+    let word = |state: &Option<margrave_wire::intent::PlannedState>| {
+        state.as_ref().map_or("nothing".to_owned(), |state| state.version.clone())
+    };
+    let line = |change: &margrave_wire::intent::Planned| {
+        format!("{} {} {} → {}", change.device, change.deployment, word(&change.from), word(&change.to))
+    };
+    plan.changes.iter().map(line).collect()
+}
+
+#[tokio::test]
+async fn a_plan_foretells_what_comes_in_where_labels_and_removals_leave_room() {
+    let world = World::new().await;
+    for device in ["line-1", "line-2"] {
+        world.roomy(device, "1Gi", &[("line", "1"), ("plant", "a")]).await;
+    }
+    world.put("a", labelled("line", "1")).await.unwrap();
+    // There is no room for it anywhere, so it waits.
+    world.put("b", labelled("plant", "a")).await.unwrap();
+    assert_eq!(
+        (world.runs("line-1").await, world.runs("line-2").await),
+        (vec!["a".into()], vec!["a".into()])
+    );
+
+    // Other labels take a away, and b comes in; what is named with the same change has a place, and is not refused.
+    let moves = [labelling("line-1", &[("line", "2"), ("plant", "a")])];
+    let plan = world.fleet.rehearse(&ann(), &moves).await.unwrap();
+    assert_eq!(foretold(&plan), ["line-1 a 1.0.0 → nothing", "line-1 b nothing → 1.0.0"]);
+    assert_eq!(plan.misfits, []);
+    world.change(&moves).await.unwrap();
+    assert_eq!(
+        (world.runs("line-1").await, world.runs("line-2").await),
+        (vec!["b".into()], vec!["a".into()])
+    );
+
+    let moves = [labelling("line-2", &[]), put("c", on(&["line-2"]))];
+    let plan = world.fleet.rehearse(&ann(), &moves).await.unwrap();
+    assert_eq!(foretold(&plan), ["line-2 a 1.0.0 → nothing", "line-2 c nothing → 1.0.0"]);
+    assert_eq!(plan.misfits, []);
+    world.change(&moves).await.unwrap();
+    assert_eq!(world.runs("line-2").await, ["c"]);
+
+    // A removal makes room for what waits, also where nobody speaks of it.
+    world.put("d", labelled("plant", "a")).await.unwrap();
+    assert_eq!(world.runs("line-1").await, ["b"]);
+    let moves = [Change::RemoveDeployment { name: name("b"), seen: None }];
+    let plan = world.fleet.rehearse(&ann(), &moves).await.unwrap();
+    assert_eq!(foretold(&plan), ["line-1 b 1.0.0 → nothing", "line-1 d nothing → 1.0.0"]);
+    world.change(&moves).await.unwrap();
+    assert_eq!(world.runs("line-1").await, ["d"]);
+    // What does not come in in the end is told.
+    let moves = [labelling("line-2", &[("plant", "a")])];
+    let plan = world.fleet.rehearse(&ann(), &moves).await.unwrap();
+    assert_eq!(foretold(&plan), Vec::<String>::new());
+    assert_eq!((plan.misfits.len(), plan.misfits[0].deployment.as_str()), (1, "d"), "{plan:?}");
+}

@@ -23,6 +23,7 @@ mod seeing;
 mod signed;
 mod stuck;
 mod waiting;
+mod warning;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

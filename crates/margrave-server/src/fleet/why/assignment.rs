@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use margrave_core::deployment::Deployment;
+use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::id::{DeploymentName, PackageId, PackageVersion};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
@@ -23,6 +23,8 @@ use crate::fleet::{Error, Fleet, REMOVAL_UNSPOKEN_MS};
 const CLOCK_AHEAD_MAX_MS: u64 = 5 * 60 * 1000;
 /// No clock before 2020 is right.
 const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
+/// Of the devices or sites that are targets.
+const TARGETS_TOLD_MAX: usize = 10;
 /// Who asks so seldom is waited for, and not missed.
 const SELDOM_SECONDS: u64 = 60;
 
@@ -260,13 +262,42 @@ impl Fleet {
             _ if device.standing == Standing::Retired => self.unreachable(device),
             Some(misfit) => self.misfit(device, name, &misfit.reasons),
             None => {
-                let text = format!(
-                    "{name} is not meant for {id}: neither its name nor its labels are among the targets"
-                );
+                let targets = self.spoken_targets(&found.deployment.targets);
+                let labels: Vec<String> =
+                    device.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                let has = if labels.is_empty() { "no labels".to_owned() } else { labels.join(", ") };
+                let text =
+                    format!("{name} is not meant for {id}: its targets are {targets}, and {id} has {has}");
                 vec![Reason::new(Code::NotTargeted, text).on(&id).of(name)]
             }
         };
         Ok(told(subject, false, &chain))
+    }
+
+    /// Who is meant, in words.
+    fn spoken_targets(&self, targets: &Targets) -> String {
+        let Targets { devices, labels, select, sites } = targets;
+        let mut parts = Vec::new();
+        if !devices.is_empty() {
+            let mut names: Vec<String> =
+                devices.iter().take(TARGETS_TOLD_MAX).map(|device| self.live.spoken(device)).collect();
+            if devices.len() > TARGETS_TOLD_MAX {
+                names.push(format!("{} more", devices.len() - TARGETS_TOLD_MAX));
+            }
+            parts.push(format!("the devices {}", names.join(", ")));
+        }
+        if !labels.is_empty() {
+            let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            parts.push(format!("those with {}", pairs.join(" and ")));
+        }
+        if !select.is_empty() {
+            parts.push(format!("those that match `{select}`"));
+        }
+        if !sites.is_empty() {
+            let sites: Vec<&str> = sites.iter().take(TARGETS_TOLD_MAX).map(String::as_str).collect();
+            parts.push(format!("those at the sites {}", sites.join(", ")));
+        }
+        if parts.is_empty() { "nobody".to_owned() } else { parts.join(", ") }
     }
 
     /// The device is wanted for a deployment that it cannot have.

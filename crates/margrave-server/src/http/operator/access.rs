@@ -8,7 +8,7 @@ use margrave_wire::operator;
 use super::Api;
 use super::list::{self, PageParams};
 use super::read::{Body, Ids, Params};
-use crate::auth::Admin;
+use crate::auth::{Admin, Following};
 use crate::http::audit::Note;
 use crate::http::problem::Problem;
 
@@ -23,6 +23,16 @@ pub(super) async fn list(
 ) -> Result<Json<operator::Page<operator::Token>>, Problem> {
     let all = api.fleet().operator_tokens().await?;
     Ok(Json(list::in_order(all, |one| one.id.clone(), params.after.as_deref(), params.limit)?))
+}
+
+/// The token that this is asked with, and so who asks and what is allowed.
+#[utoipa::path(get, path = "/tokens/mine", tag = "access", operation_id = "showOwnToken",
+    responses((status = 200, body = operator::Token), (status = 401, body = operator::Problem)))]
+pub(super) async fn mine(
+    Following(holder): Following,
+    State(api): State<Api>,
+) -> Result<Json<operator::Token>, Problem> {
+    Ok(Json(api.fleet().operator_token(&holder.token).await?))
 }
 
 /// A token for a person or a program. Its secret is shown this once.

@@ -137,6 +137,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(authority::rotate))
         .routes(routes!(authority::retire))
         .routes(routes!(access::list, access::create))
+        .routes(routes!(access::mine))
         .routes(routes!(access::revoke))
         .routes(routes!(secret::seal))
         .routes(routes!(audit::list))

@@ -39,6 +39,8 @@ struct RehearsalPage {
     /// Who gets it although it does not fit.
     forced: Vec<PlannedForce>,
     forced_more: usize,
+    /// What somebody should know of it.
+    warnings: Vec<String>,
     fetches: Vec<String>,
     steps: Vec<String>,
     /// In which order devices get it, where that is not all at once.
@@ -115,19 +117,23 @@ pub(super) async fn page(
     };
     let rollout = plan.rollouts.iter().find(|rollout| rollout.deployment == name.as_str());
     let in_steps = rollout.map(|rollout| format!("in {}", counted(rollout.batches_total.into(), "step")));
+    // Others may come in where this leaves room.
+    let is_own = |planned: &&Planned| planned.deployment == name.as_str();
+    let own: Vec<Planned> = plan.changes.iter().filter(is_own).cloned().collect();
     render(&RehearsalPage {
         frame,
         name: name.to_string(),
         package: format!("{} {}", package.name, package.version),
-        summary: summary(&plan.changes).into_iter().chain(in_steps).collect(),
+        summary: summary(&own).into_iter().chain(in_steps).collect(),
         differences,
-        sites: sites(&plan.changes),
-        rows: plan.changes.iter().take(ROWS_MAX).map(Row::of).collect(),
+        sites: sites(&own),
+        rows: plan.changes.iter().take(ROWS_MAX).map(|planned| Row::of(planned, name)).collect(),
         rows_more: plan.changes.len().saturating_sub(ROWS_MAX),
         forced: plan.forced.iter().take(ROWS_MAX).cloned().collect(),
         forced_more: plan.forced.len().saturating_sub(ROWS_MAX),
         misfits: plan.misfits.iter().take(ROWS_MAX).cloned().collect(),
         misfits_more: plan.misfits.len().saturating_sub(ROWS_MAX),
+        warnings: plan.warnings.iter().map(|warning| warning.text.clone()).collect(),
         fetches: plan.fetches.iter().map(fetched).collect(),
         steps: match (rollout, &want.strategy) {
             (Some(rollout), _) => rollout.strategy.words(),
@@ -151,7 +157,7 @@ pub(super) async fn page(
 }
 
 impl Row {
-    fn of(planned: &Planned) -> Self {
+    fn of(planned: &Planned, name: &DeploymentName) -> Self {
         let what = match (&planned.from, &planned.to) {
             (None, Some(to)) => format!("gets version {} with profile {}", to.version, to.profile),
             (Some(_), None) => "loses it".to_owned(),
@@ -162,6 +168,10 @@ impl Row {
                 format!("goes from profile {} to {}", from.profile, to.profile)
             }
             _ => "gets other answers".to_owned(),
+        };
+        let what = match planned.deployment == name.as_str() {
+            true => what,
+            false => format!("{}: {what}", planned.deployment),
         };
         Row { device: planned.device.clone(), site: planned.site.clone(), what }
     }
@@ -240,7 +250,13 @@ mod tests {
         ];
         assert_eq!(summary(&changes), ["2 devices get it", "1 device changes", "1 device loses it"]);
         assert_eq!(summary(&[]), ["No device changes"]);
-        let told: Vec<String> = changes.iter().map(|planned| Row::of(planned).what).collect();
+        let [own, other] = ["gate", "web"].map(|name| DeploymentName::parse(name).unwrap());
+        let told: Vec<String> = changes.iter().map(|planned| Row::of(planned, &own).what).collect();
         assert_eq!(told[2..], ["goes from version 1 to 2", "loses it"]);
+        assert_eq!(
+            Row::of(&changes[3], &other).what,
+            "gate: loses it",
+            "where others come and go it is told who"
+        );
     }
 }

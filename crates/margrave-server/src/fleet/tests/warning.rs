@@ -1,0 +1,166 @@
+//! What somebody is told of a deployment that is done all the same, and what is refused because nobody could fetch it.
+
+use margrave_core::watch::Warning;
+use margrave_registry::{Action, Decision, Registry};
+
+use super::*;
+
+/// `kind: text` of each.
+fn told(warnings: &[operator::Warning]) -> Vec<String> {
+    warnings.iter().map(|warning| format!("{}: {}", warning.kind, warning.text)).collect()
+}
+
+fn greeted(targets: operator::Targets) -> operator::Override {
+    operator::Override { targets, parameters: [("greeting".to_owned(), json!("hi"))].into() }
+}
+
+fn named(devices: &[&str]) -> operator::Targets {
+    on(devices).targets
+}
+
+#[tokio::test]
+async fn an_override_that_speaks_of_nobody_is_told_and_taken() {
+    let world = World::new().await;
+    world.device("line-1", &[("site", "nord")]).await;
+    world.device("line-2", &[("site", "sued")]).await;
+    let mut want = on(&["line-1"]);
+    want.overrides = vec![
+        greeted(named(&["line-1", "line-2", "line-9"])),
+        greeted(labelled("site", "west").targets),
+        greeted(labelled("site", "nord").targets),
+    ];
+    let wanted = [
+        "deviceUnknown: override 1 names line-9, which has not joined; check the name, or let it join",
+        "noTarget: override 1 names line-2, which is no target of the deployment; add it to the targets, or leave it out",
+        "noDevice: override 2 matches none of the deployment's devices; it counts once one does",
+    ];
+    let plan = world.fleet.rehearse_deployment(&ann(), &name("web"), want.clone()).await.unwrap();
+    assert_eq!(told(&plan.warnings), wanted);
+    let answer = world.put("web", want).await.unwrap();
+    assert_eq!(told(&answer.warnings), wanted);
+    assert_eq!(told(&world.fleet.deployment(&name("web")).await.unwrap().warnings), wanted);
+    let commit = world.fleet.intent().await.unwrap().commit.unwrap();
+    assert_eq!(told(&world.fleet.warnings_of_commit(&commit).await.unwrap()), wanted);
+
+    // It counts once it is there, and nothing is to be told then.
+    world.device("line-9", &[("site", "west")]).await;
+    let mut want = on(&["line-1", "line-2", "line-9"]);
+    want.overrides = vec![greeted(named(&["line-9"])), greeted(labelled("site", "west").targets)];
+    let answer = world.put("web", want).await.unwrap();
+    assert_eq!(told(&answer.warnings), Vec::<String>::new());
+    // Another commit is not asked about this one.
+    assert_eq!(told(&world.fleet.warnings_of_commit(&commit).await.unwrap()), Vec::<String>::new());
+}
+
+/// A registry that is not ours, with the component `web`.
+async fn elsewhere() -> (Registry, String, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::open(folder.path().join("registry")).unwrap();
+    let open = |_: &http::request::Parts, _: Action, _: Option<&RepositoryName>| Decision::Allow;
+    let router = margrave_registry::router(registry.clone(), open);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    push_web(&registry).await;
+    (registry, address, folder)
+}
+
+fn web() -> (RepositoryName, TagOrDigest) {
+    (RepositoryName::parse("components/web").unwrap(), TagOrDigest::Tag(Tag::parse("1.0.0").unwrap()))
+}
+
+async fn push_web(registry: &Registry) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("compose.yaml"), "services: {}\n").unwrap();
+    let archive = ComposeArchive::build(folder.path(), "web").unwrap();
+    let layer = Descriptor::of(COMPOSE_LAYER_TYPE, archive.bytes());
+    let manifest = ImageManifest::artifact(COMPOSE_TYPE, vec![layer]).to_bytes();
+    let (repository, tag) = web();
+    for blob in [archive.bytes(), EMPTY_CONFIG] {
+        registry.put_blob(&repository, Bytes::copy_from_slice(blob)).await.unwrap();
+    }
+    registry.put_manifest(&repository, &tag, IMAGE_MANIFEST, manifest.into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_devices_could_not_fetch_any_more_is_refused_until_it_is_there_again_or_forced() {
+    let world = World::new().await;
+    let (registry, address, _folder) = elsewhere().await;
+    let outside = description("2.0.0")
+        .replace("oci://margrave/components/web", &format!("oci://{address}/components/web"));
+    world.push("2.0.0", &outside).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    for device in ["line-1", "line-2"] {
+        world.device(device, &[]).await;
+    }
+    let of = |version: &str, devices: &[&str]| operator::PutDeployment {
+        version: Some(version.into()),
+        ..on(devices)
+    };
+    world.put("has", of("2.0.0", &["line-1"])).await.unwrap();
+    world.put("old", of("1.0.0", &["line-2"])).await.unwrap();
+
+    // It goes, and the server hears of that.
+    let (repository, tag) = web();
+    let pinned = registry.manifest(&repository, &tag).await.unwrap().unwrap().digest;
+    for reference in [tag, TagOrDigest::Digest(pinned)] {
+        registry.delete_manifest(&repository, &reference).await.unwrap();
+    }
+    world.pass(7 * 3600);
+    world.fleet.look_at_origins().await.unwrap();
+    let shown = world.fleet.deployment(&name("has")).await.unwrap();
+    assert!(
+        told(&shown.warnings)[0]
+            .starts_with("componentGone: hello 2.0.0: the registry no longer has the component web")
+    );
+
+    let before = world.fleet.intent().await.unwrap().commit;
+    for (deployment, want) in [
+        ("new", of("2.0.0", &["line-2"])),
+        ("old", of("2.0.0", &["line-2"])),
+        ("has", of("2.0.0", &["line-1", "line-2"])),
+    ] {
+        let refused = world.put(deployment, want.clone()).await.unwrap_err();
+        let Error::Invalid(violations) = &refused else { panic!("{refused}") };
+        let said = &violations[0].message;
+        assert!(
+            said.starts_with("the registry no longer has web of hello 2.0.0, and 1 device would have to fetch it there; push"),
+            "{said}"
+        );
+        let rehearsed = world.fleet.rehearse_deployment(&ann(), &name(deployment), want).await.unwrap_err();
+        assert_eq!(rehearsed.to_string(), refused.to_string(), "the same is said before");
+    }
+    assert_eq!(world.fleet.intent().await.unwrap().commit, before, "nothing was done");
+    // Who has it goes on: other answers are nothing to fetch.
+    let mut answered = of("2.0.0", &["line-1"]);
+    answered.parameters.insert("greeting".into(), json!("yo"));
+    assert!(!world.put("has", answered).await.unwrap().warnings.is_empty());
+    // Who knows better says so.
+    let forced =
+        operator::PutDeployment { force: Some("they have it by hand".into()), ..of("2.0.0", &["line-2"]) };
+    assert!(!world.put("old", forced).await.unwrap().warnings.is_empty());
+    // It is asked for again when somebody wants it, not hours later.
+    push_web(&registry).await;
+    let answer = world.put("new", of("2.0.0", &["line-2"])).await.unwrap();
+    assert_eq!(told(&answer.warnings), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_package_that_is_gone_while_its_bytes_are_held_here_is_only_told() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let origin = margrave_store::OriginRecord {
+        id: "hello".parse().unwrap(),
+        version: "1.0.0".parse().unwrap(),
+        looked_at: world.fleet.now(),
+        warnings: vec![Warning::Gone],
+    };
+    world.fleet.store.note_origin(origin, vec![]).await.unwrap();
+    let told =
+        |warnings: Vec<operator::Warning>| warnings.into_iter().map(|one| one.kind).collect::<Vec<_>>();
+    // Nobody can be asked again here, so what was said last counts.
+    let origins = world.fleet.known_origins().await.unwrap();
+    world.put("web", on(&["line-1"])).await.unwrap();
+    let deployment = world.fleet.wanted_deployment(&name("web")).await.unwrap().unwrap().deployment;
+    assert_eq!(told(world.fleet.warnings_among(&deployment, &[], &origins).await.unwrap()), ["gone"]);
+}

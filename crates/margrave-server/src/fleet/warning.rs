@@ -1,0 +1,236 @@
+//! What somebody should know of a deployment, and that is no reason to refuse it: its package is not in its registry any more as it
+//! was pinned, or an override speaks of devices that do not get it. And the one case that is: nobody could fetch it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use margrave_core::deployment::{Deployment, Idle, Targets};
+use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_core::violation::Violation;
+use margrave_core::watch;
+use margrave_store::Candidate;
+use margrave_wire::operator::{self, Warning};
+
+use super::catalog::{Entry, all_kept};
+use super::draft::{Draft, Overlay};
+use super::intent::Change;
+use super::publish::{Difference, Wish};
+use super::{Error, Fleet};
+
+/// Of all that a change says; beyond that it is counted.
+const WARNINGS_MAX: usize = 50;
+/// Devices that one of them names.
+const NAMED_MAX: usize = 5;
+/// A registry that takes longer is taken at its last word.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A deployment that is about to change, as far as devices have to fetch something for it.
+pub(super) struct Coming {
+    name: DeploymentName,
+    entry: Arc<Entry>,
+    /// Somebody said why it is to be so all the same, or it goes back.
+    is_excused: bool,
+}
+
+impl Coming {
+    pub(super) fn of(draft: &Draft) -> Coming {
+        let Wish { deployment, entry, .. } = &draft.wish;
+        Coming {
+            name: deployment.name.clone(),
+            entry: Arc::clone(entry),
+            is_excused: draft.goes_back || deployment.forced.is_some(),
+        }
+    }
+}
+
+/// What registries said of packages.
+pub(super) type Origins = BTreeMap<(PackageId, PackageVersion), Vec<watch::Warning>>;
+
+impl Fleet {
+    pub(super) async fn known_origins(&self) -> Result<Origins, Error> {
+        let origins = self.store.origins().await?.into_iter().filter(|origin| !origin.warnings.is_empty());
+        Ok(origins.map(|origin| ((origin.id, origin.version), origin.warnings)).collect())
+    }
+
+    /// What there is to know of one deployment, as it is.
+    pub(super) async fn warnings(&self, deployment: &Deployment) -> Result<Vec<Warning>, Error> {
+        let reached = match deployment.overrides.is_empty() {
+            true => Vec::new(),
+            false => self.store.devices_targeted(&deployment.targets).await?,
+        };
+        self.warnings_among(deployment, &reached, &self.known_origins().await?).await
+    }
+
+    /// The same, for the devices that it reaches.
+    pub(super) async fn warnings_among(
+        &self,
+        deployment: &Deployment,
+        reached: &[Candidate],
+        origins: &Origins,
+    ) -> Result<Vec<Warning>, Error> {
+        let warning = |kind: &str, text: String| Warning {
+            deployment: deployment.name.to_string(),
+            kind: kind.to_owned(),
+            text,
+        };
+        let package = (deployment.package.clone(), deployment.version.clone());
+        let told = origins.get(&package).into_iter().flatten();
+        let mut warnings: Vec<Warning> =
+            told.map(|told| warning(told.kind(), format!("{} {}: {told}", package.0, package.1))).collect();
+        let idle =
+            deployment.idle_overrides(reached.iter().map(|candidate| (&candidate.device, &candidate.labels)));
+        for Idle { index, devices, is_nobodys } in idle {
+            let number = index + 1;
+            let known = self.joined(&devices).await?;
+            let (others, unknown): (Vec<DeviceRef>, Vec<DeviceRef>) =
+                devices.into_iter().partition(|device| known.contains(device));
+            if !unknown.is_empty() {
+                let text = format!(
+                    "override {number} names {}, which has not joined; check the name, or let it join",
+                    self.listed(&unknown)
+                );
+                warnings.push(warning("deviceUnknown", text));
+            }
+            if !others.is_empty() {
+                let text = format!(
+                    "override {number} names {}, which is no target of the deployment; add it to the targets, or leave it out",
+                    self.listed(&others)
+                );
+                warnings.push(warning("noTarget", text));
+            }
+            if is_nobodys && others.is_empty() && unknown.is_empty() {
+                let text = format!(
+                    "override {number} matches none of the deployment's devices; it counts once one does"
+                );
+                warnings.push(warning("noDevice", text));
+            }
+        }
+        Ok(warnings)
+    }
+
+    async fn joined(&self, devices: &[DeviceRef]) -> Result<BTreeSet<DeviceRef>, Error> {
+        if devices.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let named = Targets { devices: devices.iter().cloned().collect(), ..Targets::default() };
+        let found = self.store.devices_targeted(&named).await?;
+        Ok(found.into_iter().map(|candidate| candidate.device).collect())
+    }
+
+    fn listed(&self, devices: &[DeviceRef]) -> String {
+        let names: Vec<String> =
+            devices.iter().take(NAMED_MAX).map(|device| self.live.spoken(device)).collect();
+        match devices.len().saturating_sub(NAMED_MAX) {
+            0 => names.join(", "),
+            more => format!("{} and {more} more", names.join(", ")),
+        }
+    }
+
+    /// What there is to know of the deployments that a commit changed.
+    pub(super) async fn warnings_of_commit(&self, commit: &str) -> Result<Vec<Warning>, Error> {
+        let origins = self.known_origins().await?;
+        let mut warnings = Vec::new();
+        for record in self.store.deployments().await? {
+            let deployment = &record.deployment;
+            if record.removed || record.commit.as_deref() != Some(commit) {
+                continue;
+            }
+            let is_told = origins.contains_key(&(deployment.package.clone(), deployment.version.clone()));
+            if deployment.overrides.is_empty() && !is_told {
+                continue;
+            }
+            let reached = match deployment.overrides.is_empty() {
+                true => Vec::new(),
+                false => self.store.devices_targeted(&deployment.targets).await?,
+            };
+            warnings.extend(self.warnings_among(deployment, &reached, &origins).await?);
+            if warnings.len() >= WARNINGS_MAX {
+                break;
+            }
+        }
+        warnings.truncate(WARNINGS_MAX);
+        Ok(warnings)
+    }
+
+    /// Refuses what devices would have to fetch where it is gone: from their registries, each by itself. Who has it already goes
+    /// on, and who goes back may have it still.
+    pub(super) async fn check_fetchable(
+        &self,
+        comings: &[Coming],
+        differences: impl FnOnce() -> Vec<Difference>,
+        place: impl Fn(&DeploymentName) -> String,
+    ) -> Result<(), Error> {
+        let origins = self.known_origins().await?;
+        let mut lacking: BTreeMap<DeploymentName, (BTreeSet<String>, usize)> = BTreeMap::new();
+        let gone = |coming: &Coming| -> BTreeSet<&str> {
+            let record = &coming.entry.record;
+            let told = origins.get(&(record.id.clone(), record.version.clone())).into_iter().flatten();
+            told.filter_map(watch::Warning::component).collect()
+        };
+        let comings: BTreeMap<&DeploymentName, (&Coming, BTreeSet<&str>)> = comings
+            .iter()
+            .map(|coming| (&coming.name, (coming, gone(coming))))
+            .filter(|(_, (coming, gone))| !gone.is_empty() && !coming.is_excused)
+            .collect();
+        if comings.is_empty() {
+            return Ok(());
+        }
+        // Most of the time nobody has to look.
+        for difference in differences() {
+            let (Some((coming, gone)), Some((_, to))) = (comings.get(&difference.name), &difference.to)
+            else {
+                continue;
+            };
+            let same = |from: &(PackageVersion, ProfileId, _)| (&from.0, &from.1) == (&to.0, &to.1);
+            if difference.from.as_ref().is_some_and(same) {
+                continue;
+            }
+            let profile = coming.entry.package.profiles.iter().find(|profile| profile.id == to.1);
+            let components = profile.into_iter().flat_map(|profile| &profile.components);
+            let missing = components.filter(|component| gone.contains(component.name.as_str()));
+            let missing: BTreeSet<String> = missing.map(|component| component.name.to_string()).collect();
+            if !missing.is_empty() {
+                let (components, devices) = lacking.entry(difference.name.clone()).or_default();
+                components.extend(missing);
+                *devices += 1;
+            }
+        }
+        let violation = |(name, (components, devices)): (DeploymentName, (BTreeSet<String>, usize))| {
+            let record = &comings[&name].0.entry.record;
+            let devices = if devices == 1 { "1 device".to_owned() } else { format!("{devices} devices") };
+            let message = format!(
+                "the registry no longer has {} of {} {}, and {devices} would have to fetch it there; push the same bytes there \
+                 again, choose another version, or say under `force` why it is to be wanted all the same",
+                components.into_iter().collect::<Vec<_>>().join(", "),
+                record.id,
+                record.version
+            );
+            Violation::new(place(&name), "package", message)
+        };
+        all_kept(lacking.into_iter().map(violation).collect())
+    }
+
+    /// Asks registries once more for what they did not have the last time, where somebody wants it now: it may be there again.
+    pub(super) async fn look_again_for(&self, changes: &[Change]) {
+        let Ok(origins) = self.known_origins().await else { return };
+        if origins.is_empty() {
+            return;
+        }
+        for change in changes {
+            let want: &operator::PutDeployment = match change {
+                Change::PutDeployment { want, .. } | Change::PutFile { want, .. } => want,
+                _ => continue,
+            };
+            let Ok(entry) = self.wanted_package(want, &Overlay::default()).await else { continue };
+            if !origins.contains_key(&(entry.record.id.clone(), entry.record.version.clone())) {
+                continue;
+            }
+            let looking = self.look_at_origin(entry.record.clone());
+            // Whoever does not answer is taken at its last word.
+            if !matches!(tokio::time::timeout(LOOK_TIME_MAX, looking).await, Ok(Ok(Ok(())))) {
+                tracing::debug!(package = %entry.record.id, "a registry could not be asked again");
+            }
+        }
+    }
+}

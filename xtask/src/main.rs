@@ -17,8 +17,8 @@ const USAGE: &str = "\
 Usage: cargo xtask figures [NAME…] [--quick] [--out FILE]
        cargo xtask screenshots DIR
 
-screenshots walks through every page with a real browser, as the tests do, and writes pictures to DIR: as on a desk and as
-on a telephone, light and dark. Needs what `scripts/rig install` installs.
+screenshots walks through every page with a real browser, as the tests do, and writes pictures to DIR: as on a desk, on
+a telephone and on a wall, light and dark, as it comes and with everything unfolded. Needs what `scripts/rig install` installs.
 
 figures measures the release programs on this machine, each figure beside its baseline in the same run, and prints a table.
 Exit code: 0 every goal is met, 1 one is missed, 2 something broke.

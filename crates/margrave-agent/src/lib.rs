@@ -3,9 +3,10 @@
 //! Decisions are made in `margrave_core::device`; this crate is the thin shell that performs them.
 //! `run.rs` is the loop, `upstream/` the server's side of it, `runtime/` the engine's, `identity.rs`
 //! and `keeper.rs` who this device is, `status.rs` what a technician sees,
-//! `hold.rs` how somebody says "not now", `supervisor.rs` what the service manager hears.
+//! `hold.rs` how somebody says "not now", `supervisor.rs` what the service manager hears, `damage.rs` how a demo spoils a download.
 
 pub mod clock;
+pub mod damage;
 pub mod hold;
 pub mod identity;
 mod keeper;

@@ -387,6 +387,30 @@ impl Schema {
         Ok(())
     }
 
+    /// What a value has to be, in words that repeat none: of a secret nothing else may be told.
+    fn demands(&self) -> String {
+        let texts = [
+            self.length_min.map(|min| format!("at least {min} characters")),
+            self.length_max.map(|max| format!("at most {max} characters")),
+            self.regex.as_ref().map(|pattern| format!("matching the pattern {pattern}")),
+        ];
+        let numbers = [
+            self.value_min.map(|min| format!("at least {min}")),
+            self.value_max.map(|max| format!("at most {max}")),
+            self.precision_max.map(|max| format!("at most {max} decimal places")),
+        ];
+        let options = self.options.as_ref().map(|options| format!("one of {}", options.join(", ")));
+        let noun = Some(self.data_type.scalar.noun().to_owned());
+        [noun]
+            .into_iter()
+            .chain(texts)
+            .chain(numbers)
+            .chain([options])
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
     /// The value as it is passed on: with as many decimal places as the schema demands at least.
     fn padded(&self, value: ParameterValue) -> ParameterValue {
         let Some(places) = self.precision_min.filter(|places| (1..=17).contains(places)) else {
@@ -620,7 +644,9 @@ pub fn resolve(
         match verdict {
             Err(_) if secret => {
                 // The reason would repeat the value.
-                let message = "the secret is not what the package allows for it; look at its rules";
+                let wanted =
+                    schema.map(Schema::demands).unwrap_or_else(|| "a value that can be passed on".to_owned());
+                let message = format!("the secret is not what the package allows, which is {wanted}");
                 broken.push(Violation::new(place(name), "DM-163", message));
             }
             Err(reason) => broken.push(Violation::new(place(name), "DM-163", reason)),

@@ -10,18 +10,25 @@ pub enum Fault {
     CutNetwork,
     KillDuringUpdate,
     CorruptDownload,
+    SpoilDisk,
     SkewClock,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 4] =
-        [Fault::CutNetwork, Fault::KillDuringUpdate, Fault::CorruptDownload, Fault::SkewClock];
+    pub const ALL: [Fault; 5] = [
+        Fault::CutNetwork,
+        Fault::KillDuringUpdate,
+        Fault::CorruptDownload,
+        Fault::SpoilDisk,
+        Fault::SkewClock,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Fault::CutNetwork => "cut-network",
             Fault::KillDuringUpdate => "kill",
             Fault::CorruptDownload => "corrupt",
+            Fault::SpoilDisk => "spoil-disk",
             Fault::SkewClock => "skew-clock",
         }
     }
@@ -30,7 +37,7 @@ impl Fault {
     pub fn lasts(self) -> Option<Duration> {
         match self {
             Fault::CutNetwork | Fault::SkewClock => Some(Duration::from_secs(60)),
-            Fault::KillDuringUpdate | Fault::CorruptDownload => None,
+            Fault::KillDuringUpdate | Fault::CorruptDownload | Fault::SpoilDisk => None,
         }
     }
 

@@ -12,6 +12,7 @@ use margrave_core::digest::{Digest, Document};
 use margrave_http::{Answer, Error, HeaderMap, Request, StatusCode, header};
 
 use super::link::{Link, accepted};
+use crate::damage;
 
 /// How often one download is picked up again before the whole exchange counts as failed.
 const RESUMPTIONS_MAX: u32 = 4;
@@ -90,12 +91,21 @@ pub(crate) async fn download(
             }
         };
         match ended {
-            Piece::Complete => match (part.joined, verified(wanted, &mut part)) {
-                (_, Ok(document)) => return Ok(document),
-                // Two halves of different things; once more in one piece, before the server is blamed.
-                (true, Err(_)) => part.start_over(),
-                (false, Err(trouble)) => return Err(trouble),
-            },
+            Piece::Complete => {
+                let damaged = damage::strike(&mut part.bytes);
+                match (part.joined, verified(wanted, &mut part)) {
+                    (_, Ok(document)) => return Ok(document),
+                    // Two halves of different things; once more in one piece, before the server is blamed.
+                    (true, Err(_)) => part.start_over(),
+                    (false, Err(trouble)) => {
+                        // Who did it may be gone by now.
+                        if let Some(heard) = damaged {
+                            heard.send(trouble.message.clone()).unwrap_or_default();
+                        }
+                        return Err(trouble);
+                    }
+                }
+            }
             Piece::StartOver => part.start_over(),
             Piece::Cut(trouble) => {
                 let grew = part.bytes.len() > had;

@@ -369,6 +369,11 @@ fn an_answer_by_reference_is_typed_checked_and_never_repeated() {
         let broken = check(parameter, found).unwrap_err();
         assert_eq!((broken[0].rule, broken.len()), (rule, 1), "{broken:?}");
     }
+    // What is allowed is told all the same.
+    let broken = check("poll", Ok("1")).unwrap_err();
+    assert!(broken[0].message.contains("which is a whole number, at least "), "{broken:?}");
+    let asked = Schema { length_min: Some(8), regex: Some("[0-9]".into()), ..schema("string") };
+    assert_eq!(asked.demands(), "text, at least 8 characters, matching the pattern [0-9]");
     let unlooked = Answers::from([(name("site"), referred(None))]);
     let broken = resolve(&package, &package.profiles[0], &unlooked, None, &Secrets::default()).unwrap_err();
     assert!(broken[0].message.contains("MARGRAVE_SECRET_X"), "{broken:?}");

@@ -3,6 +3,7 @@
 //!
 //! Every page on the way is audited, wide and narrow, light and dark; `cargo xtask screenshots DIR` keeps pictures.
 
+mod adding;
 mod asking;
 mod breaking;
 mod corners;

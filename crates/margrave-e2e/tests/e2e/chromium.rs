@@ -14,9 +14,20 @@ use thirtyfour::{
 
 use crate::stage::{Running, free_port, installed, skip, wait_for};
 
-/// As on a desk, and as on the smallest telephone.
-const WIDTHS: [u64; 2] = [1280, 360];
+/// As on a desk, on the smallest telephone, and on a wall.
+const WIDTHS: [u64; 3] = [1280, 360, 1920];
 const SCHEMES: [&str; 2] = ["light", "dark"];
+/// Opens whatever is folded; says how much that was.
+const UNFOLD: &str = "window.margraveFolded = [...document.querySelectorAll('details:not([open])')];
+    for (const folded of margraveFolded) folded.open = true;
+    return margraveFolded.length";
+const FOLD: &str = "for (const folded of margraveFolded) folded.open = false";
+/// What axe finds, a sentence each. A scheme changes colours and nothing else: markup is audited in one of them.
+const AUDIT: &str = "const colours = { type: 'rule', values: ['color-contrast', 'link-in-text-block'] };
+    const asked = { resultTypes: ['violations'], ...(arguments[0] ? { runOnly: colours } : {}) };
+    return axe.run(document, asked).then(found =>
+        found.violations.map(rule => rule.id + ': ' + rule.help + ' ' +
+            rule.nodes.map(node => node.target.join(' ') + ' (' + (node.any[0] || node.all[0] || node.none[0] || {}).message + ')').join('; ')))";
 
 /// Chromium without a screen, and what a person does with it.
 pub(crate) struct Browser {
@@ -325,8 +336,9 @@ impl Browser {
         assert!(asked > 20, "only {asked} requests were seen");
     }
 
-    /// Looks at the page that is open as it is on a desk and on a telephone, light and dark: nothing is wider than the
-    /// window, and the audit finds nothing that keeps people out. With `MARGRAVE_SCREENSHOTS` it is photographed as well.
+    /// Looks at the page that is open as it is on a desk, on a telephone and on a wall, light and dark, as it comes and with everything
+    /// unfolded: nothing is wider than the window, and the audit finds nothing that keeps people out. With `MARGRAVE_SCREENSHOTS` it
+    /// is photographed as well.
     pub(crate) fn look(&self, name: &str) {
         if let Some(folder) = &self.screenshots {
             std::fs::create_dir_all(folder).expect("the screenshots' folder can be made");
@@ -338,31 +350,40 @@ impl Browser {
                 { "name": "prefers-reduced-motion", "value": "reduce" },
             ]);
             self.devtools("Emulation.setEmulatedMedia", json!({ "features": media }));
-            let size = |height: &Value| json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
-            self.devtools("Emulation.setDeviceMetricsOverride", size(&json!(700)));
-            let wide = self.run("return document.documentElement.scrollWidth");
-            assert!(wide.as_u64() <= Some(width), "{name} is wider than a window of {width}: {wide}");
-            if let Some(folder) = &self.screenshots {
-                let height = self.run("return Math.min(document.documentElement.scrollHeight, 6000)");
-                self.devtools("Emulation.setDeviceMetricsOverride", size(&height));
-                let path = folder.join(format!("{name}-{width}-{scheme}.png"));
-                self.runtime.block_on(self.driver().screenshot(&path)).expect("the page can be photographed");
+            self.picture(name, width, scheme);
+            let moving = self.run("return document.getAnimations().length");
+            assert_eq!(moving, json!(0), "{name} moves although that is not wanted");
+            if self.run(UNFOLD) != json!(0) {
+                self.picture(&format!("{name}-open"), width, scheme);
             }
-            self.audit(&format!("{name}, {width} wide, {scheme}"));
+            self.audit(&format!("{name}, {width} wide, {scheme}"), scheme);
+            self.run(FOLD);
         }
         self.devtools("Emulation.setEmulatedMedia", json!({ "features": [] }));
         self.devtools("Emulation.clearDeviceMetricsOverride", json!({}));
     }
 
+    /// Nothing is wider than the window; kept as a picture where somebody wants them.
+    fn picture(&self, name: &str, width: u64, scheme: &str) {
+        let size = |height: &Value| json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        self.devtools("Emulation.setDeviceMetricsOverride", size(&json!(700)));
+        let wide = self.run("return document.documentElement.scrollWidth");
+        assert!(wide.as_u64() <= Some(width), "{name} is wider than a window of {width}: {wide}");
+        let Some(folder) = &self.screenshots else { return };
+        let height = self.run("return Math.min(document.documentElement.scrollHeight, 6000)");
+        self.devtools("Emulation.setDeviceMetricsOverride", size(&height));
+        let path = folder.join(format!("{name}-{width}-{scheme}.png"));
+        self.runtime.block_on(self.driver().screenshot(&path)).expect("the page can be photographed");
+    }
+
     /// Contrast, names, roles, landmarks, order of headings: whatever the audit knows.
-    fn audit(&self, what: &str) {
+    fn audit(&self, what: &str, scheme: &str) {
         let Some(axe) = &self.axe else { return };
-        let script = format!(
-            "{axe}; return axe.run(document, {{ resultTypes: ['violations'] }}).then(found =>
-                found.violations.map(rule => rule.id + ': ' + rule.help + ' ' +
-                    rule.nodes.map(node => node.target.join(' ') + ' (' + (node.any[0] || node.all[0] || node.none[0] || {{}}).message + ')').join('; ')))"
-        );
-        assert_eq!(self.run(&script), json!([]), "{what}");
+        if self.run("return typeof axe === 'undefined'") == json!(true) {
+            self.run(axe);
+        }
+        let found = self.run_with(AUDIT, vec![json!(scheme != SCHEMES[0])]);
+        assert_eq!(found, json!([]), "{what}");
     }
 
     fn devtools(&self, command: &'static str, parameters: Value) {

@@ -63,6 +63,7 @@ fn kind(fault: Fault) -> &'static str {
         Fault::CutNetwork => "device.broken.network",
         Fault::KillDuringUpdate => "device.broken.power",
         Fault::CorruptDownload => "device.broken.download",
+        Fault::SpoilDisk => "device.broken.disk",
         Fault::SkewClock => "device.broken.clock",
     }
 }
@@ -71,7 +72,8 @@ fn done(fault: Fault) -> &'static str {
     match fault {
         Fault::CutNetwork => "its network is cut",
         Fault::KillDuringUpdate => "it is killed as soon as it changes something",
-        Fault::CorruptDownload => "what it has downloaded is overwritten",
+        Fault::CorruptDownload => "the next thing that it downloads arrives damaged",
+        Fault::SpoilDisk => "what it keeps on its disk is overwritten",
         Fault::SkewClock => "its clock is two hours ahead",
     }
 }

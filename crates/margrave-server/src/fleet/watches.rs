@@ -197,6 +197,11 @@ impl Fleet {
                 let text = format!("{name} can be looked at again");
                 brought.events.push(NewEvent::new(now, "watch.recovered", "server", text));
             }
+            // Somebody waits to hear whether it works.
+            None if watch.looked_at.is_none() && brought.events.is_empty() => {
+                let text = format!("{name} was looked at, and has nothing new");
+                brought.events.push(NewEvent::new(now, "watch.looked", "server", text));
+            }
             None => {}
         }
         Ok(self.store.note_watch(name, brought).await?)

@@ -440,7 +440,7 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     let page = browser.page("/devices/press-1").await;
     assert!(page.contains(changes) && page.contains("<dt>Polls</dt><dd>every 15m</dd>"), "{page}");
     for (field, value, told) in [
-        ("windows", "<b>tag", "</textarea><p class=\"wrong\""),
+        ("windows", "<b>tag", "</textarea><div id=\"windows-wrong\"><p class=\"wrong\""),
         ("poll", "often", "often"),
         ("reach", "<b>tag", "Nothing was changed"),
     ] {

@@ -15,7 +15,7 @@ use margrave_server::Server;
 use margrave_server::drill::{Drill, Fault};
 use margrave_server::fleet::{Actor, Fleet};
 use margrave_wire::operator::CreateJoinToken;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::engine::Choice;
@@ -137,8 +137,8 @@ impl Plant {
 const HEARD_AGAIN_MAX: Duration = Duration::from_secs(60);
 /// How long a device that was killed is gone.
 const GONE_FOR: Duration = Duration::from_secs(10);
-/// How long one that is to be killed during an update waits for one.
-const UPDATE_AWAITED_MAX: Duration = Duration::from_secs(600);
+/// How long a fault waits that is for the middle of a change.
+const CHANGE_AWAITED_MAX: Duration = Duration::from_secs(600);
 const SKEW_MILLIS: i64 = 2 * 3600 * 1000;
 
 async fn strike(
@@ -153,6 +153,7 @@ async fn strike(
     let order = |order: Order| orders.send(order).unwrap_or_default();
     let Ok(place) = DeviceRef::parse(&device) else { return };
     let lasts = fault.lasts().unwrap_or_default();
+    let refusal;
     let how = match fault {
         Fault::CutNetwork => {
             line.send_replace(true);
@@ -171,7 +172,18 @@ async fn strike(
             "its clock is right again"
         }
         Fault::CorruptDownload => {
-            order(Order::Kill { back_after: Duration::from_secs(1), damage: true });
+            let (heard, refused) = oneshot::channel();
+            order(Order::Damage(heard));
+            match tokio::time::timeout(CHANGE_AWAITED_MAX, refused).await {
+                Ok(Ok(words)) => {
+                    refusal = format!("a download arrived damaged, and it asks for it again: {words}");
+                    &refusal
+                }
+                Ok(Err(_)) | Err(_) => "it downloaded nothing, so nothing was damaged",
+            }
+        }
+        Fault::SpoilDisk => {
+            order(Order::Kill { back_after: Duration::from_secs(1), spoil: true });
             "it was started anew, and fetches what was overwritten"
         }
         Fault::KillDuringUpdate => {
@@ -187,9 +199,9 @@ async fn strike(
                     }
                 }
             };
-            match tokio::time::timeout(UPDATE_AWAITED_MAX, busy).await {
+            match tokio::time::timeout(CHANGE_AWAITED_MAX, busy).await {
                 Ok(()) => {
-                    order(Order::Kill { back_after: GONE_FOR, damage: false });
+                    order(Order::Kill { back_after: GONE_FOR, spoil: false });
                     tokio::time::sleep(GONE_FOR).await;
                     "it was killed in the middle of a change, and goes on where it was"
                 }

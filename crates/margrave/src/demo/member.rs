@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margrave_agent::clock;
+use margrave_agent::damage;
 use margrave_agent::launch::{Launch, LaunchError, RuntimeChoice};
 use margrave_agent::run;
 use margrave_agent::runtime::Runtime;
@@ -15,10 +16,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::exit::chain;
 
 /// What a device is told by whoever runs the demo.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Order {
     /// As when the power goes, and comes back after a while.
-    Kill { back_after: Duration, damage: bool },
+    Kill { back_after: Duration, spoil: bool },
+    /// The next thing that it downloads is not what was sent; tells what it said to that.
+    Damage(oneshot::Sender<String>),
     /// Its clock is wrong by this, in milliseconds.
     Skew(i64),
     /// Its line works again: it need not find out by itself, some time.
@@ -88,7 +91,7 @@ pub(super) enum Fall {
 /// How one life of the device ended.
 enum End {
     Stopped,
-    Killed { back_after: Duration, damage: bool },
+    Killed { back_after: Duration, spoil: bool },
 }
 
 /// The device's thread: one life after the other.
@@ -114,9 +117,9 @@ fn live(
         runtime.shutdown_background();
         match end {
             End::Stopped => return,
-            End::Killed { back_after, damage } => {
-                if damage {
-                    spoil(&launch.data.join("documents"));
+            End::Killed { back_after, spoil } => {
+                if spoil {
+                    overwrite(&launch.data.join("documents"));
                 }
                 std::thread::sleep(back_after);
             }
@@ -162,7 +165,8 @@ async fn one_life(
                 return End::Stopped;
             }
             order = orders.recv() => match order {
-                Some(Order::Kill { back_after, damage }) => return End::Killed { back_after, damage },
+                Some(Order::Kill { back_after, spoil }) => return End::Killed { back_after, spoil },
+                Some(Order::Damage(heard)) => damage::next_download(heard),
                 Some(Order::Skew(ahead)) => clock::skew(ahead),
                 Some(Order::Ask) => way_open.notify_one(),
                 // Nobody left to give orders is the end of the demo.
@@ -190,7 +194,7 @@ fn through(url: &str, address: std::net::SocketAddr) -> String {
 }
 
 /// Overwrites whatever lies there, as a bad disk would.
-fn spoil(documents: &Path) {
+fn overwrite(documents: &Path) {
     let Ok(files) = std::fs::read_dir(documents) else { return };
     for file in files.flatten() {
         if let Err(error) = std::fs::write(file.path(), b"not what was downloaded") {

@@ -154,18 +154,38 @@ fn side_ways_end_at_pages_that_can_be_read() {
         let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
         assert!(copied.expect("cp starts").success());
     };
+    stage.json(&["device", "label", "line-2", "line=7"]);
     copy(&repository, &backup);
+    let restore = |stage: &mut Stage| {
+        stage.server().kill();
+        std::fs::remove_dir_all(&repository).expect("the repository can go");
+        copy(&backup, &repository);
+        stage.start_server();
+    };
+    let line = |stage: &Stage| stage.json(&["device", "show", "line-2"])["labels"]["line"].clone();
     for line in ["8", "9"] {
         stage.json(&["device", "label", "line-2", &format!("line={line}")]);
     }
-    stage.server().kill();
-    std::fs::remove_dir_all(&repository).expect("the repository can go");
-    copy(&backup, &repository);
-    stage.start_server();
-    browser.open(&format!("{page}/settings"));
-    browser.wait_text("#git .notice", "restored from a backup");
-    browser.look("settings-conflict");
+    restore(&mut stage);
     browser.open(&page);
     browser.wait_text("#needs", "The repository of what is wanted");
     browser.look("fleet-conflict");
+    browser.follow("Decide");
+    browser.wait_text("#git .notice", "restored from a backup");
+    browser.look("settings-conflict");
+    browser.press("Keep what the server has");
+    browser.wait_text("#git", "Commit");
+    assert_eq!(browser.text("#git .notice.bad"), "", "it is decided");
+    assert_eq!(line(&stage), "9", "what the server had stays");
+    browser.open(&page);
+    browser.wait_text("#counts", "devices");
+    assert_eq!(browser.text("#needs"), "");
+    // Once more, and the other way.
+    restore(&mut stage);
+    browser.open(&format!("{page}/settings"));
+    browser.wait_text("#git .notice", "restored from a backup");
+    browser.press("Take what the repository says");
+    browser.wait_text("#git", "Commit");
+    assert_eq!(browser.text("#git .notice.bad"), "", "it is decided");
+    assert_eq!(line(&stage), "7", "as it was in the repository");
 }

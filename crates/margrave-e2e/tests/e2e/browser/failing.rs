@@ -47,6 +47,10 @@ fn an_update_that_fails_goes_back_in_sight_and_says_why() {
     browser.wait_text("#why .next", "");
     browser.look("why-failed");
 
+    browser.open(&format!("{}/devices/press-1", demo.page));
+    browser.wait_text("#health", "the last good version runs and is healthy since");
+    browser.look("device-went-back");
+
     browser.follow("Fleet");
     browser.wait_text("#needs", "2 devices");
     browser.look("fleet-failed");

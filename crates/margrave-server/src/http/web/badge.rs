@@ -118,6 +118,20 @@ impl Badge {
         badge
     }
 
+    /// How healthy something is.
+    pub(crate) fn health(word: &str) -> Self {
+        let (tone, icon) = match word {
+            "healthy" => (Tone::Ok, "ok"),
+            "unhealthy" | "not running" => (Tone::Bad, "failed"),
+            "starting" => (Tone::Busy, "busy"),
+            "going" => (Tone::Warn, "bin"),
+            _ => (Tone::Off, "wait"),
+        };
+        let mut badge = Badge::new(tone, icon, word);
+        badge.icon.turns = tone == Tone::Busy;
+        badge
+    }
+
     /// The condition of a device.
     pub(crate) fn condition(word: &str) -> Self {
         let (tone, icon) = match word {
@@ -169,8 +183,10 @@ mod tests {
             ["pending", "installing", "installed", "failed", "removing", "removed"].map(Badge::component);
         let conditions = ["converged", "pending", "failed", "silent", "retired"].map(Badge::condition);
         let steps = ["done", "under way", "waiting", "failed", "paused", "never"].map(Badge::step);
+        let healths =
+            ["healthy", "unhealthy", "not running", "starting", "going", "not started"].map(Badge::health);
         let others = [Badge::went_back(), Badge::left_behind(), Badge::certificate("expired")];
-        for badge in states.chain(components).chain(conditions).chain(steps).chain(others) {
+        for badge in states.chain(components).chain(conditions).chain(steps).chain(healths).chain(others) {
             let shown = badge.to_string();
             assert!(sprite.contains(&format!("id=\"i-{}\"", badge.icon.name)), "{shown}");
             assert!(shown.ends_with(&format!("{}</span>", badge.word)), "{shown}");

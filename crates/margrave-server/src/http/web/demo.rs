@@ -33,7 +33,8 @@ fn label(fault: Fault) -> &'static str {
     match fault {
         Fault::CutNetwork => "Cut its network",
         Fault::KillDuringUpdate => "Kill it during an update",
-        Fault::CorruptDownload => "Corrupt its downloads",
+        Fault::CorruptDownload => "Corrupt a download",
+        Fault::SpoilDisk => "Spoil its disk",
         Fault::SkewClock => "Skew its clock",
     }
 }
@@ -48,7 +49,10 @@ fn told(fault: Fault) -> &'static str {
             "It is killed as soon as it changes something, and comes back ten seconds later. It goes on where it was."
         }
         Fault::CorruptDownload => {
-            "What it has downloaded was overwritten, and it was started anew. It sees that the digests are wrong and fetches everything again."
+            "The next thing that it downloads arrives damaged; change something to see it. It refuses what has another digest than was promised, and fetches it again."
+        }
+        Fault::SpoilDisk => {
+            "The documents that it keeps were overwritten, and it was started anew. It sees that the digests are wrong and fetches everything again."
         }
         Fault::SkewClock => {
             "Its clock is two hours ahead for a minute. It goes on as before; the server trusts its own clock."

@@ -25,6 +25,7 @@ use super::deployment;
 use super::error::{PageError, sentence, told};
 use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
+use super::health::{Health, HealthLine};
 use super::link;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
@@ -56,6 +57,7 @@ struct DevicePage {
     certificate_warning: Option<&'static str>,
     why: Option<Chain>,
     assignments: Vec<AssignmentCard>,
+    health: Health,
     facts: Vec<Fact>,
     /// Who holds changes back, and when it talks and changes.
     times: Vec<Fact>,
@@ -164,8 +166,11 @@ pub(super) async fn show(
     let settled = matches!(device.condition.as_str(), "converged" | "retired");
     let why = if settled { None } else { Some(Chain::of(&fleet.why(&name).await?)) };
     let mut assignments = Vec::with_capacity(device.assignments.len());
+    let mut health = Vec::with_capacity(device.assignments.len());
     for assignment in &device.assignments {
-        assignments.push(assignment_card(&web, &id, assignment).await?);
+        let steps = steps(fleet, &id, assignment).await?;
+        health.push(HealthLine::of(assignment, &steps));
+        assignments.push(assignment_card(&web, assignment, &steps).await?);
     }
     let events = fleet.device_events(&id, TIMELINE_MAX).await?;
     render(&DevicePage {
@@ -183,6 +188,7 @@ pub(super) async fn show(
         }),
         why,
         assignments,
+        health: Health::of(&device, health),
         facts: device.capabilities.iter().flat_map(facts).chain(clock(&device)).collect(),
         times: schedule_facts(&device),
         week: device.schedule.as_ref().and_then(|schedule| Week::of(schedule, fleet.now())),
@@ -212,17 +218,24 @@ pub(super) async fn show(
     })
 }
 
-async fn assignment_card(
-    web: &Web,
+/// What an assignment went through, the oldest first.
+async fn steps(
+    fleet: &Fleet,
     device: &DeviceRef,
     assignment: &operator::Assignment,
+) -> Result<Vec<operator::Transition>, PageError> {
+    match fleet.transitions(&deployment::parse(&assignment.deployment)?, device).await {
+        Ok(steps) => Ok(steps),
+        Err(Error::NotFound { .. }) => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn assignment_card(
+    web: &Web,
+    assignment: &operator::Assignment,
+    steps: &[operator::Transition],
 ) -> Result<AssignmentCard, PageError> {
-    let name = deployment::parse(&assignment.deployment)?;
-    let steps = match web.fleet().transitions(&name, device).await {
-        Ok(steps) => steps,
-        Err(Error::NotFound { .. }) => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
     // What it waits for in a rollout its reason says, and the device's own chain to the end.
     let why = if settled(assignment) || is_held_back(assignment) {
         None

@@ -288,6 +288,14 @@ impl Draft {
         name.ok().filter(|_| fine).map(|name| (name, want))
     }
 
+    /// Something is wrong that the top of the form leads to.
+    pub(super) fn is_marked(&self) -> bool {
+        let mut questions = self.sections.iter().flat_map(|section| &section.questions);
+        self.wrong.name.is_some()
+            || !self.wrong.targets.is_empty()
+            || questions.any(|question| question.wrong.is_some())
+    }
+
     pub(super) fn is_wrong(&self) -> bool {
         let wrong = &self.wrong;
         wrong.name.is_some()

@@ -29,6 +29,7 @@ mod error;
 mod fleet;
 mod frame;
 mod group;
+mod health;
 mod icon;
 mod link;
 mod live;

@@ -95,7 +95,8 @@ struct WatchCard {
 const REFUSED_MAX: usize = 20;
 
 impl WatchCard {
-    fn of(watch: operator::Watch) -> Self {
+    fn of(mut watch: operator::Watch) -> Self {
+        watch.trouble = watch.trouble.map(|trouble| sentence(&trouble));
         let of_state = |state: &'static str| watch.tags.iter().filter(move |tag| tag.state == state);
         let repository = format!("oci://{}", watch.repository.trim_start_matches("oci://"));
         WatchCard {

@@ -130,7 +130,7 @@ pub(super) async fn show(
         schedule_new: link::schedule("fleet"),
         registries: registries.collect(),
         registry,
-        check,
+        check: check.map(|said| operator::RegistryCheck { message: sentence(&said.message), ..said }),
         certificates: Certificate::all(web),
         trust_domain: authority.trust_domain,
         phase: authority.phase,
@@ -175,7 +175,8 @@ pub(super) async fn show(
 
 async fn repository(web: &Web) -> Result<RepositoryCard, PageError> {
     let fleet = web.fleet();
-    let intent = fleet.intent().await?;
+    let mut intent = fleet.intent().await?;
+    intent.conflict = intent.conflict.map(|conflict| sentence(&conflict));
     let log = match fleet.intent_log(None, COMMITS_MAX).await {
         Ok(log) => log.items,
         // A repository that cannot be read is told of above its commits.
@@ -212,7 +213,7 @@ pub(super) async fn resolve(State(web): State<Web>, submitted: Submitted) -> Res
         _ => return Err(PageError::Malformed("The form does not say which of the two to take.".to_owned())),
     };
     web.fleet().resolve(&submitted.visitor.actor, take).await?;
-    Ok(Redirect::to("/settings").into_response())
+    Ok(Redirect::to("/settings#git").into_response())
 }
 
 /// `POST /settings/backup`: everything that the server keeps, as a download.

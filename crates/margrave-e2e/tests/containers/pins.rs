@@ -70,7 +70,7 @@ fn pk_053_devices_run_what_was_published_whatever_the_tag_means_by_then() {
     };
     assert_eq!((which(&plant.device), which(&other)), ("first".to_owned(), "first".to_owned()));
     let run = plant.engine.inspect(&containers(&plant.device)[0], "{{.Config.Image}}");
-    assert!(run.ends_with(&format!("e2e/moving@{digest}")), "{run}");
+    assert_eq!(run, format!("{}/{}", plant.registry(), plant.exact_image("hello")));
 
     // Mended with the same, too.
     let before = containers(&plant.device);

@@ -127,7 +127,7 @@ class Plant:
         self.server = self.start(
             "server",
             [
-                self.programs / "margrave", "serve", "--data", self.directory / "server", "--name", "127.0.0.1",
+                self.programs / "margrave", "serve", "--air-gapped", "--data", self.directory / "server", "--name", "127.0.0.1",
                 "--listen", f"127.0.0.1:{self.web}", "--device-listen", f"127.0.0.1:{self.device}",
                 "--local-listen", f"127.0.0.1:{self.local}",
                 "--signed-listen", f"127.0.0.1:{self.signed}", "--signed-accept", "any",

@@ -19,6 +19,7 @@ pub mod difference;
 pub mod digest;
 pub mod id;
 pub mod identity;
+pub mod image;
 pub mod lifecycle;
 pub mod manifest;
 pub mod moment;

@@ -46,6 +46,8 @@ pub struct Hints {
     pub package_version: Option<String>,
     /// The manifest digest that each component's tag had when the server published (PK-053).
     pub pins: BTreeMap<ComponentName, Digest>,
+    /// What the names of each component's images meant when the package came into the catalog.
+    pub images: BTreeMap<ComponentName, BTreeMap<String, Digest>>,
     /// What to do about an update that fails.
     pub rollback: Rollback,
     /// When the change to this document may begin, besides when the device may change at all. None that is understood is never.
@@ -81,11 +83,18 @@ impl Workload {
                 deployment: Some(deployment.clone()),
                 package_version: Some(package.version.to_string()),
                 pins,
+                images: BTreeMap::new(),
                 rollback: Rollback::default(),
                 windows: None,
                 salt: None,
             },
         }
+    }
+
+    /// The same with images that mean this, whatever their names mean elsewhere.
+    pub fn with_images(mut self, images: BTreeMap<ComponentName, BTreeMap<String, Digest>>) -> Self {
+        self.hints.images = images;
+        self
     }
 
     /// The same with another policy about updates that fail.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use margrave_core::id::{AssignmentId, DeploymentName, DeviceRef};
 use margrave_core::parameters::{Answers, ParameterValue, resolve};
 use margrave_core::workload::Workload;
+use margrave_oci::reference::Reference;
 use margrave_wire::yaml::{Content, Node};
 use margrave_wire::{description, g2, yaml as wire};
 
@@ -89,6 +90,16 @@ pub(crate) fn compose(bytes: &[u8]) {
             let again: margrave_core::constraints::Claims =
                 serde_json::from_str(&written).expect("what was stored is read");
             assert_eq!(again, claims);
+            let images = margrave_wire::compose::images(bytes).expect("the same file is read again");
+            for name in images.keys() {
+                assert!(!name.is_empty() && name.len() <= 1024 && !name.chars().any(char::is_control));
+                // Whatever a registry is asked for stays within it.
+                if let Ok(reference) = margrave_oci::image_name::parse(name) {
+                    let again =
+                        Reference::parse(&reference.to_string()).expect("what was read is read again");
+                    assert_eq!(again, reference);
+                }
+            }
         }
         Err(error) => assert!(!error.message.is_empty() && error.message.len() <= 500, "{error}"),
     }

@@ -194,7 +194,9 @@ pub(crate) fn compose_files() -> Vec<Vec<u8>> {
     let long = "x-a: &a {ports: [{target: 80, published: \"8080\", host_ip: 10.0.0.1}]}\nservices:\n  a: {<<: *a, profiles: []}\n  b:\n    \
                 volumes: [{type: bind, source: /srv, target: /x, read_only: false}, disk:/y]\nvolumes:\n  disk: {driver_opts: {o: bind, \
                 device: /srv/disk}}\n";
-    vec![short.into(), long.into()]
+    let images = "services:\n  a: {image: 'h:5000/a/b:1@sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a'}\n  b: {image: nginx}\n  \
+                  c: {image: '${MARGRAVE_REGISTRY}/a:${TAG}', pull_policy: never}\n";
+    vec![short.into(), long.into(), images.into()]
 }
 
 pub(crate) fn descriptions() -> Vec<Vec<u8>> {
@@ -226,6 +228,7 @@ spec:
     deployment: hello
     packageVersion: 1.0.0
     pins: {main: \"sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a\"}
+    images: {main: {\"web:1\": \"sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a\"}}
 ",
         "apiVersion: application.margo.org/v1alpha1\nkind: ApplicationDeployment\nmetadata: {annotations: {id: x, applicationId: y}}\nspec: {}\n",
     ])

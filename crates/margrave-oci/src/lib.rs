@@ -11,6 +11,7 @@ pub mod archive;
 pub mod client;
 pub mod compose;
 mod hashing;
+pub mod image_name;
 pub mod manifest;
 pub mod package;
 pub mod package_archive;

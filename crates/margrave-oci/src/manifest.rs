@@ -43,6 +43,21 @@ pub struct Descriptor {
     pub urls: Vec<String>,
     #[serde(default, skip_serializing_if = "Annotations::is_empty", deserialize_with = "null_is_empty")]
     pub annotations: Annotations,
+    /// In an index: which machines the image is made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
+}
+
+/// What an image is made for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Platform {
+    #[serde(default)]
+    pub os: String,
+    /// As in `amd64`, `arm64`, `arm`.
+    #[serde(default)]
+    pub architecture: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
 }
 
 impl Descriptor {
@@ -59,6 +74,7 @@ impl Descriptor {
             artifact_type: None,
             urls: Vec::new(),
             annotations: Annotations::new(),
+            platform: None,
         }
     }
 

@@ -73,6 +73,8 @@ pub struct Config {
     pub svid_lifetime: Duration,
     /// `host:port` under which devices reach this server's registry; this server's HTTPS address if nothing is said.
     pub registry_address: Option<String>,
+    /// Ask no registry elsewhere what images mean, but those that an operator told of.
+    pub air_gapped: bool,
     /// A remote that says what is wanted; then nothing else does.
     pub follow: Option<Follow>,
     /// Set by `margrave demo`: what is real and what is simulated, in a sentence.
@@ -96,6 +98,7 @@ impl Config {
             wfm: None,
             svid_lifetime: SVID_LIFETIME_DEFAULT,
             registry_address: None,
+            air_gapped: false,
             follow: None,
             demo: None,
             drills: None,

@@ -140,6 +140,7 @@ impl Server {
             wfm,
             svid_lifetime,
             registry_address,
+            air_gapped,
             follow,
             demo,
             drills,
@@ -215,6 +216,8 @@ impl Server {
             server_url: url.clone(),
             pin: pin.clone(),
             registry_address: registry_address.clone(),
+            // A demo needs nothing from anywhere.
+            air_gapped: air_gapped || demo.is_some(),
             silent_after: SILENT_AFTER,
             demo,
             git_directory,

@@ -35,6 +35,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0022_finding.sql"),
     include_str!("migrations/0023_unfinished.sql"),
     include_str!("migrations/0024_begun.sql"),
+    include_str!("migrations/0025_images.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

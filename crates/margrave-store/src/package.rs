@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use margrave_core::constraints::Claims;
 use margrave_core::digest::Digest;
 use margrave_core::id::{PackageId, PackageVersion};
+use margrave_core::image::Images;
 use margrave_core::moment::Moment;
 use rusqlite::{OptionalExtension as _, Row};
 
@@ -29,6 +30,8 @@ pub struct PackageRecord {
     pub pins: BTreeMap<String, Digest>,
     /// What each component takes of a device that nothing else may have there, under the same names.
     pub claims: BTreeMap<String, Claims>,
+    /// What the images mean that its components name.
+    pub images: Images,
     pub added_at: Moment,
     pub added_by: String,
 }
@@ -62,6 +65,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<PackageRecord> {
         description: row.get("description")?,
         pins: row.json("pins")?,
         claims: row.json("claims")?,
+        images: row.json("images")?,
         added_at: row.moment("added_at")?,
         added_by: row.get("added_by")?,
     })
@@ -144,12 +148,22 @@ pub(crate) fn add(
             false => Err(PackageError::OtherDigest { stored: stored.digest }),
         };
     }
-    let PackageRecord { id, version, reference, digest, description, pins, claims, added_at, added_by } =
-        package;
+    let PackageRecord {
+        id,
+        version,
+        reference,
+        digest,
+        description,
+        pins,
+        claims,
+        images,
+        added_at,
+        added_by,
+    } = package;
     tx.sql
         .statement(
-            "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by, claims)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by, claims, images)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         )?
         .execute((
             id.as_str(),
@@ -161,6 +175,7 @@ pub(crate) fn add(
             column::moment(*added_at),
             added_by,
             column::json(claims),
+            column::json(images),
         ))?;
     for ResourceRecord { path, media_type, bytes } in resources {
         tx.sql
@@ -174,6 +189,41 @@ pub(crate) fn add(
     Ok(())
 }
 
+/// Pins images of a package that were not when it came in. Not while a deployment uses it: that has documents without these pins,
+/// which would change behind everybody's back the next time they are made.
+pub(crate) fn pin(
+    tx: &Tx<'_, '_>,
+    id: &PackageId,
+    version: &PackageVersion,
+    images: &Images,
+    at: Moment,
+    actor: &str,
+) -> Result<(), PackageError> {
+    let by = users(tx.sql, id, version)?;
+    if !by.is_empty() {
+        return Err(PackageError::InUse(by));
+    }
+    let Some(held) = one(tx.sql, id, version)? else { return Err(PackageError::Unknown) };
+    let images = held.images.with_later(images);
+    tx.sql.statement("UPDATE package SET images = ?3 WHERE id = ?1 AND version = ?2")?.execute((
+        id.as_str(),
+        version.as_str(),
+        column::json(&images),
+    ))?;
+    let text = format!("images of package {id} {version} were pinned");
+    tx.note(NewEvent::new(at, "package.pinned", actor, text).package(format!("{id} {version}")))?;
+    Ok(())
+}
+
+/// The names of the deployments that use it.
+fn users(sql: &Sql<'_>, id: &PackageId, version: &PackageVersion) -> rusqlite::Result<Vec<String>> {
+    sql.statement(
+        "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0 ORDER BY name",
+    )?
+    .query_map((id.as_str(), version.as_str()), |row| row.get(0))?
+    .collect()
+}
+
 /// Takes a package out of the catalog, unless a deployment uses it.
 pub(crate) fn remove(
     tx: &Tx<'_, '_>,
@@ -183,13 +233,7 @@ pub(crate) fn remove(
     actor: &str,
 ) -> Result<(), PackageError> {
     let key = (id.as_str(), version.as_str());
-    let by: Vec<String> = tx
-        .sql
-        .statement(
-            "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0 ORDER BY name",
-        )?
-        .query_map(key, |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
+    let by = users(tx.sql, id, version)?;
     if !by.is_empty() {
         return Err(PackageError::InUse(by));
     }

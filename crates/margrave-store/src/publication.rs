@@ -13,6 +13,7 @@ use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{
     AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId,
 };
+use margrave_core::image::Images;
 use margrave_core::manifest::{Blob, Entry, Manifest};
 use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach};
@@ -73,6 +74,13 @@ pub enum Intent {
     AddPackage {
         package: Box<PackageRecord>,
         resources: Vec<ResourceRecord>,
+    },
+    /// Images of a package that was added before; what is pinned already stays.
+    PinImages {
+        id: PackageId,
+        version: PackageVersion,
+        images: Box<Images>,
+        by: String,
     },
     /// What Git says of a device's labels, all of them; `None` when it says nothing any more.
     Label {
@@ -496,6 +504,7 @@ fn advance(sql: &Sql<'_>, head: &Head) -> Result<(), PublishError> {
 fn take(tx: &Tx<'_, '_>, intent: &Intent, commit: Option<&str>, at: Moment) -> Result<(), PublishError> {
     match intent {
         Intent::AddPackage { package, resources } => package::add(tx, package, resources)?,
+        Intent::PinImages { id, version, images, by } => package::pin(tx, id, version, images, at, by)?,
         Intent::RemovePackage { id, version, by } => package::remove(tx, id, version, at, by)?,
         Intent::Label { device, labels, by } => device::set(tx, device, labels.as_ref(), at, by)?,
         Intent::Schedule { reach, choice, by } => {

@@ -1,18 +1,22 @@
-//! What the containers of a Compose file take of the device they run on: its ports, and volumes that others may write to, too.
+//! What the containers of a Compose file take of the device they run on: its ports, and volumes that others may write to, too. And
+//! which images they are made of.
 //!
 //! Owns only that. Whether a Compose file is right is the container engine's business, so whatever is not understood here claims
 //! nothing. Nor does what depends on a variable: which port that is, is known on the device.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use margrave_core::constraints::{Claims, Port, Protocol};
+use margrave_core::image::{Named, in_own_registry};
 use serde_json::{Map, Value};
 
 use crate::yaml::{self, YamlError};
 
 /// More than any application publishes. What is beyond is not looked at.
 const CLAIMS_MAX: usize = 2_000;
+/// A host, a repository, a tag and a digest at their longest.
+const IMAGE_LENGTH_MAX: usize = 1024;
 /// Host directories that many containers have in common and that are no data of theirs: devices, sockets.
 const SHARED: [&str; 5] = ["/dev", "/proc", "/sys", "/run", "/var/run"];
 
@@ -25,13 +29,7 @@ pub fn claims(bytes: &[u8]) -> Result<Claims, YamlError> {
     let mut claims = Claims::default();
     let volumes = file.get("volumes");
     let services = file.get("services").and_then(Value::as_object);
-    for service in services.into_iter().flat_map(Map::values) {
-        // One with a profile starts only when somebody asks for it.
-        let optional =
-            field(service, "profiles").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-        if optional {
-            continue;
-        }
+    for service in services.into_iter().flat_map(Map::values).filter(|service| starts(service)) {
         for port in field(service, "ports").and_then(Value::as_array).into_iter().flatten() {
             add_ports(port, &mut claims.ports);
         }
@@ -41,6 +39,41 @@ pub fn claims(bytes: &[u8]) -> Result<Claims, YamlError> {
         }
     }
     Ok(claims)
+}
+
+/// One with a profile starts only when somebody asks for it.
+fn starts(service: &Value) -> bool {
+    field(service, "profiles").and_then(Value::as_array).is_none_or(Vec::is_empty)
+}
+
+/// The images of the services that start by themselves, each once, and how they are named. What is longer than any name is left out,
+/// and so is what lies in other files.
+///
+/// # Errors
+/// When it is no YAML that we read.
+pub fn images(bytes: &[u8]) -> Result<BTreeMap<String, Named>, YamlError> {
+    let file = yaml::read(bytes)?.to_value();
+    let mut images = BTreeMap::new();
+    let services = file.get("services").and_then(Value::as_object);
+    for service in services.into_iter().flat_map(Map::values).filter(|service| starts(service)) {
+        let Some(Value::String(image)) = field(service, "image") else { continue };
+        if image.is_empty() || image.len() > IMAGE_LENGTH_MAX || image.chars().any(char::is_control) {
+            continue;
+        }
+        let named = if in_own_registry(image).unwrap_or(image).contains('$') {
+            Named::ByVariable
+        } else if plain(field(service, "pull_policy")).as_deref() == Some("never") {
+            Named::OnDevice
+        } else if image.contains('@') {
+            Named::ByDigest
+        } else {
+            Named::ByTag
+        };
+        // Of several services with one image it is enough that one of them has it pulled.
+        let known = images.entry(image.clone()).or_insert(named);
+        *known = named.min(*known);
+    }
+    Ok(images)
 }
 
 /// Images that are named by a tag, or by nothing: what they are can change after a package was checked. Those that depend on a
@@ -247,6 +280,36 @@ mod tests {
         );
         assert_eq!(unpinned(text.as_bytes()), ["nginx", "nginx:1.27"]);
         assert!(unpinned(b"[").is_empty() && unpinned(b"services: 7").is_empty());
+    }
+
+    #[test]
+    fn every_image_is_told_once_with_how_it_is_named() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let long = "x".repeat(IMAGE_LENGTH_MAX + 1);
+        let text = format!(
+            "x-all: &all {{image: 'shared:1'}}\nservices:\n  a: {{image: 'nginx:1.27'}}\n  b: {{image: nginx}}\n  \
+             c: {{image: 'nginx@{digest}'}}\n  d: {{image: 'h:5000/a/b:${{TAG}}'}}\n  e: {{image: '${{MARGRAVE_REGISTRY}}/web:1'}}\n  \
+             f: {{image: '$MARGRAVE_REGISTRY/web:1'}}\n  g: {{image: '${{MARGRAVE_REGISTRY}}/web:${{TAG:-1}}'}}\n  \
+             h: {{image: 'nginx:1.27'}}\n  i: {{image: 'local:1', pull_policy: never}}\n  j: {{build: .}}\n  \
+             k: {{image: 'tool:1', profiles: [debug]}}\n  l: {{<<: *all}}\n  m: {{image: 'h:5000/a/b'}}\n  \
+             n: {{image: [x]}}\n  o: {{image: ''}}\n  p: {{image: '{long}'}}\n  q: {{image: \"a\\nb\"}}\n  r: {{image: 7}}\n  \
+             s: {{image: 'nginx:1.27', pull_policy: never}}\n"
+        );
+        let told: Vec<(String, Named)> = images(text.as_bytes()).unwrap().into_iter().collect();
+        let expected = [
+            ("$MARGRAVE_REGISTRY/web:1", Named::ByTag),
+            ("${MARGRAVE_REGISTRY}/web:${TAG:-1}", Named::ByVariable),
+            ("${MARGRAVE_REGISTRY}/web:1", Named::ByTag),
+            ("h:5000/a/b", Named::ByTag),
+            ("h:5000/a/b:${TAG}", Named::ByVariable),
+            ("local:1", Named::OnDevice),
+            ("nginx", Named::ByTag),
+            ("nginx:1.27", Named::ByTag),
+            (&format!("nginx@{digest}"), Named::ByDigest),
+            ("shared:1", Named::ByTag),
+        ];
+        assert_eq!(told, expected.map(|(name, how)| (name.to_owned(), how)));
+        assert!(images(b"[").is_err() && images(b"services: 7").unwrap().is_empty());
     }
 
     #[test]

@@ -199,9 +199,13 @@ pub struct Fetch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<String>,
     pub devices: u64,
-    /// Of what lies in this server's registry, for all devices together. What devices have already is not known here.
+    /// Of components in this server's registry, and of images that are pinned, for all devices together. What a device runs now
+    /// by the same deployment is not counted; what else lies there is not known here.
     pub bytes: u64,
     /// Components whose size is not known, because they lie elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
+    /// Images whose size is not known, and which are not counted; of a component whose images are not known, the component.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown_images: Vec<String>,
 }

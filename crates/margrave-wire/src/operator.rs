@@ -26,7 +26,9 @@ mod why;
 pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
 pub use catalog::*;
 pub use device::{CannotLook, Hold, HoldDevice, Look};
-pub use package::{AddPackage, Package, PackageComponent, PackageProfile, PackageSection, PackageSetting};
+pub use package::{
+    AddPackage, Package, PackageComponent, PackageImage, PackageProfile, PackageSection, PackageSetting,
+};
 pub use secret::{SealSecret, SealedSecret, SealedText};
 pub use waiting::Waiting;
 pub use why::{Cause, CauseGroup, Why, WhyKind};

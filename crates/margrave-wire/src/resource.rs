@@ -141,6 +141,10 @@ pub struct PackageMetadata {
 pub struct PackageSpec {
     /// `oci://host/path@sha256:…`; the host `margrave` is the server's own registry.
     pub reference: String,
+    /// What the names of images in its Compose files mean, as `sha256:…`; asked of their registries when the package comes into the
+    /// catalog where nothing is said. A pin that was made stays.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub images: BTreeMap<String, String>,
 }
 
 /// `deployments/<name>.yaml`: what runs where.
@@ -239,12 +243,17 @@ impl FleetFile {
 }
 
 impl PackageFile {
-    pub fn new(id: String, version: String, reference: String) -> PackageFile {
+    pub fn new(
+        id: String,
+        version: String,
+        reference: String,
+        images: BTreeMap<String, String>,
+    ) -> PackageFile {
         PackageFile {
             api_version: API_VERSION.to_owned(),
             kind: Kind::Package.to_string(),
             metadata: PackageMetadata { id, version },
-            spec: PackageSpec { reference },
+            spec: PackageSpec { reference, images },
         }
     }
 }

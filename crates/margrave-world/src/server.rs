@@ -160,6 +160,7 @@ async fn open(store: Store, directory: &Path, ground: &Ground) -> anyhow::Result
         server_url: "https://server.example:8443".to_owned(),
         pin: "sha256:pin".to_owned(),
         registry_address: "server.example:8443".to_owned(),
+        air_gapped: true,
         silent_after: Duration::from_secs(420),
         demo: None,
         git_directory: directory.join("git"),

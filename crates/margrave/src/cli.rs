@@ -265,6 +265,9 @@ pub(crate) struct Serve {
     /// host:port at which devices reach the built-in registry, if not at the server's own address
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) registry_address: Option<String>,
+    /// Ask no registry elsewhere which digests images have, but those added with `margrave registry add`
+    #[arg(long)]
+    pub(crate) air_gapped: bool,
     #[command(flatten)]
     pub(crate) follow: Follow,
     #[command(flatten)]

@@ -97,7 +97,7 @@ impl Stage {
         let log = File::options().create(true).append(true).open(self.path("server.log"))?;
         let begun = Instant::now();
         let process = on_core(core, &self.programs.margrave)
-            .args(["serve", "--name", "127.0.0.1", "--data"])
+            .args(["serve", "--air-gapped", "--name", "127.0.0.1", "--data"])
             .arg(self.data())
             .args(["--listen", &format!("127.0.0.1:{}", self.web)])
             .args(["--device-listen", &format!("127.0.0.1:{}", self.device)])

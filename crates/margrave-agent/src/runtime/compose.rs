@@ -35,7 +35,7 @@ use super::health;
 use super::images::{ImagePolicy, Images};
 use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
 use super::own_container::Sight;
-use super::pins::Remembered;
+use super::pins::{Remembered, note_exact};
 use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
@@ -306,6 +306,8 @@ impl ComposeRuntime {
             directory,
         };
         prepared.model = self.read_model(&prepared).await?;
+        let registry = self.settings.registry.as_ref().map(|registry| registry.address.as_str());
+        note_exact(&mut prepared.model, &order.images, registry);
         if sight != Sight::Same && prepared.model.mounts_files() {
             // Better not at all than with empty directories in the place of its files.
             let message = format!(
@@ -362,7 +364,7 @@ impl ComposeRuntime {
 
     /// Notes what the order needs, so that nothing of it is swept away before it runs.
     fn claim(&self, order: &Order, prepared: &Prepared) -> Result<(), Failure> {
-        let images = prepared.model.services.values().map(|service| service.image.clone()).collect();
+        let images = prepared.model.services.values().map(|service| service.needed().to_owned()).collect();
         let (fingerprint, archive, image_ids) = (order.fingerprint(), prepared.archive, Default::default());
         let needed = Fetched { fingerprint, archive, images, image_ids };
         let runs = prepared.directory.record().is_some_and(|record| record.fingerprint == needed.fingerprint);
@@ -391,9 +393,11 @@ impl ComposeRuntime {
         engine: &Engine,
         service: &super::model::Service,
     ) -> Result<(), Failure> {
-        let image = &service.image;
+        let image = service.needed();
         let here = engine.has_image(image).await?;
         match service.pull {
+            // There is no newer one of these.
+            Pull::Always if here && service.exact.is_some() => return Ok(()),
             Pull::Missing | Pull::Never if here => return Ok(()),
             Pull::Never => {
                 let message = format!(
@@ -520,7 +524,7 @@ impl ComposeRuntime {
             replicas: service.replicas,
             hash: None,
             adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
-            image: Some(service.image.clone()),
+            image: Some(service.needed().to_owned()),
             image_id: service.image_id.clone(),
             image_note: service.note,
         };

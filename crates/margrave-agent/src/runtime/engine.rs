@@ -596,7 +596,7 @@ impl Login {
 }
 
 /// `host/name:tag` → name and tag; a digest counts as tag, and none means `latest`, as everywhere in Docker.
-fn split_image(image: &str) -> (&str, &str) {
+pub(super) fn split_image(image: &str) -> (&str, &str) {
     if let Some((name, digest)) = image.split_once('@') {
         // With a tag and a digest the digest decides; the name must not carry the tag.
         return (split_image(name).0, digest);

@@ -120,6 +120,7 @@ pub(crate) mod tests {
             repository: "oci://margrave/components/web".into(),
             revision: Revision::parse("1.0.0").unwrap(),
             pin: None,
+            images: Default::default(),
             values: vec![],
             wait: true,
             timeout: None,

@@ -38,6 +38,8 @@ pub(super) struct Model {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Service {
     pub image: String,
+    /// What the server says that this name means, as the engine calls it: `repository@sha256:…`.
+    pub exact: Option<String>,
     pub platform: Option<String>,
     pub pull: Pull,
     pub replicas: u32,
@@ -248,6 +250,11 @@ impl Model {
 }
 
 impl Service {
+    /// What has to be on the device.
+    pub(super) fn needed(&self) -> &str {
+        self.exact.as_deref().unwrap_or(&self.image)
+    }
+
     fn read(
         name: &str,
         raw: &RawService,
@@ -305,6 +312,7 @@ impl Service {
         };
         Ok(Service {
             image,
+            exact: None,
             platform: raw.platform.clone(),
             pull,
             replicas,

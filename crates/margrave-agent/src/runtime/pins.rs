@@ -1,16 +1,18 @@
 //! Which images a component's services run by, for as long as what is ordered stays the same.
 //!
-//! An image's name is a tag: anybody can give it to another image, on the device or in a registry. What was healthy once
-//! is mended with the images that it was healthy with; only another order looks names up again.
+//! An image's name is a tag: anybody can give it to another image, on the device or in a registry. Where the order says what a name
+//! means, that is what runs, whatever the name means here. Otherwise what was healthy once is mended with the images that it was
+//! healthy with; only another order looks names up again.
 
 use std::collections::BTreeMap;
 
 use margrave_core::digest::Digest;
-use margrave_core::report::Failure;
+use margrave_core::image::OWN_REGISTRY_VARIABLES;
+use margrave_core::report::{Failure, FailureCode};
 
 use super::compose::ComposeRuntime;
-use super::engine::Engine;
-use super::model::Service;
+use super::engine::{Engine, split_image};
+use super::model::{Model, Service};
 use super::project::{ImageNote, ProjectDirectory, Record};
 
 /// What an order ran by when it was healthy here.
@@ -38,6 +40,23 @@ impl Remembered {
     }
 }
 
+/// Notes on each service what the order says that its image's name means. `registry` is where the server's registry is.
+pub(super) fn note_exact(model: &mut Model, images: &BTreeMap<String, Digest>, registry: Option<&str>) {
+    let spoken = |name: &String| {
+        let own = OWN_REGISTRY_VARIABLES.iter().find_map(|variable| name.strip_prefix(variable));
+        match (own, registry) {
+            (Some(rest), Some(registry)) => format!("{registry}/{rest}"),
+            _ => name.clone(),
+        }
+    };
+    let images: BTreeMap<String, &Digest> =
+        images.iter().map(|(name, digest)| (spoken(name), digest)).collect();
+    for service in model.services.values_mut() {
+        let exact = |digest: &&Digest| format!("{}@{digest}", split_image(&service.image).0);
+        service.exact = images.get(&service.image).map(exact);
+    }
+}
+
 impl ComposeRuntime {
     /// Sees to it that the service's image is here: the one that it ran by, where it did and that can be had.
     pub(super) async fn provide_image(
@@ -53,7 +72,10 @@ impl ComposeRuntime {
         if let Some(id) = id
             && engine.has_image(&by_id(id)).await?
         {
-            let moved = engine.image_id(&image).await?.as_ref() != Some(id);
+            let moved = engine.image_id(service.needed()).await?.as_ref() != Some(id);
+            if !moved && let Some(exact) = &service.exact {
+                service.pin = Some(exact.clone());
+            }
             if moved {
                 tracing::warn!(service = name, %image, id, "the image's name means another one here now; the one that ran is used");
             }
@@ -66,7 +88,16 @@ impl ComposeRuntime {
             return Ok(());
         }
         self.fetch_image(engine, service).await?;
-        service.image_id = engine.image_id(&image).await?;
+        service.image_id = engine.image_id(service.needed()).await?;
+        if let Some(exact) = &service.exact {
+            if service.image_id.is_none() {
+                let message = format!("The engine says that it pulled {exact}, and does not have it.");
+                return Err(Failure::new(FailureCode::PullFailed, message));
+            }
+            service.pin = Some(exact.clone());
+            service.note = None;
+            return Ok(());
+        }
         service.note = match id {
             None => None,
             Some(id) if service.image_id.as_ref() == Some(id) => None,
@@ -89,6 +120,9 @@ pub(super) fn remarks(record: &Record) -> impl Iterator<Item = String> {
         let component = &record.component;
         let image = service.image.as_deref().unwrap_or_default();
         Some(match service.image_note? {
+            ImageNote::Pinned if image.contains('@') => {
+                format!("{component}: {name} goes on with the image that it was installed with; somebody took away its name {image}")
+            }
             ImageNote::Pinned => format!(
                 "{component}: {name} goes on with the image that it was installed with; {image} was given to another one"
             ),
@@ -97,4 +131,36 @@ pub(super) fn remarks(record: &Record) -> impl Iterator<Item = String> {
             ),
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_of_images_are_found_as_the_server_and_the_device_write_them() {
+        let image = |name: &str| json!({"image": name});
+        let answer = json!({"services": {
+            "a": image("nginx:1.27"), "b": image("nginx"), "c": image("127.0.0.1:5000/web:1"), "d": image("h:1/x/y"),
+            "e": image("other:1"), "f": image("127.0.0.1:5000/web"),
+        }});
+        let mut model =
+            Model::read(answer.to_string().as_bytes(), Path::new("/archive"), Path::new("/mounts")).unwrap();
+        let digest = Digest::of(b"x");
+        let names =
+            ["nginx:1.27", "nginx", "${MARGRAVE_REGISTRY}/web:1", "h:1/x/y", "$MARGRAVE_REGISTRY/web"];
+        let images = names.map(|name| (name.to_owned(), digest)).into();
+        note_exact(&mut model, &images, Some("127.0.0.1:5000"));
+        let exact: Vec<Option<String>> =
+            model.services.values().map(|service| service.exact.clone()).collect();
+        let at = |repository: &str| Some(format!("{repository}@{digest}"));
+        let (nginx, web) = (at("nginx"), at("127.0.0.1:5000/web"));
+        assert_eq!(exact, [nginx.clone(), nginx, web.clone(), at("h:1/x/y"), None, web]);
+        note_exact(&mut model, &images, None);
+        assert_eq!(model.services["c"].exact, None, "nobody knows where that registry is");
+    }
 }

@@ -3,5 +3,6 @@
 mod compose;
 mod drift;
 mod mending;
+mod pinned;
 mod rig;
 mod simulated;

@@ -151,6 +151,7 @@ impl Rig {
             repository: format!("oci://{}/components/{component}", self.address),
             revision: Revision::parse(revision).unwrap(),
             pin: None,
+            images: Default::default(),
             values: vec![],
             wait: true,
             timeout: Some(Timeout { minutes: 1, seconds: 0 }),

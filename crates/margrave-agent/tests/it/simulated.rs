@@ -21,6 +21,7 @@ fn order(component: &str) -> Order {
         repository: "oci://margrave/components/web".into(),
         revision: Revision::parse("1.0.0").unwrap(),
         pin: None,
+        images: Default::default(),
         values: vec![],
         wait: true,
         timeout: None,

@@ -1,5 +1,7 @@
 //! What a runtime is asked to run, and what it says is running.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use crate::digest::Digest;
@@ -18,6 +20,8 @@ pub struct Order {
     pub revision: Revision,
     /// The digest that the server saw behind the revision; pulled by it where known (PK-053).
     pub pin: Option<Digest>,
+    /// What the names of its images mean, where the server said so.
+    pub images: BTreeMap<String, Digest>,
     /// Where each value goes, in the document's order.
     pub values: Vec<(String, ParameterValue)>,
     pub wait: bool,
@@ -37,6 +41,7 @@ impl Order {
                 repository: component.repository.clone(),
                 revision: component.revision.clone(),
                 pin: workload.hints.pins.get(&component.name).copied(),
+                images: workload.hints.images.get(&component.name).cloned().unwrap_or_default(),
                 values: workload
                     .values_for(&component.name)
                     .map(|(pointer, value)| (pointer.to_owned(), value.clone()))
@@ -57,7 +62,7 @@ impl Order {
     /// timeouts are left out: they say how to start, not what runs.
     pub fn fingerprint(&self) -> Digest {
         let values: Vec<_> = self.values.iter().map(|(pointer, value)| json!([pointer, value])).collect();
-        let content = json!([
+        let mut content = json!([
             self.assignment.to_string(),
             self.component.as_str(),
             self.kind.as_str(),
@@ -66,6 +71,10 @@ impl Order {
             self.pin.map(|pin| pin.to_string()),
             values,
         ]);
+        // Said only where there are any, so that what runs since before is still what is ordered.
+        if let Some(content) = content.as_array_mut().filter(|_| !self.images.is_empty()) {
+            content.push(json!(self.images));
+        }
         Digest::of(content.to_string().as_bytes())
     }
 }
@@ -108,5 +117,42 @@ impl Health {
             Health::Healthy | Health::Starting => None,
             Health::Unhealthy(words) | Health::Down(words) | Health::Drifted(words) => Some(words),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_without_pinned_images_is_what_it_was_before_there_were_any() {
+        let order = Order {
+            assignment: AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").unwrap(),
+            component: ComponentName::parse("web").unwrap(),
+            kind: ProfileKind::Compose,
+            repository: "oci://h/web".into(),
+            revision: Revision::parse("1.0.0").unwrap(),
+            pin: None,
+            images: BTreeMap::new(),
+            values: Vec::new(),
+            wait: true,
+            timeout: None,
+        };
+        let before = json!([
+            "0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11",
+            "web",
+            "compose",
+            "oci://h/web",
+            "1.0.0",
+            null,
+            []
+        ]);
+        assert_eq!(order.fingerprint(), Digest::of(before.to_string().as_bytes()));
+        let with = |text: &str| Order {
+            images: [("a:1".to_owned(), Digest::of(text.as_bytes()))].into(),
+            ..order.clone()
+        };
+        assert_ne!(with("one").fingerprint(), order.fingerprint());
+        assert_ne!(with("one").fingerprint(), with("two").fingerprint());
     }
 }

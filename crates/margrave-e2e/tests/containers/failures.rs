@@ -165,7 +165,7 @@ fn an_image_for_another_machine_is_called_that_and_what_ran_before_runs_again() 
     });
     let (code, message) = error_of(&back);
     assert_eq!(code, "start-failed", "{message}");
-    let image = format!("{}/e2e/foreign:2", plant.registry());
+    let image = format!("{}/e2e/foreign@sha256:", plant.registry());
     assert!(message.contains(&image) && message.contains(other), "{message}");
     let container = plant.container("hello", "main", "web");
     assert_eq!(plant.engine.exec(&container, "cat /data/file"), "kept");

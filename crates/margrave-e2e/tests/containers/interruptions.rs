@@ -81,7 +81,8 @@ fn a_server_killed_during_an_update_loses_nothing() {
     plant.wait("slow", "INSTALLED");
     let container = plant.container("slow", "main", "main");
     assert_eq!(plant.engine.exec(&container, "echo $GREETING"), "third");
-    assert!(plant.engine.inspect(&container, "{{.Config.Image}}").ends_with("e2e/busybox:2"));
+    let image = plant.engine.inspect(&container, "{{.Config.Image}}");
+    assert!(image.ends_with(&plant.exact_image("slow@2.0.0")), "{image}");
     assert_eq!(plant.all_containers().len(), 1);
 }
 

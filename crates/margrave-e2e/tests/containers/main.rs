@@ -19,6 +19,7 @@ mod loops;
 mod operator;
 mod outages;
 mod packaged;
+mod pins;
 mod plant;
 mod registry;
 mod rollback;

@@ -134,6 +134,14 @@ impl Plant {
         self.engine.docker(&["rmi", image]);
     }
 
+    /// What the only image of a package is to every device: `repository@sha256:…`, without the registry.
+    pub(crate) fn exact_image(&self, package: &str) -> String {
+        let image = self.json(&["package", "show", package])["images"][0].clone();
+        let text = |key: &str| image[key].as_str().unwrap_or_else(|| panic!("{key} of {image}")).to_owned();
+        let name = text("name").replace("${MARGRAVE_REGISTRY}/", "");
+        format!("{}@{}", name.split(':').next().unwrap_or_default(), text("digest"))
+    }
+
     pub(crate) fn agent(&self) -> Running {
         self.run_agent(&self.device, &["--engine", &self.engine.host])
     }

@@ -25,7 +25,7 @@ fn check_registry(arguments: &[&str], registry: impl FnOnce(&Plant) -> String) {
     plant.wait("hello", "INSTALLED");
     assert_eq!(plant.steps("hello"), ["PENDING", "INSTALLING", "INSTALLED"], "without a second try");
     let container = plant.container("hello", "front", "web");
-    let image = format!("{registry}/{}", crate::plant::BUSYBOX);
+    let image = format!("{registry}/{}", plant.exact_image("hello"));
     assert_eq!(plant.engine.inspect(&container, "{{.Config.Image}}"), image);
     assert_eq!(plant.engine.exec(&container, "wget -q -O - http://127.0.0.1:8080/"), "hello");
     plant.engine.clear(&plant.device, &registry);

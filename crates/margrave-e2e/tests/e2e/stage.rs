@@ -203,7 +203,7 @@ impl Stage {
     pub(crate) fn start_server(&mut self) {
         let mut command = Command::new(program("margrave"));
         command
-            .args(["serve", "--data"])
+            .args(["serve", "--air-gapped", "--data"])
             .arg(self.path("server"))
             .args(["--listen", &format!("127.0.0.1:{}", self.web)])
             .args(["--device-listen", &format!("127.0.0.1:{}", self.device)])

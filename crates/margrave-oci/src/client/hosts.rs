@@ -9,7 +9,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
 use super::error::ClientError;
+use crate::image_name::DOCKER_HUB;
 use crate::reference::Host;
+
+/// The one registry that is elsewhere than its name says.
+const DOCKER_HUB_REGISTRY: &str = "registry-1.docker.io";
 
 /// What makes a connection to a registry trustworthy.
 #[derive(Clone)]
@@ -80,7 +84,8 @@ impl Endpoint {
             None if host.is_loopback() => ("http", Tls::PlainLoopback),
             None => ("https", Tls::SystemRoots),
         };
-        let origin = Origin::parse(&format!("{scheme}://{host}"))
+        let place = if host.as_str() == DOCKER_HUB { DOCKER_HUB_REGISTRY } else { host.as_str() };
+        let origin = Origin::parse(&format!("{scheme}://{place}"))
             .map_err(|error| ClientError::Protocol { what: host.to_string(), why: error.to_string() })?;
         Ok(Endpoint::new(origin, tls))
     }
@@ -196,6 +201,8 @@ mod tests {
         let near = endpoint("127.0.0.1:5000").unwrap();
         assert_eq!(near.origin.to_string(), "http://127.0.0.1:5000");
         assert!(matches!(near.tls, Tls::PlainLoopback));
+        let hub = endpoint("docker.io").unwrap();
+        assert_eq!(hub.origin.to_string(), "https://registry-1.docker.io");
         let far = endpoint("registry.example:5000").unwrap();
         assert_eq!(far.origin.to_string(), "https://registry.example:5000");
         assert!(matches!(far.tls, Tls::SystemRoots));

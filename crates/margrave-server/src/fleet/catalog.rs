@@ -10,6 +10,7 @@ use margrave_core::chain::sentence;
 use margrave_core::constraints::{Claims, Need};
 use margrave_core::digest::Digest;
 use margrave_core::id::{ComponentName, PackageId, PackageVersion, ProfileId};
+use margrave_core::image::{Image, Named};
 use margrave_core::package::{Component, Package, Profile, ProfileKind};
 use margrave_core::violation::Violation;
 use margrave_oci::archive::{self, ArchiveError};
@@ -23,6 +24,7 @@ use margrave_store::{PackageRecord, ResourceRecord};
 use margrave_wire::{description, operator};
 use tokio::io::AsyncReadExt as _;
 
+use super::images::{self, Uses};
 use super::intent::Change;
 use super::{Actor, Error, Fleet, Resource};
 
@@ -68,6 +70,23 @@ impl Entry {
         let pinned = |component: &Component| Some((component.name.clone(), self.pin(component)?));
         profile.components.iter().filter_map(pinned).collect()
     }
+
+    /// The images that a component names, and what is known of each; `None` where the component was not looked at.
+    pub(super) fn images<'a>(
+        &'a self,
+        component: &Component,
+    ) -> Option<impl Iterator<Item = (&'a str, Option<&'a Image>)> + use<'a>> {
+        let images = &self.record.images;
+        let named = images.named.get(&pin_key(component))?;
+        Some(named.iter().map(|name| (name.as_str(), images.known.get(name))))
+    }
+
+    /// What the names of the components' images mean, where that was found out.
+    pub(super) fn image_pins(&self, profile: &Profile) -> BTreeMap<ComponentName, BTreeMap<String, Digest>> {
+        let pinned =
+            |component: &Component| (component.name.clone(), self.record.images.pins(&pin_key(component)));
+        profile.components.iter().map(pinned).filter(|(_, images)| !images.is_empty()).collect()
+    }
 }
 
 fn pin_key(component: &Component) -> String {
@@ -97,6 +116,22 @@ const CLAIMS_READ: &str = "packages.claims-read";
 pub(super) struct Pulled {
     pub(super) record: PackageRecord,
     pub(super) resources: Vec<ResourceRecord>,
+    /// Somebody says what images mean, and is told when that cannot be.
+    pub(super) pinning: bool,
+}
+
+/// What a component's archive says of itself.
+struct Looked {
+    claims: Claims,
+    /// `None` where its Compose file cannot be read here.
+    images: Option<BTreeMap<String, Named>>,
+}
+
+#[derive(Default)]
+struct Resolved {
+    pins: BTreeMap<String, Digest>,
+    claims: BTreeMap<String, Claims>,
+    images: Uses,
 }
 
 impl Pulled {
@@ -188,6 +223,16 @@ impl Fleet {
 
     /// Pulls a package and checks everything about it; nothing is stored yet.
     pub(super) async fn pull(&self, actor: &Actor, reference: &str) -> Result<Pulled, Error> {
+        self.pull_pinned(actor, reference, &BTreeMap::new()).await
+    }
+
+    /// The same with images that mean what `given` says.
+    pub(super) async fn pull_pinned(
+        &self,
+        actor: &Actor,
+        reference: &str,
+        given: &BTreeMap<String, Digest>,
+    ) -> Result<Pulled, Error> {
         let reference = Reference::parse(reference)
             .map_err(|error| Error::invalid("/reference", "PK-010", error.to_string()))?;
         let what = format!("the package {reference}");
@@ -206,7 +251,9 @@ impl Fleet {
             );
             return Err(Error::invalid("/reference", "PK-014", message));
         }
-        let (pins, claims) = self.resolve_components(&package).await?;
+        let Resolved { pins, claims, images } = self.resolve_components(&package).await?;
+        let images = self.find_images(&images, given).await?;
+        all_kept(images::misplaced(&images, given))?;
         let resources = self.resources(&reference, &manifest, &package, &what).await?;
         let record = PackageRecord {
             id: package.id.clone(),
@@ -216,10 +263,11 @@ impl Fleet {
             description: description.to_vec(),
             pins,
             claims,
+            images,
             added_at: self.now(),
             added_by: actor.name.clone(),
         };
-        Ok(Pulled { record, resources })
+        Ok(Pulled { record, resources, pinning: !given.is_empty() })
     }
 
     /// The files that the description shows in a catalog. One that is missing does not stop an application from
@@ -248,12 +296,9 @@ impl Fleet {
         Ok(resources)
     }
 
-    /// The digest behind every component's tag, so that devices run what was checked here (PK-053), and what each takes of a
-    /// device for itself.
-    async fn resolve_components(
-        &self,
-        package: &Package,
-    ) -> Result<(BTreeMap<String, Digest>, BTreeMap<String, Claims>), Error> {
+    /// The digest behind every component's tag, so that devices run what was checked here (PK-053), what each takes of a device for
+    /// itself, and which images it names.
+    async fn resolve_components(&self, package: &Package) -> Result<Resolved, Error> {
         let of = |profile| move |component| (profile, component);
         let components: Vec<(&Profile, &Component)> =
             package.profiles.iter().flat_map(|profile| profile.components.iter().map(of(profile))).collect();
@@ -261,11 +306,10 @@ impl Fleet {
             let message = format!("a package has at most {COMPONENTS_MAX} components");
             return Err(Error::invalid("/deploymentProfiles", "DM-022", message));
         }
-        let mut pins = BTreeMap::new();
-        let mut claims = BTreeMap::new();
+        let mut resolved = Resolved::default();
         let mut archives_left = ARCHIVES_BYTES_MAX;
         for (profile, component) in components {
-            if pins.contains_key(&pin_key(component)) {
+            if resolved.pins.contains_key(&pin_key(component)) {
                 continue;
             }
             let what = format!("component {} of profile {}", component.name, profile.id);
@@ -287,14 +331,15 @@ impl Fleet {
                     );
                     invalid("PK-087", message)
                 })?;
-                let claimed = self.check_archive(&repository, &layer, &what).await?;
-                if claimed != Claims::default() {
-                    claims.insert(pin_key(component), claimed);
+                let Looked { claims, images } = self.check_archive(&repository, &layer, &what).await?;
+                if claims != Claims::default() {
+                    resolved.claims.insert(pin_key(component), claims);
                 }
+                resolved.images.extend(images.map(|images| (pin_key(component), images)));
             }
-            pins.insert(pin_key(component), digest);
+            resolved.pins.insert(pin_key(component), digest);
         }
-        Ok((pins, claims))
+        Ok(resolved)
     }
 
     /// Packages that were added before it was known what of a device they take for themselves are read once more, from what was
@@ -343,7 +388,7 @@ impl Fleet {
             let (_, manifest) = self.manifest_of(&reference, &what).await?;
             let layer = compose::layer_of(&reference.to_string(), &manifest)
                 .map_err(|error| invalid(error.to_string()))?;
-            let claimed = self.check_archive(&repository, &layer, &what).await?;
+            let claimed = self.check_archive(&repository, &layer, &what).await?.claims;
             if claimed != Claims::default() {
                 claims.insert(key, claimed);
             }
@@ -352,13 +397,13 @@ impl Fleet {
     }
 
     /// Looks at every entry of a component's archive, as each device will before it unpacks it (PK-095): what
-    /// no device may unpack is not offered to any. Says what its Compose file claims.
+    /// no device may unpack is not offered to any. Says what its Compose file claims, and which images it names.
     async fn check_archive(
         &self,
         repository: &Repository,
         layer: &Descriptor,
         what: &str,
-    ) -> Result<Claims, Error> {
+    ) -> Result<Looked, Error> {
         let (path, scratch) = if repository.host.is_own_registry() {
             (self.own_blob(repository, layer, what).await?, None)
         } else {
@@ -379,11 +424,14 @@ impl Fleet {
         };
         let checked = tokio::task::spawn_blocking(check).await;
         match checked.map_err(|error| Error::Storage(Box::new(error)))? {
-            Ok((_, compose)) => Ok(margrave_wire::compose::claims(&compose).unwrap_or_else(|error| {
-                // The engine may well take it; only what it takes of a device is not known then.
-                tracing::warn!(component = what, %error, "the ports and volumes of a Compose file are not known");
-                Claims::default()
-            })),
+            Ok((_, compose)) => Ok(Looked {
+                images: margrave_wire::compose::images(&compose).ok(),
+                claims: margrave_wire::compose::claims(&compose).unwrap_or_else(|error| {
+                    // The engine may well take it; only what it takes of a device is not known then.
+                    tracing::warn!(component = what, %error, "the ports, volumes and images of a Compose file are not known");
+                    Claims::default()
+                }),
+            }),
             Err(ArchiveError::Io { source, .. }) => Err(Error::Storage(Box::new(source))),
             Err(ArchiveError::Digest { .. }) => Err(broken(what, layer, "is damaged")),
             Err(error) => {

@@ -248,7 +248,8 @@ impl Fleet {
     ) -> Result<Option<CommitId>, Unpublished> {
         let failed = |error: Error| Unpublished::Failed(error);
         let at = self.now();
-        let Prospect { wanted, removed, intents, files, events, words, going, overlay, .. } = prospect;
+        let Prospect { wanted, removed, intents, files, events, words, going, overlay, known_anew, .. } =
+            prospect;
         let names: BTreeMap<DeploymentId, DeploymentName> = wanted
             .iter()
             .map(|drafted| (drafted.wish.deployment.id, drafted.wish.deployment.name.clone()))
@@ -347,6 +348,7 @@ impl Fleet {
             Err(failed) => Err(failed),
             Ok(()) => {
                 self.catalog.forget(&going);
+                self.catalog.forget(&known_anew);
                 if let Some(next) = next {
                     self.desired.applied(next).await;
                 }

@@ -21,6 +21,7 @@ mod error;
 mod event;
 mod fit;
 pub(crate) mod git;
+mod images;
 mod intent;
 mod made;
 mod meters;
@@ -137,6 +138,8 @@ pub struct FleetOptions {
     pub pin: String,
     /// `host:port` under which devices reach this server's registry; put into documents for the host `margrave`.
     pub registry_address: String,
+    /// Ask no registry elsewhere what images mean, but those that an operator told of.
+    pub air_gapped: bool,
     /// Without contact for longer than this, a device is called silent.
     pub silent_after: Duration,
     /// What `margrave demo` says about what is real; shown in the status.

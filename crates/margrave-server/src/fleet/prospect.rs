@@ -8,7 +8,7 @@ use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, Pack
 use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
-use margrave_store::{DeploymentRecord, Intent, NewEvent};
+use margrave_store::{DeploymentRecord, Intent, NewEvent, PackageRecord};
 use margrave_wire::operator;
 use margrave_wire::resource::Place;
 use margrave_wire::rollout::StrategyBody;
@@ -35,6 +35,8 @@ pub(super) struct Prospect {
     pub(super) overlay: Overlay,
     /// Packages that go; nothing that stays may use them.
     pub(super) going: BTreeSet<(PackageId, PackageVersion)>,
+    /// Packages that stay, of which something else is known than before.
+    pub(super) known_anew: BTreeSet<(PackageId, PackageVersion)>,
     /// What Git is to say of devices' labels.
     labels: BTreeMap<DeviceRef, Option<BTreeMap<String, String>>>,
     /// For whom something else is chosen than before.
@@ -206,14 +208,14 @@ impl Fleet {
         let record = &pulled.record;
         let (id, version) = (record.id.clone(), record.version.clone());
         if let Some(stored) = self.store.package(&id, &version).await? {
-            return match stored.digest == record.digest {
-                true => Ok(()),
-                false => Err(Error::conflict(format!(
+            if stored.digest != record.digest {
+                return Err(Error::conflict(format!(
                     "{id} {version} is in the catalog already with other content ({}); give the changed package a new \
                      version, or remove the old one first",
                     stored.digest.short()
-                ))),
-            };
+                )));
+            }
+            return self.look_at_images(actor, stored, pulled, prospect).await;
         }
         let mut record = record.clone();
         record.added_by = actor.name.clone();
@@ -228,6 +230,57 @@ impl Fleet {
             .intents
             .push(Intent::AddPackage { package: Box::new(record), resources: pulled.resources.clone() });
         Ok(())
+    }
+
+    /// Images of a package that is there already, of which something is known now that was not then. What runs without these pins
+    /// goes on so: its documents must not change because somebody asked again.
+    async fn look_at_images(
+        &self,
+        actor: &Actor,
+        mut stored: PackageRecord,
+        pulled: &Pulled,
+        prospect: &mut Prospect,
+    ) -> Result<(), Error> {
+        let before = stored.images.all_pins();
+        let images = stored.images.clone().with_later(&pulled.record.images);
+        if images.all_pins() == before {
+            return Ok(());
+        }
+        let (id, version) = (stored.id.clone(), stored.version.clone());
+        let by = self.users_of(&id, &version).await?;
+        if !by.is_empty() {
+            let message = format!(
+                "deployments use {id} {version} ({}) with images that are not pinned, and what they run does not change behind \
+                 their backs; give the package a new version",
+                by.join(", ")
+            );
+            return if pulled.pinning { Err(Error::conflict(message)) } else { Ok(()) };
+        }
+        stored.images = images.clone();
+        let file = rendering::package(&stored);
+        prospect.overlay.packages.insert((id.clone(), version.clone()), Arc::new(Entry::read(stored)?));
+        prospect.known_anew.insert((id.clone(), version.clone()));
+        prospect.words.push(format!("Pin images of package {id} {version}"));
+        let path = Place::Package(id.clone(), version.clone()).to_string();
+        let before = self.desired.file(&path).await?;
+        let bytes = rendering::under_comment(before.as_deref(), &file);
+        prospect.files.push(FileChange { path, bytes: Some(bytes) });
+        prospect.intents.push(Intent::PinImages {
+            id,
+            version,
+            images: Box::new(images),
+            by: actor.name.clone(),
+        });
+        Ok(())
+    }
+
+    /// The deployments that use a package.
+    async fn users_of(&self, id: &PackageId, version: &PackageVersion) -> Result<Vec<String>, Error> {
+        let held = self.store.deployments().await?.into_iter();
+        let uses = held.filter(|record| {
+            !record.removed && record.deployment.package == *id && record.deployment.version == *version
+        });
+        Ok(uses.map(|record| record.deployment.name.to_string()).collect())
     }
 
     async fn look_at_removed_package(

@@ -189,6 +189,7 @@ impl Wish {
         let pins = self.entry.pins(profile);
         let mut workload =
             Workload::compose(&deployment.name, id, &device.device, package, profile, parameters, pins)
+                .with_images(self.entry.image_pins(profile))
                 .with_rollback(deployment.rollback)
                 .with_windows(&deployment.windows);
         if workload.parameters.iter().any(|parameter| parameter.secret) {

@@ -4,10 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::{SITE, Targets};
+use margrave_core::digest::Digest;
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_core::image::Unsized;
+use margrave_core::package::{Profile, ProfileKind};
 use margrave_core::rollout::{Batch, Member};
 use margrave_oci::manifest::ImageManifest;
 use margrave_oci::reference::{Repository, TagOrDigest};
+use margrave_store::Candidate;
 use margrave_store::MisfitRecord;
 use margrave_wire::intent::{
     Fetch, Plan, Planned, PlannedBatch, PlannedForce, PlannedMisfit, PlannedRollout, PlannedState,
@@ -26,6 +30,86 @@ use super::{Actor, Error, Fleet};
 /// Batches of a rollout that a plan lists, and devices that it names of each.
 const PLANNED_BATCHES_MAX: usize = 200;
 const PLANNED_NAMES_MAX: usize = 10;
+
+/// Where a device is, and what it runs on.
+#[derive(Default)]
+struct Whereabouts {
+    site: Option<String>,
+    processor: Option<String>,
+}
+
+/// As the device reported it.
+fn processor(candidate: &Candidate) -> Option<String> {
+    let capabilities = candidate.dialect.capabilities(candidate.capabilities.as_ref()?).ok()?;
+    capabilities.hosting?.cpus.into_iter().find_map(|cpu| cpu.architecture)
+}
+
+fn found<'a>(
+    packages: &'a Packages,
+    package: &PackageId,
+    version: &PackageVersion,
+    profile: &ProfileId,
+) -> Option<(&'a Entry, &'a Profile)> {
+    let entry = packages.get(&(package.clone(), version.clone()))?;
+    Some((entry, entry.package.profiles.iter().find(|found| found.id == *profile)?))
+}
+
+/// What the devices of one site would fetch.
+#[derive(Default)]
+struct Load {
+    devices: BTreeSet<DeviceRef>,
+    bytes: u64,
+    unknown: BTreeSet<String>,
+    unknown_images: BTreeSet<String>,
+}
+
+impl Load {
+    /// Adds what an engine fetches for the images of one profile, but for what it has by the one before.
+    fn add_images(
+        &mut self,
+        (entry, profile): (&Entry, &Profile),
+        before: Option<(&Entry, &Profile)>,
+        processor: Option<&str>,
+    ) {
+        let mut here: BTreeSet<Digest> = BTreeSet::new();
+        if let Some((entry, profile)) = before {
+            let images = profile.components.iter().filter_map(|component| entry.images(component)).flatten();
+            let parts = images.filter_map(|(_, image)| image?.parts_for(processor).ok()).flatten();
+            here.extend(parts.map(|part| part.digest));
+        }
+        for component in profile.components.iter().filter(|_| profile.kind == ProfileKind::Compose) {
+            let Some(images) = entry.images(component) else {
+                self.unknown_images.insert(format!("those of component {}", component.name));
+                continue;
+            };
+            for (name, image) in images {
+                match image.map_or(Err(Unsized::Unknown), |image| image.parts_for(processor)) {
+                    Ok(parts) => {
+                        let new = parts.iter().filter(|part| here.insert(part.digest));
+                        let new = new.fold(0u64, |sum, part| sum.saturating_add(part.size));
+                        self.bytes = self.bytes.saturating_add(new);
+                    }
+                    Err(Unsized::Unknown) => drop(self.unknown_images.insert(name.to_owned())),
+                    Err(Unsized::Unfit) => {
+                        let processor = processor.unwrap_or_default();
+                        self.unknown_images.insert(format!("{name} (not made for {processor})"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn shown(self, site: Option<String>) -> Fetch {
+        let Load { devices, bytes, unknown, unknown_images } = self;
+        Fetch {
+            site,
+            devices: devices.len() as u64,
+            bytes,
+            unknown: unknown.into_iter().collect(),
+            unknown_images: unknown_images.into_iter().collect(),
+        }
+    }
+}
 
 type Packages = BTreeMap<(PackageId, PackageVersion), std::sync::Arc<Entry>>;
 
@@ -153,14 +237,15 @@ impl Fleet {
             devices: differences.iter().map(|difference| difference.device.clone()).collect(),
             ..Targets::default()
         };
-        let mut sites: BTreeMap<DeviceRef, Option<String>> = BTreeMap::new();
+        let mut whereabouts: BTreeMap<DeviceRef, Whereabouts> = BTreeMap::new();
         if !meant.devices.is_empty() {
             for candidate in self.store.devices_targeted(&meant).await? {
                 let labels = overlay.labels.get(&candidate.device).unwrap_or(&candidate.labels);
-                sites.insert(candidate.device.clone(), labels.get(SITE).cloned());
+                let (site, processor) = (labels.get(SITE).cloned(), processor(&candidate));
+                whereabouts.insert(candidate.device.clone(), Whereabouts { site, processor });
             }
         }
-        let site = |device: &DeviceRef| sites.get(device).cloned().flatten();
+        let site = |device: &DeviceRef| whereabouts.get(device)?.site.clone();
         let mut batches: BTreeMap<(&DeploymentName, &DeviceRef), u32> = BTreeMap::new();
         for rollout in &paced {
             let size = rollout.progress.size;
@@ -169,21 +254,21 @@ impl Fleet {
             batches.extend(members.map(|member| ((&rollout.name, &member.device), batch(member))));
         }
         plan.rollouts = paced.iter().map(|rollout| self.planned_rollout(rollout)).collect();
-        plan.fetches = self.fetches(&differences, &packages, site).await?;
+        plan.fetches = self.fetches(&differences, packages, &whereabouts).await?;
         plan.changes = differences
             .into_iter()
             .map(|difference| {
                 let state = |(version, profile, document): (PackageVersion, ProfileId, _)| PlannedState {
                     version: version.to_string(),
                     profile: profile.to_string(),
-                    document: margrave_core::digest::Digest::to_string(&document),
+                    document: Digest::to_string(&document),
                 };
                 Planned {
                     batch: batches.get(&(&difference.name, &difference.device)).copied(),
                     site: site(&difference.device),
                     device: self.live.spoken(&difference.device),
                     deployment: difference.name.to_string(),
-                    from: difference.from.map(state),
+                    from: difference.from.map(|(_, from)| state(from)),
                     to: difference.to.map(|(_, to)| state(to)),
                 }
             })
@@ -225,25 +310,33 @@ impl Fleet {
     async fn fetches(
         &self,
         differences: &[Difference],
-        packages: &Packages,
-        site: impl Fn(&DeviceRef) -> Option<String>,
+        mut packages: Packages,
+        whereabouts: &BTreeMap<DeviceRef, Whereabouts>,
     ) -> Result<Vec<Fetch>, Error> {
         let mut sizes: BTreeMap<String, Option<u64>> = BTreeMap::new();
-        let mut fetches: BTreeMap<Option<String>, (BTreeSet<DeviceRef>, u64, BTreeSet<String>)> =
-            BTreeMap::new();
+        let mut fetches: BTreeMap<Option<String>, Load> = BTreeMap::new();
+        let unknown = Whereabouts::default();
         for difference in differences {
             let Some((package, (version, profile, _))) = &difference.to else { continue };
-            let same =
-                |(before, held, _): &(PackageVersion, ProfileId, _)| before == version && held == profile;
+            let same = |(_, (before, held, _)): &(PackageId, (PackageVersion, ProfileId, _))| {
+                before == version && held == profile
+            };
             if difference.from.as_ref().is_some_and(same) {
                 continue;
             }
-            let Some(entry) = packages.get(&(package.clone(), version.clone())) else { continue };
-            let Some(profile) = entry.package.profiles.iter().find(|found| found.id == *profile) else {
-                continue;
-            };
-            let (devices, bytes, unknown) = fetches.entry(site(&difference.device)).or_default();
-            devices.insert(difference.device.clone());
+            if let Some((package, (version, _, _))) = &difference.from {
+                let key = (package.clone(), version.clone());
+                // What it has by a package that is not there any more is not known.
+                if !packages.contains_key(&key)
+                    && let Some(entry) = self.entry(package, version).await?
+                {
+                    packages.insert(key, entry);
+                }
+            }
+            let Some((entry, profile)) = found(&packages, package, version, profile) else { continue };
+            let device = whereabouts.get(&difference.device).unwrap_or(&unknown);
+            let load = fetches.entry(device.site.clone()).or_default();
+            load.devices.insert(difference.device.clone());
             let pins = entry.pins(profile);
             for component in &profile.components {
                 let what = format!("{}:{}", component.repository, component.revision.as_str());
@@ -256,23 +349,21 @@ impl Fleet {
                     }
                 };
                 match size {
-                    Some(size) => *bytes = bytes.saturating_add(size),
-                    None => drop(unknown.insert(what)),
+                    Some(size) => load.bytes = load.bytes.saturating_add(size),
+                    None => drop(load.unknown.insert(what)),
                 }
             }
+            let before = difference
+                .from
+                .as_ref()
+                .and_then(|(package, (version, profile, _))| found(&packages, package, version, profile));
+            load.add_images((entry, profile), before, device.processor.as_deref());
         }
-        let shown = |(site, (devices, bytes, unknown)): (_, (BTreeSet<DeviceRef>, u64, BTreeSet<String>))| {
-            Fetch { site, devices: devices.len() as u64, bytes, unknown: unknown.into_iter().collect() }
-        };
-        Ok(fetches.into_iter().map(shown).collect())
+        Ok(fetches.into_iter().map(|(site, load)| load.shown(site)).collect())
     }
 
     /// Of a component in our own registry; what lies elsewhere is not asked for.
-    async fn size(
-        &self,
-        repository: &str,
-        pin: Option<&margrave_core::digest::Digest>,
-    ) -> Result<Option<u64>, Error> {
+    async fn size(&self, repository: &str, pin: Option<&Digest>) -> Result<Option<u64>, Error> {
         let (Ok(repository), Some(pin)) = (Repository::parse(repository), pin) else { return Ok(None) };
         if !repository.host.is_own_registry() {
             return Ok(None);

@@ -25,6 +25,7 @@ use super::asking::{self, shown_hold};
 use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
+use super::images::shown_images;
 use super::rollout::shown_waiting;
 use super::schedule::is_excused;
 use super::{DeviceQuery, Error, Fleet, SiteCounts, origin, why};
@@ -775,6 +776,7 @@ fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
         added_by: record.added_by.clone(),
         profiles: profiles.collect(),
         sections: sections.collect(),
+        images: shown_images(&record.images, &deployments),
         deployments,
         warnings: Vec::new(),
     }

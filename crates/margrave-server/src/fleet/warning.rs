@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margrave_core::deployment::{Deployment, Idle, Targets};
-use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::violation::Violation;
 use margrave_core::watch;
 use margrave_store::Candidate;
@@ -182,8 +182,9 @@ impl Fleet {
             else {
                 continue;
             };
-            let same = |from: &(PackageVersion, ProfileId, _)| (&from.0, &from.1) == (&to.0, &to.1);
-            if difference.from.as_ref().is_some_and(same) {
+            let is_same =
+                difference.from.as_ref().is_some_and(|(_, from)| (&from.0, &from.1) == (&to.0, &to.1));
+            if is_same {
                 continue;
             }
             let profile = coming.entry.package.profiles.iter().find(|profile| profile.id == to.1);

@@ -1,12 +1,15 @@
 //! Whole ways through the pages: finding and changing devices together, seeing what a deployment would do, settings.
 
+use bytes::Bytes;
+use margrave_core::digest::Digest;
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::report::{Awaited, Detail};
+use margrave_oci::manifest::{Descriptor, ImageManifest};
 use serde_json::json;
 
 use crate::browser::{Browser, deployed, is_clean, location, text};
 use crate::plant::{Plant, now, operator};
-use crate::stock::{self, HOSTILE};
+use crate::stock::{self, HOSTILE, OWN_IMAGE};
 
 #[tokio::test]
 async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
@@ -419,6 +422,22 @@ async fn another_version_of_the_package_comes_to_devices_by_the_form_of_a_change
     let page = browser.page("/deployments/north").await;
     assert!(page.contains("gate 1.1.0") && page.contains("version 1.0.0 → 1.1.0"), "{page}");
     assert!(page.contains("of an older revision"), "the device has not begun: {page}");
+}
+
+#[tokio::test]
+async fn a_package_says_what_every_device_runs_and_which_images_are_not_pinned() {
+    let plant = Plant::new().await;
+    let image = ImageManifest::artifact("application/vnd.test", vec![Descriptor::of("x", &[7; 3000])]);
+    stock::push(&plant, "plant/gate", "1", &image, vec![Bytes::from_static(&[7; 3000])]).await;
+    stock::gate(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/packages/gate/1.0.0").await;
+    is_clean(&page);
+    let digest = Digest::of(&image.to_bytes()).to_string();
+    let pinned = page.split(OWN_IMAGE).nth(1).unwrap_or_else(|| panic!("{page}"));
+    assert!(pinned.contains("2.9 KiB") && pinned.contains(&digest), "{page}");
+    assert_eq!(page.matches("Not pinned, so that each device runs").count(), 2, "{page}");
+    assert!(page.contains("this server asks no registries elsewhere"), "{page}");
 }
 
 #[tokio::test]

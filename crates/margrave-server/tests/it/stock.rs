@@ -18,6 +18,9 @@ use crate::plant::{Plant, operator};
 /// What a hostile vendor or operator might call things.
 pub(crate) const HOSTILE: &str = "<script>alert('x')</script>\"&";
 
+/// An image of the package; nobody has pushed it.
+pub(crate) const OWN_IMAGE: &str = "${MARGRAVE_REGISTRY}/plant/gate:1";
+
 /// Asks one question of every kind; its catalog texts carry markup.
 const DESCRIPTION: &str = r#"
 apiVersion: v1
@@ -84,7 +87,11 @@ const ICON: &[u8] =
 /// The package `gate` at 1.0.0, in the catalog.
 pub(crate) async fn gate(plant: &Plant) {
     let component = tempfile::tempdir().unwrap();
-    fs::write(component.path().join("compose.yaml"), "services:\n  gate:\n    image: gate:1\n").unwrap();
+    let hostile = HOSTILE.replace('\'', "''");
+    let services = format!(
+        "  gate: {{image: 'gate:1'}}\n  bad: {{image: '{hostile}'}}\n  own: {{image: '{OWN_IMAGE}'}}\n"
+    );
+    fs::write(component.path().join("compose.yaml"), format!("services:\n{services}")).unwrap();
     let archive = ComposeArchive::build(component.path(), "gate").unwrap();
     let manifest = archive.manifest("gate", "1.0.0");
     push(plant, "components/gate", "1.0.0", &manifest, vec![archive.bytes().clone()]).await;
@@ -107,7 +114,7 @@ pub(crate) async fn gate_at(plant: &Plant, version: &str) {
     plant.server.fleet().add_package(&operator(), want).await.unwrap();
 }
 
-async fn push(plant: &Plant, name: &str, tag: &str, manifest: &ImageManifest, blobs: Vec<Bytes>) {
+pub(crate) async fn push(plant: &Plant, name: &str, tag: &str, manifest: &ImageManifest, blobs: Vec<Bytes>) {
     let name = RepositoryName::parse(name).unwrap();
     let registry = plant.server.registry();
     for blob in blobs.into_iter().chain([Bytes::from_static(EMPTY_CONFIG)]) {

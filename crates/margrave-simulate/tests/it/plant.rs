@@ -75,6 +75,7 @@ impl Plant {
             device_listen: free_address(),
             names: vec!["127.0.0.1".to_owned()],
             svid_lifetime,
+            air_gapped: true,
             ..Config::new(data.path().join("server"))
         };
         let mut plant = Plant { data, config, server: None };

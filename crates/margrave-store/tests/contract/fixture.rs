@@ -8,6 +8,7 @@ use margrave_core::constraints::{Claims, Port, Protocol};
 use margrave_core::deployment::{Deployment, Override, Targets};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::*;
+use margrave_core::image::{Image, Images, Part, Unpinned};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::manifest::{Blob, Entry, Manifest};
 use margrave_core::moment::Moment;
@@ -43,6 +44,23 @@ fn claims() -> Claims {
     Claims { ports: [port].into(), volumes: ["/srv/data".to_owned()].into() }
 }
 
+/// One image of one component; pinned, or not.
+pub(crate) fn images(component: &str, name: &str, digest: Option<&str>) -> Images {
+    let part = Part { digest: Digest::of(b"layer"), size: 7 };
+    let image = match digest {
+        Some(digest) => Image {
+            digest: Some(Digest::of(digest.as_bytes())),
+            parts: [("amd64".to_owned(), vec![part])].into(),
+            ..Image::default()
+        },
+        None => Image { unpinned: Some(Unpinned::NotFound("away".into())), ..Image::default() },
+    };
+    Images {
+        named: [(component.to_owned(), [name.to_owned()].into())].into(),
+        known: [(name.to_owned(), image)].into(),
+    }
+}
+
 pub(crate) fn package(id: &str, version: &str) -> PackageRecord {
     PackageRecord {
         id: PackageId::parse(id).unwrap(),
@@ -51,6 +69,7 @@ pub(crate) fn package(id: &str, version: &str) -> PackageRecord {
         digest: Digest::of(id.as_bytes()),
         description: b"description: exact".to_vec(),
         claims: [("oci://margrave/components/web:1.0.0".to_owned(), claims())].into(),
+        images: images("oci://margrave/components/web:1.0.0", "web:1", Some("image")),
         pins: BTreeMap::from([("oci://margrave/web:1.0.0".to_owned(), Digest::of(b"pin"))]),
         added_at: NOW,
         added_by: "operator ann".into(),

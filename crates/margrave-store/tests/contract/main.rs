@@ -8,6 +8,7 @@ mod catalog;
 mod finding;
 mod fixture;
 mod git;
+mod images;
 mod migrations;
 mod publishing;
 mod reporting;

@@ -124,6 +124,14 @@ fn hints(hints: &Hints) -> Option<Node> {
         let pins = hints.pins.iter().map(|(name, digest)| (name.as_str(), Node::text(digest.to_string())));
         fields.push(("pins", Node::map(pins)));
     }
+    // The same: documents whose images are not pinned are as they were before any were.
+    if !hints.images.is_empty() {
+        let digests = |images: &BTreeMap<String, Digest>| {
+            Node::map(images.iter().map(|(image, digest)| (image.as_str(), Node::text(digest.to_string()))))
+        };
+        let images = hints.images.iter().map(|(name, images)| (name.as_str(), digests(images)));
+        fields.push(("images", Node::map(images)));
+    }
     // Said only where it is not what every device does anyway, so that documents of before keep their digests.
     if hints.rollback != Rollback::default() {
         let Rollback { when, attempts, binding, health_grace } = hints.rollback;
@@ -349,10 +357,27 @@ fn read_hints(spec: &At<'_>, findings: &mut Findings) -> Hints {
             }
         }
     }
+    let mut images = BTreeMap::new();
+    if let Some(at) = at.field("images").filter(|at| findings.is_map(at, "PK-053")) {
+        for (name, at) in at.entries() {
+            if !findings.is_map(&at, "PK-053") {
+                continue;
+            }
+            let digests = at.entries().filter_map(|(image, at)| {
+                Some((image.to_owned(), findings.parsed(&at, "PK-053", Digest::parse)?))
+            });
+            let digests: BTreeMap<String, Digest> = digests.collect();
+            match ComponentName::parse(name) {
+                Ok(name) => drop(images.insert(name, digests)),
+                Err(error) => findings.add(at.place, "PK-053", error.to_string()),
+            }
+        }
+    }
     Hints {
         deployment: text("deployment").and_then(|name| DeploymentName::parse(&name).ok()),
         package_version: text("packageVersion"),
         pins,
+        images,
         rollback: at.field("rollback").map(|at| read_rollback(&at)).unwrap_or_default(),
         // Where none of them is understood, no time is the right one.
         windows: schedule::understood(&at, "windows"),

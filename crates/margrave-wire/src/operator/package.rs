@@ -1,5 +1,7 @@
 //! A package of the catalog: what it is, what it needs and what it asks.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -26,6 +28,9 @@ pub struct Package {
     pub profiles: Vec<PackageProfile>,
     /// The questions to answer before deploying, in the package's own sections.
     pub sections: Vec<PackageSection>,
+    /// The images that its components name, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<PackageImage>,
     /// Names of the deployments that use it.
     pub deployments: Vec<String>,
     /// What its registry no longer has as it was pinned.
@@ -57,6 +62,23 @@ pub struct PackageComponent {
     /// The digest behind the revision when the package was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+}
+
+/// An image that devices run by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageImage {
+    /// As the Compose file says it; `${MARGRAVE_REGISTRY}` is the server's own registry.
+    pub name: String,
+    /// What every device runs under this name; absent where each runs what the name means there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Why it is not pinned, and what to do about it where something can be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpinned: Option<String>,
+    /// Bytes to fetch by processor (`amd64`, `arm64`, `arm`), or for `any`; empty where they are not known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bytes: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

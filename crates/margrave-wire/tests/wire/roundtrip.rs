@@ -101,6 +101,10 @@ prop_compose! {
                 deployment: Some(label.parse().unwrap()),
                 package_version: Some(label.clone()),
                 pins: names.iter().filter(|_| pinned).map(|name| (name.clone(), Digest::of(label.as_bytes()))).collect::<BTreeMap<_, _>>(),
+                images: names.iter().filter(|_| pinned).map(|name| {
+                    let images = ["a:1".to_owned(), format!("${{MARGRAVE_REGISTRY}}/{label}:{n}")];
+                    (name.clone(), images.map(|image| (image, Digest::of(label.as_bytes()))).into())
+                }).collect(),
                 rollback: Rollback {
                     when: if any_child { When::Never } else { When::OnFailedUpdate },
                     attempts: timeout.map_or(2, |(minutes, _)| minutes.clamp(1, 100)),

@@ -49,6 +49,34 @@ fn dm_172_mi_g2_170_173_181_a_document_is_written_exactly_so() {
 }
 
 #[test]
+fn pk_053_images_are_pinned_beside_the_standard_and_documents_without_are_as_before() {
+    let plain = document::write(&workload());
+    assert_eq!(document::write(&workload().with_images(BTreeMap::new())), plain);
+    let component = workload().components[0].name.clone();
+    let digest = Digest::of(b"image");
+    let images =
+        BTreeMap::from([("${MARGRAVE_REGISTRY}/web:1".to_owned(), digest), ("a: b".to_owned(), digest)]);
+    let pinned = workload().with_images([(component.clone(), images.clone())].into());
+    let bytes = document::write(&pinned);
+    let read = document::read(&bytes).unwrap();
+    assert_eq!(read.hints.images, BTreeMap::from([(component.clone(), images)]));
+    // All of it is in our own object, which others pass over.
+    let whole = margrave_wire::yaml::read(&bytes).unwrap().to_value();
+    let ours = &whole["spec"]["x-margrave-extensions"]["images"][component.as_str()];
+    assert_eq!(ours["${MARGRAVE_REGISTRY}/web:1"], digest.to_string());
+    let mut without = read;
+    without.hints.images.clear();
+    assert_eq!(document::write(&without), plain);
+    // A pin that cannot be read would mean running something else than was meant.
+    let text = String::from_utf8(bytes).unwrap();
+    for broken in [text.replace(&digest.to_string(), "latest"), text.replace(&digest.to_string(), "[]")] {
+        let violations = document::read(broken.as_bytes()).unwrap_err();
+        assert!(violations.iter().all(|broken| broken.rule == "PK-053"), "{violations:?}");
+        assert!(violations[0].place.starts_with("/spec/x-margrave-extensions/images/"), "{violations:?}");
+    }
+}
+
+#[test]
 fn dm_074_the_profiles_id_and_description_stay_behind() {
     let text = String::from_utf8(document::write(&workload())).unwrap();
     assert!(!text.contains("small") && !text.contains("little memory"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use margrave_core::difference::unified;
 use margrave_core::digest::Digest;
-use margrave_wire::intent::{Applied, Apply, Plan, PlannedBatch, PlannedRollout, PlannedState, SEEN};
+use margrave_wire::intent::{Applied, Apply, Fetch, Plan, PlannedBatch, PlannedRollout, PlannedState, SEEN};
 use margrave_wire::resource::{self, Kind, Resource};
 
 use super::deploy::warn;
@@ -140,10 +140,23 @@ fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
             if !fetch.unknown.is_empty() {
                 line.push_str(&format!("; of unknown size: {}", fetch.unknown.join(", ")));
             }
+            if let Some(words) = sizes_unknown(fetch) {
+                line.push_str(&format!("; {words}"));
+            }
             screen.data(printable(&line))?;
         }
     }
     Ok(())
+}
+
+/// What the bytes do not count.
+fn sizes_unknown(fetch: &Fetch) -> Option<String> {
+    let names = fetch.unknown_images.join(", ");
+    match fetch.unknown_images.len() {
+        0 => None,
+        1 => Some(format!("the size of 1 image is not known: {names}")),
+        count => Some(format!("the sizes of {count} images are not known: {names}")),
+    }
 }
 
 /// The batches of a rollout, a line each, in their order.

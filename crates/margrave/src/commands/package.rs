@@ -76,9 +76,23 @@ async fn add(screen: &Screen, client: &Client, source: &str) -> Result {
         screen.object(&package)?;
     } else {
         screen.words(format_args!("{}@{} is in the catalog.", package.id, package.version));
+        tell_unpinned(screen, &package);
         screen.words(format_args!("Deploy it with `margrave deploy {} --to DEVICE`.", package.id));
     }
     Ok(Answer::Done)
+}
+
+/// Says which images every device takes as it finds them.
+fn tell_unpinned(screen: &Screen, package: &operator::Package) {
+    for image in &package.images {
+        if let Some(why) = &image.unpinned {
+            let line = format!(
+                "The image {} is not pinned, so that each device runs what this name means there: {why}.",
+                image.name
+            );
+            screen.words(render::printable(&line));
+        }
+    }
 }
 
 /// Whether this names something in a registry and not on disk.
@@ -104,7 +118,11 @@ pub(crate) async fn publish(
     match (known, moved) {
         (Some(known), None) if known.reference.ends_with(&manifest.to_string()) => {
             step(format!("{id}@{version} is there already, with the same content"));
-            return Ok(known.clone());
+            if known.images.iter().all(|image| image.unpinned.is_none()) {
+                return Ok(known.clone());
+            }
+            // What images mean may be found out now that was not then.
+            return client.add_package(&AddPackage { reference: known.reference.clone() }).await;
         }
         (Some(_), _) => {
             return Err(Trouble::refused(format!("{id}@{version} is in the catalog already, with other content")).hint(
@@ -350,6 +368,7 @@ fn show(screen: &Screen, package: &operator::Package, texts: &operator::PackageT
         }
     }
     screen.table(&table)?;
+    show_images(screen, package)?;
     for section in &package.sections {
         screen.heading(&render::printable(&format!("Questions: {}", section.name)))?;
         let mut table = Table::new(&[
@@ -369,6 +388,33 @@ fn show(screen: &Screen, package: &operator::Package, texts: &operator::PackageT
         screen.table(&table)?;
     }
     Ok(Answer::Done)
+}
+
+/// What the images of its components mean.
+fn show_images(screen: &Screen, package: &operator::Package) -> Result<()> {
+    if package.images.is_empty() {
+        return Ok(());
+    }
+    screen.heading("Images")?;
+    let mut table = Table::new(&[
+        Column::fixed("IMAGE"),
+        Column::fixed("SIZE").optional(),
+        Column::flexible("WHAT EVERY DEVICE RUNS"),
+    ]);
+    for image in &package.images {
+        let sizes = image.bytes.iter().map(|(processor, bytes)| match processor.as_str() {
+            "any" => render::size(*bytes),
+            processor => format!("{} ({processor})", render::size(*bytes)),
+        });
+        let meaning = match (&image.digest, &image.unpinned) {
+            (Some(digest), _) => digest.clone(),
+            (None, Some(why)) => format!("not pinned: {why}"),
+            (None, None) => "not pinned".to_owned(),
+        };
+        table.row([image.name.as_str().into(), sizes.collect::<Vec<_>>().join(", ").into(), meaning.into()]);
+    }
+    screen.table(&table)?;
+    Ok(())
 }
 
 /// Lines of a text that are shown unless all are asked for.

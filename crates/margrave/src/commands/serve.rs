@@ -72,6 +72,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
         svid_lifetime,
         svid_lifetime_any,
         registry_address,
+        air_gapped,
         follow,
         signed,
     } = args;
@@ -92,6 +93,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
     config.wfm = wfm_id;
     config.svid_lifetime = svid_lifetime;
     config.registry_address = registry_address;
+    config.air_gapped = air_gapped;
     config.follow = follow_config(follow)?;
     config.signed = signed_config(signed);
 

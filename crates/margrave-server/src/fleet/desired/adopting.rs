@@ -6,10 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::{Defaults, SITE};
+use margrave_core::digest::Digest;
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef};
+use margrave_core::image::{Image, Named};
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
 use margrave_oci::reference::{Reference, TagOrDigest};
+use margrave_store::PackageRecord;
 use margrave_wire::operator;
 use margrave_wire::resource::{
     self, DeploymentFile, DeploymentSpec, DeviceFile, Flaw, FleetFile, FleetSpec, PackageFile, Path, Place,
@@ -17,8 +20,10 @@ use margrave_wire::resource::{
 };
 use margrave_wire::schedule::ScheduleBody;
 
+use super::super::catalog::Pulled;
 use super::super::draft::read_rollback;
 use super::super::git::Quarantine;
+use super::super::images::{self, Uses};
 use super::super::intent::{Change, Incoming, Refusals, Source};
 use super::super::rollout::read_strategy;
 use super::super::{Actor, Error, Fleet, Seen};
@@ -432,10 +437,18 @@ impl Fleet {
                 return Ok(());
             }
         };
+        let given = match images::read_pins(&file.spec.images) {
+            Ok(given) => given,
+            Err(broken) => {
+                reading.broken(path, read, broken);
+                return Ok(());
+            }
+        };
         if let Ok(Place::Package(id, version)) = read.resource.place()
             && let Some(held) = self.store.package(&id, &version).await?
             && held.reference == reference.to_string()
         {
+            self.read_images(held, &given, path, read, reading).await?;
             return Ok(());
         }
         if reading.fetching == Fetching::Refused {
@@ -444,10 +457,14 @@ impl Fleet {
             refuse(reading, "PK-040", message.to_owned());
             return Ok(());
         }
-        let pulled = match self.pull(actor, &file.spec.reference).await {
+        let pulled = match self.pull_pinned(actor, &file.spec.reference, &given).await {
             Ok(pulled) => pulled,
             Err(Error::Invalid(violations)) => {
-                let told = violations.into_iter().map(|v| Violation::new(place, v.rule, v.message));
+                let told =
+                    violations.into_iter().map(|violation| match violation.place.starts_with("/images") {
+                        true => violation,
+                        false => Violation::new(place, violation.rule, violation.message),
+                    });
                 reading.broken(path, read, told.collect());
                 return Ok(());
             }
@@ -470,6 +487,40 @@ impl Fleet {
         } else {
             reading.change(Change::AddPackage(Box::new(pulled)), path, Some(read));
         }
+        Ok(())
+    }
+
+    /// What a file says of the images of a package that is in the catalog: what is known already, or something that was not.
+    async fn read_images(
+        &self,
+        mut held: PackageRecord,
+        given: &BTreeMap<String, Digest>,
+        path: &str,
+        read: &Read,
+        reading: &mut Reading,
+    ) -> Result<(), Error> {
+        let broken = images::misplaced(&held.images, given);
+        if !broken.is_empty() {
+            reading.broken(path, read, broken);
+            return Ok(());
+        }
+        let pins = held.images.all_pins();
+        let new = given.iter().filter(|(name, _)| !pins.contains_key(*name));
+        let new: BTreeMap<String, Digest> = new.map(|(name, digest)| (name.clone(), *digest)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let named = new.keys().map(|name| (name.clone(), Named::ByTag)).collect();
+        let found = match reading.fetching {
+            Fetching::Allowed => self.find_images(&Uses::from([(String::new(), named)]), &new).await?.known,
+            Fetching::Refused => BTreeMap::new(),
+        };
+        for (name, digest) in new {
+            let parts = found.get(&name).map(|image| image.parts.clone()).unwrap_or_default();
+            held.images.known.insert(name, Image { digest: Some(digest), unpinned: None, parts });
+        }
+        let pulled = Pulled { record: held, resources: Vec::new(), pinning: true };
+        reading.change(Change::AddPackage(Box::new(pulled)), path, Some(read));
         Ok(())
     }
 

@@ -51,8 +51,9 @@ pub(in crate::fleet) fn deployment(deployment: &Deployment, defaults: &Defaults)
 }
 
 pub(in crate::fleet) fn package(record: &PackageRecord) -> Resource {
-    let PackageRecord { id, version, reference, .. } = record;
-    Resource::Package(PackageFile::new(id.to_string(), version.to_string(), reference.clone()))
+    let PackageRecord { id, version, reference, images, .. } = record;
+    let images = images.all_pins().into_iter().map(|(name, digest)| (name, digest.to_string())).collect();
+    Resource::Package(PackageFile::new(id.to_string(), version.to_string(), reference.clone(), images))
 }
 
 /// Nothing when there is nothing to say.

@@ -13,14 +13,15 @@ type State = (PackageVersion, ProfileId, Digest);
 pub(in crate::fleet) struct Difference {
     pub(in crate::fleet) device: DeviceRef,
     pub(in crate::fleet) name: DeploymentName,
-    pub(in crate::fleet) from: Option<State>,
+    pub(in crate::fleet) from: Option<(PackageId, State)>,
     pub(in crate::fleet) to: Option<(PackageId, State)>,
 }
 
 impl Difference {
     pub(in crate::fleet) fn new(held: Option<&HeldAssignment>, wanted: &WantedAssignment) -> Difference {
         let WantedAssignment { device, name, package, version, profile, document, .. } = wanted.clone();
-        let from = held.map(|held| (held.version.clone(), held.profile.clone(), held.document));
+        let from = held
+            .map(|held| (held.package.clone(), (held.version.clone(), held.profile.clone(), held.document)));
         Difference { device, name, from, to: Some((package, (version, profile, document))) }
     }
 
@@ -30,12 +31,12 @@ impl Difference {
     }
 
     pub(in crate::fleet) fn is_nothing(&self) -> bool {
-        self.from.as_ref() == self.to.as_ref().map(|(_, state)| state)
+        self.from == self.to
     }
 
-    fn gone(held: &HeldAssignment) -> Difference {
-        let HeldAssignment { device, name, version, profile, document, .. } = held.clone();
-        Difference { device, name, from: Some((version, profile, document)), to: None }
+    pub(in crate::fleet) fn gone(held: &HeldAssignment) -> Difference {
+        let HeldAssignment { device, name, package, version, profile, document, .. } = held.clone();
+        Difference { device, name, from: Some((package, (version, profile, document))), to: None }
     }
 }
 

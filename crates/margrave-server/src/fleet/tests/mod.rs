@@ -10,6 +10,7 @@ mod fitting;
 mod following;
 mod git;
 mod identity;
+mod images;
 mod looking_back;
 mod moving;
 mod packing;
@@ -357,6 +358,7 @@ async fn open(data: &tempfile::TempDir, registry: &Arc<Registry>, clock: &Arc<At
         server_url: "https://server.example:8443".into(),
         pin: "sha256:pin".into(),
         registry_address: "server.example:8443".into(),
+        air_gapped: true,
         silent_after: Duration::from_secs(120),
         demo: None,
         git_directory: data.path().join("git"),

@@ -18,6 +18,7 @@ use super::frame::{Frame, Section, render};
 use super::icon::{self, Logo};
 use super::link;
 use super::prose::Prose;
+use super::rehearsal::shown_size;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use super::tally::Tally;
@@ -200,10 +201,33 @@ struct PackagePage {
     logo: Logo,
     added: Stamp,
     added_by: String,
+    images: Vec<ImageLine>,
     questions: Vec<QuestionLine>,
     deployments: Vec<DeploymentLine>,
     versions: Vec<(String, String)>,
     command: Command,
+}
+
+struct ImageLine {
+    name: String,
+    digest: Option<String>,
+    unpinned: Option<String>,
+    sizes: String,
+}
+
+impl ImageLine {
+    fn of(image: &operator::PackageImage) -> Self {
+        let size = |(processor, bytes): (&String, &u64)| match processor.as_str() {
+            "any" => shown_size(*bytes),
+            processor => format!("{} for {processor}", shown_size(*bytes)),
+        };
+        ImageLine {
+            name: image.name.clone(),
+            digest: image.digest.clone(),
+            unpinned: image.unpinned.clone(),
+            sizes: image.bytes.iter().map(size).collect::<Vec<_>>().join(", "),
+        }
+    }
 }
 
 struct QuestionLine {
@@ -265,6 +289,7 @@ pub(super) async fn show(
         logo: Logo::of(&package),
         added: Stamp::at(&package.added_at),
         added_by: who(&package.added_by),
+        images: package.images.iter().map(ImageLine::of).collect(),
         questions: questions.collect(),
         deployments: deployments.into_iter().filter(|held| held.package == package.id).map(line).collect(),
         versions,

@@ -211,17 +211,26 @@ fn sites(changes: &[Planned]) -> Vec<SiteLine> {
     sites.into_iter().map(line).collect()
 }
 
-fn fetched(fetch: &Fetch) -> String {
-    let site = fetch.site.as_deref().map(|site| format!(" of {site}")).unwrap_or_default();
-    let bytes = match fetch.bytes {
+pub(super) fn shown_size(bytes: u64) -> String {
+    match bytes {
         bytes if bytes >= 1 << 20 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         bytes => format!("{:.1} KiB", bytes as f64 / 1024.0),
-    };
+    }
+}
+
+fn fetched(fetch: &Fetch) -> String {
+    let site = fetch.site.as_deref().map(|site| format!(" of {site}")).unwrap_or_default();
+    let bytes = shown_size(fetch.bytes);
     let unknown = match fetch.unknown.as_slice() {
         [] => String::new(),
         unknown => format!(", and {} of unknown size", unknown.join(", ")),
     };
-    format!("{}{site}: at most {bytes}{unknown}", counted(fetch.devices, "device"))
+    let images = match fetch.unknown_images.as_slice() {
+        [] => String::new(),
+        [one] => format!("; the size of 1 image is not known: {one}"),
+        several => format!("; the sizes of {} images are not known: {}", several.len(), several.join(", ")),
+    };
+    format!("{}{site}: at most {bytes}{unknown}{images}", counted(fetch.devices, "device"))
 }
 
 #[cfg(test)]
@@ -258,5 +267,19 @@ mod tests {
             "gate: loses it",
             "where others come and go it is told who"
         );
+    }
+
+    #[test]
+    fn what_is_not_known_is_told_and_not_counted_as_nothing() {
+        let fetch = |images: &[&str]| Fetch {
+            site: Some("nord".into()),
+            devices: 2,
+            bytes: 2048,
+            unknown: vec![],
+            unknown_images: images.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        assert_eq!(fetched(&fetch(&[])), "2 devices of nord: at most 2.0 KiB");
+        let told = fetched(&fetch(&["a:1", "b:1"]));
+        assert_eq!(told, "2 devices of nord: at most 2.0 KiB; the sizes of 2 images are not known: a:1, b:1");
     }
 }

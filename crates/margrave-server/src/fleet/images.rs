@@ -1,0 +1,333 @@
+//! What the images of a package mean: asked of their registries once, when the package comes into the catalog.
+//!
+//! Nothing here stops a package from being added. An image whose registry cannot be asked stays what its name means on each device,
+//! and that is told; what was found out is kept with the version for good (`margrave_core::image`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, stream};
+use margrave_core::chain::sentence;
+use margrave_core::digest::Digest;
+use margrave_core::image::{ANY_PROCESSOR, Image, Images, Named, Part, Unpinned, in_own_registry};
+use margrave_core::violation::Violation;
+use margrave_oci::image_name;
+use margrave_oci::manifest::{Descriptor, ImageIndex, ImageManifest};
+use margrave_oci::reference::{Host, InvalidReference, OWN_REGISTRY, Reference, TagOrDigest};
+use margrave_wire::operator;
+use tokio::time::Instant;
+
+use super::{Error, Fleet};
+
+/// More images than any application has; each costs a question or a few.
+const IMAGES_MAX: usize = 200;
+/// Images that are asked about at the same time; more would only wait for the same network.
+const SIDE_BY_SIDE: usize = 4;
+/// For one image. Somebody waits for it, and a package without the answer is still a package.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
+/// For all of a package, however many registries hang.
+const ALL_TIME_MAX: Duration = Duration::from_secs(20);
+/// The processors that devices report (MI-G2-128), as images name them too.
+const PROCESSORS: [&str; 3] = ["amd64", "arm64", "arm"];
+/// Engines take 127 layers; what has more is not counted.
+const LAYERS_MAX: usize = 500;
+/// A reason is shown in a line or two.
+const REASON_MAX: usize = 300;
+
+/// The images in components' Compose files, under the components' references.
+pub(super) type Uses = BTreeMap<String, BTreeMap<String, Named>>;
+type Parts = BTreeMap<String, Vec<Part>>;
+
+impl Fleet {
+    /// What all these images mean now; where `given` says what one means, that.
+    pub(super) async fn find_images(
+        &self,
+        uses: &Uses,
+        given: &BTreeMap<String, Digest>,
+    ) -> Result<Images, Error> {
+        let mut how: BTreeMap<&String, Named> = BTreeMap::new();
+        for (name, named) in uses.values().flatten() {
+            let known = how.entry(name).or_insert(*named);
+            *known = (*known).min(*named);
+        }
+        let open: BTreeSet<String> = match self.options.air_gapped {
+            true => self.store.registries().await?.into_iter().map(|registry| registry.host).collect(),
+            false => BTreeSet::new(),
+        };
+        let until = Instant::now() + ALL_TIME_MAX;
+        let mut asked: Vec<BoxFuture<'_, (String, Image)>> = Vec::new();
+        for (index, (name, named)) in how.into_iter().enumerate() {
+            let (open, given) = (&open, given.get(name).copied());
+            asked.push(Box::pin(async move {
+                let image = match index < IMAGES_MAX {
+                    true => self.find_image(name, named, given, open, until).await,
+                    false => unknown(given, format!("of a package, {IMAGES_MAX} images are asked about")),
+                };
+                (name.clone(), image)
+            }));
+        }
+        let known = stream::iter(asked).buffer_unordered(SIDE_BY_SIDE).collect().await;
+        let named =
+            uses.iter().map(|(component, images)| (component.clone(), images.keys().cloned().collect()));
+        Ok(Images { named: named.collect(), known })
+    }
+
+    async fn find_image(
+        &self,
+        name: &str,
+        named: Named,
+        given: Option<Digest>,
+        open: &BTreeSet<String>,
+        until: Instant,
+    ) -> Image {
+        let reason = match named {
+            Named::ByVariable => Unpinned::Variable,
+            Named::OnDevice => Unpinned::OnDevice,
+            Named::ByTag | Named::ByDigest => {
+                let reference = match self.image_reference(name) {
+                    Ok(reference) => reference,
+                    Err(error) => return unknown(given, error.to_string()),
+                };
+                let reference = given.map_or(reference.clone(), |digest| reference.pinned(digest));
+                return match self.ask_about(&reference, open, until).await {
+                    Ok((digest, parts)) => Image { digest: Some(digest), unpinned: None, parts },
+                    // What it is says its name; only its size is not known.
+                    Err(why) => match &reference.version {
+                        TagOrDigest::Digest(digest) => unknown(Some(*digest), why),
+                        TagOrDigest::Tag(_) => unknown(None, why),
+                    },
+                };
+            }
+        };
+        Image { unpinned: Some(reason), ..Image::default() }
+    }
+
+    /// Where an image of this name lies; our own registry has several names.
+    fn image_reference(&self, name: &str) -> Result<Reference, InvalidReference> {
+        let own = || Host::parse(OWN_REGISTRY).expect("a host like any other");
+        if let Some(rest) = in_own_registry(name) {
+            return image_name::parse_in(own(), rest);
+        }
+        let mut reference = image_name::parse(name)?;
+        if reference.repository.host.as_str() == self.options.registry_address {
+            reference.repository.host = own();
+        }
+        Ok(reference)
+    }
+
+    /// The digest behind an image's name, and what there is to fetch of it; or why that is not known.
+    async fn ask_about(
+        &self,
+        reference: &Reference,
+        open: &BTreeSet<String>,
+        until: Instant,
+    ) -> Result<(Digest, Parts), String> {
+        let host = &reference.repository.host;
+        if host.is_own_registry() {
+            return self.look_at_image(reference).await;
+        }
+        if self.options.air_gapped && !host.is_loopback() && !open.contains(host.as_str()) {
+            return Err(format!(
+                "this server asks no registries elsewhere but those it was told of, and {host} is none"
+            ));
+        }
+        let until = until.min(Instant::now() + ANSWER_TIME_MAX);
+        match tokio::time::timeout_at(until, self.look_at_image(reference)).await {
+            Ok(looked) => looked,
+            Err(_) => Err(format!("the registry {host} did not answer in time")),
+        }
+    }
+
+    async fn look_at_image(&self, reference: &Reference) -> Result<(Digest, Parts), String> {
+        let (digest, bytes) = self.image_manifest(reference).await?;
+        if let Ok(manifest) = ImageManifest::from_bytes(&bytes) {
+            let parts = parts_of(&manifest);
+            return Ok((digest, parts.map(|parts| (ANY_PROCESSOR.to_owned(), parts)).into_iter().collect()));
+        }
+        let index = ImageIndex::from_bytes(&bytes).ok().filter(|index| !index.manifests.is_empty());
+        let index = index.ok_or_else(|| format!("what lies at {reference} is no image"))?;
+        let mut parts = Parts::new();
+        for processor in PROCESSORS {
+            let Some(made) = made_for(&index, processor) else { continue };
+            // It is pinned by the whole; with a part that cannot be read now, only the sizes are not known.
+            let Ok((_, bytes)) = self.image_manifest(&reference.pinned(made.digest)).await else {
+                return Ok((digest, Parts::new()));
+            };
+            match ImageManifest::from_bytes(&bytes).ok().as_ref().and_then(parts_of) {
+                Some(found) => drop(parts.insert(processor.to_owned(), found)),
+                None => return Ok((digest, Parts::new())),
+            }
+        }
+        Ok((digest, parts))
+    }
+
+    async fn image_manifest(&self, reference: &Reference) -> Result<(Digest, Bytes), String> {
+        if !reference.repository.host.is_own_registry() {
+            let found = self.upstream().manifest(reference).await.map_err(|error| sentence(&error))?;
+            return Ok((found.digest, found.bytes));
+        }
+        match self.registry.manifest(&reference.repository.name, &reference.version).await {
+            Ok(Some(found)) => Ok((found.digest, found.bytes)),
+            Ok(None) | Err(_) => Err("it is not in this server's registry; push it there first".to_owned()),
+        }
+    }
+}
+
+/// An image whose registry did not say what it is.
+fn unknown(digest: Option<Digest>, why: String) -> Image {
+    let why = why.chars().filter(|character| !character.is_control()).take(REASON_MAX).collect();
+    let unpinned = digest.is_none().then_some(Unpinned::NotFound(why));
+    Image { digest, unpinned, parts: Parts::new() }
+}
+
+/// Which image of several a device with such a processor takes.
+fn made_for<'a>(index: &'a ImageIndex, processor: &str) -> Option<&'a Descriptor> {
+    let fits = |found: &&Descriptor| {
+        found
+            .platform
+            .as_ref()
+            .is_some_and(|platform| platform.os == "linux" && platform.architecture == processor)
+    };
+    let variant = |found: &Descriptor| found.platform.as_ref().and_then(|platform| platform.variant.clone());
+    let newest = index.manifests.iter().filter(fits).find(|found| variant(found).as_deref() == Some("v7"));
+    newest.or_else(|| index.manifests.iter().find(fits))
+}
+
+/// Everything that an engine fetches of an image.
+fn parts_of(manifest: &ImageManifest) -> Option<Vec<Part>> {
+    let part = |found: &Descriptor| Part { digest: found.digest, size: found.size };
+    let few = manifest.layers.len() <= LAYERS_MAX;
+    few.then(|| manifest.layers.iter().chain([&manifest.config]).map(part).collect())
+}
+
+/// Images as operators see them.
+pub(super) fn shown_images(images: &Images, deployments: &[String]) -> Vec<operator::PackageImage> {
+    let told = |unpinned: &Unpinned| match (unpinned.is_passing(), deployments.is_empty()) {
+        (false, _) => unpinned.to_string(),
+        (true, true) => format!("{unpinned}; add the package again to have it pinned"),
+        (true, false) => {
+            format!(
+                "{unpinned}; deployments use this version as it is, so that only a new version can be pinned"
+            )
+        }
+    };
+    let sum = |parts: &Vec<Part>| parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.size));
+    let shown = |(name, image): (&String, &Image)| operator::PackageImage {
+        name: name.clone(),
+        digest: image.digest.map(|digest| digest.to_string()),
+        unpinned: image.unpinned.as_ref().map(told),
+        bytes: image.parts.iter().map(|(processor, parts)| (processor.clone(), sum(parts))).collect(),
+    };
+    images.known.iter().map(shown).collect()
+}
+
+/// Pins as a file says them, each checked.
+///
+/// # Errors
+/// What is wrong with them, each at its place.
+pub(super) fn read_pins(
+    images: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, Digest>, Vec<Violation>> {
+    let mut pins = BTreeMap::new();
+    let mut broken = Vec::new();
+    if images.len() > IMAGES_MAX {
+        broken.push(Violation::new(
+            "/images",
+            RULE,
+            format!("of a package, {IMAGES_MAX} images are pinned at most"),
+        ));
+    }
+    for (name, digest) in images {
+        match Digest::parse(digest) {
+            Ok(digest) => drop(pins.insert(name.clone(), digest)),
+            Err(error) => broken.push(Violation::new(pin_place(name), RULE, error.to_string())),
+        }
+    }
+    if broken.is_empty() { Ok(pins) } else { Err(broken) }
+}
+
+/// The rule of everything that is pinned.
+pub(super) const RULE: &str = "PK-053";
+
+/// Where a file says what an image is.
+pub(super) fn pin_place(name: &str) -> String {
+    format!("/images/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+/// Pins of a file that the package has no image for, or that cannot be.
+pub(super) fn misplaced(images: &Images, given: &BTreeMap<String, Digest>) -> Vec<Violation> {
+    let mut broken = Vec::new();
+    for (name, digest) in given {
+        let message = match images.known.get(name) {
+            None => {
+                "no Compose file of this package names this image; leave it out, or mend its name".to_owned()
+            }
+            Some(Image { unpinned: Some(Unpinned::Variable | Unpinned::OnDevice), .. }) => {
+                "this image cannot be pinned: a parameter or the device says what it is; leave it out"
+                    .to_owned()
+            }
+            Some(Image { digest: Some(held), .. }) if held != digest => {
+                format!(
+                    "this image is pinned to {held}, and a pin stays; give the package a new version for another one"
+                )
+            }
+            Some(_) => continue,
+        };
+        broken.push(Violation::new(pin_place(name), RULE, message));
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use margrave_oci::manifest::Platform;
+
+    #[test]
+    fn of_several_images_the_one_for_the_processor_is_taken() {
+        let one = |name: &str, os: &str, architecture: &str, variant: Option<&str>| Descriptor {
+            platform: Some(Platform {
+                os: os.into(),
+                architecture: architecture.into(),
+                variant: variant.map(str::to_owned),
+            }),
+            ..Descriptor::of("x", name.as_bytes())
+        };
+        let index = ImageIndex::of(vec![
+            Descriptor::of("x", b"nothing"),
+            one("attestation", "unknown", "unknown", None),
+            one("windows", "windows", "amd64", None),
+            one("amd64", "linux", "amd64", None),
+            one("arm6", "linux", "arm", Some("v6")),
+            one("arm7", "linux", "arm", Some("v7")),
+        ]);
+        let taken = |processor| made_for(&index, processor).map(|found| found.digest);
+        assert_eq!(taken("amd64"), Some(Digest::of(b"amd64")));
+        assert_eq!(taken("arm"), Some(Digest::of(b"arm7")));
+        assert_eq!(taken("arm64"), None);
+    }
+
+    #[test]
+    fn pk_053_pins_of_a_file_are_checked_each_at_its_place() {
+        let digest = Digest::of(b"x").to_string();
+        let file = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter().map(|(name, digest)| ((*name).to_owned(), (*digest).to_owned()));
+            read_pins(&pairs.collect())
+        };
+        assert_eq!(file(&[("h:1/a:1", &digest)]).unwrap().len(), 1);
+        let broken = file(&[("h:1/a~b:1", "latest"), ("c", &digest)]).unwrap_err();
+        assert_eq!((broken.len(), broken[0].place.as_str()), (1, "/images/h:1~1a~0b:1"));
+        let image = |unpinned| Image { unpinned, ..Image::default() };
+        let known = [
+            ("a".to_owned(), image(Some(Unpinned::Variable))),
+            ("b".to_owned(), Image { digest: Some(Digest::of(b"b")), ..Image::default() }),
+            ("c".to_owned(), image(Some(Unpinned::NotFound("away".into())))),
+        ];
+        let images = Images { named: BTreeMap::new(), known: known.into() };
+        let given = ["a", "b", "c", "d"].map(|name| (name.to_owned(), Digest::of(b"x")));
+        let places: Vec<String> = misplaced(&images, &given.into()).into_iter().map(|v| v.place).collect();
+        assert_eq!(places, ["/images/a", "/images/b", "/images/d"]);
+    }
+}

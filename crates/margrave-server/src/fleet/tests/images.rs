@@ -1,0 +1,333 @@
+//! Images that packages name: pinned when a package comes in, whatever their names mean later.
+
+use std::collections::BTreeMap;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use margrave_core::id::{PackageId, PackageVersion};
+use margrave_oci::manifest::{IMAGE_INDEX, ImageIndex, Platform};
+use margrave_registry::{Action, Decision};
+use margrave_wire::intent::Fetch;
+
+use super::*;
+
+/// A registry of its own, on this machine, in plain HTTP.
+async fn registry() -> (Registry, String, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::open(folder.path().join("registry")).unwrap();
+    let open = |_: &http::request::Parts, _: Action, _: Option<&RepositoryName>| Decision::Allow;
+    let address = serve(margrave_registry::router(registry.clone(), open)).await;
+    (registry, address, folder)
+}
+
+async fn serve(router: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+/// An image of these layers; each has as many bytes as its text.
+async fn push_image(registry: &Registry, name: &str, layers: &[&str]) -> Descriptor {
+    let (repository, tag) = name.split_once(':').unwrap();
+    let repository = RepositoryName::parse(repository).unwrap();
+    let described = layers.iter().map(|layer| Descriptor::of("application/octet-stream", layer.as_bytes()));
+    let manifest = ImageManifest::artifact("application/vnd.test", described.collect());
+    for blob in layers.iter().map(|layer| layer.as_bytes()).chain([EMPTY_CONFIG]) {
+        registry.put_blob(&repository, Bytes::copy_from_slice(blob)).await.unwrap();
+    }
+    let bytes = Bytes::from(manifest.to_bytes());
+    let tag = TagOrDigest::Tag(Tag::parse(tag).unwrap());
+    registry.put_manifest(&repository, &tag, IMAGE_MANIFEST, bytes.clone()).await.unwrap();
+    Descriptor::of(IMAGE_MANIFEST, &bytes)
+}
+
+/// Several images under one name, by processor.
+async fn push_index(registry: &Registry, name: &str, images: &[(&str, Descriptor)]) -> Digest {
+    let made = images.iter().map(|(processor, image)| Descriptor {
+        platform: Some(Platform { os: "linux".into(), architecture: (*processor).into(), variant: None }),
+        ..image.clone()
+    });
+    let bytes = Bytes::from(ImageIndex::of(made.collect()).to_bytes());
+    let (repository, tag) = name.split_once(':').unwrap();
+    let repository = RepositoryName::parse(repository).unwrap();
+    let tag = TagOrDigest::Tag(Tag::parse(tag).unwrap());
+    registry.put_manifest(&repository, &tag, IMAGE_INDEX, bytes.clone()).await.unwrap();
+    Digest::of(&bytes)
+}
+
+impl World {
+    /// The package hello at a version, whose one component has services with these images.
+    async fn push_services(&self, version: &str, services: &[&str]) {
+        let folder = tempfile::tempdir().unwrap();
+        let service = |(index, service): (usize, &&str)| format!("  s{index}: {{{service}}}\n");
+        let services: String = services.iter().enumerate().map(service).collect();
+        std::fs::write(folder.path().join("compose.yaml"), format!("services:\n{services}")).unwrap();
+        let archive = ComposeArchive::build(folder.path(), "web").unwrap();
+        let layer = Descriptor::of(COMPOSE_LAYER_TYPE, archive.bytes());
+        let web = ImageManifest::artifact(COMPOSE_TYPE, vec![layer]);
+        self.push_manifest("components/web", version, &web, &[archive.bytes()]).await;
+        let layer = Descriptor::of("application/vnd.cncf.helm.chart.content.v1.tar+gzip", b"chart");
+        let chart = ImageManifest::artifact("application/vnd.cncf.helm.config.v1+json", vec![layer]);
+        self.push_manifest("components/chart", version, &chart, &[b"chart"]).await;
+        let description = description(version).replace("revision: 1.0.0", &format!("revision: {version}"));
+        self.push(version, &description).await;
+    }
+
+    async fn add_services(&self, version: &str, services: &[&str]) -> operator::Package {
+        self.push_services(version, services).await;
+        self.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap()
+    }
+
+    /// What the device's only document says of images.
+    async fn pinned(&self, on: &str) -> BTreeMap<String, String> {
+        let workload = self.workloads(on).await.remove(0);
+        let images = workload.hints.images.into_values().flatten();
+        images.map(|(name, digest)| (name, digest.to_string())).collect()
+    }
+
+    async fn foreseen(&self, version: &str, devices: &[&str]) -> Fetch {
+        let mut want = on(devices);
+        want.version = Some(version.into());
+        let mut plan = self.fleet.rehearse_deployment(&ann(), &name("greeter"), want).await.unwrap();
+        assert_eq!(plan.fetches.len(), 1, "{plan:?}");
+        plan.fetches.remove(0)
+    }
+}
+
+fn key(version: &str) -> (PackageId, PackageVersion) {
+    (PackageId::parse("hello").unwrap(), PackageVersion::parse(version).unwrap())
+}
+
+#[tokio::test]
+async fn pk_053_a_tag_that_moves_after_publishing_changes_nothing() {
+    let world = World::empty().await;
+    let (elsewhere, address, _folder) = registry().await;
+    let first = push_image(&elsewhere, "plant/web:1", &["one"]).await.digest.to_string();
+    let own = push_image(&world.registry, "plant/own:1", &["own"]).await.digest.to_string();
+    let (image, ours) = (format!("{address}/plant/web:1"), "${MARGRAVE_REGISTRY}/plant/own:1".to_owned());
+    let services = [format!("image: '{image}'"), format!("image: '{ours}'"), format!("image: '{image}'")];
+    let services = services.each_ref().map(String::as_str);
+    let added = world.add_services("1.0.0", &services).await;
+    let shown: BTreeMap<String, String> =
+        added.images.iter().map(|image| (image.name.clone(), image.digest.clone().unwrap())).collect();
+    let expected = BTreeMap::from([(image.clone(), first.clone()), (ours, own)]);
+    assert_eq!(shown, expected);
+    let file = world.file("packages/hello/1.0.0.yaml").await.unwrap();
+    assert!(file.contains(&first) && file.contains(&image), "the commit says everything: {file}");
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    assert_eq!(world.pinned("line-1").await, expected);
+    let document = world.workloads("line-1").await;
+
+    let second = push_image(&elsewhere, "plant/web:1", &["other"]).await.digest.to_string();
+    assert_ne!(first, second);
+    let again = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    assert_eq!(again.images, added.images, "a pin stays");
+    let world = world.restarted().await;
+    world.device("line-2", &[]).await;
+    world.put("greeter", on(&["line-1", "line-2"])).await.unwrap();
+    assert_eq!(world.pinned("line-2").await, expected, "the second device runs what the first does");
+    assert_eq!(world.workloads("line-1").await, document);
+    let next = world.add_services("2.0.0", &services).await;
+    assert!(next.images.iter().any(|image| image.digest.as_ref() == Some(&second)), "{next:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_about_is_told_and_blocks_nothing() {
+    let world = World::empty().await;
+    let exact = format!("registry.example/a@{}", Digest::of(b"x"));
+    let services = [
+        "image: 'margrave.invalid/web:${TAG}'",
+        "image: 'only-here:1', pull_policy: never",
+        "image: 'registry.example/far:1'",
+        "image: 'NOT/a name'",
+        "image: '${MARGRAVE_REGISTRY}/none:1'",
+        &format!("image: '{exact}'"),
+    ];
+    let added = world.add_services("1.0.0", &services).await;
+    let told = |name: &str| {
+        let image = added.images.iter().find(|image| image.name == name).unwrap();
+        assert_eq!(image.digest, None, "{name}");
+        image.unpinned.clone().unwrap()
+    };
+    assert!(told("margrave.invalid/web:${TAG}").contains("variable"));
+    assert!(told("only-here:1").contains("only taken from the device"));
+    assert!(told("registry.example/far:1").contains("asks no registries elsewhere"));
+    assert!(told("NOT/a name").contains("is not a repository name"), "{}", told("NOT/a name"));
+    assert!(told("${MARGRAVE_REGISTRY}/none:1").contains("push it there first; add the package again"));
+    let named = added.images.iter().find(|image| image.name == exact).unwrap();
+    assert_eq!(named.digest, Some(Digest::of(b"x").to_string()), "it says itself what it is");
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    world.device("line-2", &[]).await;
+    assert!(world.pinned("line-1").await.is_empty(), "documents say nothing of what is not pinned");
+    let fetch = world.foreseen("1.0.0", &["line-1", "line-2"]).await;
+    assert_eq!(fetch.unknown_images.len(), 6, "{fetch:?}");
+}
+
+#[tokio::test]
+async fn what_was_not_pinned_is_pinned_later_unless_something_runs_without() {
+    let world = World::empty().await;
+    let image = "${MARGRAVE_REGISTRY}/plant/late:1";
+    let services = [&*format!("image: '{image}'")];
+    for version in ["1.0.0", "2.0.0"] {
+        let added = world.add_services(version, &services).await;
+        assert!(added.images[0].unpinned.is_some(), "{added:?}");
+    }
+    world.device("line-1", &[]).await;
+    let mut want = on(&["line-1"]);
+    want.version = Some("1.0.0".into());
+    world.put("greeter", want.clone()).await.unwrap();
+    let document = world.workloads("line-1").await;
+
+    let late = push_image(&world.registry, "plant/late:1", &["late"]).await.digest.to_string();
+    let used = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    let why = used.images[0].unpinned.clone().unwrap();
+    assert!(why.contains("only a new version can be pinned"), "{why}");
+    want.targets.devices.push("line-2".into());
+    world.device("line-2", &[]).await;
+    world.put("greeter", want).await.unwrap();
+    assert_eq!(world.workloads("line-1").await, document, "nothing changed behind it");
+
+    let unused = world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    assert_eq!(unused.images[0].digest.as_deref(), Some(late.as_str()));
+    let file = world.file("packages/hello/2.0.0.yaml").await.unwrap();
+    assert!(file.contains(&late), "{file}");
+    // From the store, and not from memory.
+    let world = world.restarted().await;
+    let (id, version) = key("2.0.0");
+    assert_eq!(world.fleet.package(&id, &version).await.unwrap().images, unused.images);
+    let mut want = on(&["line-1"]);
+    want.version = Some("2.0.0".into());
+    world.put("greeter", want).await.unwrap();
+    assert_eq!(world.pinned("line-1").await, BTreeMap::from([(image.to_owned(), late)]));
+}
+
+#[tokio::test]
+async fn a_rehearsal_counts_what_the_device_does_not_have_for_the_processor_it_has() {
+    let world = World::empty().await;
+    let (elsewhere, address, _folder) = registry().await;
+    let base = "b".repeat(10_000);
+    let large = push_image(&elsewhere, "plant/web:arm", &[&"a".repeat(500_000)]).await;
+    let small = push_image(&elsewhere, "plant/web:amd", &[&base, "one"]).await;
+    push_index(&elsewhere, "plant/web:1", &[("arm64", large.clone()), ("amd64", small)]).await;
+    let image = |tag: &str| format!("image: '{address}/plant/web:{tag}'");
+    world.add_services("0.9.0", &[]).await;
+    world.add_services("1.0.0", &[&image("1")]).await;
+    world.device("line-1", &[("site", "nord")]).await;
+    world.device("line-2", &[("site", "nord")]).await;
+    // What the component itself has is in all of them, and about the same.
+    let without = world.foreseen("0.9.0", &["line-1"]).await.bytes;
+    let near = |bytes: u64, expected: u64| bytes.abs_diff(expected) < 500;
+    let config = EMPTY_CONFIG.len() as u64;
+    let one = world.foreseen("1.0.0", &["line-1"]).await;
+    assert!(near(one.bytes, without + 10_003 + config), "{one:?}, and {without} without images");
+    assert_eq!((one.site.as_deref(), one.unknown_images.len()), (Some("nord"), 0));
+    let both = world.foreseen("1.0.0", &["line-1", "line-2"]).await;
+    assert_eq!((both.bytes, both.devices), (one.bytes * 2, 2));
+
+    let mut want = on(&["line-1"]);
+    want.version = Some("1.0.0".into());
+    world.put("greeter", want).await.unwrap();
+    // The next version has the same layer below, and one that is its own.
+    let next = push_image(&elsewhere, "plant/web:amd2", &[&base, &"n".repeat(2_000)]).await;
+    push_index(&elsewhere, "plant/web:2", &[("amd64", next)]).await;
+    world.add_services("2.0.0", &[&image("2")]).await;
+    let update = world.foreseen("2.0.0", &["line-1"]).await;
+    assert!(near(update.bytes, without + 2_000), "{update:?}");
+    let afresh = world.foreseen("2.0.0", &["line-2"]).await;
+    assert!(near(afresh.bytes, without + 12_000 + config), "{afresh:?}");
+
+    push_index(&elsewhere, "plant/web:3", &[("arm64", large)]).await;
+    world.add_services("3.0.0", &[&image("3")]).await;
+    let unfit = world.foreseen("3.0.0", &["line-1"]).await;
+    assert_eq!(unfit.unknown_images, [format!("{address}/plant/web:3 (not made for amd64)")]);
+    assert!(near(unfit.bytes, without), "{unfit:?}");
+}
+
+/// Answers every question for a manifest so.
+fn answers(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> Router {
+    Router::new().fallback(move || std::future::ready(answer()))
+}
+
+#[tokio::test]
+async fn registries_that_lie_drag_or_talk_without_end_pin_nothing_and_block_nothing() {
+    let manifest = || ImageManifest::artifact("application/vnd.test", vec![]).to_bytes();
+    let lie = move || {
+        let said = ("docker-content-digest", Digest::of(b"something else").to_string());
+        ([said], manifest()).into_response()
+    };
+    let endless = || {
+        let chunks = std::iter::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from(vec![b' '; 64 * 1024])));
+        Body::from_stream(futures_util::stream::iter(chunks)).into_response()
+    };
+    let page = || "<html>welcome</html>".into_response();
+    let nothing = || (http::StatusCode::OK, "{\"schemaVersion\":2,\"manifests\":[]}").into_response();
+    // Accepts, and never says a word.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hosts = [
+        serve(answers(lie)).await,
+        serve(answers(endless)).await,
+        serve(answers(page)).await,
+        serve(answers(nothing)).await,
+        silent.local_addr().unwrap().to_string(),
+    ];
+    let services = hosts.each_ref().map(|host| format!("image: '{host}/a:1'"));
+    let world = World::empty().await;
+    let added = world.add_services("1.0.0", &services.each_ref().map(String::as_str)).await;
+    for (host, words) in
+        hosts.iter().zip(["promised was", "larger than", "is no image", "is no image", "in time"])
+    {
+        let image = added.images.iter().find(|image| image.name.starts_with(host)).unwrap();
+        let why = image.unpinned.clone().unwrap_or_default();
+        assert!(image.digest.is_none() && why.contains(words), "{words}: {image:?}");
+    }
+}
+
+#[tokio::test]
+async fn pk_053_a_file_may_say_what_images_mean_and_is_told_where_that_cannot_be() {
+    let world = World::empty().await;
+    let image = "${MARGRAVE_REGISTRY}/plant/web:1";
+    push_image(&world.registry, "plant/web:1", &["now"]).await;
+    world.push_services("1.0.0", &[&format!("image: '{image}'"), "image: 'a:${TAG}'"]).await;
+    let repository = RepositoryName::parse("packages/hello").unwrap();
+    let tag = TagOrDigest::parse("1.0.0").unwrap();
+    let digest = world.registry.manifest(&repository, &tag).await.unwrap().unwrap().digest;
+    let file = |images: &str| {
+        format!(
+            "apiVersion: margrave/v1\nkind: Package\nmetadata:\n  id: hello\n  version: 1.0.0\nspec:\n  reference: \
+             oci://margrave/packages/hello@{digest}\n  images:\n{images}"
+        )
+    };
+    let path = "packages/hello/1.0.0.yaml";
+    let wanted = Digest::of(b"by hand");
+    for (images, told) in [
+        ("    a:1: latest\n", "packages/hello/1.0.0.yaml:9: "),
+        (&*format!("    other:1: {wanted}\n"), "no Compose file of this package names this image"),
+        (&*format!("    a:${{TAG}}: {wanted}\n"), "cannot be pinned"),
+    ] {
+        let commit = world.by_hand(&[(path, Some(&file(images)))]).await;
+        let flaws = world.adopt(commit).await.unwrap_err();
+        assert!(flaws[0].contains(told) && flaws[0].contains("PK-053"), "{flaws:?}");
+        assert!(flaws[0].starts_with("packages/hello/1.0.0.yaml:9: "), "{flaws:?}");
+    }
+    let right = file(&format!("    ${{MARGRAVE_REGISTRY}}/plant/web:1: {wanted}\n"));
+    let commit = world.by_hand(&[(path, Some(&right))]).await;
+    world.adopt(commit).await.unwrap();
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    assert_eq!(world.pinned("line-1").await, BTreeMap::from([(image.to_owned(), wanted.to_string())]));
+
+    let other = right.replace(&wanted.to_string(), &Digest::of(b"other").to_string());
+    let commit = world.by_hand(&[(path, Some(&other))]).await;
+    let flaws = world.adopt(commit).await.unwrap_err();
+    assert!(flaws[0].contains("a pin stays"), "{flaws:?}");
+    // What says nothing of it takes nothing back.
+    let commit = world.by_hand(&[(path, Some(&file("").replace("  images:\n", "")))]).await;
+    world.adopt(commit).await.unwrap();
+    let (id, version) = key("1.0.0");
+    let kept = world.fleet.package(&id, &version).await.unwrap();
+    assert!(kept.images.iter().any(|image| image.digest == Some(wanted.to_string())), "{kept:?}");
+}

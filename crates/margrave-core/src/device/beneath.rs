@@ -163,6 +163,16 @@ impl Device {
         }
     }
 
+    /// Something newer still came while what is here is being mended: what is above starts over with it.
+    pub(super) fn overtake_above(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+        let Some(above) = self.assignments.get(&id) else { return };
+        let Some(here) = above.beneath().filter(|_| above.state != State::Failed) else { return };
+        // What is here is wanted again, or is to go, once it is mended.
+        if !above.on_aim() && above.goal().is_some_and(|goal| here.held != Some(goal)) {
+            self.restart(settings, id, now);
+        }
+    }
+
     /// What is newer and has everything it needs does not wait until what it replaces is mended.
     pub(super) fn overrule_beneath(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let is_mended = self.work.beneath.contains(&id) && self.assignments.contains_key(&id);

@@ -561,7 +561,10 @@ impl Device {
         for id in self.assignments.keys().copied().collect::<Vec<_>>() {
             // Whether what is to come may begin decides what is worked on, and what became of that may decide anew.
             self.note_waiting(settings, id, now);
-            if !self.work.in_flight.contains_key(&id) {
+            if self.work.beneath.contains(&id) {
+                self.overtake_above(settings, id, now);
+                self.note_waiting(settings, id, now);
+            } else if !self.work.in_flight.contains_key(&id) {
                 self.settle_assignment(settings, id, now);
                 self.with_beneath(settings, id, now, |device| device.settle_assignment(settings, id, now));
                 self.note_waiting(settings, id, now);
@@ -672,7 +675,7 @@ impl Device {
     }
 
     /// The document changed half-way: the state starts over with the new one.
-    fn restart(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
+    pub(super) fn restart(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let version = self.accepted.as_ref().map_or(1, |accepted| accepted.version);
         let Some(wanted) = self.assignments[&id].goal() else { return };
         if let Some(Err(failure)) = self.readings.get(&wanted) {

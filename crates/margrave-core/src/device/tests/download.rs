@@ -244,3 +244,28 @@ fn what_is_fetched_for_the_newer_one_is_not_fetched_once_more_for_what_runs() {
         world.now = world.device.wake(&world.settings, world.now).unwrap();
     }
 }
+
+/// What comes while the repair of what runs hangs is taken up and fetched beside it, in its hours only.
+#[test]
+fn what_is_newer_still_is_fetched_while_what_runs_is_mended_and_only_when_it_may_be() {
+    for quiet in [false, true] {
+        let (mut world, all, order) = downloading(None);
+        world.running.remove(&(id(1), name("web")));
+        let mending = begun(&mut world, |action| matches!(action, Action::Apply(_)));
+        let hours = if quiet { spans(&["mon 22:00-23:00"]) } else { vec![] };
+        world.publish(vec![all[1].clone()]);
+        world.manifest = world.manifest.clone().with_schedule(Schedule { hours, ..Schedule::default() });
+        accept(&mut world);
+        let download = Action::Prefetch(order);
+        assert!(world.device.obsolete(&download) && !world.device.obsolete(&mending));
+        world.absorb(download.undone("something else is wanted", FailureCode::StartFailed));
+        let mut fetched = 0;
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            fetched += usize::from(is_of(&all[1], &action));
+            world.carry_out(action);
+        }
+        assert_eq!(fetched, if quiet { 0 } else { 2 });
+        // Then it has everything, and goes first.
+        assert_eq!(world.device.obsolete(&mending), !quiet);
+    }
+}

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -103,6 +104,8 @@ pub struct ComposeRuntime {
     pub(super) fetching: RwLock<()>,
     /// Whose turn it is to work on a project.
     turns: Turns<String>,
+    /// Whose turn it is to lay out or read its files.
+    pub(super) reading: Turns<String>,
     restarts: std::sync::Mutex<Restarts>,
     /// The orders that may still be carried out, by fingerprint; `None` before anybody said so.
     wanted: std::sync::Mutex<Option<BTreeSet<Digest>>>,
@@ -131,6 +134,7 @@ impl ComposeRuntime {
             unnoted: Default::default(),
             fetching: RwLock::default(),
             turns: Turns::default(),
+            reading: Turns::default(),
             restarts: Default::default(),
             wanted: Default::default(),
             sweep_due: AtomicBool::default(),
@@ -236,19 +240,20 @@ impl ComposeRuntime {
         self.settings.data.join("compose")
     }
 
-    /// Whoever mends what runs of the same component waits for no download: images are fetched without its lock.
+    /// Takes no lock of the component: what runs is mended meanwhile, and what is newer is fetched while that hangs.
     async fn prefetch_order(&self, order: &Order) -> Result<(), Failure> {
         let _fetching = self.fetching.read().await;
-        let Prepared { lock, directory, engine, mut model, .. } = self.lay_out(order).await?;
+        let Prepared { directory, engine, mut model, .. } = self.lay_out(order, None).await?;
         let remembered = Remembered::of(&directory, order.fingerprint());
-        drop(lock);
         self.provide_images(&engine, &mut model, &remembered).await
     }
 
     /// Fetches and checks everything; changes nothing that runs.
     async fn prepare(&self, order: &Order) -> Result<Prepared, Failure> {
+        let project = ProjectName::of(order.assignment, &order.component);
+        let lock = self.lock(&ProjectDirectory::new(&self.projects(), &project, &self.written)).await?;
         let _fetching = self.fetching.read().await;
-        let mut prepared = self.lay_out(order).await?;
+        let mut prepared = self.lay_out(order, Some(lock)).await?;
         let remembered = Remembered::of(&prepared.directory, order.fingerprint());
         self.provide_images(&prepared.engine, &mut prepared.model, &remembered).await?;
         Ok(prepared)
@@ -267,7 +272,7 @@ impl ComposeRuntime {
     }
 
     /// Everything but the images; whoever calls this keeps what was fetched from being swept away.
-    async fn lay_out(&self, order: &Order) -> Result<Prepared, Failure> {
+    async fn lay_out(&self, order: &Order, lock: Option<ProjectLock>) -> Result<Prepared, Failure> {
         if order.kind != ProfileKind::Compose {
             let message = format!(
                 "This device runs compose components, and {} is of kind {}.",
@@ -282,7 +287,9 @@ impl ComposeRuntime {
         let project = ProjectName::of(order.assignment, &order.component);
         let directory = ProjectDirectory::new(&self.projects(), &project, &self.written);
         let (archive, is_new) = self.archive(order, &directory).await?;
-        let lock = self.lock(&directory).await?;
+        // Two orders may be of one archive, and be laid out in one place.
+        let _alone = self.reading.of(project.as_str()).lock_owned().await;
+        directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         if is_new {
             let (images, image_ids) = Default::default();
             let fetched = Fetched { fingerprint: order.fingerprint(), archive, images, image_ids };
@@ -346,6 +353,13 @@ impl ComposeRuntime {
             && self.components.has(archive).await?
         {
             return Ok((archive, false));
+        }
+        // What is named by its digest is the same for ever: nobody has to be asked again, at whatever hour.
+        if order.pin.is_some()
+            && let Some(fetched) = directory.fetched_as(fingerprint)
+            && self.components.has(fetched.archive).await?
+        {
+            return Ok((fetched.archive, false));
         }
         match self.components.fetch(order).await {
             Ok(archive) => Ok((archive, true)),
@@ -469,7 +483,9 @@ impl ComposeRuntime {
         record.stage = Stage::Started;
         prepared.write(&record)?;
         // What an update replaced is not needed any more, whether or not the new one becomes healthy.
+        let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
         let discarded = prepared.directory.discard_archives(Some(prepared.archive));
+        drop(nobody_reads);
         discarded.map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
         // Compose left it as it was, and that it runs for some seconds is nothing new. It is watched from here on.
         if let Some(container) = containers.iter().find(|container| looping.contains(&container.id)) {
@@ -599,7 +615,7 @@ impl ComposeRuntime {
             all.extend(["--file".into(), prepared.directory.override_file().into()]);
         }
         all.extend(arguments.iter().map(OsString::from));
-        let input = prepared.lock.as_input();
+        let input = prepared.lock.as_ref().map_or_else(|| Ok(Stdio::null()), ProjectLock::as_input);
         let input = input.map_err(|source| RunError::Start { program: "Compose".into(), source })?;
         let run = Run {
             arguments: all,

@@ -55,6 +55,7 @@ impl ComposeRuntime {
         if !volumes.is_empty() {
             tracing::info!(%project, ?volumes, "volumes are kept; remove them by hand if their content is not needed");
         }
+        let _nobody_reads = self.reading.of(project.as_str()).lock_owned().await;
         let discarded = match aside {
             // What is newer may have it, and is being fetched.
             true => directory.set_aside(|fetched| self.is_wanted(fetched)),

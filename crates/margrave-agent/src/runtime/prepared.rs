@@ -32,7 +32,8 @@ pub(super) const STEADY_AFTER_RESTART: Duration = Duration::from_secs(10);
 pub(super) struct Prepared {
     pub(super) project: ProjectName,
     pub(super) directory: ProjectDirectory,
-    pub(super) lock: ProjectLock,
+    /// Where something is to be changed; whoever only fetches has none.
+    pub(super) lock: Option<ProjectLock>,
     pub(super) archive: Digest,
     /// The directory with `compose.yaml`.
     pub(super) files: PathBuf,

@@ -358,10 +358,12 @@ impl ProjectDirectory {
         Ok(!self.archives()?.is_empty())
     }
 
-    /// Removes unpacked archives except the given one.
+    /// Removes unpacked archives except this one, and those that were fetched and may have to be read.
     pub(super) fn discard_archives(&self, except: Option<Digest>) -> io::Result<()> {
-        let keep = except.map(|archive| self.unpacked(archive));
-        let others = self.archives()?.into_iter().filter(|archive| Some(archive) != keep.as_ref());
+        let fetched = self.fetched().into_iter().map(|fetched| fetched.archive);
+        let kept: BTreeSet<PathBuf> =
+            except.into_iter().chain(fetched).map(|archive| self.unpacked(archive)).collect();
+        let others = self.archives()?.into_iter().filter(|archive| !kept.contains(archive));
         others.into_iter().try_for_each(fs::remove_dir_all)
     }
 
@@ -371,15 +373,16 @@ impl ProjectDirectory {
         running: Option<Digest>,
         is_kept: impl Fn(&Fetched) -> bool,
     ) -> io::Result<()> {
-        self.discard_archives(running)?;
         let kept: Vec<Fetched> = self.fetched().into_iter().filter(is_kept).collect();
-        if !kept.is_empty() {
-            return self.write(FETCHED, &kept);
+        if kept.is_empty() {
+            match fs::remove_file(self.path.join(FETCHED)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        } else {
+            self.write(FETCHED, &kept)?;
         }
-        match fs::remove_file(self.path.join(FETCHED)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        self.discard_archives(running)
     }
 
     /// Forgets the project but for what was healthy, and what was fetched for these.

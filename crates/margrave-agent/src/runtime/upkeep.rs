@@ -193,7 +193,8 @@ impl ComposeRuntime {
         let (mut archives, mut images) = (BTreeSet::new(), BTreeSet::new());
         for directory in ProjectDirectory::all(&self.projects(), &self.written)? {
             self.tidy(&directory).await?;
-            let mut claims: Vec<Fetched> = directory.fetched();
+            let fetched = directory.fetched().into_iter();
+            let mut claims: Vec<Fetched> = fetched.filter(|fetched| self.is_wanted(fetched)).collect();
             match directory.record() {
                 Some(record) => {
                     archives.insert(record.archive);
@@ -237,9 +238,11 @@ impl ComposeRuntime {
         };
         match directory.record() {
             Some(record) => {
-                // Of what was begun with the record says everything.
-                let is_kept =
-                    |fetched: &Fetched| fetched.fingerprint != record.fingerprint && self.is_wanted(fetched);
+                // Of what was healthy the record says everything.
+                let is_told = |fetched: &Fetched| {
+                    record.stage == Stage::Settled && fetched.fingerprint == record.fingerprint
+                };
+                let is_kept = |fetched: &Fetched| !is_told(fetched) && self.is_wanted(fetched);
                 directory.discard_fetched(Some(record.archive), is_kept)
             }
             // What is damaged says nothing about what runs.

@@ -308,7 +308,7 @@ async fn what_was_fetched_and_is_not_wanted_any_more_goes(rig: Rig) {
     keep(&[&running, &update, &more]).await;
     assert!(of("more").join("fetched.json").exists() && count("artifacts") == before.0);
     // Somebody is at work on it.
-    let lock = std::fs::File::open(of("more").join("lock")).unwrap();
+    let lock = std::fs::File::create(of("more").join("lock")).unwrap();
     lock.lock().unwrap();
     keep(&[&running, &update]).await;
     assert!(of("more").exists());

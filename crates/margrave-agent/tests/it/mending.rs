@@ -16,6 +16,8 @@ on_engines! {
     removal_needs_no_files,
     a_change_is_told_at_once,
     updates_that_are_cut_off_anywhere_end_well,
+    what_is_newer_is_fetched_while_the_start_of_what_it_replaces_hangs,
+    promise_2_what_was_fetched_and_failed_to_start_is_tried_again_without_a_registry,
 }
 
 // Compose recreates containers on Podman that it leaves alone on Docker, and Podman 4.3 does not tell a container
@@ -258,5 +260,50 @@ services:
         );
         until("it ends", async || inspect("{{.State.Restarting}}") == "true").await;
     }
+    rig.finish().await;
+}
+
+async fn what_is_newer_is_fetched_while_the_start_of_what_it_replaces_hangs(rig: Rig) {
+    // One of its services waits for a job that takes its time.
+    let hanging = r#"
+services:
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, depends_on: {job: {condition: service_completed_successfully}}}
+  job: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+"#;
+    let order = rig.compose("web", hanging).await;
+    rig.push("web", "2.0.0", &[("compose.yaml", WEB)]).await;
+    let newer = rig.order("web", "2.0.0");
+    let start = rig.runtime.apply(&order);
+    let fetched = async {
+        let project = format!("label=com.docker.compose.project={}", rig.project("web"));
+        until("it is being started", async || !rig.docker(&["ps", "-q", "--filter", &project]).is_empty())
+            .await;
+        rig.runtime.prefetch(&newer).await.unwrap();
+    };
+    // Whoever is done first ends it; the start would take minutes.
+    tokio::select! {
+        started = start => panic!("it did not hang: {started:?}"),
+        () = fetched => {}
+    }
+    rig.runtime.apply(&newer).await.unwrap();
+    rig.check_runs(&newer).await;
+    rig.finish().await;
+}
+
+async fn promise_2_what_was_fetched_and_failed_to_start_is_tried_again_without_a_registry(rig: Rig) {
+    rig.applied("web", WEB).await;
+    // One that is overtaken leaves something that is not wanted any more.
+    rig.push("web", "2.0.0", &[("compose.yaml", &WEB.replace("1000", "2000"))]).await;
+    rig.runtime.prefetch(&rig.order("web", "2.0.0")).await.unwrap();
+    let failing = "services: {web: {image: \"{IMAGE}\", command: [sh, -c, \"exit 4\"]}}";
+    rig.push("web", "3.0.0", &[("compose.yaml", failing)]).await;
+    let order = rig.order("web", "3.0.0");
+    rig.runtime.prefetch(&order).await.unwrap();
+    rig.runtime.apply(&order).await.unwrap_err();
+    rig.runtime.keep([order.fingerprint()].into());
+    rig.runtime.observe().await.unwrap();
+    rig.cut_off().await;
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert_eq!(failure.code, FailureCode::StartFailed, "{failure}");
     rig.finish().await;
 }

@@ -173,14 +173,16 @@ impl Device {
         }
     }
 
-    /// What is newer and has everything it needs does not wait until what it replaces is mended.
+    /// What is newer and has everything it needs does not wait until what it replaces is mended; nor does its removal.
     pub(super) fn overrule_beneath(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
-        let is_mended = self.work.beneath.contains(&id) && self.assignments.contains_key(&id);
-        let goes_on = |step| matches!(step, Step::Do(action) if matches!(*action, Action::Apply(_)));
-        if is_mended && goes_on(self.step_above(settings, id, now)) {
-            self.work.overruled.insert(id);
-        } else {
-            self.work.overruled.remove(&id);
-        }
+        let above = self.assignments.get(&id).filter(|_| self.work.beneath.contains(&id));
+        let applies = |step| matches!(step, Step::Do(action) if matches!(*action, Action::Apply(_)));
+        let goes_on = above.is_some_and(|above| {
+            self.removal_is_due(settings, above, now) || applies(self.step_above(settings, id, now))
+        });
+        match goes_on {
+            true => self.work.overruled.insert(id),
+            false => self.work.overruled.remove(&id),
+        };
     }
 }

@@ -34,12 +34,12 @@ impl Device {
         let work = self.work.in_flight.len();
         let ahead = self.work.downloads.values().filter(|download| download.ahead).count();
         let downloads = self.work.downloads.len() - ahead;
-        if self.would_fetch_ahead(settings, action, now) {
-            ahead < AHEAD_COUNT_MAX && work + downloads < settings.work_count_max
-        } else if self.is_download(action) {
-            downloads < settings.work_count_max
-        } else {
-            work < settings.work_count_max
+        match self.as_download(settings, action, now) {
+            Some(Download { ahead: true, .. }) => {
+                ahead < AHEAD_COUNT_MAX && work + downloads < settings.work_count_max
+            }
+            Some(_) => downloads < settings.work_count_max,
+            None => work < settings.work_count_max,
         }
     }
 
@@ -65,8 +65,12 @@ impl Device {
     pub(super) fn as_download(&self, settings: &Settings, action: &Action, now: Moment) -> Option<Download> {
         let Action::Prefetch(order) = action else { return None };
         // What is beneath is here.
-        let ahead = self.work.lifted.is_none() && self.would_fetch_ahead(settings, action, now);
-        let is_one = self.work.lifted.is_none() && (ahead || self.is_download(action));
+        if self.work.lifted.is_some() {
+            return None;
+        }
+        let ahead = self.would_fetch_ahead(settings, action, now);
+        // While that is mended, what is above has no other place, also for what both have.
+        let is_one = ahead || self.is_download(action) || self.work.beneath.contains(&order.assignment);
         is_one.then(|| Download { order: order.clone(), ahead })
     }
 

@@ -62,6 +62,11 @@ pub(super) fn paused(settings: &Settings, assignment: &Assignment, now: Moment) 
     assignment.next_try.filter(is_pause)
 }
 
+/// Whether something newer is to come that may have the same component, and was fetched for it.
+fn awaits_newer(assignment: &Assignment) -> bool {
+    assignment.goal() != assignment.held
+}
+
 /// What an assignment's next step is, if it has one now.
 pub(super) enum Step {
     Do(Box<Action>),
@@ -181,7 +186,8 @@ impl Device {
         match assignment.state {
             State::Installed => match self.extra(id, assignment).filter(|_| self.repairs()) {
                 Some(component) => {
-                    Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }))
+                    let aside = awaits_newer(assignment);
+                    Step::Do(Box::new(Action::Remove { assignment: id, component, aside }))
                 }
                 None => Step::Rest,
             },
@@ -248,7 +254,8 @@ impl Device {
         // What only the failed update had may hold what the good one needs.
         let clears_first = assignment.state == State::RollingBack;
         if clears_first && let Some(component) = self.leftovers(id, assignment).pop() {
-            return Step::Do(Box::new(Action::Remove { assignment: id, component, aside: false }));
+            let aside = awaits_newer(assignment);
+            return Step::Do(Box::new(Action::Remove { assignment: id, component, aside }));
         }
         if let Some(order) = next(&|progress| progress.state != Reported::Installed) {
             return Step::Do(Box::new(Action::Apply(order)));

@@ -91,19 +91,25 @@ fn promise_5_what_hands_do_to_containers_is_noticed_repaired_and_reported() {
     let Some(plant) = Plant::start() else { return };
     let _agent = plant.agent();
     plant.add_package("hello", "1.0.0", &[("main", WEB)]);
-    for name in ["stopped", "removed", "alone"] {
+    for name in ["stopped", "killed", "removed", "alone"] {
         plant.json(&["deploy", "hello", "--name", name, "--to", &plant.device]);
     }
-    for name in ["stopped", "removed", "alone"] {
+    for name in ["stopped", "killed", "removed", "alone"] {
         plant.wait(name, "INSTALLED");
     }
     let alone = plant.run_of("alone", "main", "web");
     let removed = plant.container("removed", "main", "web");
     plant.engine.exec(&removed, "echo kept > /data/file");
     plant.engine.docker(&["stop", &plant.container("stopped", "main", "web")]);
+    plant.engine.docker(&["kill", &plant.container("killed", "main", "web")]);
     plant.engine.docker(&["rm", "-f", &removed]);
 
-    for (name, reason) in [("stopped", "service web was stopped"), ("removed", "service web is missing")] {
+    let reasons = [
+        ("stopped", "service web was stopped"),
+        ("killed", "service web"),
+        ("removed", "service web is missing"),
+    ];
+    for (name, reason) in reasons {
         let steps = wait_for(&format!("{name} is noticed and repaired"), || {
             let steps = plant.steps(name);
             let failed = steps.iter().position(|step| step == "FAILED")?;

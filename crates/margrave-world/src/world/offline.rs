@@ -6,6 +6,7 @@ use margrave_core::id::DeploymentName;
 use margrave_wire::operator::{PutDeployment, Targets};
 use serde_json::json;
 
+use super::machine::Machine;
 use super::{Happening, Outcome, World};
 use crate::check::Violation;
 use crate::dice::Dice;
@@ -154,7 +155,6 @@ impl World {
     async fn come_back(&mut self, lived: &mut Offline) -> Result<(), Violation> {
         self.tell(None, "the server can be reached again");
         let starts: Vec<u64> = self.machines.iter().map(|machine| machine.engine.starts).collect();
-        let changes = u64::try_from(self.machines.len()).unwrap_or(0);
         for at in 0..DEVICES {
             self.machines[at].outage_until = self.now;
             self.machines[at].memory.heard.clear();
@@ -184,10 +184,9 @@ impl World {
         }
         lived.converged_after = self.now.since(back);
         lived.polls_to_accept = polls.into_iter().map(|polls| polls.unwrap_or(u64::MAX)).collect();
-        let started: u64 =
-            self.machines.iter().zip(starts).map(|(machine, before)| machine.engine.starts - before).sum();
         // One component of one application was changed meanwhile, on every device.
-        lived.restarts_on_return = started.saturating_sub(changes);
+        let more = |(machine, before): (&Machine, u64)| (machine.engine.starts - before).saturating_sub(1);
+        lived.restarts_on_return = self.machines.iter().zip(starts).map(more).sum();
         for machine in &self.machines {
             lived.reports_on_return += machine.memory.heard.len();
             lived.in_order &= machine.memory.heard.is_sorted();

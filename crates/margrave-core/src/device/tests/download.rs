@@ -269,3 +269,65 @@ fn what_is_newer_still_is_fetched_while_what_runs_is_mended_and_only_when_it_may
         assert_eq!(world.device.obsolete(&mending), !quiet);
     }
 }
+
+/// What both versions have is fetched, or found to be here, while what runs is mended.
+#[test]
+fn what_is_newer_goes_first_also_where_both_have_something_in_common() {
+    let value = |n: usize, value: &str| {
+        let mut workload = workload(1, &["db", "web"], "a");
+        workload.components[n].revision = crate::package::Revision::parse(value).unwrap();
+        workload
+    };
+    for differs in [0, 1] {
+        let mut world = World::scheduled(Schedule::default());
+        let old = versions()[0].clone();
+        let (new, newer) = (value(differs, "2.0.0"), value(differs, "3.0.0"));
+        world.want(vec![new.clone()]);
+        let common = Order::of(&old);
+        let order = loop {
+            let order = fetching(&mut world);
+            if !common.contains(&order) {
+                break order;
+            }
+            end(&mut world, &order);
+        };
+        world.running.remove(&(id(1), name("web")));
+        let mending = begun(&mut world, |action| matches!(action, Action::Apply(_)));
+        assert!(is_of(&old, &mending));
+        world.want(vec![newer.clone()]);
+        accept(&mut world);
+        let download = Action::Prefetch(order);
+        assert!(world.device.obsolete(&download));
+        world.absorb(download.undone("something else is wanted", FailureCode::StartFailed));
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            assert!(!matches!(action, Action::Apply(_)), "{action:?}");
+            world.carry_out(action);
+        }
+        assert!(world.device.obsolete(&mending), "{differs}");
+        world.absorb(mending.undone("something else is wanted", FailureCode::StartFailed));
+        world.run_until_converged();
+        assert!(runs(&world, &newer));
+    }
+}
+
+#[test]
+fn what_is_to_go_does_not_wait_until_it_is_mended_unless_it_has_to_wait_anyway() {
+    for held in [false, true] {
+        let (mut world, _, order) = downloading(None);
+        world.running.remove(&(id(1), name("web")));
+        let mending = begun(&mut world, |action| matches!(action, Action::Apply(_)));
+        if held {
+            world.hold("mes", HOUR).unwrap();
+        }
+        world.want(vec![]);
+        accept(&mut world);
+        assert_eq!(world.device.obsolete(&mending), !held);
+        if !held {
+            let download = Action::Prefetch(order);
+            assert!(world.device.obsolete(&download));
+            world.absorb(download.undone("something else is wanted", FailureCode::StartFailed));
+            world.absorb(mending.undone("something else is wanted", FailureCode::StartFailed));
+            assert_eq!(assignment(&world).state, State::Deleting);
+        }
+    }
+}

@@ -102,7 +102,9 @@ impl Device {
         now: Moment,
     ) -> Step {
         let is_one = matches!(&step, Step::Do(action) if self.as_download(settings, action, now).is_some());
-        match is_one && !self.work.downloads.contains_key(&id) {
+        // What is not taken up yet is so once what is here is mended, or is that itself.
+        let is_taken_up = self.assignments[&id].goal() == self.assignments[&id].held;
+        match is_one && is_taken_up && !self.work.downloads.contains_key(&id) {
             true => step,
             false => Step::Rest,
         }

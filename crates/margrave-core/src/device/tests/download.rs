@@ -331,3 +331,24 @@ fn what_is_to_go_does_not_wait_until_it_is_mended_unless_it_has_to_wait_anyway()
         }
     }
 }
+
+/// What runs is wanted again while it is mended: mending it is all that there is to do.
+#[test]
+fn what_is_wanted_again_while_it_is_mended_is_not_fetched_beside_that() {
+    let (mut world, all, order) = downloading(None);
+    world.running.remove(&(id(1), name("web")));
+    let mending = begun(&mut world, |action| is_of(&all[0], action));
+    world.want(vec![all[0].clone()]);
+    accept(&mut world);
+    let download = Action::Prefetch(order);
+    assert!(world.device.obsolete(&download));
+    world.absorb(download.undone("something else is wanted", FailureCode::StartFailed));
+    while let Some(action) = world.device.next(&world.settings, world.now) {
+        assert!(!matches!(action, Action::Prefetch(_) | Action::Apply(_)), "{action:?} beside {mending:?}");
+        world.carry_out(action);
+    }
+    let event = world.perform(mending);
+    world.absorb(event);
+    world.run_until_converged();
+    assert!(runs(&world, &all[0]));
+}

@@ -206,6 +206,50 @@ async fn what_was_not_pinned_is_pinned_later_unless_something_runs_without() {
 }
 
 #[tokio::test]
+async fn what_can_be_gone_back_to_is_not_pinned_later() {
+    let world = World::empty().await;
+    let services = ["image: '${MARGRAVE_REGISTRY}/plant/late:1'"];
+    for version in ["1.0.0", "2.0.0"] {
+        world.add_services(version, &services).await;
+    }
+    let of = |version: &str, strategy: Option<serde_json::Value>| operator::PutDeployment {
+        version: Some(version.into()),
+        strategy: strategy.map(|strategy| serde_json::from_value(strategy).unwrap()),
+        ..on(&["line-1", "line-2"])
+    };
+    for device in ["line-1", "line-2"] {
+        world.device(device, &[]).await;
+    }
+    world.put("greeter", of("1.0.0", None)).await.unwrap();
+    for device in ["line-1", "line-2"] {
+        world.report("greeter", device, State::Installed).await;
+    }
+    let documents = world.workloads("line-2").await;
+    // One has the new version; the other waits, and has the old one.
+    world.put("greeter", of("2.0.0", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    assert_eq!(world.workloads("line-2").await, documents, "it waits");
+    let (id, version) = key("1.0.0");
+    let held = world.fleet.remove_package(&ann(), &id, &version).await.unwrap_err();
+    assert!(matches!(&held, Error::InUse { by, .. } if by == &["greeter"]), "{held}");
+
+    push_image(&world.registry, "plant/late:1", &["late"]).await;
+    let again = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    assert!(again.images[0].digest.is_none(), "{again:?}");
+    let why = again.images[0].unpinned.clone().unwrap();
+    assert!(why.contains("only a new version can be pinned"), "{why}");
+    // Also when everybody has the new one: there is a way back.
+    for device in ["line-1", "line-2"] {
+        world.report("greeter", device, State::Installed).await;
+        world.fleet.advance_rollouts().await.unwrap();
+    }
+    assert_ne!(world.workloads("line-2").await, documents, "it has the new one");
+    let again = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    assert!(again.images[0].digest.is_none(), "{again:?}");
+    world.fleet.revert(&ann(), &name("greeter"), 1, None).await.unwrap();
+    assert_eq!(world.workloads("line-2").await, documents, "the same bytes as before");
+}
+
+#[tokio::test]
 async fn a_rehearsal_counts_what_the_device_does_not_have_for_the_processor_it_has() {
     let world = World::empty().await;
     let (elsewhere, address, _folder) = registry().await;

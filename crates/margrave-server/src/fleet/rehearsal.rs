@@ -306,7 +306,7 @@ impl Fleet {
         }
     }
 
-    /// What devices that get another version would fetch. One that only gets other answers has everything already.
+    /// What devices that get another version would fetch.
     async fn fetches(
         &self,
         differences: &[Difference],
@@ -316,14 +316,8 @@ impl Fleet {
         let mut sizes: BTreeMap<String, Option<u64>> = BTreeMap::new();
         let mut fetches: BTreeMap<Option<String>, Load> = BTreeMap::new();
         let unknown = Whereabouts::default();
-        for difference in differences {
+        for difference in differences.iter().filter(|difference| difference.is_fetched()) {
             let Some((package, (version, profile, _))) = &difference.to else { continue };
-            let same = |(_, (before, held, _)): &(PackageId, (PackageVersion, ProfileId, _))| {
-                before == version && held == profile
-            };
-            if difference.from.as_ref().is_some_and(same) {
-                continue;
-            }
             if let Some((package, (version, _, _))) = &difference.from {
                 let key = (package.clone(), version.clone());
                 // What it has by a package that is not there any more is not known.

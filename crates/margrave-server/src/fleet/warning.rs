@@ -177,16 +177,11 @@ impl Fleet {
             return Ok(());
         }
         // Most of the time nobody has to look.
-        for difference in differences() {
+        for difference in differences().into_iter().filter(Difference::is_fetched) {
             let (Some((coming, gone)), Some((_, to))) = (comings.get(&difference.name), &difference.to)
             else {
                 continue;
             };
-            let is_same =
-                difference.from.as_ref().is_some_and(|(_, from)| (&from.0, &from.1) == (&to.0, &to.1));
-            if is_same {
-                continue;
-            }
             let profile = coming.entry.package.profiles.iter().find(|profile| profile.id == to.1);
             let components = profile.into_iter().flat_map(|profile| &profile.components);
             let missing = components.filter(|component| gone.contains(component.name.as_str()));

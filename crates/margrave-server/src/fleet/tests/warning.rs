@@ -82,6 +82,47 @@ async fn push_web(registry: &Registry) {
     registry.put_manifest(&repository, &tag, IMAGE_MANIFEST, manifest.into()).await.unwrap();
 }
 
+/// What is in a repository at 1.0.0 goes.
+async fn lose(registry: &Registry, repository: &str) {
+    let repository = RepositoryName::parse(repository).unwrap();
+    let tag = web().1;
+    let pinned = registry.manifest(&repository, &tag).await.unwrap().unwrap().digest;
+    for reference in [tag, TagOrDigest::Digest(pinned)] {
+        registry.delete_manifest(&repository, &reference).await.unwrap();
+    }
+}
+
+impl World {
+    /// A package with this description, under whatever name.
+    async fn described(&self, description: &str) -> operator::Package {
+        self.push("described", description).await;
+        let repository = RepositoryName::parse("packages/hello").unwrap();
+        let tag = TagOrDigest::parse("described").unwrap();
+        let digest = self.registry.manifest(&repository, &tag).await.unwrap().unwrap().digest;
+        self.add(&format!("oci://margrave/packages/hello@{digest}")).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn another_package_of_the_same_version_is_something_else_to_fetch() {
+    let world = World::new().await;
+    let (registry, address, _folder) = elsewhere().await;
+    let other = description("1.0.0")
+        .replace("id: hello", "id: other")
+        .replace("oci://margrave/components/web", &format!("oci://{address}/components/web"));
+    world.described(&other).await;
+    world.device("line-1", &[]).await;
+    world.put("web", on(&["line-1"])).await.unwrap();
+    let want = operator::PutDeployment { package: "other".into(), ..on(&["line-1"]) };
+    let plan = world.fleet.rehearse_deployment(&ann(), &name("web"), want.clone()).await.unwrap();
+    assert_eq!(plan.fetches.len(), 1, "{plan:?}");
+    lose(&registry, "components/web").await;
+    world.pass(7 * 3600);
+    world.fleet.look_at_origins().await.unwrap();
+    let refused = world.put("web", want).await.unwrap_err();
+    assert!(refused.to_string().contains("no longer has web of other 1.0.0"), "{refused}");
+}
+
 #[tokio::test]
 async fn what_devices_could_not_fetch_any_more_is_refused_until_it_is_there_again_or_forced() {
     let world = World::new().await;
@@ -101,11 +142,7 @@ async fn what_devices_could_not_fetch_any_more_is_refused_until_it_is_there_agai
     world.put("old", of("1.0.0", &["line-2"])).await.unwrap();
 
     // It goes, and the server hears of that.
-    let (repository, tag) = web();
-    let pinned = registry.manifest(&repository, &tag).await.unwrap().unwrap().digest;
-    for reference in [tag, TagOrDigest::Digest(pinned)] {
-        registry.delete_manifest(&repository, &reference).await.unwrap();
-    }
+    lose(&registry, "components/web").await;
     world.pass(7 * 3600);
     world.fleet.look_at_origins().await.unwrap();
     let shown = world.fleet.deployment(&name("has")).await.unwrap();

@@ -15,6 +15,7 @@ use margrave_wire::operator::{self, Warning};
 use super::catalog::{Entry, all_kept};
 use super::draft::{Draft, Overlay};
 use super::intent::Change;
+use super::origin::pinned_at;
 use super::publish::{Difference, Wish};
 use super::{Error, Fleet};
 
@@ -163,28 +164,30 @@ impl Fleet {
     ) -> Result<(), Error> {
         let origins = self.known_origins().await?;
         let mut lacking: BTreeMap<DeploymentName, (BTreeSet<String>, usize)> = BTreeMap::new();
-        let gone = |coming: &Coming| -> BTreeSet<&str> {
+        let told = |coming: &Coming| -> &[watch::Warning] {
             let record = &coming.entry.record;
-            let told = origins.get(&(record.id.clone(), record.version.clone())).into_iter().flatten();
-            told.filter_map(watch::Warning::component).collect()
+            origins.get(&(record.id.clone(), record.version.clone())).map_or(&[], Vec::as_slice)
         };
-        let comings: BTreeMap<&DeploymentName, (&Coming, BTreeSet<&str>)> = comings
+        let comings: BTreeMap<&DeploymentName, (&Coming, &[watch::Warning])> = comings
             .iter()
-            .map(|coming| (&coming.name, (coming, gone(coming))))
-            .filter(|(_, (coming, gone))| !gone.is_empty() && !coming.is_excused)
+            .map(|coming| (&coming.name, (coming, told(coming))))
+            .filter(|(_, (coming, told))| !told.is_empty() && !coming.is_excused)
             .collect();
         if comings.is_empty() {
             return Ok(());
         }
         // Most of the time nobody has to look.
         for difference in differences().into_iter().filter(Difference::is_fetched) {
-            let (Some((coming, gone)), Some((_, to))) = (comings.get(&difference.name), &difference.to)
+            let (Some((coming, told)), Some((_, to))) = (comings.get(&difference.name), &difference.to)
             else {
                 continue;
             };
             let profile = coming.entry.package.profiles.iter().find(|profile| profile.id == to.1);
             let components = profile.into_iter().flat_map(|profile| &profile.components);
-            let missing = components.filter(|component| gone.contains(component.name.as_str()));
+            let missing = components.filter(|component| {
+                let at = pinned_at(&coming.entry, component).map(|at| at.to_string()).unwrap_or_default();
+                told.iter().any(|told| told.is_of(component.name.as_str(), &at))
+            });
             let missing: BTreeSet<String> = missing.map(|component| component.name.to_string()).collect();
             if !missing.is_empty() {
                 let (components, devices) = lacking.entry(difference.name.clone()).or_default();

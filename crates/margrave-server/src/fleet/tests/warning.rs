@@ -124,6 +124,43 @@ async fn another_package_of_the_same_version_is_something_else_to_fetch() {
 }
 
 #[tokio::test]
+async fn what_is_gone_is_what_was_there_and_not_what_has_its_name() {
+    let world = World::new().await;
+    let (registry, address, _folder) = elsewhere().await;
+    let chart = RepositoryName::parse("components/chart").unwrap();
+    let layer = Descriptor::of("application/vnd.cncf.helm.chart.content.v1.tar+gzip", b"chart");
+    let manifest =
+        ImageManifest::artifact("application/vnd.cncf.helm.config.v1+json", vec![layer]).to_bytes();
+    for blob in [b"chart", EMPTY_CONFIG] {
+        registry.put_blob(&chart, Bytes::copy_from_slice(blob)).await.unwrap();
+    }
+    registry.put_manifest(&chart, &web().1, IMAGE_MANIFEST, manifest.into()).await.unwrap();
+    // Both profiles have a component of that name, and the first has the same bytes under two.
+    let same = description("2.0.0")
+        .replace("oci://margrave/", &format!("oci://{address}/"))
+        .replace("name: chart", "name: web")
+        .replace("[\"chart\"]", "[\"web\"]");
+    let component =
+        same[same.find("      - name: web").unwrap()..same.find("    deviceConstraints").unwrap()].to_owned();
+    let twice = format!("{component}{}", component.replace("name: web", "name: again"));
+    world.described(&same.replacen(&component, &twice, 1)).await;
+    world.device("line-1", &[]).await;
+    world.device("line-2", &[]).await;
+    let of = |device: &str| operator::PutDeployment { version: Some("2.0.0".into()), ..on(&[device]) };
+    lose(&registry, "components/chart").await;
+    world.pass(7 * 3600);
+    world.fleet.look_at_origins().await.unwrap();
+    // The other profile's is gone.
+    let answer = world.put("one", of("line-1")).await.unwrap();
+    assert_eq!(answer.warnings[0].kind, "componentGone", "{answer:?}");
+    lose(&registry, "components/web").await;
+    world.pass(7 * 3600);
+    world.fleet.look_at_origins().await.unwrap();
+    let refused = world.put("two", of("line-2")).await.unwrap_err();
+    assert!(refused.to_string().contains("no longer has again, web of hello 2.0.0"), "{refused}");
+}
+
+#[tokio::test]
 async fn what_devices_could_not_fetch_any_more_is_refused_until_it_is_there_again_or_forced() {
     let world = World::new().await;
     let (registry, address, _folder) = elsewhere().await;

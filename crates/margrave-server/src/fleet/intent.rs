@@ -296,7 +296,8 @@ impl Fleet {
                 true => "/version".to_owned(),
                 false => Place::Deployment(name.clone()).to_string(),
             };
-            Box::pin(self.check_fetchable(&comings, differences, place)).await.map_err(failed)?;
+            let origins = self.known_origins().await.map_err(failed)?;
+            self.check_fetchable(&comings, &origins, differences, place).map_err(failed)?;
         }
         let head = self.desired.head();
         let next = match source {

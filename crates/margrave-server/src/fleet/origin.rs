@@ -53,13 +53,28 @@ impl Fleet {
         &self,
         package: PackageRecord,
     ) -> Result<Result<(), ClientError>, Error> {
-        let found = match self.found(&package).await? {
-            Ok(found) => found,
-            Err(error) => return Ok(Err(error)),
-        };
-        let PackageRecord { id, version, digest, .. } = package;
+        match self.ask_origin(&package).await? {
+            Ok(warnings) => self.note_origin(&package, warnings).await.map(Ok),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// What there is to tell of one package now; nothing is written.
+    pub(super) async fn ask_origin(
+        &self,
+        package: &PackageRecord,
+    ) -> Result<Result<Vec<Warning>, ClientError>, Error> {
+        Ok(self.found(package).await?.map(|found| warnings(package.digest, &found)))
+    }
+
+    /// Writes down what registries said of a package, and tells what is new in it.
+    pub(super) async fn note_origin(
+        &self,
+        package: &PackageRecord,
+        warnings: Vec<Warning>,
+    ) -> Result<(), Error> {
+        let (id, version) = (package.id.clone(), package.version.clone());
         let now = self.now();
-        let warnings = warnings(digest, &found);
         let before = self.origin_warnings(&id, &version).await?;
         let name = format!("{id} {version}");
         let told = warnings.iter().filter(|warning| !before.contains(warning));
@@ -77,8 +92,7 @@ impl Fleet {
             events.push(NewEvent::new(now, "package.back", "server", text).package(name.clone()));
         }
         let origin = OriginRecord { id, version, looked_at: now, warnings };
-        self.store.note_origin(origin, events).await?;
-        Ok(Ok(()))
+        Ok(self.store.note_origin(origin, events).await?)
     }
 
     async fn found(&self, package: &PackageRecord) -> Result<Result<Found, ClientError>, Error> {

@@ -21,10 +21,11 @@ use margrave_wire::resource::Place;
 use margrave_wire::rollout::{StrategyBody, after};
 
 use super::catalog::Entry;
+use super::desired::Fetching;
 use super::intent::{Change, Refusals};
 use super::prospect::Prospect;
 use super::publish::{Decision, Difference, Paced};
-use super::warning::Coming;
+use super::warning::{Coming, Origins};
 use super::{Actor, Error, Fleet};
 
 /// Batches of a rollout that a plan lists, and devices that it names of each.
@@ -126,19 +127,33 @@ impl Fleet {
             let first = refusals.into_iter().next().map(|(_, error)| error);
             first.unwrap_or_else(|| Error::conflict("the change would be refused"))
         };
-        self.rehearse(actor, &[change]).await.map_err(refused)
+        self.rehearse(actor, &[change], Fetching::Allowed).await.map_err(refused)
     }
 
-    /// Only who reads may be beside it: it is made from one picture.
-    pub(super) async fn rehearse(&self, actor: &Actor, changes: &[Change]) -> Result<Plan, Refusals> {
-        Box::pin(self.look_again_for(changes)).await;
+    /// Only who reads may be beside it: it is made from one picture. What registries have again counts, and is not written down; for
+    /// somebody who may only look nobody is asked.
+    pub(super) async fn rehearse(
+        &self,
+        actor: &Actor,
+        changes: &[Change],
+        fetching: Fetching,
+    ) -> Result<Plan, Refusals> {
+        let answers = match fetching {
+            Fetching::Allowed => Box::pin(self.ask_again_for(changes)).await,
+            Fetching::Refused => Vec::new(),
+        };
         let _deciding = self.deciding.write().await;
         let prospect = self.prospect(actor, changes).await?;
         let by_file = changes.iter().any(|change| matches!(change, Change::PutFile { .. }));
-        Box::pin(self.foresee(prospect, by_file)).await.map_err(|error| vec![(usize::MAX, error)])
+        let whole = |error: Error| vec![(usize::MAX, error)];
+        let mut origins = self.known_origins().await.map_err(whole)?;
+        for (package, warnings) in answers {
+            origins.insert((package.id, package.version), warnings);
+        }
+        Box::pin(self.foresee(prospect, origins, by_file)).await.map_err(whole)
     }
 
-    async fn foresee(&self, prospect: Prospect, by_file: bool) -> Result<Plan, Error> {
+    async fn foresee(&self, prospect: Prospect, origins: Origins, by_file: bool) -> Result<Plan, Error> {
         let Prospect { wanted, removed, overlay, .. } = prospect;
         let comings: Vec<Coming> = wanted.iter().map(Coming::of).collect();
         let mut names: BTreeMap<DeploymentId, String> = BTreeMap::new();
@@ -152,7 +167,6 @@ impl Fleet {
             named.extend(drafted.named.iter().map(|device| (deployment.id, device.clone())));
         }
         let mut plan = Plan::default();
-        let origins = self.known_origins().await?;
         for drafted in &wanted {
             let warnings = self.warnings_among(&drafted.wish.deployment, &drafted.devices, &origins).await?;
             plan.warnings.extend(warnings);
@@ -195,7 +209,7 @@ impl Fleet {
             true => Place::Deployment(name.clone()).to_string(),
             false => "/version".to_owned(),
         };
-        self.check_fetchable(&comings, || differences.clone(), place).await?;
+        self.check_fetchable(&comings, &origins, || differences.clone(), place)?;
         let looked_at: BTreeSet<DeviceRef> = looked_at.into_iter().collect();
         // What is named and does not fit is refused as it is. Of others it counts what is in the end.
         let is_refused = |misfit: &MisfitRecord| {

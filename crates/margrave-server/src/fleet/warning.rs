@@ -9,7 +9,7 @@ use margrave_core::deployment::{Deployment, Idle, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::violation::Violation;
 use margrave_core::watch;
-use margrave_store::Candidate;
+use margrave_store::{Candidate, PackageRecord};
 use margrave_wire::operator::{self, Warning};
 
 use super::catalog::{Entry, all_kept};
@@ -156,13 +156,13 @@ impl Fleet {
 
     /// Refuses what devices would have to fetch where it is gone: from their registries, each by itself. Who has it already goes
     /// on, and who goes back may have it still.
-    pub(super) async fn check_fetchable(
+    pub(super) fn check_fetchable(
         &self,
         comings: &[Coming],
+        origins: &Origins,
         differences: impl FnOnce() -> Vec<Difference>,
         place: impl Fn(&DeploymentName) -> String,
     ) -> Result<(), Error> {
-        let origins = self.known_origins().await?;
         let mut lacking: BTreeMap<DeploymentName, (BTreeSet<String>, usize)> = BTreeMap::new();
         let told = |coming: &Coming| -> &[watch::Warning] {
             let record = &coming.entry.record;
@@ -210,11 +210,16 @@ impl Fleet {
         all_kept(lacking.into_iter().map(violation).collect())
     }
 
-    /// Asks registries once more for what they did not have the last time, where somebody wants it now: it may be there again.
-    pub(super) async fn look_again_for(&self, changes: &[Change]) {
-        let Ok(origins) = self.known_origins().await else { return };
+    /// Asks registries once more for what they did not have the last time, where somebody wants it now: it may be there again. Tells
+    /// what they say, and writes nothing.
+    pub(super) async fn ask_again_for(
+        &self,
+        changes: &[Change],
+    ) -> Vec<(PackageRecord, Vec<watch::Warning>)> {
+        let mut answers = Vec::new();
+        let Ok(origins) = self.known_origins().await else { return answers };
         if origins.is_empty() {
-            return;
+            return answers;
         }
         for change in changes {
             let want: &operator::PutDeployment = match change {
@@ -225,10 +230,21 @@ impl Fleet {
             if !origins.contains_key(&(entry.record.id.clone(), entry.record.version.clone())) {
                 continue;
             }
-            let looking = self.look_at_origin(entry.record.clone());
             // Whoever does not answer is taken at its last word.
-            if !matches!(tokio::time::timeout(LOOK_TIME_MAX, looking).await, Ok(Ok(Ok(())))) {
-                tracing::debug!(package = %entry.record.id, "a registry could not be asked again");
+            match tokio::time::timeout(LOOK_TIME_MAX, self.ask_origin(&entry.record)).await {
+                Ok(Ok(Ok(warnings))) => answers.push((entry.record.clone(), warnings)),
+                _ => tracing::debug!(package = %entry.record.id, "a registry could not be asked again"),
+            }
+        }
+        answers
+    }
+
+    /// The same, and what they say is known from now on.
+    pub(super) async fn look_again_for(&self, changes: &[Change]) {
+        for (package, warnings) in self.ask_again_for(changes).await {
+            if let Err(error) = self.note_origin(&package, warnings).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, package = %package.id, "what a registry said could not be written down");
             }
         }
     }

@@ -1,7 +1,12 @@
 //! What somebody is told of a deployment that is done all the same, and what is refused because nobody could fetch it.
 
+use std::sync::atomic::AtomicBool;
+
+use axum::middleware::Next;
+use axum::response::IntoResponse as _;
 use margrave_core::watch::Warning;
 use margrave_registry::{Action, Decision, Registry};
+use margrave_wire::intent::Apply;
 
 use super::*;
 
@@ -54,15 +59,48 @@ async fn an_override_that_speaks_of_nobody_is_told_and_taken() {
 
 /// A registry that is not ours, with the component `web`.
 async fn elsewhere() -> (Registry, String, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let registry = Registry::open(folder.path().join("registry")).unwrap();
-    let open = |_: &http::request::Parts, _: Action, _: Option<&RepositoryName>| Decision::Allow;
-    let router = margrave_registry::router(registry.clone(), open);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    push_web(&registry).await;
+    let Elsewhere { registry, address, folder, .. } = Elsewhere::new().await;
     (registry, address, folder)
+}
+
+/// The same, and what becomes of questions there.
+struct Elsewhere {
+    registry: Registry,
+    address: String,
+    asked: Arc<AtomicU64>,
+    is_away: Arc<AtomicBool>,
+    folder: tempfile::TempDir,
+}
+
+impl Elsewhere {
+    async fn new() -> Elsewhere {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(folder.path().join("registry")).unwrap();
+        let open = |_: &http::request::Parts, _: Action, _: Option<&RepositoryName>| Decision::Allow;
+        let (asked, is_away) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, away) = (asked.clone(), is_away.clone());
+        let listening = axum::middleware::from_fn(move |request: axum::extract::Request, next: Next| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let is_away = away.load(Ordering::Relaxed);
+            async move {
+                match is_away {
+                    true => http::StatusCode::SERVICE_UNAVAILABLE.into_response(),
+                    false => next.run(request).await,
+                }
+            }
+        });
+        let router = margrave_registry::router(registry.clone(), open).layer(listening);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        push_web(&registry).await;
+        Elsewhere { registry, address, asked, is_away, folder }
+    }
+
+    /// How often it was asked since it was asked about that.
+    fn asked(&self) -> u64 {
+        self.asked.swap(0, Ordering::Relaxed)
+    }
 }
 
 fn web() -> (RepositoryName, TagOrDigest) {
@@ -217,6 +255,47 @@ async fn what_devices_could_not_fetch_any_more_is_refused_until_it_is_there_agai
     push_web(&registry).await;
     let answer = world.put("new", of("2.0.0", &["line-2"])).await.unwrap();
     assert_eq!(told(&answer.warnings), Vec::<String>::new());
+}
+
+/// The file of a deployment of hello 2.0.0.
+fn file(deployment: &str, device: &str) -> String {
+    format!(
+        "apiVersion: margrave/v1\nkind: Deployment\nmetadata:\n  name: {deployment}\nspec:\n  package: hello\n  version: 2.0.0\n  \
+         targets:\n    devices: [{device}]\n"
+    )
+}
+
+#[tokio::test]
+async fn a_rehearsal_writes_nothing_and_asks_nobody_for_who_may_only_look() {
+    let world = World::new().await;
+    let there = Elsewhere::new().await;
+    let outside = description("2.0.0")
+        .replace("oci://margrave/components/web", &format!("oci://{}/components/web", there.address));
+    world.push("2.0.0", &outside).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    world.device("line-1", &[]).await;
+    lose(&there.registry, "components/web").await;
+    world.pass(7 * 3600);
+    world.fleet.look_at_origins().await.unwrap();
+    push_web(&there.registry).await;
+    there.asked();
+
+    let known = world.fleet.store.origins().await.unwrap();
+    let events = world.fleet.store.events_after(0, 1000).await.unwrap();
+    let want = Apply { documents: vec![file("web", "line-1")], dry_run: true, ..Apply::default() };
+    let looked = world.fleet.apply_files(&ann(), &want, Fetching::Refused).await.unwrap_err();
+    assert!(looked.to_string().contains("no longer has web of hello 2.0.0"), "{looked}");
+    assert_eq!(there.asked(), 0);
+    // Who may change it is told what would come of that.
+    let plan = world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap().plan.unwrap();
+    assert_eq!((plan.changes.len(), plan.warnings), (1, vec![]));
+    assert!(there.asked() > 0);
+    assert_eq!(world.fleet.store.origins().await.unwrap(), known);
+    assert_eq!(world.fleet.store.events_after(0, 1000).await.unwrap(), events);
+    // What is done is written down, and so is what was heard for it.
+    let want = Apply { dry_run: false, ..want };
+    world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap();
+    assert!(world.fleet.store.origins().await.unwrap().iter().all(|origin| origin.warnings.is_empty()));
 }
 
 #[tokio::test]

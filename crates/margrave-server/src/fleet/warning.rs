@@ -2,13 +2,15 @@
 //! was pinned, or an override speaks of devices that do not get it. And the one case that is: nobody could fetch it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use margrave_core::deployment::{Deployment, Idle, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::violation::Violation;
 use margrave_core::watch;
+use margrave_oci::reference::Reference;
 use margrave_store::{Candidate, PackageRecord};
 use margrave_wire::operator::{self, Warning};
 
@@ -23,8 +25,11 @@ use super::{Error, Fleet};
 const WARNINGS_MAX: usize = 50;
 /// Devices that one of them names.
 const NAMED_MAX: usize = 5;
-/// A registry that takes longer is taken at its last word.
+/// For all registries that are asked again for a change: somebody waits for its answer.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Registries that are asked at the same time.
+const SIDE_BY_SIDE: usize = 8;
 
 /// A deployment that is about to change, as far as devices have to fetch something for it.
 pub(super) struct Coming {
@@ -43,6 +48,17 @@ impl Coming {
             is_excused: draft.goes_back || deployment.forced.is_some(),
         }
     }
+}
+
+/// Who is asked about a package.
+fn hosts(entry: &Entry) -> BTreeSet<String> {
+    let components = entry.package.profiles.iter().flat_map(|profile| &profile.components);
+    let pinned = components.filter_map(|component| pinned_at(entry, component));
+    let all = Reference::parse(&entry.record.reference).into_iter().chain(pinned);
+    all.map(|reference| reference.repository.host)
+        .filter(|host| !host.is_own_registry())
+        .map(|host| host.to_string())
+        .collect()
 }
 
 /// What registries said of packages.
@@ -216,27 +232,41 @@ impl Fleet {
         &self,
         changes: &[Change],
     ) -> Vec<(PackageRecord, Vec<watch::Warning>)> {
-        let mut answers = Vec::new();
+        let answers = Vec::new();
         let Ok(origins) = self.known_origins().await else { return answers };
         if origins.is_empty() {
             return answers;
         }
+        // Each package once, behind others of the same registries: where one does not answer, nobody else is asked.
+        let mut known = BTreeSet::new();
+        let mut queues: BTreeMap<BTreeSet<String>, Vec<PackageRecord>> = BTreeMap::new();
         for change in changes {
             let want: &operator::PutDeployment = match change {
                 Change::PutDeployment { want, .. } | Change::PutFile { want, .. } => want,
                 _ => continue,
             };
             let Ok(entry) = self.wanted_package(want, &Overlay::default()).await else { continue };
-            if !origins.contains_key(&(entry.record.id.clone(), entry.record.version.clone())) {
-                continue;
-            }
-            // Whoever does not answer is taken at its last word.
-            match tokio::time::timeout(LOOK_TIME_MAX, self.ask_origin(&entry.record)).await {
-                Ok(Ok(Ok(warnings))) => answers.push((entry.record.clone(), warnings)),
-                _ => tracing::debug!(package = %entry.record.id, "a registry could not be asked again"),
+            let key = (entry.record.id.clone(), entry.record.version.clone());
+            if origins.contains_key(&key) && known.insert(key) {
+                queues.entry(hosts(&entry)).or_default().push(entry.record.clone());
             }
         }
-        answers
+        let heard = Mutex::new(answers);
+        let ask = async |queue: Vec<PackageRecord>| {
+            for package in queue {
+                // Whoever does not answer is taken at its last word.
+                let Ok(Ok(warnings)) = self.ask_origin(&package).await else {
+                    tracing::debug!(package = %package.id, "a registry could not be asked again");
+                    break;
+                };
+                heard.lock().unwrap_or_else(PoisonError::into_inner).push((package, warnings));
+            }
+        };
+        let asking = stream::iter(queues.into_values().map(ask)).buffer_unordered(SIDE_BY_SIDE);
+        if tokio::time::timeout(LOOK_TIME_MAX, asking.collect::<()>()).await.is_err() {
+            tracing::debug!("registries took too long to be asked again");
+        }
+        heard.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, and what they say is known from now on.

@@ -299,6 +299,37 @@ async fn a_rehearsal_writes_nothing_and_asks_nobody_for_who_may_only_look() {
 }
 
 #[tokio::test]
+async fn registries_are_asked_once_for_a_package_and_not_again_while_they_are_away() {
+    let world = World::new().await;
+    let there = Elsewhere::new().await;
+    for version in ["2.0.0", "3.0.0"] {
+        let outside = description(version)
+            .replace("oci://margrave/components/web", &format!("oci://{}/components/web", there.address));
+        world.push(version, &outside).await;
+        world.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap();
+    }
+    lose(&there.registry, "components/web").await;
+    world.pass(7 * 3600);
+    world.fleet.look_at_origins().await.unwrap();
+    let rehearse = async |documents: Vec<String>| {
+        there.asked();
+        let want = Apply { documents, dry_run: true, ..Apply::default() };
+        drop(world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await);
+        there.asked()
+    };
+    let two = |deployment: &str| file(deployment, "line-1");
+    let three = |deployment: &str| two(deployment).replace("2.0.0", "3.0.0");
+    let one = rehearse(vec![two("a")]).await;
+    assert!(one > 0);
+    assert_eq!(rehearse(vec![two("a"), two("b"), two("c")]).await, one, "once for a package");
+    assert_eq!(rehearse(vec![two("a"), three("b")]).await, one * 2);
+    there.is_away.store(true, Ordering::Relaxed);
+    let away = rehearse(vec![two("a")]).await;
+    assert!(away > 0);
+    assert_eq!(rehearse(vec![two("a"), three("b")]).await, away, "nobody is asked twice who is away");
+}
+
+#[tokio::test]
 async fn a_package_that_is_gone_while_its_bytes_are_held_here_is_only_told() {
     let world = World::new().await;
     world.device("line-1", &[]).await;

@@ -192,6 +192,14 @@ impl Fleet {
         let settling = Box::pin(self.foresee_settling(&decision, &wishes, &overlay.labels));
         let (settled, looked_at) = settling.await?;
         let Decision { touched, misfits, unfit, forced, paced, later, .. } = decision;
+        let place = |name: &DeploymentName| match by_file {
+            true => Place::Deployment(name.clone()).to_string(),
+            false => "/version".to_owned(),
+        };
+        // As when it is done: what settles by itself afterwards is refused to nobody.
+        let asked =
+            || touched.iter().flat_map(|touched| touched.differences()).chain(later.clone()).collect();
+        self.check_fetchable(&comings, &origins, asked, place)?;
         let mut differences: BTreeMap<(DeviceRef, DeploymentName), Difference> = BTreeMap::new();
         let first = touched.iter().chain(&settled.touched).flat_map(|touched| touched.differences());
         for next in first.chain(later) {
@@ -205,11 +213,6 @@ impl Fleet {
             }
         }
         let differences: Vec<Difference> = differences.into_values().collect();
-        let place = |name: &DeploymentName| match by_file {
-            true => Place::Deployment(name.clone()).to_string(),
-            false => "/version".to_owned(),
-        };
-        self.check_fetchable(&comings, &origins, || differences.clone(), place)?;
         let looked_at: BTreeSet<DeviceRef> = looked_at.into_iter().collect();
         // What is named and does not fit is refused as it is. Of others it counts what is in the end.
         let is_refused = |misfit: &MisfitRecord| {

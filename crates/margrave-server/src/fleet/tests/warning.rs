@@ -8,6 +8,7 @@ use margrave_core::watch::Warning;
 use margrave_registry::{Action, Decision, Registry};
 use margrave_wire::intent::Apply;
 
+use super::super::intent::Change;
 use super::*;
 
 /// `kind: text` of each.
@@ -327,6 +328,43 @@ async fn registries_are_asked_once_for_a_package_and_not_again_while_they_are_aw
     let away = rehearse(vec![two("a")]).await;
     assert!(away > 0);
     assert_eq!(rehearse(vec![two("a"), three("b")]).await, away, "nobody is asked twice who is away");
+}
+
+#[tokio::test]
+async fn what_settles_by_itself_afterwards_is_no_reason_to_refuse_a_change_or_its_rehearsal() {
+    let world = World::new().await;
+    let (registry, address, _folder) = elsewhere().await;
+    let outside = description("2.0.0")
+        .replace("oci://margrave/components/web", &format!("oci://{address}/components/web"));
+    let large = description("3.0.0").replace("memory: 1Gi", "memory: 2Gi");
+    for (version, description) in [("2.0.0", outside), ("3.0.0", large)] {
+        world.push(version, &description).await;
+        world.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap();
+    }
+    for (device, plant) in [("line-1", "a"), ("line-2", "b")] {
+        world.join(device, &[("plant", plant)]).await;
+        world.says(device, "1Gi", &["compose"]).await;
+    }
+    let of = |version: &str, want| operator::PutDeployment { version: Some(version.into()), ..want };
+    world.put("x", of("1.0.0", labelled("plant", "a"))).await.unwrap();
+    world.put("y", of("2.0.0", labelled("plant", "b"))).await.unwrap();
+    lose(&registry, "components/web").await;
+    world.pass(7 * 3600);
+    world.fleet.look_at_origins().await.unwrap();
+    // x does not fit any more where it is, and leaves room for y only when that was decided.
+    let mut everywhere = of("2.0.0", on(&[]));
+    everywhere.targets.select = Some("plant in (a, b)".into());
+    let put = |deployment: &str, want| Change::PutDeployment { name: name(deployment), want, id: None };
+    let changes = [put("y", everywhere), put("x", of("3.0.0", labelled("plant", "a")))];
+    let Ok(plan) = world.fleet.rehearse(&ann(), &changes, Fetching::Allowed).await else {
+        panic!("it would not be refused");
+    };
+    let foretold = |deployment: &str| {
+        plan.changes.iter().any(|change| change.device == "line-1" && change.deployment == deployment)
+    };
+    assert!(foretold("x") && foretold("y"), "{plan:?}");
+    world.fleet.change_all(&ann(), &changes).await.unwrap();
+    assert_eq!(world.assignment("y", "line-1").await.version, "2.0.0");
 }
 
 #[tokio::test]

@@ -393,7 +393,7 @@ impl Fleet {
         want: operator::PutDeployment,
     ) -> Result<operator::Deployment, Error> {
         self.change(actor, Change::PutDeployment { name: name.clone(), want, id: None }).await?;
-        self.deployment_counted(name).await
+        self.deployment_changed(name).await
     }
 
     /// Takes a deployment away from all its devices. They are shown until each said that it is gone. `seen` is the

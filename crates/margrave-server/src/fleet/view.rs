@@ -434,13 +434,13 @@ impl Fleet {
         Ok(shown.collect())
     }
 
-    /// One deployment, with its assignments only counted: what a change of it is answered with, whatever its size.
+    /// One deployment, with its assignments only counted, whatever its size. What it says to devices that do not get it is left out:
+    /// for that all its devices have to be looked at.
     pub async fn deployment_counted(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let counts = self.counts_of(record.deployment.id).await?;
-        let warnings = self.warnings_shown(&record).await?;
-        Ok(operator::Deployment { warnings, ..shown_deployment(&self.live, record, Vec::new(), counts) })
+        Ok(shown_deployment(&self.live, record, Vec::new(), counts))
     }
 
     /// Of what goes there is nothing to say.

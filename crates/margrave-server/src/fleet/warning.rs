@@ -70,6 +70,18 @@ impl Fleet {
         Ok(origins.map(|origin| ((origin.id, origin.version), origin.warnings)).collect())
     }
 
+    /// What a change of a deployment is answered with: its assignments counted, and what there is to know of it.
+    pub(super) async fn deployment_changed(
+        &self,
+        name: &DeploymentName,
+    ) -> Result<operator::Deployment, Error> {
+        let warnings = match self.wanted_deployment(name).await? {
+            Some(held) => self.warnings(&held.deployment).await?,
+            None => Vec::new(),
+        };
+        Ok(operator::Deployment { warnings, ..self.deployment_counted(name).await? })
+    }
+
     /// What there is to know of one deployment, as it is.
     pub(super) async fn warnings(&self, deployment: &Deployment) -> Result<Vec<Warning>, Error> {
         let reached = match deployment.overrides.is_empty() {

@@ -45,6 +45,9 @@ async fn an_override_that_speaks_of_nobody_is_told_and_taken() {
     let answer = world.put("web", want).await.unwrap();
     assert_eq!(told(&answer.warnings), wanted);
     assert_eq!(told(&world.fleet.deployment(&name("web")).await.unwrap().warnings), wanted);
+    // Who only asks which revision there is looks at no devices.
+    let counted = world.fleet.deployment_counted(&name("web")).await.unwrap();
+    assert_eq!((counted.revision, counted.warnings), (1, vec![]));
     let commit = world.fleet.intent().await.unwrap().commit.unwrap();
     assert_eq!(told(&world.fleet.warnings_of_commit(&commit).await.unwrap()), wanted);
 

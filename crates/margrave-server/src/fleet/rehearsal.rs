@@ -24,8 +24,8 @@ use super::catalog::Entry;
 use super::desired::Fetching;
 use super::intent::{Change, Refusals};
 use super::prospect::Prospect;
-use super::publish::{Decision, Difference, Paced};
-use super::warning::{Coming, Origins};
+use super::publish::{Decision, Difference, Paced, Wish};
+use super::warning::{Coming, Origins, bounded};
 use super::{Actor, Error, Fleet};
 
 /// Batches of a rollout that a plan lists, and devices that it names of each.
@@ -168,9 +168,11 @@ impl Fleet {
         }
         let mut plan = Plan::default();
         for drafted in &wanted {
-            let warnings = self.warnings_among(&drafted.wish.deployment, &drafted.devices, &origins).await?;
+            let Wish { deployment, entry, .. } = &drafted.wish;
+            let warnings = self.warnings_among(deployment, Some(entry), &drafted.devices, &origins).await?;
             plan.warnings.extend(warnings);
         }
+        plan.warnings = bounded(plan.warnings);
         // Deployments that say nothing new reach others, too: where labels change, and where there is more room.
         let mut wishes = self.wishes().await?;
         wishes.retain(|wish| {

@@ -1,5 +1,6 @@
 //! What somebody should know of a deployment, and that is no reason to refuse it: its package is not in its registry any more as it
-//! was pinned, or an override speaks of devices that do not get it. And the one case that is: nobody could fetch it.
+//! was pinned, an image of it never was, or an override speaks of devices that do not get it. And the one case that is: nobody could
+//! fetch it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +9,8 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use margrave_core::deployment::{Deployment, Idle, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
+use margrave_core::image::Image;
+use margrave_core::package::ProfileKind;
 use margrave_core::violation::Violation;
 use margrave_core::watch;
 use margrave_oci::reference::Reference;
@@ -50,6 +53,45 @@ impl Coming {
     }
 }
 
+/// The first, and how many there are besides.
+fn named(all: &[String]) -> String {
+    let first = all[..all.len().min(NAMED_MAX)].join(", ");
+    match all.len().saturating_sub(NAMED_MAX) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
+/// At most so many warnings; of the others how many they are.
+pub(super) fn bounded(mut warnings: Vec<Warning>) -> Vec<Warning> {
+    let cut = warnings.split_off(warnings.len().min(WARNINGS_MAX));
+    if let Some(first) = cut.first() {
+        warnings.push(Warning {
+            deployment: first.deployment.clone(),
+            kind: "more".to_owned(),
+            text: format!("and {} more, from this deployment on; look at each by itself", cut.len()),
+        });
+    }
+    warnings
+}
+
+/// The images that a deployment may bring to devices and that are not pinned, each with why.
+fn unpinned(entry: &Entry, deployment: &Deployment) -> Vec<String> {
+    let profiles = entry.package.profiles.iter().filter(|profile| {
+        profile.kind == ProfileKind::Compose && deployment.profile.as_ref().is_none_or(|id| *id == profile.id)
+    });
+    let mut told = BTreeSet::new();
+    for component in profiles.flat_map(|profile| &profile.components) {
+        let Some(images) = entry.images(component) else {
+            told.insert(format!("the images of component {} (nobody looked at them)", component.name));
+            continue;
+        };
+        let why = |image: Option<&Image>| Some(image?.unpinned.as_ref()?.to_string());
+        told.extend(images.filter_map(|(name, image)| Some(format!("{name} ({})", why(image)?))));
+    }
+    told.into_iter().collect()
+}
+
 /// Who is asked about a package.
 fn hosts(entry: &Entry) -> BTreeSet<String> {
     let components = entry.package.profiles.iter().flat_map(|profile| &profile.components);
@@ -88,13 +130,16 @@ impl Fleet {
             true => Vec::new(),
             false => self.store.devices_targeted(&deployment.targets).await?,
         };
-        self.warnings_among(deployment, &reached, &self.known_origins().await?).await
+        let entry = self.entry(&deployment.package, &deployment.version).await?;
+        let origins = self.known_origins().await?;
+        self.warnings_among(deployment, entry.as_deref(), &reached, &origins).await
     }
 
-    /// The same, for the devices that it reaches.
+    /// The same, for the devices that it reaches with a package, if that is in the catalog.
     pub(super) async fn warnings_among(
         &self,
         deployment: &Deployment,
+        entry: Option<&Entry>,
         reached: &[Candidate],
         origins: &Origins,
     ) -> Result<Vec<Warning>, Error> {
@@ -107,6 +152,17 @@ impl Fleet {
         let told = origins.get(&package).into_iter().flatten();
         let mut warnings: Vec<Warning> =
             told.map(|told| warning(told.kind(), format!("{} {}: {told}", package.0, package.1))).collect();
+        let unpinned = entry.map(|entry| unpinned(entry, deployment)).unwrap_or_default();
+        if !unpinned.is_empty() {
+            let text = format!(
+                "{} {}: what is not pinned is whatever its name means to each device: {}; name an image by digest to have the \
+                 same bytes everywhere",
+                package.0,
+                package.1,
+                named(&unpinned)
+            );
+            warnings.push(warning("imageUnpinned", text));
+        }
         let idle =
             deployment.idle_overrides(reached.iter().map(|candidate| (&candidate.device, &candidate.labels)));
         for Idle { index, devices, is_nobodys } in idle {
@@ -148,12 +204,8 @@ impl Fleet {
     }
 
     fn listed(&self, devices: &[DeviceRef]) -> String {
-        let names: Vec<String> =
-            devices.iter().take(NAMED_MAX).map(|device| self.live.spoken(device)).collect();
-        match devices.len().saturating_sub(NAMED_MAX) {
-            0 => names.join(", "),
-            more => format!("{} and {more} more", names.join(", ")),
-        }
+        let names: Vec<String> = devices.iter().map(|device| self.live.spoken(device)).collect();
+        named(&names)
     }
 
     /// What there is to know of the deployments that a commit changed.
@@ -165,21 +217,14 @@ impl Fleet {
             if record.removed || record.commit.as_deref() != Some(commit) {
                 continue;
             }
-            let is_told = origins.contains_key(&(deployment.package.clone(), deployment.version.clone()));
-            if deployment.overrides.is_empty() && !is_told {
-                continue;
-            }
             let reached = match deployment.overrides.is_empty() {
                 true => Vec::new(),
                 false => self.store.devices_targeted(&deployment.targets).await?,
             };
-            warnings.extend(self.warnings_among(deployment, &reached, &origins).await?);
-            if warnings.len() >= WARNINGS_MAX {
-                break;
-            }
+            let entry = self.entry(&deployment.package, &deployment.version).await?;
+            warnings.extend(self.warnings_among(deployment, entry.as_deref(), &reached, &origins).await?);
         }
-        warnings.truncate(WARNINGS_MAX);
-        Ok(warnings)
+        Ok(bounded(warnings))
     }
 
     /// Refuses what devices would have to fetch where it is gone: from their registries, each by itself. Who has it already goes

@@ -160,7 +160,20 @@ async fn what_cannot_be_asked_about_is_told_and_blocks_nothing() {
     let named = added.images.iter().find(|image| image.name == exact).unwrap();
     assert_eq!(named.digest, Some(Digest::of(b"x").to_string()), "it says itself what it is");
     world.device("line-1", &[]).await;
-    world.put("greeter", on(&["line-1"])).await.unwrap();
+    let answer = world.put("greeter", on(&["line-1"])).await.unwrap();
+    let [warning] = &answer.warnings[..] else { panic!("{answer:?}") };
+    assert_eq!(warning.kind, "imageUnpinned");
+    let text = &warning.text;
+    assert!(
+        text.starts_with("hello 1.0.0: what is not pinned is whatever its name means to each device: "),
+        "{text}"
+    );
+    assert!(text.contains("only-here:1 (it is never pulled, only taken from the device)"), "{text}");
+    assert!(!text.contains(&exact), "{text}");
+    let commit = world.fleet.intent().await.unwrap().commit.unwrap();
+    assert_eq!(world.fleet.warnings_of_commit(&commit).await.unwrap(), answer.warnings);
+    let plan = world.fleet.rehearse_deployment(&ann(), &name("other"), on(&["line-1"])).await.unwrap();
+    assert_eq!(plan.warnings[0].text, *text);
     world.device("line-2", &[]).await;
     assert!(world.pinned("line-1").await.is_empty(), "documents say nothing of what is not pinned");
     let fetch = world.foreseen("1.0.0", &["line-1", "line-2"]).await;

@@ -9,11 +9,26 @@ use margrave_registry::{Action, Decision, Registry};
 use margrave_wire::intent::Apply;
 
 use super::super::intent::Change;
+use super::super::warning::bounded;
 use super::*;
 
 /// `kind: text` of each.
 fn told(warnings: &[operator::Warning]) -> Vec<String> {
     warnings.iter().map(|warning| format!("{}: {}", warning.kind, warning.text)).collect()
+}
+
+#[test]
+fn warnings_that_are_left_out_are_counted() {
+    let warning = |number: usize| operator::Warning {
+        deployment: format!("d{number}"),
+        kind: "noDevice".into(),
+        text: "so".into(),
+    };
+    let all = |count: usize| bounded((0..count).map(warning).collect());
+    assert_eq!(all(50), (0..50).map(warning).collect::<Vec<_>>());
+    let many = all(60);
+    assert_eq!((many.len(), many[50].kind.as_str()), (51, "more"));
+    assert_eq!(many[50].to_string(), "d50: and 10 more, from this deployment on; look at each by itself");
 }
 
 fn greeted(targets: operator::Targets) -> operator::Override {
@@ -387,5 +402,5 @@ async fn a_package_that_is_gone_while_its_bytes_are_held_here_is_only_told() {
     let origins = world.fleet.known_origins().await.unwrap();
     world.put("web", on(&["line-1"])).await.unwrap();
     let deployment = world.fleet.wanted_deployment(&name("web")).await.unwrap().unwrap().deployment;
-    assert_eq!(told(world.fleet.warnings_among(&deployment, &[], &origins).await.unwrap()), ["gone"]);
+    assert_eq!(told(world.fleet.warnings_among(&deployment, None, &[], &origins).await.unwrap()), ["gone"]);
 }

@@ -108,26 +108,24 @@ impl Deployment {
         &self,
         reached: impl IntoIterator<Item = (&'a DeviceRef, &'a BTreeMap<String, String>)>,
     ) -> Vec<Idle> {
-        let mut idle: Vec<Idle> = (0..)
-            .zip(&self.overrides)
-            .map(|(index, other)| Idle {
-                index,
-                devices: other.of.devices.iter().cloned().collect(),
-                is_nobodys: true,
-            })
-            .collect();
+        // Of each override the devices that are named and were not met yet, and whether anybody is answered by it.
+        let mut unmet: Vec<(BTreeSet<&DeviceRef>, bool)> =
+            self.overrides.iter().map(|other| (other.of.devices.iter().collect(), true)).collect();
         for (device, labels) in reached {
-            for (idle, other) in idle.iter_mut().zip(&self.overrides) {
-                if other.of.devices.contains(device) {
-                    idle.devices.retain(|named| named != device);
-                    idle.is_nobodys = false;
-                } else if idle.is_nobodys {
-                    idle.is_nobodys = !other.of.matches(device, labels);
+            for ((named, is_nobodys), other) in unmet.iter_mut().zip(&self.overrides) {
+                if named.remove(device) {
+                    *is_nobodys = false;
+                } else if *is_nobodys {
+                    *is_nobodys = !other.of.matches(device, labels);
                 }
             }
         }
-        idle.retain(|idle| idle.is_nobodys || !idle.devices.is_empty());
-        idle
+        let idle = (0..).zip(unmet).map(|(index, (named, is_nobodys))| Idle {
+            index,
+            devices: named.into_iter().cloned().collect(),
+            is_nobodys,
+        });
+        idle.filter(|idle| idle.is_nobodys || !idle.devices.is_empty()).collect()
     }
 
     /// Whether a device's labels say what is answered for it.

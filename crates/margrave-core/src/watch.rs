@@ -215,8 +215,17 @@ pub struct Found {
     pub tag: Option<Digest>,
     /// The pinned bytes themselves.
     pub pinned: bool,
-    /// Components whose pinned bytes are not there, by name.
-    pub components_missing: Vec<String>,
+    /// Components whose pinned bytes are not there.
+    pub components_missing: Vec<Missing>,
+}
+
+/// Bytes of components that are not where they were pinned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// Where they were, by digest.
+    pub at: String,
+    /// The components that are made of them, by name.
+    pub components: Vec<String>,
 }
 
 /// Something that operators should know about where a package came from. Nothing that runs is touched by it.
@@ -228,7 +237,13 @@ pub enum Warning {
     /// The registry no longer has the package.
     Gone,
     /// The registry no longer has what a device would fetch.
-    ComponentGone { component: String },
+    ComponentGone {
+        /// Several, where they are the same bytes.
+        component: String,
+        /// Where it was, by digest: profiles may have other components of the same name. Earlier versions did not write it down.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<String>,
+    },
 }
 
 impl Warning {
@@ -240,11 +255,12 @@ impl Warning {
         }
     }
 
-    /// The component that devices cannot fetch any more.
-    pub fn component(&self) -> Option<&str> {
+    /// Whether devices cannot fetch a component any more that is pinned there.
+    pub fn is_of(&self, component: &str, pinned_at: &str) -> bool {
         match self {
-            Warning::ComponentGone { component } => Some(component),
-            Warning::Moved { .. } | Warning::Gone => None,
+            Warning::ComponentGone { at: Some(at), .. } => at == pinned_at,
+            Warning::ComponentGone { component: gone, at: None } => gone == component,
+            Warning::Moved { .. } | Warning::Gone => false,
         }
     }
 }
@@ -260,7 +276,7 @@ impl fmt::Display for Warning {
             Warning::Gone => f.write_str(
                 "the registry no longer has this version; what was pinned stays here, and devices keep what they run",
             ),
-            Warning::ComponentGone { component } => write!(
+            Warning::ComponentGone { component, .. } => write!(
                 f,
                 "the registry no longer has the component {component}; devices that have not fetched it cannot, those that run it go on"
             ),
@@ -272,12 +288,12 @@ impl fmt::Display for Warning {
 pub fn warnings(pinned: Digest, found: &Found) -> Vec<Warning> {
     let moved = found.tag.filter(|tag| *tag != pinned).map(|to| Warning::Moved { to });
     let gone = (!found.pinned).then_some(Warning::Gone);
-    let components = found.components_missing.iter();
-    moved
-        .into_iter()
-        .chain(gone)
-        .chain(components.map(|component| Warning::ComponentGone { component: component.clone() }))
-        .collect()
+    let component = |missing: &Missing| Warning::ComponentGone {
+        component: missing.components.join(", "),
+        at: Some(missing.at.clone()),
+    };
+    let components = found.components_missing.iter().map(component);
+    moved.into_iter().chain(gone).chain(components).collect()
 }
 
 #[cfg(test)]
@@ -359,9 +375,22 @@ mod tests {
         assert_eq!(warnings(pin, &Found { tag: None, ..there.clone() }), []);
         let other = Digest::of(b"other");
         assert_eq!(warnings(pin, &Found { tag: Some(other), ..there }), [Warning::Moved { to: other }]);
-        let gone = Found { components_missing: vec!["web".to_owned()], ..Found::default() };
-        let component = Warning::ComponentGone { component: "web".to_owned() };
+        let missing = Missing { at: "there@sha256:1".to_owned(), components: tags(&["web", "db"]) };
+        let gone = Found { components_missing: vec![missing], ..Found::default() };
+        let component = "web, db".to_owned();
+        let component = Warning::ComponentGone { component, at: Some("there@sha256:1".to_owned()) };
         assert_eq!(warnings(pin, &gone), [Warning::Gone, component]);
+    }
+
+    #[test]
+    fn what_is_gone_is_known_by_where_it_was_and_by_its_name_where_only_that_was_written_down() {
+        let read = |text: &str| serde_json::from_str::<Warning>(text).unwrap();
+        let now = read(r#"{"kind":"componentGone","component":"web","at":"there@sha256:1"}"#);
+        assert!(now.is_of("web", "there@sha256:1") && now.is_of("db", "there@sha256:1"));
+        assert!(!now.is_of("web", "elsewhere@sha256:1"));
+        let before = read(r#"{"kind":"componentGone","component":"web"}"#);
+        assert!(before.is_of("web", "anywhere") && !before.is_of("db", "anywhere"));
+        assert!(!Warning::Gone.is_of("web", "there@sha256:1"));
     }
 
     proptest! {

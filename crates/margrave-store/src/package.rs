@@ -1,6 +1,6 @@
 //! The catalog: descriptions as they were pulled, with what was pinned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::constraints::Claims;
 use margrave_core::digest::Digest;
@@ -116,6 +116,36 @@ impl Store {
 }
 
 impl Store {
+    /// The names of the deployments whose documents a package's version is in, or that can be gone back to with it.
+    pub async fn package_keepers(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+    ) -> Result<Vec<String>, Error> {
+        let (id, version) = (id.clone(), version.clone());
+        self.read(move |sql| Ok(keepers(sql, &id, &version)?)).await
+    }
+
+    /// The names of the deployments that devices have a package's version by, also while they wait for another.
+    pub async fn package_holders(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+    ) -> Result<BTreeSet<String>, Error> {
+        let (id, version) = (id.clone(), version.clone());
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT DISTINCT deployment_name FROM assignment
+                 WHERE package = ?1 AND version = ?2 AND wanted = 1 AND archived = 0",
+            )?;
+            let names = statement.query_map((id.as_str(), version.as_str()), |row| row.get(0))?;
+            Ok(names.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+}
+
+impl Store {
     /// What a package takes of a device for itself, where that was not known when it was added.
     pub async fn put_claims(
         &self,
@@ -189,8 +219,8 @@ pub(crate) fn add(
     Ok(())
 }
 
-/// Pins images of a package that were not when it came in. Not while a deployment uses it: that has documents without these pins,
-/// which would change behind everybody's back the next time they are made.
+/// Pins images of a package that were not when it came in. Not while something has it, or may be wanted again with it: documents
+/// without these pins would change behind everybody's back the next time they are made.
 pub(crate) fn pin(
     tx: &Tx<'_, '_>,
     id: &PackageId,
@@ -199,7 +229,7 @@ pub(crate) fn pin(
     at: Moment,
     actor: &str,
 ) -> Result<(), PackageError> {
-    let by = users(tx.sql, id, version)?;
+    let by = keepers(tx.sql, id, version)?;
     if !by.is_empty() {
         return Err(PackageError::InUse(by));
     }
@@ -219,6 +249,20 @@ pub(crate) fn pin(
 fn users(sql: &Sql<'_>, id: &PackageId, version: &PackageVersion) -> rusqlite::Result<Vec<String>> {
     sql.statement(
         "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0 ORDER BY name",
+    )?
+    .query_map((id.as_str(), version.as_str()), |row| row.get(0))?
+    .collect()
+}
+
+/// The names of the deployments that use it, that devices still have it by while they are given another, or that can be gone back
+/// to with it.
+fn keepers(sql: &Sql<'_>, id: &PackageId, version: &PackageVersion) -> rusqlite::Result<Vec<String>> {
+    sql.statement(
+        "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0
+         UNION SELECT name FROM deployment_revision WHERE package = ?1 AND version = ?2
+         UNION SELECT deployment_name FROM assignment
+             WHERE package = ?1 AND version = ?2 AND wanted = 1 AND archived = 0
+         ORDER BY 1",
     )?
     .query_map((id.as_str(), version.as_str()), |row| row.get(0))?
     .collect()

@@ -209,3 +209,11 @@ pub struct Fetch {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown_images: Vec<String>,
 }
+
+impl Fetch {
+    /// What the bytes are: the most that is fetched, since devices may have some of it already; or the least, where not everything
+    /// is counted.
+    pub fn bound(&self) -> &'static str {
+        if self.unknown.is_empty() && self.unknown_images.is_empty() { "at most" } else { "at least" }
+    }
+}

@@ -296,7 +296,8 @@ impl Fleet {
                 true => "/version".to_owned(),
                 false => Place::Deployment(name.clone()).to_string(),
             };
-            Box::pin(self.check_fetchable(&comings, differences, place)).await.map_err(failed)?;
+            let origins = self.known_origins().await.map_err(failed)?;
+            self.check_fetchable(&comings, &origins, differences, place).map_err(failed)?;
         }
         let head = self.desired.head();
         let next = match source {
@@ -392,7 +393,7 @@ impl Fleet {
         want: operator::PutDeployment,
     ) -> Result<operator::Deployment, Error> {
         self.change(actor, Change::PutDeployment { name: name.clone(), want, id: None }).await?;
-        self.deployment_counted(name).await
+        self.deployment_changed(name).await
     }
 
     /// Takes a deployment away from all its devices. They are shown until each said that it is gone. `seen` is the

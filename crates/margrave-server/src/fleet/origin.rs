@@ -1,17 +1,19 @@
 //! What registries still have of the packages in the catalog. It is asked now and then, told when it changes, and changes
 //! nothing that runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use margrave_core::digest::Digest;
 use margrave_core::id::{PackageId, PackageVersion};
-use margrave_core::watch::{Found, Warning, warnings};
+use margrave_core::package::Component;
+use margrave_core::watch::{Found, Missing, Warning, warnings};
 use margrave_oci::client::{Client, ClientError};
 use margrave_oci::reference::{Reference, Repository, Tag, TagOrDigest};
 use margrave_store::{NewEvent, OriginRecord, PackageRecord};
 use margrave_wire::operator;
 
+use super::catalog::Entry;
 use super::{Error, Fleet};
 
 /// Packages that come from a watched repository are looked at with it; all others at this pace.
@@ -51,13 +53,28 @@ impl Fleet {
         &self,
         package: PackageRecord,
     ) -> Result<Result<(), ClientError>, Error> {
-        let found = match self.found(&package).await? {
-            Ok(found) => found,
-            Err(error) => return Ok(Err(error)),
-        };
-        let PackageRecord { id, version, digest, .. } = package;
+        match self.ask_origin(&package).await? {
+            Ok(warnings) => self.note_origin(&package, warnings).await.map(Ok),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// What there is to tell of one package now; nothing is written.
+    pub(super) async fn ask_origin(
+        &self,
+        package: &PackageRecord,
+    ) -> Result<Result<Vec<Warning>, ClientError>, Error> {
+        Ok(self.found(package).await?.map(|found| warnings(package.digest, &found)))
+    }
+
+    /// Writes down what registries said of a package, and tells what is new in it.
+    pub(super) async fn note_origin(
+        &self,
+        package: &PackageRecord,
+        warnings: Vec<Warning>,
+    ) -> Result<(), Error> {
+        let (id, version) = (package.id.clone(), package.version.clone());
         let now = self.now();
-        let warnings = warnings(digest, &found);
         let before = self.origin_warnings(&id, &version).await?;
         let name = format!("{id} {version}");
         let told = warnings.iter().filter(|warning| !before.contains(warning));
@@ -75,8 +92,7 @@ impl Fleet {
             events.push(NewEvent::new(now, "package.back", "server", text).package(name.clone()));
         }
         let origin = OriginRecord { id, version, looked_at: now, warnings };
-        self.store.note_origin(origin, events).await?;
-        Ok(Ok(()))
+        Ok(self.store.note_origin(origin, events).await?)
     }
 
     async fn found(&self, package: &PackageRecord) -> Result<Result<Found, ClientError>, Error> {
@@ -92,17 +108,25 @@ impl Fleet {
                 }
                 found.pinned = found.tag == Some(package.digest) || there(&client, &pinned).await?.is_some();
             }
-            let mut asked = BTreeSet::new();
+            // The same bytes are asked for once, whatever they are called.
+            let mut meant: BTreeMap<String, (Reference, Vec<String>)> = BTreeMap::new();
             let components =
                 entry.iter().flat_map(|entry| &entry.package.profiles).flat_map(|p| &p.components);
             for component in components {
-                let Some(pin) = entry.as_ref().and_then(|entry| entry.pin(component)) else { continue };
-                let Ok(repository) = Repository::parse(&component.repository) else { continue };
-                if repository.host.is_own_registry() || !asked.insert((repository.clone(), pin)) {
+                let Some(pinned) = entry.as_ref().and_then(|entry| pinned_at(entry, component)) else {
+                    continue;
+                };
+                if pinned.repository.host.is_own_registry() {
                     continue;
                 }
-                if there(&client, &repository.at(TagOrDigest::Digest(pin))).await?.is_none() {
-                    found.components_missing.push(component.name.to_string());
+                let (_, names) = meant.entry(pinned.to_string()).or_insert_with(|| (pinned, Vec::new()));
+                if !names.iter().any(|name| name == component.name.as_str()) {
+                    names.push(component.name.to_string());
+                }
+            }
+            for (at, (pinned, components)) in meant {
+                if there(&client, &pinned).await?.is_none() {
+                    found.components_missing.push(Missing { at, components });
                 }
             }
             Ok(found)
@@ -132,6 +156,12 @@ impl Fleet {
 
 pub(super) fn shown(warning: &Warning) -> operator::PackageWarning {
     operator::PackageWarning { kind: warning.kind().to_owned(), text: warning.to_string() }
+}
+
+/// Where devices fetch a component, by digest.
+pub(super) fn pinned_at(entry: &Entry, component: &Component) -> Option<Reference> {
+    let repository = Repository::parse(&component.repository).ok()?;
+    Some(repository.at(TagOrDigest::Digest(entry.pin(component)?)))
 }
 
 /// The digest behind a reference, or that it is not there; whoever does not answer says neither.

@@ -247,11 +247,11 @@ impl Fleet {
             return Ok(());
         }
         let (id, version) = (stored.id.clone(), stored.version.clone());
-        let by = self.users_of(&id, &version).await?;
+        let by = self.store.package_keepers(&id, &version).await?;
         if !by.is_empty() {
             let message = format!(
-                "deployments use {id} {version} ({}) with images that are not pinned, and what they run does not change behind \
-                 their backs; give the package a new version",
+                "deployments use {id} {version}, or can go back to it ({}), with images that are not pinned, and what they run \
+                 does not change behind their backs; give the package a new version",
                 by.join(", ")
             );
             return if pulled.pinning { Err(Error::conflict(message)) } else { Ok(()) };
@@ -274,15 +274,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// The deployments that use a package.
-    async fn users_of(&self, id: &PackageId, version: &PackageVersion) -> Result<Vec<String>, Error> {
-        let held = self.store.deployments().await?.into_iter();
-        let uses = held.filter(|record| {
-            !record.removed && record.deployment.package == *id && record.deployment.version == *version
-        });
-        Ok(uses.map(|record| record.deployment.name.to_string()).collect())
-    }
-
     async fn look_at_removed_package(
         &self,
         actor: &Actor,
@@ -297,7 +288,12 @@ impl Fleet {
             prospect.removed.contains(&deployment.id)
                 || prospect.wanted.iter().any(|draft| draft.wish.deployment.id == deployment.id)
         };
-        let uses = |deployment: &Deployment| deployment.package == *id && deployment.version == *version;
+        // Devices that wait for another version have this one, and are given it again if the other fails.
+        let holders = self.store.package_holders(id, version).await?;
+        let uses = |deployment: &Deployment| {
+            (&deployment.package, &deployment.version) == (id, version)
+                || (holders.contains(deployment.name.as_str()) && !going(deployment))
+        };
         let held = self.store.deployments().await?.into_iter().filter(|record| !record.removed);
         let held = held.map(|record| record.deployment).filter(|deployment| !going(deployment));
         let wanted = prospect.wanted.iter().map(|draft| draft.wish.deployment.clone());

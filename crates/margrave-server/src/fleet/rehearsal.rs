@@ -21,10 +21,11 @@ use margrave_wire::resource::Place;
 use margrave_wire::rollout::{StrategyBody, after};
 
 use super::catalog::Entry;
+use super::desired::Fetching;
 use super::intent::{Change, Refusals};
 use super::prospect::Prospect;
-use super::publish::{Decision, Difference, Paced};
-use super::warning::Coming;
+use super::publish::{Decision, Difference, Paced, Wish};
+use super::warning::{Coming, Origins, bounded};
 use super::{Actor, Error, Fleet};
 
 /// Batches of a rollout that a plan lists, and devices that it names of each.
@@ -126,19 +127,33 @@ impl Fleet {
             let first = refusals.into_iter().next().map(|(_, error)| error);
             first.unwrap_or_else(|| Error::conflict("the change would be refused"))
         };
-        self.rehearse(actor, &[change]).await.map_err(refused)
+        self.rehearse(actor, &[change], Fetching::Allowed).await.map_err(refused)
     }
 
-    /// Only who reads may be beside it: it is made from one picture.
-    pub(super) async fn rehearse(&self, actor: &Actor, changes: &[Change]) -> Result<Plan, Refusals> {
-        Box::pin(self.look_again_for(changes)).await;
+    /// Only who reads may be beside it: it is made from one picture. What registries have again counts, and is not written down; for
+    /// somebody who may only look nobody is asked.
+    pub(super) async fn rehearse(
+        &self,
+        actor: &Actor,
+        changes: &[Change],
+        fetching: Fetching,
+    ) -> Result<Plan, Refusals> {
+        let answers = match fetching {
+            Fetching::Allowed => Box::pin(self.ask_again_for(changes)).await,
+            Fetching::Refused => Vec::new(),
+        };
         let _deciding = self.deciding.write().await;
         let prospect = self.prospect(actor, changes).await?;
         let by_file = changes.iter().any(|change| matches!(change, Change::PutFile { .. }));
-        Box::pin(self.foresee(prospect, by_file)).await.map_err(|error| vec![(usize::MAX, error)])
+        let whole = |error: Error| vec![(usize::MAX, error)];
+        let mut origins = self.known_origins().await.map_err(whole)?;
+        for (package, warnings) in answers {
+            origins.insert((package.id, package.version), warnings);
+        }
+        Box::pin(self.foresee(prospect, origins, by_file)).await.map_err(whole)
     }
 
-    async fn foresee(&self, prospect: Prospect, by_file: bool) -> Result<Plan, Error> {
+    async fn foresee(&self, prospect: Prospect, origins: Origins, by_file: bool) -> Result<Plan, Error> {
         let Prospect { wanted, removed, overlay, .. } = prospect;
         let comings: Vec<Coming> = wanted.iter().map(Coming::of).collect();
         let mut names: BTreeMap<DeploymentId, String> = BTreeMap::new();
@@ -152,11 +167,12 @@ impl Fleet {
             named.extend(drafted.named.iter().map(|device| (deployment.id, device.clone())));
         }
         let mut plan = Plan::default();
-        let origins = self.known_origins().await?;
         for drafted in &wanted {
-            let warnings = self.warnings_among(&drafted.wish.deployment, &drafted.devices, &origins).await?;
+            let Wish { deployment, entry, .. } = &drafted.wish;
+            let warnings = self.warnings_among(deployment, Some(entry), &drafted.devices, &origins).await?;
             plan.warnings.extend(warnings);
         }
+        plan.warnings = bounded(plan.warnings);
         // Deployments that say nothing new reach others, too: where labels change, and where there is more room.
         let mut wishes = self.wishes().await?;
         wishes.retain(|wish| {
@@ -178,6 +194,14 @@ impl Fleet {
         let settling = Box::pin(self.foresee_settling(&decision, &wishes, &overlay.labels));
         let (settled, looked_at) = settling.await?;
         let Decision { touched, misfits, unfit, forced, paced, later, .. } = decision;
+        let place = |name: &DeploymentName| match by_file {
+            true => Place::Deployment(name.clone()).to_string(),
+            false => "/version".to_owned(),
+        };
+        // As when it is done: what settles by itself afterwards is refused to nobody.
+        let asked =
+            || touched.iter().flat_map(|touched| touched.differences()).chain(later.clone()).collect();
+        self.check_fetchable(&comings, &origins, asked, place)?;
         let mut differences: BTreeMap<(DeviceRef, DeploymentName), Difference> = BTreeMap::new();
         let first = touched.iter().chain(&settled.touched).flat_map(|touched| touched.differences());
         for next in first.chain(later) {
@@ -191,11 +215,6 @@ impl Fleet {
             }
         }
         let differences: Vec<Difference> = differences.into_values().collect();
-        let place = |name: &DeploymentName| match by_file {
-            true => Place::Deployment(name.clone()).to_string(),
-            false => "/version".to_owned(),
-        };
-        self.check_fetchable(&comings, || differences.clone(), place).await?;
         let looked_at: BTreeSet<DeviceRef> = looked_at.into_iter().collect();
         // What is named and does not fit is refused as it is. Of others it counts what is in the end.
         let is_refused = |misfit: &MisfitRecord| {
@@ -306,7 +325,7 @@ impl Fleet {
         }
     }
 
-    /// What devices that get another version would fetch. One that only gets other answers has everything already.
+    /// What devices that get another version would fetch.
     async fn fetches(
         &self,
         differences: &[Difference],
@@ -316,14 +335,8 @@ impl Fleet {
         let mut sizes: BTreeMap<String, Option<u64>> = BTreeMap::new();
         let mut fetches: BTreeMap<Option<String>, Load> = BTreeMap::new();
         let unknown = Whereabouts::default();
-        for difference in differences {
+        for difference in differences.iter().filter(|difference| difference.is_fetched()) {
             let Some((package, (version, profile, _))) = &difference.to else { continue };
-            let same = |(_, (before, held, _)): &(PackageId, (PackageVersion, ProfileId, _))| {
-                before == version && held == profile
-            };
-            if difference.from.as_ref().is_some_and(same) {
-                continue;
-            }
             if let Some((package, (version, _, _))) = &difference.from {
                 let key = (package.clone(), version.clone());
                 // What it has by a package that is not there any more is not known.

@@ -65,7 +65,7 @@ impl Fleet {
         seen: Option<u64>,
     ) -> Result<operator::Deployment, Error> {
         self.change(actor, Change::RevertDeployment { name: name.clone(), to, seen, reason: None }).await?;
-        self.deployment_counted(name).await
+        self.deployment_changed(name).await
     }
 
     /// That the server took a deployment back by itself to what it is now, and from what, if so.

@@ -382,13 +382,24 @@ impl Fleet {
             .into_iter()
             .map(|origin| ((origin.id, origin.version), origin.warnings.iter().map(origin::shown).collect()))
             .collect();
-        let shown = |entry: &Entry| {
+        let mut shown = Vec::new();
+        for entry in self.entries().await? {
             let key = (entry.record.id.clone(), entry.record.version.clone());
             let deployments = users.get(&key).cloned().unwrap_or_default();
             let warnings = warnings.get(&key).cloned().unwrap_or_default();
-            operator::Package { warnings, ..shown_package(entry, deployments) }
-        };
-        Ok(self.entries().await?.iter().map(|entry| shown(entry)).collect())
+            let keepers = self.keepers(&entry).await?;
+            shown.push(operator::Package { warnings, ..shown_package(&entry, deployments, &keepers) });
+        }
+        Ok(shown)
+    }
+
+    /// The deployments because of which images cannot be pinned any more; of packages without such images nobody asks.
+    async fn keepers(&self, entry: &Entry) -> Result<Vec<String>, Error> {
+        let record = &entry.record;
+        match record.images.unpinned().any(|(_, unpinned)| unpinned.is_passing()) {
+            true => Ok(self.store.package_keepers(&record.id, &record.version).await?),
+            false => Ok(Vec::new()),
+        }
     }
 
     pub async fn package(
@@ -404,7 +415,8 @@ impl Fleet {
         });
         let users = users.map(|record| record.deployment.name.to_string()).collect();
         let warnings = self.shown_warnings(id, version).await?;
-        Ok(operator::Package { warnings, ..shown_package(&entry, users) })
+        let keepers = self.keepers(&entry).await?;
+        Ok(operator::Package { warnings, ..shown_package(&entry, users, &keepers) })
     }
 
     /// All deployments that are wanted, and those that are still going; their assignments are counted only, so
@@ -422,13 +434,13 @@ impl Fleet {
         Ok(shown.collect())
     }
 
-    /// One deployment, with its assignments only counted: what a change of it is answered with, whatever its size.
+    /// One deployment, with its assignments only counted, whatever its size. What it says to devices that do not get it is left out:
+    /// for that all its devices have to be looked at.
     pub async fn deployment_counted(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let counts = self.counts_of(record.deployment.id).await?;
-        let warnings = self.warnings_shown(&record).await?;
-        Ok(operator::Deployment { warnings, ..shown_deployment(&self.live, record, Vec::new(), counts) })
+        Ok(shown_deployment(&self.live, record, Vec::new(), counts))
     }
 
     /// Of what goes there is nothing to say.
@@ -723,7 +735,7 @@ fn amount(bytes: u64) -> String {
     format!("{} {unit}", number.strip_suffix(".0").unwrap_or(&number))
 }
 
-fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
+fn shown_package(entry: &Entry, deployments: Vec<String>, keepers: &[String]) -> operator::Package {
     let Entry { record, package, .. } = entry;
     let profiles = package.profiles.iter().map(|profile| operator::PackageProfile {
         id: profile.id.to_string(),
@@ -776,7 +788,7 @@ fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
         added_by: record.added_by.clone(),
         profiles: profiles.collect(),
         sections: sections.collect(),
-        images: shown_images(&record.images, &deployments),
+        images: shown_images(&record.images, keepers),
         deployments,
         warnings: Vec::new(),
     }

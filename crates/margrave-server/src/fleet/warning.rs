@@ -1,20 +1,26 @@
 //! What somebody should know of a deployment, and that is no reason to refuse it: its package is not in its registry any more as it
-//! was pinned, or an override speaks of devices that do not get it. And the one case that is: nobody could fetch it.
+//! was pinned, an image of it never was, or an override speaks of devices that do not get it. And the one case that is: nobody could
+//! fetch it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use margrave_core::deployment::{Deployment, Idle, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
+use margrave_core::image::Image;
+use margrave_core::package::ProfileKind;
 use margrave_core::violation::Violation;
 use margrave_core::watch;
-use margrave_store::Candidate;
+use margrave_oci::reference::Reference;
+use margrave_store::{Candidate, PackageRecord};
 use margrave_wire::operator::{self, Warning};
 
 use super::catalog::{Entry, all_kept};
 use super::draft::{Draft, Overlay};
 use super::intent::Change;
+use super::origin::pinned_at;
 use super::publish::{Difference, Wish};
 use super::{Error, Fleet};
 
@@ -22,8 +28,11 @@ use super::{Error, Fleet};
 const WARNINGS_MAX: usize = 50;
 /// Devices that one of them names.
 const NAMED_MAX: usize = 5;
-/// A registry that takes longer is taken at its last word.
+/// For all registries that are asked again for a change: somebody waits for its answer.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Registries that are asked at the same time.
+const SIDE_BY_SIDE: usize = 8;
 
 /// A deployment that is about to change, as far as devices have to fetch something for it.
 pub(super) struct Coming {
@@ -44,6 +53,56 @@ impl Coming {
     }
 }
 
+/// The first, and how many there are besides.
+fn named(all: &[String]) -> String {
+    let first = all[..all.len().min(NAMED_MAX)].join(", ");
+    match all.len().saturating_sub(NAMED_MAX) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
+/// At most so many warnings; of the others how many they are.
+pub(super) fn bounded(mut warnings: Vec<Warning>) -> Vec<Warning> {
+    let cut = warnings.split_off(warnings.len().min(WARNINGS_MAX));
+    if let Some(first) = cut.first() {
+        warnings.push(Warning {
+            deployment: first.deployment.clone(),
+            kind: "more".to_owned(),
+            text: format!("and {} more, from this deployment on; look at each by itself", cut.len()),
+        });
+    }
+    warnings
+}
+
+/// The images that a deployment may bring to devices and that are not pinned, each with why.
+fn unpinned(entry: &Entry, deployment: &Deployment) -> Vec<String> {
+    let profiles = entry.package.profiles.iter().filter(|profile| {
+        profile.kind == ProfileKind::Compose && deployment.profile.as_ref().is_none_or(|id| *id == profile.id)
+    });
+    let mut told = BTreeSet::new();
+    for component in profiles.flat_map(|profile| &profile.components) {
+        let Some(images) = entry.images(component) else {
+            told.insert(format!("the images of component {} (nobody looked at them)", component.name));
+            continue;
+        };
+        let why = |image: Option<&Image>| Some(image?.unpinned.as_ref()?.to_string());
+        told.extend(images.filter_map(|(name, image)| Some(format!("{name} ({})", why(image)?))));
+    }
+    told.into_iter().collect()
+}
+
+/// Who is asked about a package.
+fn hosts(entry: &Entry) -> BTreeSet<String> {
+    let components = entry.package.profiles.iter().flat_map(|profile| &profile.components);
+    let pinned = components.filter_map(|component| pinned_at(entry, component));
+    let all = Reference::parse(&entry.record.reference).into_iter().chain(pinned);
+    all.map(|reference| reference.repository.host)
+        .filter(|host| !host.is_own_registry())
+        .map(|host| host.to_string())
+        .collect()
+}
+
 /// What registries said of packages.
 pub(super) type Origins = BTreeMap<(PackageId, PackageVersion), Vec<watch::Warning>>;
 
@@ -53,19 +112,34 @@ impl Fleet {
         Ok(origins.map(|origin| ((origin.id, origin.version), origin.warnings)).collect())
     }
 
+    /// What a change of a deployment is answered with: its assignments counted, and what there is to know of it.
+    pub(super) async fn deployment_changed(
+        &self,
+        name: &DeploymentName,
+    ) -> Result<operator::Deployment, Error> {
+        let warnings = match self.wanted_deployment(name).await? {
+            Some(held) => self.warnings(&held.deployment).await?,
+            None => Vec::new(),
+        };
+        Ok(operator::Deployment { warnings, ..self.deployment_counted(name).await? })
+    }
+
     /// What there is to know of one deployment, as it is.
     pub(super) async fn warnings(&self, deployment: &Deployment) -> Result<Vec<Warning>, Error> {
         let reached = match deployment.overrides.is_empty() {
             true => Vec::new(),
             false => self.store.devices_targeted(&deployment.targets).await?,
         };
-        self.warnings_among(deployment, &reached, &self.known_origins().await?).await
+        let entry = self.entry(&deployment.package, &deployment.version).await?;
+        let origins = self.known_origins().await?;
+        self.warnings_among(deployment, entry.as_deref(), &reached, &origins).await
     }
 
-    /// The same, for the devices that it reaches.
+    /// The same, for the devices that it reaches with a package, if that is in the catalog.
     pub(super) async fn warnings_among(
         &self,
         deployment: &Deployment,
+        entry: Option<&Entry>,
         reached: &[Candidate],
         origins: &Origins,
     ) -> Result<Vec<Warning>, Error> {
@@ -78,6 +152,17 @@ impl Fleet {
         let told = origins.get(&package).into_iter().flatten();
         let mut warnings: Vec<Warning> =
             told.map(|told| warning(told.kind(), format!("{} {}: {told}", package.0, package.1))).collect();
+        let unpinned = entry.map(|entry| unpinned(entry, deployment)).unwrap_or_default();
+        if !unpinned.is_empty() {
+            let text = format!(
+                "{} {}: what is not pinned is whatever its name means to each device: {}; name an image by digest to have the \
+                 same bytes everywhere",
+                package.0,
+                package.1,
+                named(&unpinned)
+            );
+            warnings.push(warning("imageUnpinned", text));
+        }
         let idle =
             deployment.idle_overrides(reached.iter().map(|candidate| (&candidate.device, &candidate.labels)));
         for Idle { index, devices, is_nobodys } in idle {
@@ -119,12 +204,8 @@ impl Fleet {
     }
 
     fn listed(&self, devices: &[DeviceRef]) -> String {
-        let names: Vec<String> =
-            devices.iter().take(NAMED_MAX).map(|device| self.live.spoken(device)).collect();
-        match devices.len().saturating_sub(NAMED_MAX) {
-            0 => names.join(", "),
-            more => format!("{} and {more} more", names.join(", ")),
-        }
+        let names: Vec<String> = devices.iter().map(|device| self.live.spoken(device)).collect();
+        named(&names)
     }
 
     /// What there is to know of the deployments that a commit changed.
@@ -136,60 +217,50 @@ impl Fleet {
             if record.removed || record.commit.as_deref() != Some(commit) {
                 continue;
             }
-            let is_told = origins.contains_key(&(deployment.package.clone(), deployment.version.clone()));
-            if deployment.overrides.is_empty() && !is_told {
-                continue;
-            }
             let reached = match deployment.overrides.is_empty() {
                 true => Vec::new(),
                 false => self.store.devices_targeted(&deployment.targets).await?,
             };
-            warnings.extend(self.warnings_among(deployment, &reached, &origins).await?);
-            if warnings.len() >= WARNINGS_MAX {
-                break;
-            }
+            let entry = self.entry(&deployment.package, &deployment.version).await?;
+            warnings.extend(self.warnings_among(deployment, entry.as_deref(), &reached, &origins).await?);
         }
-        warnings.truncate(WARNINGS_MAX);
-        Ok(warnings)
+        Ok(bounded(warnings))
     }
 
     /// Refuses what devices would have to fetch where it is gone: from their registries, each by itself. Who has it already goes
     /// on, and who goes back may have it still.
-    pub(super) async fn check_fetchable(
+    pub(super) fn check_fetchable(
         &self,
         comings: &[Coming],
+        origins: &Origins,
         differences: impl FnOnce() -> Vec<Difference>,
         place: impl Fn(&DeploymentName) -> String,
     ) -> Result<(), Error> {
-        let origins = self.known_origins().await?;
         let mut lacking: BTreeMap<DeploymentName, (BTreeSet<String>, usize)> = BTreeMap::new();
-        let gone = |coming: &Coming| -> BTreeSet<&str> {
+        let told = |coming: &Coming| -> &[watch::Warning] {
             let record = &coming.entry.record;
-            let told = origins.get(&(record.id.clone(), record.version.clone())).into_iter().flatten();
-            told.filter_map(watch::Warning::component).collect()
+            origins.get(&(record.id.clone(), record.version.clone())).map_or(&[], Vec::as_slice)
         };
-        let comings: BTreeMap<&DeploymentName, (&Coming, BTreeSet<&str>)> = comings
+        let comings: BTreeMap<&DeploymentName, (&Coming, &[watch::Warning])> = comings
             .iter()
-            .map(|coming| (&coming.name, (coming, gone(coming))))
-            .filter(|(_, (coming, gone))| !gone.is_empty() && !coming.is_excused)
+            .map(|coming| (&coming.name, (coming, told(coming))))
+            .filter(|(_, (coming, told))| !told.is_empty() && !coming.is_excused)
             .collect();
         if comings.is_empty() {
             return Ok(());
         }
         // Most of the time nobody has to look.
-        for difference in differences() {
-            let (Some((coming, gone)), Some((_, to))) = (comings.get(&difference.name), &difference.to)
+        for difference in differences().into_iter().filter(Difference::is_fetched) {
+            let (Some((coming, told)), Some((_, to))) = (comings.get(&difference.name), &difference.to)
             else {
                 continue;
             };
-            let is_same =
-                difference.from.as_ref().is_some_and(|(_, from)| (&from.0, &from.1) == (&to.0, &to.1));
-            if is_same {
-                continue;
-            }
             let profile = coming.entry.package.profiles.iter().find(|profile| profile.id == to.1);
             let components = profile.into_iter().flat_map(|profile| &profile.components);
-            let missing = components.filter(|component| gone.contains(component.name.as_str()));
+            let missing = components.filter(|component| {
+                let at = pinned_at(&coming.entry, component).map(|at| at.to_string()).unwrap_or_default();
+                told.iter().any(|told| told.is_of(component.name.as_str(), &at))
+            });
             let missing: BTreeSet<String> = missing.map(|component| component.name.to_string()).collect();
             if !missing.is_empty() {
                 let (components, devices) = lacking.entry(difference.name.clone()).or_default();
@@ -212,25 +283,55 @@ impl Fleet {
         all_kept(lacking.into_iter().map(violation).collect())
     }
 
-    /// Asks registries once more for what they did not have the last time, where somebody wants it now: it may be there again.
-    pub(super) async fn look_again_for(&self, changes: &[Change]) {
-        let Ok(origins) = self.known_origins().await else { return };
+    /// Asks registries once more for what they did not have the last time, where somebody wants it now: it may be there again. Tells
+    /// what they say, and writes nothing.
+    pub(super) async fn ask_again_for(
+        &self,
+        changes: &[Change],
+    ) -> Vec<(PackageRecord, Vec<watch::Warning>)> {
+        let answers = Vec::new();
+        let Ok(origins) = self.known_origins().await else { return answers };
         if origins.is_empty() {
-            return;
+            return answers;
         }
+        // Each package once, behind others of the same registries: where one does not answer, nobody else is asked.
+        let mut known = BTreeSet::new();
+        let mut queues: BTreeMap<BTreeSet<String>, Vec<PackageRecord>> = BTreeMap::new();
         for change in changes {
             let want: &operator::PutDeployment = match change {
                 Change::PutDeployment { want, .. } | Change::PutFile { want, .. } => want,
                 _ => continue,
             };
             let Ok(entry) = self.wanted_package(want, &Overlay::default()).await else { continue };
-            if !origins.contains_key(&(entry.record.id.clone(), entry.record.version.clone())) {
-                continue;
+            let key = (entry.record.id.clone(), entry.record.version.clone());
+            if origins.contains_key(&key) && known.insert(key) {
+                queues.entry(hosts(&entry)).or_default().push(entry.record.clone());
             }
-            let looking = self.look_at_origin(entry.record.clone());
-            // Whoever does not answer is taken at its last word.
-            if !matches!(tokio::time::timeout(LOOK_TIME_MAX, looking).await, Ok(Ok(Ok(())))) {
-                tracing::debug!(package = %entry.record.id, "a registry could not be asked again");
+        }
+        let heard = Mutex::new(answers);
+        let ask = async |queue: Vec<PackageRecord>| {
+            for package in queue {
+                // Whoever does not answer is taken at its last word.
+                let Ok(Ok(warnings)) = self.ask_origin(&package).await else {
+                    tracing::debug!(package = %package.id, "a registry could not be asked again");
+                    break;
+                };
+                heard.lock().unwrap_or_else(PoisonError::into_inner).push((package, warnings));
+            }
+        };
+        let asking = stream::iter(queues.into_values().map(ask)).buffer_unordered(SIDE_BY_SIDE);
+        if tokio::time::timeout(LOOK_TIME_MAX, asking.collect::<()>()).await.is_err() {
+            tracing::debug!("registries took too long to be asked again");
+        }
+        heard.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, and what they say is known from now on.
+    pub(super) async fn look_again_for(&self, changes: &[Change]) {
+        for (package, warnings) in self.ask_again_for(changes).await {
+            if let Err(error) = self.note_origin(&package, warnings).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, package = %package.id, "what a registry said could not be written down");
             }
         }
     }

@@ -98,7 +98,10 @@ async fn what_a_registry_has_is_kept_with_the_package_and_goes_with_it() {
     let world = World::new();
     let record = package("app", "1.0.0");
     let (id, version) = (record.id.clone(), record.version.clone());
-    let warnings = vec![Warning::Gone, Warning::ComponentGone { component: "web".into() }];
+    let warnings = vec![
+        Warning::Gone,
+        Warning::ComponentGone { component: "web".into(), at: Some("there@sha256:1".into()) },
+    ];
     let origin = OriginRecord { id: id.clone(), version: version.clone(), looked_at: NOW, warnings };
     world.store.note_origin(origin.clone(), vec![]).await.unwrap();
     assert_eq!(world.store.origins().await.unwrap(), [], "there is no such package");

@@ -132,21 +132,26 @@ fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
         }
     }
     if !plan.fetches.is_empty() {
-        screen.heading("To fetch, at most")?;
+        screen.heading("To fetch")?;
         for fetch in &plan.fetches {
-            let site = fetch.site.as_deref().unwrap_or("(no site)");
-            let mut line =
-                format!("{site}: {} bytes for {}", fetch.bytes, counted(fetch.devices as usize, "device"));
-            if !fetch.unknown.is_empty() {
-                line.push_str(&format!("; of unknown size: {}", fetch.unknown.join(", ")));
-            }
-            if let Some(words) = sizes_unknown(fetch) {
-                line.push_str(&format!("; {words}"));
-            }
-            screen.data(printable(&line))?;
+            screen.data(printable(&to_fetch(fetch)))?;
         }
     }
     Ok(())
+}
+
+/// What the devices of one site fetch.
+fn to_fetch(fetch: &Fetch) -> String {
+    let site = fetch.site.as_deref().unwrap_or("(no site)");
+    let devices = counted(fetch.devices as usize, "device");
+    let mut line = format!("{site}: {} {} bytes for {devices}", fetch.bound(), fetch.bytes);
+    if !fetch.unknown.is_empty() {
+        line.push_str(&format!("; of unknown size: {}", fetch.unknown.join(", ")));
+    }
+    if let Some(words) = sizes_unknown(fetch) {
+        line.push_str(&format!("; {words}"));
+    }
+    line
 }
 
 /// What the bytes do not count.
@@ -526,6 +531,20 @@ mod tests {
             documents.iter().map(|found| (found.text.as_str(), found.seen.as_deref())).collect();
         let a = ("kind: A\n", Some("sha256:aa"));
         assert_eq!(found, [a, ("kind: B\n", None), ("# Ours.\nkind: C\n", Some("sha256:cc"))]);
+    }
+
+    #[test]
+    fn what_is_fetched_is_bounded_only_where_all_of_it_is_known() {
+        let fetch = |images: &[&str]| Fetch {
+            site: Some("nord".into()),
+            devices: 2,
+            bytes: 2048,
+            unknown: vec![],
+            unknown_images: images.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        assert_eq!(to_fetch(&fetch(&[])), "nord: at most 2048 bytes for 2 devices");
+        let told = "nord: at least 2048 bytes for 2 devices; the size of 1 image is not known: a:1";
+        assert_eq!(to_fetch(&fetch(&["a:1"])), told);
     }
 
     #[test]

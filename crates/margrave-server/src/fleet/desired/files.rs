@@ -187,7 +187,7 @@ impl Fleet {
         fetching: Fetching,
     ) -> Result<margrave_wire::intent::Plan, Unadopted> {
         let (changes, sources) = self.read_changes(actor, files, renewed, fetching).await?;
-        match self.rehearse(actor, &changes).await {
+        match self.rehearse(actor, &changes, fetching).await {
             Ok(plan) => Ok(plan),
             Err(refusals) => Err(Unadopted::Flaws(super::adopting::located(refusals, &sources)?)),
         }

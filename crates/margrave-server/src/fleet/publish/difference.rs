@@ -34,6 +34,16 @@ impl Difference {
         self.from == self.to
     }
 
+    /// Whether the device gets something that it has to fetch: another package, another version of it, or another profile. One that
+    /// only gets other answers has everything already.
+    pub(in crate::fleet) fn is_fetched(&self) -> bool {
+        let what = |side: &Option<(PackageId, State)>| {
+            let (package, (version, profile, _)) = side.clone()?;
+            Some((package, version, profile))
+        };
+        self.to.is_some() && what(&self.from) != what(&self.to)
+    }
+
     pub(in crate::fleet) fn gone(held: &HeldAssignment) -> Difference {
         let HeldAssignment { device, name, package, version, profile, document, .. } = held.clone();
         Difference { device, name, from: Some((package, (version, profile, document))), to: None }

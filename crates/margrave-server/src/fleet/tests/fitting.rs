@@ -57,7 +57,7 @@ async fn dm_135_what_was_promised_to_others_is_not_there_and_is_told_with_figure
     assert!(fits.misfits[0].reasons.iter().any(|reason| reason.ends_with(told)), "{fits:?}");
     let own = world.fleet.fits(&id, &version, None, Some(&name("a")), line()).await.unwrap();
     assert_eq!(own.fits.len(), 1, "what it has itself is not in its way");
-    let plan = world.fleet.rehearse(&ann(), &[put("c", on(&["line-1"]))]).await.unwrap();
+    let plan = world.fleet.rehearse(&ann(), &[put("c", on(&["line-1"]))], Fetching::Allowed).await.unwrap();
     assert!(plan.misfits[0].refused && plan.misfits[0].reasons.iter().any(|reason| reason.ends_with(told)));
     // An update is no second deployment.
     let mut update = on(&["line-1"]);
@@ -138,7 +138,7 @@ async fn a_deployment_is_forced_with_a_reason_that_is_kept_everywhere() {
     assert!(reasons.contains("runs helm"), "what cannot run there at all is not forced: {reasons}");
 
     let want = || forced(reason, on(&["line-1"]));
-    let plan = world.fleet.rehearse(&ann(), &[put("b", want())]).await.unwrap();
+    let plan = world.fleet.rehearse(&ann(), &[put("b", want())], Fetching::Allowed).await.unwrap();
     assert_eq!((plan.misfits.len(), plan.changes.len(), plan.forced.len()), (0, 1, 1));
     assert!(plan.forced[0].despite[0].contains("promised to a (1Gi)"), "{plan:?}");
     let preview = world.fleet.preview(&name("b"), want()).await.unwrap();
@@ -242,7 +242,7 @@ async fn who_goes_in_steps_makes_room_for_others_only_where_it_went() {
     assert!(device == "d1" && reasons.contains("wants port 8080/tcp, which a has there"), "{reasons}");
 
     let both = [moves(), put("b", everywhere("1.0.0"))];
-    let plan = world.fleet.rehearse(&ann(), &both).await.unwrap();
+    let plan = world.fleet.rehearse(&ann(), &both, Fetching::Allowed).await.unwrap();
     assert!(plan.misfits.iter().any(|misfit| misfit.device == "d1" && misfit.deployment == "b"), "{plan:?}");
     world.change(&both).await.unwrap();
     assert_eq!(world.runs("d0").await, ["a", "b"], "a is about to leave the port there");
@@ -300,7 +300,7 @@ async fn a_plan_foretells_what_comes_in_where_labels_and_removals_leave_room() {
 
     // Other labels take a away, and b comes in; what is named with the same change has a place, and is not refused.
     let moves = [labelling("line-1", &[("line", "2"), ("plant", "a")])];
-    let plan = world.fleet.rehearse(&ann(), &moves).await.unwrap();
+    let plan = world.fleet.rehearse(&ann(), &moves, Fetching::Allowed).await.unwrap();
     assert_eq!(foretold(&plan), ["line-1 a 1.0.0 → nothing", "line-1 b nothing → 1.0.0"]);
     assert_eq!(plan.misfits, []);
     world.change(&moves).await.unwrap();
@@ -310,7 +310,7 @@ async fn a_plan_foretells_what_comes_in_where_labels_and_removals_leave_room() {
     );
 
     let moves = [labelling("line-2", &[]), put("c", on(&["line-2"]))];
-    let plan = world.fleet.rehearse(&ann(), &moves).await.unwrap();
+    let plan = world.fleet.rehearse(&ann(), &moves, Fetching::Allowed).await.unwrap();
     assert_eq!(foretold(&plan), ["line-2 a 1.0.0 → nothing", "line-2 c nothing → 1.0.0"]);
     assert_eq!(plan.misfits, []);
     world.change(&moves).await.unwrap();
@@ -320,13 +320,13 @@ async fn a_plan_foretells_what_comes_in_where_labels_and_removals_leave_room() {
     world.put("d", labelled("plant", "a")).await.unwrap();
     assert_eq!(world.runs("line-1").await, ["b"]);
     let moves = [Change::RemoveDeployment { name: name("b"), seen: None }];
-    let plan = world.fleet.rehearse(&ann(), &moves).await.unwrap();
+    let plan = world.fleet.rehearse(&ann(), &moves, Fetching::Allowed).await.unwrap();
     assert_eq!(foretold(&plan), ["line-1 b 1.0.0 → nothing", "line-1 d nothing → 1.0.0"]);
     world.change(&moves).await.unwrap();
     assert_eq!(world.runs("line-1").await, ["d"]);
     // What does not come in in the end is told.
     let moves = [labelling("line-2", &[("plant", "a")])];
-    let plan = world.fleet.rehearse(&ann(), &moves).await.unwrap();
+    let plan = world.fleet.rehearse(&ann(), &moves, Fetching::Allowed).await.unwrap();
     assert_eq!(foretold(&plan), Vec::<String>::new());
     assert_eq!((plan.misfits.len(), plan.misfits[0].deployment.as_str()), (1, "d"), "{plan:?}");
 }

@@ -160,7 +160,20 @@ async fn what_cannot_be_asked_about_is_told_and_blocks_nothing() {
     let named = added.images.iter().find(|image| image.name == exact).unwrap();
     assert_eq!(named.digest, Some(Digest::of(b"x").to_string()), "it says itself what it is");
     world.device("line-1", &[]).await;
-    world.put("greeter", on(&["line-1"])).await.unwrap();
+    let answer = world.put("greeter", on(&["line-1"])).await.unwrap();
+    let [warning] = &answer.warnings[..] else { panic!("{answer:?}") };
+    assert_eq!(warning.kind, "imageUnpinned");
+    let text = &warning.text;
+    assert!(
+        text.starts_with("hello 1.0.0: what is not pinned is whatever its name means to each device: "),
+        "{text}"
+    );
+    assert!(text.contains("only-here:1 (it is never pulled, only taken from the device)"), "{text}");
+    assert!(!text.contains(&exact), "{text}");
+    let commit = world.fleet.intent().await.unwrap().commit.unwrap();
+    assert_eq!(world.fleet.warnings_of_commit(&commit).await.unwrap(), answer.warnings);
+    let plan = world.fleet.rehearse_deployment(&ann(), &name("other"), on(&["line-1"])).await.unwrap();
+    assert_eq!(plan.warnings[0].text, *text);
     world.device("line-2", &[]).await;
     assert!(world.pinned("line-1").await.is_empty(), "documents say nothing of what is not pinned");
     let fetch = world.foreseen("1.0.0", &["line-1", "line-2"]).await;
@@ -203,6 +216,50 @@ async fn what_was_not_pinned_is_pinned_later_unless_something_runs_without() {
     want.version = Some("2.0.0".into());
     world.put("greeter", want).await.unwrap();
     assert_eq!(world.pinned("line-1").await, BTreeMap::from([(image.to_owned(), late)]));
+}
+
+#[tokio::test]
+async fn what_can_be_gone_back_to_is_not_pinned_later() {
+    let world = World::empty().await;
+    let services = ["image: '${MARGRAVE_REGISTRY}/plant/late:1'"];
+    for version in ["1.0.0", "2.0.0"] {
+        world.add_services(version, &services).await;
+    }
+    let of = |version: &str, strategy: Option<serde_json::Value>| operator::PutDeployment {
+        version: Some(version.into()),
+        strategy: strategy.map(|strategy| serde_json::from_value(strategy).unwrap()),
+        ..on(&["line-1", "line-2"])
+    };
+    for device in ["line-1", "line-2"] {
+        world.device(device, &[]).await;
+    }
+    world.put("greeter", of("1.0.0", None)).await.unwrap();
+    for device in ["line-1", "line-2"] {
+        world.report("greeter", device, State::Installed).await;
+    }
+    let documents = world.workloads("line-2").await;
+    // One has the new version; the other waits, and has the old one.
+    world.put("greeter", of("2.0.0", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    assert_eq!(world.workloads("line-2").await, documents, "it waits");
+    let (id, version) = key("1.0.0");
+    let held = world.fleet.remove_package(&ann(), &id, &version).await.unwrap_err();
+    assert!(matches!(&held, Error::InUse { by, .. } if by == &["greeter"]), "{held}");
+
+    push_image(&world.registry, "plant/late:1", &["late"]).await;
+    let again = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    assert!(again.images[0].digest.is_none(), "{again:?}");
+    let why = again.images[0].unpinned.clone().unwrap();
+    assert!(why.contains("only a new version can be pinned"), "{why}");
+    // Also when everybody has the new one: there is a way back.
+    for device in ["line-1", "line-2"] {
+        world.report("greeter", device, State::Installed).await;
+        world.fleet.advance_rollouts().await.unwrap();
+    }
+    assert_ne!(world.workloads("line-2").await, documents, "it has the new one");
+    let again = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    assert!(again.images[0].digest.is_none(), "{again:?}");
+    world.fleet.revert(&ann(), &name("greeter"), 1, None).await.unwrap();
+    assert_eq!(world.workloads("line-2").await, documents, "the same bytes as before");
 }
 
 #[tokio::test]

@@ -608,7 +608,7 @@ async fn a_rehearsal_tells_every_batch_and_what_it_waits_for() {
     world.all_touched(5);
     let change =
         Change::PutDeployment { name: name("web"), want: greeting("yo", Some(strategy.clone())), id: None };
-    let plan = world.fleet.rehearse(&ann(), &[change]).await.unwrap();
+    let plan = world.fleet.rehearse(&ann(), &[change], Fetching::Allowed).await.unwrap();
     assert_eq!(plan.rollouts.len(), 1);
     let rollout = &plan.rollouts[0];
     assert_eq!((rollout.deployment.as_str(), rollout.devices, rollout.batches_total), ("web", 6, 4));
@@ -661,7 +661,7 @@ async fn a_rehearsal_tells_every_batch_and_what_it_waits_for() {
 
     // All at once has no steps to tell.
     let change = Change::PutDeployment { name: name("new"), want: greeting("yo", None), id: None };
-    assert!(world.fleet.rehearse(&ann(), &[change]).await.unwrap().rollouts.is_empty());
+    assert!(world.fleet.rehearse(&ann(), &[change], Fetching::Allowed).await.unwrap().rollouts.is_empty());
 }
 
 #[tokio::test]

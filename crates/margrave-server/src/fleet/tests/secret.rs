@@ -83,6 +83,7 @@ async fn a_secret_reaches_the_device_and_is_seen_nowhere_else() {
                     want: greeting(reference.clone()),
                     id: None,
                 }],
+                Fetching::Allowed,
             )
             .await
             .unwrap();

@@ -230,7 +230,7 @@ fn fetched(fetch: &Fetch) -> String {
         [one] => format!("; the size of 1 image is not known: {one}"),
         several => format!("; the sizes of {} images are not known: {}", several.len(), several.join(", ")),
     };
-    format!("{}{site}: at most {bytes}{unknown}{images}", counted(fetch.devices, "device"))
+    format!("{}{site}: {} {bytes}{unknown}{images}", counted(fetch.devices, "device"), fetch.bound())
 }
 
 #[cfg(test)]
@@ -280,6 +280,11 @@ mod tests {
         };
         assert_eq!(fetched(&fetch(&[])), "2 devices of nord: at most 2.0 KiB");
         let told = fetched(&fetch(&["a:1", "b:1"]));
-        assert_eq!(told, "2 devices of nord: at most 2.0 KiB; the sizes of 2 images are not known: a:1, b:1");
+        assert_eq!(
+            told,
+            "2 devices of nord: at least 2.0 KiB; the sizes of 2 images are not known: a:1, b:1"
+        );
+        let told = fetched(&Fetch { unknown: vec!["oci://x/y:1".into()], ..fetch(&[]) });
+        assert_eq!(told, "2 devices of nord: at least 2.0 KiB, and oci://x/y:1 of unknown size");
     }
 }

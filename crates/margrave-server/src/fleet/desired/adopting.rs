@@ -23,7 +23,7 @@ use margrave_wire::schedule::ScheduleBody;
 use super::super::catalog::Pulled;
 use super::super::draft::read_rollback;
 use super::super::git::Quarantine;
-use super::super::images::{self, Uses};
+use super::super::images::{self, Patience, Uses};
 use super::super::intent::{Change, Incoming, Refusals, Source};
 use super::super::rollout::read_strategy;
 use super::super::{Actor, Error, Fleet, Seen};
@@ -96,6 +96,8 @@ struct Reading {
     /// Devices that have a schedule of their own; asked once, for there may be a file for each of ten thousand.
     scheduled: BTreeSet<DeviceRef>,
     fetching: Fetching,
+    /// Over the images of all its packages.
+    patience: Patience,
 }
 
 fn device_of(reach: Reach) -> Option<DeviceRef> {
@@ -457,7 +459,8 @@ impl Fleet {
             refuse(reading, "PK-040", message.to_owned());
             return Ok(());
         }
-        let pulled = match self.pull_pinned(actor, &file.spec.reference, &given).await {
+        let pulled = match self.pull_pinned(actor, &file.spec.reference, &given, &mut reading.patience).await
+        {
             Ok(pulled) => pulled,
             Err(Error::Invalid(violations)) => {
                 let told =
@@ -512,7 +515,10 @@ impl Fleet {
         }
         let named = new.keys().map(|name| (name.clone(), Named::ByTag)).collect();
         let found = match reading.fetching {
-            Fetching::Allowed => self.find_images(&Uses::from([(String::new(), named)]), &new).await?.known,
+            Fetching::Allowed => {
+                let uses = Uses::from([(String::new(), named)]);
+                self.find_images(&uses, &new, &mut reading.patience).await?.known
+            }
             Fetching::Refused => BTreeMap::new(),
         };
         for (name, digest) in new {

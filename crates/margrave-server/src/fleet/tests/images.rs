@@ -284,6 +284,30 @@ async fn registries_that_lie_drag_or_talk_without_end_pin_nothing_and_block_noth
         let why = image.unpinned.clone().unwrap_or_default();
         assert!(image.digest.is_none() && why.contains(words), "{words}: {image:?}");
     }
+    // Nobody waits for the same silence again.
+    let again = world.add_services("2.0.0", &services.each_ref().map(String::as_str)).await;
+    let why = |host: &str| {
+        let image = again.images.iter().find(|image| image.name.starts_with(host)).unwrap();
+        image.unpinned.clone().unwrap()
+    };
+    assert!(why(&hosts[4]).contains("was not asked again; add the package again"), "{again:?}");
+    assert!(why(&hosts[0]).contains("promised was"), "others are asked: {again:?}");
+}
+
+#[tokio::test]
+async fn what_a_commit_has_no_time_left_for_is_not_asked_and_told() {
+    let world = World::empty().await;
+    let (elsewhere, address, _folder) = registry().await;
+    push_image(&elsewhere, "plant/web:1", &["one"]).await;
+    push_image(&world.registry, "plant/own:1", &["own"]).await;
+    let (image, ours) = (format!("{address}/plant/web:1"), "${MARGRAVE_REGISTRY}/plant/own:1");
+    world.push_services("1.0.0", &[&format!("image: '{image}'"), &format!("image: '{ours}'")]).await;
+    let reference = "oci://margrave/packages/hello:1.0.0";
+    let mut patience = crate::fleet::images::Patience::spent();
+    let pulled = world.fleet.pull_pinned(&ann(), reference, &BTreeMap::new(), &mut patience).await.unwrap();
+    let known = pulled.record.images.known;
+    assert!(known[&image].unpinned.as_ref().unwrap().to_string().contains("was not asked"), "{known:?}");
+    assert!(known[ours].digest.is_some(), "our own registry is here: {known:?}");
 }
 
 #[tokio::test]

@@ -93,18 +93,48 @@ fn pin_key(component: &Component) -> String {
     format!("{}:{}", component.repository, component.revision.as_str())
 }
 
-/// Descriptions are parsed once; a package never changes under its id and version.
+type Key = (PackageId, PackageVersion);
+
+/// Descriptions are parsed once; what changes of a package under its id and version is forgotten here.
 #[derive(Default)]
 pub(super) struct Catalog {
-    parsed: RwLock<HashMap<(PackageId, PackageVersion), Arc<Entry>>>,
+    parsed: RwLock<Parsed>,
 }
 
+#[derive(Default)]
+struct Parsed {
+    entries: HashMap<Key, Arc<Entry>>,
+    generation: Generation,
+}
+
+/// How often something was forgotten. What was read from the store before may be what was forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Generation(u64);
+
 impl Catalog {
-    /// These are not there any more.
-    pub(super) fn forget(&self, gone: &BTreeSet<(PackageId, PackageVersion)>) {
+    /// These are not there any more, or not as they were.
+    pub(super) fn forget(&self, gone: &BTreeSet<Key>) {
         if !gone.is_empty() {
             let mut parsed = self.parsed.write().unwrap_or_else(PoisonError::into_inner);
-            parsed.retain(|key, _| !gone.contains(key));
+            parsed.entries.retain(|key, _| !gone.contains(key));
+            parsed.generation.0 += 1;
+        }
+    }
+
+    /// To be asked before the store is.
+    pub(super) fn generation(&self) -> Generation {
+        self.parsed.read().unwrap_or_else(PoisonError::into_inner).generation
+    }
+
+    fn held(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.parsed.read().unwrap_or_else(PoisonError::into_inner).entries.get(key).cloned()
+    }
+
+    /// Keeps what was read in this generation, unless it ended meanwhile.
+    fn keep(&self, key: Key, entry: Arc<Entry>, read: Generation) {
+        let mut parsed = self.parsed.write().unwrap_or_else(PoisonError::into_inner);
+        if parsed.generation == read {
+            parsed.entries.insert(key, entry);
         }
     }
 }
@@ -148,32 +178,34 @@ impl Fleet {
         id: &PackageId,
         version: &PackageVersion,
     ) -> Result<Option<Arc<Entry>>, Error> {
-        let key = (id.clone(), version.clone());
-        if let Some(entry) = self.catalog.parsed.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(Some(entry.clone()));
+        if let Some(entry) = self.catalog.held(&(id.clone(), version.clone())) {
+            return Ok(Some(entry));
         }
+        let read = self.catalog.generation();
         match self.store.package(id, version).await? {
-            Some(record) => self.parsed(record).map(Some),
+            Some(record) => self.parsed(record, read).map(Some),
             None => Ok(None),
         }
     }
 
-    fn parsed(&self, record: PackageRecord) -> Result<Arc<Entry>, Error> {
+    /// A row of the store that was read in this generation.
+    pub(super) fn parsed(&self, record: PackageRecord, read: Generation) -> Result<Arc<Entry>, Error> {
         let key = (record.id.clone(), record.version.clone());
-        if let Some(entry) = self.catalog.parsed.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(entry.clone());
+        if let Some(entry) = self.catalog.held(&key) {
+            return Ok(entry);
         }
         let entry = Arc::new(Entry::read(record)?);
-        self.catalog.parsed.write().unwrap_or_else(PoisonError::into_inner).insert(key, entry.clone());
+        self.catalog.keep(key, entry.clone(), read);
         Ok(entry)
     }
 
     /// All packages, by id, newest version first.
     pub(super) async fn entries(&self) -> Result<Vec<Arc<Entry>>, Error> {
         let mut entries = Vec::new();
+        let read = self.catalog.generation();
         for record in self.store.packages().await? {
             let (id, version) = (record.id.clone(), record.version.clone());
-            match self.parsed(record) {
+            match self.parsed(record, read) {
                 Ok(entry) => entries.push(entry),
                 Err(error) => {
                     tracing::error!(package = %id, %version, error = &error as &dyn std::error::Error, "a package of the catalog cannot be read any more and is left out")

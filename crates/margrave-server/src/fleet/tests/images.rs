@@ -247,6 +247,27 @@ async fn a_rehearsal_counts_what_the_device_does_not_have_for_the_processor_it_h
     assert!(near(unfit.bytes, without), "{unfit:?}");
 }
 
+#[tokio::test]
+async fn a_row_that_was_read_before_the_images_were_pinned_is_not_kept() {
+    let world = World::empty().await;
+    world.add_services("1.0.0", &["image: '${MARGRAVE_REGISTRY}/plant/late:1'"]).await;
+    let (id, version) = key("1.0.0");
+    let catalog = &world.fleet.catalog;
+    catalog.forget(&[key("1.0.0")].into());
+    // A reader that is held up between the store and the catalog.
+    let (read, row) =
+        (catalog.generation(), world.fleet.store.package(&id, &version).await.unwrap().unwrap());
+    let late = push_image(&world.registry, "plant/late:1", &["late"]).await.digest;
+    world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    catalog.forget(&[key("1.0.0")].into());
+    world.fleet.parsed(row, read).unwrap();
+    let entry = world.fleet.entry(&id, &version).await.unwrap().unwrap();
+    assert!(
+        entry.record.images.known.values().all(|image| image.digest == Some(late)),
+        "a row of before is kept"
+    );
+}
+
 /// Answers every question for a manifest so.
 fn answers(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> Router {
     Router::new().fallback(move || std::future::ready(answer()))

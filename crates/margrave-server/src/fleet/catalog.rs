@@ -81,6 +81,15 @@ impl Entry {
         Some(named.iter().map(|name| (name.as_str(), images.known.get(name))))
     }
 
+    /// The components whose Compose files were not read for images: from before that was done, or because they cannot be read here.
+    pub(super) fn unread(&self) -> BTreeSet<&ComponentName> {
+        let compose = self.package.profiles.iter().filter(|profile| profile.kind == ProfileKind::Compose);
+        let components = compose.flat_map(|profile| &profile.components);
+        let unread =
+            components.filter(|component| !self.record.images.named.contains_key(&pin_key(component)));
+        unread.map(|component| &component.name).collect()
+    }
+
     /// What the names of the components' images mean, where that was found out.
     pub(super) fn image_pins(&self, profile: &Profile) -> BTreeMap<ComponentName, BTreeMap<String, Digest>> {
         let pinned =

@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
 use margrave_core::chain::sentence;
 use margrave_core::digest::Digest;
+use margrave_core::id::ComponentName;
 use margrave_core::image::{ANY_PROCESSOR, Image, Images, Named, Part, Unpinned, in_own_registry};
 use margrave_core::violation::Violation;
 use margrave_oci::image_name;
@@ -20,6 +21,7 @@ use margrave_oci::reference::{Host, InvalidReference, OWN_REGISTRY, Reference, T
 use margrave_wire::operator;
 use tokio::time::Instant;
 
+use super::catalog::Entry;
 use super::{Error, Fleet};
 
 /// More images than any application has; each costs a question or a few.
@@ -275,16 +277,34 @@ fn parts_of(manifest: &ImageManifest) -> Option<Vec<Part>> {
     few.then(|| manifest.layers.iter().chain([&manifest.config]).map(part).collect())
 }
 
+/// What can be done about an image that is not pinned and could be.
+fn remedy(deployments: &[String]) -> &'static str {
+    match deployments.is_empty() {
+        true => "add the package again to have it pinned",
+        false => "deployments use this version as it is, so that only a new version can be pinned",
+    }
+}
+
+/// Why there may be more images than are shown; `None` where all are known.
+pub(super) fn shown_unread(entry: &Entry, deployments: &[String]) -> Option<String> {
+    let unread: Vec<&str> = entry.unread().into_iter().map(ComponentName::as_str).collect();
+    let (components, they) = match unread.len() {
+        0 => return None,
+        1 => ("component", "its Compose file was"),
+        _ => ("components", "their Compose files were"),
+    };
+    Some(format!(
+        "The images of {components} {} are not known and not pinned, because {they} not read for them when this version came in; {}.",
+        unread.join(", "),
+        remedy(deployments)
+    ))
+}
+
 /// Images as operators see them.
 pub(super) fn shown_images(images: &Images, deployments: &[String]) -> Vec<operator::PackageImage> {
-    let told = |unpinned: &Unpinned| match (unpinned.is_passing(), deployments.is_empty()) {
-        (false, _) => unpinned.to_string(),
-        (true, true) => format!("{unpinned}; add the package again to have it pinned"),
-        (true, false) => {
-            format!(
-                "{unpinned}; deployments use this version as it is, so that only a new version can be pinned"
-            )
-        }
+    let told = |unpinned: &Unpinned| match unpinned.is_passing() {
+        false => unpinned.to_string(),
+        true => format!("{unpinned}; {}", remedy(deployments)),
     };
     let sum = |parts: &Vec<Part>| parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.size));
     let shown = |(name, image): (&String, &Image)| operator::PackageImage {

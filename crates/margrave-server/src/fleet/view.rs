@@ -25,7 +25,7 @@ use super::asking::{self, shown_hold};
 use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
-use super::images::shown_images;
+use super::images::{shown_images, shown_unread};
 use super::rollout::shown_waiting;
 use super::schedule::is_excused;
 use super::{DeviceQuery, Error, Fleet, SiteCounts, origin, why};
@@ -777,6 +777,7 @@ fn shown_package(entry: &Entry, deployments: Vec<String>) -> operator::Package {
         profiles: profiles.collect(),
         sections: sections.collect(),
         images: shown_images(&record.images, &deployments),
+        images_unknown: shown_unread(entry, &deployments),
         deployments,
         warnings: Vec::new(),
     }

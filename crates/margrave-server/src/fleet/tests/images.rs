@@ -268,6 +268,56 @@ async fn a_row_that_was_read_before_the_images_were_pinned_is_not_kept() {
     );
 }
 
+#[tokio::test]
+async fn a_version_from_before_images_were_looked_at_says_so_until_it_is_looked_at() {
+    let world = World::empty().await;
+    let image = "${MARGRAVE_REGISTRY}/plant/web:1";
+    let digest = push_image(&world.registry, "plant/web:1", &["one"]).await.digest.to_string();
+    for version in ["1.0.0", "2.0.0", "3.0.0"] {
+        world.add_services(version, &[&format!("image: '{image}'")]).await;
+    }
+    world.add_services("4.0.0", &["image: 'registry.example/far:1'"]).await;
+    assert_eq!(world.add_services("5.0.0", &[]).await.images_unknown, None, "none is not unknown");
+    let database = rusqlite::Connection::open(world.data.path().join("margrave.db")).unwrap();
+    let before = r#"UPDATE package SET images = '{"named":{},"known":{}}'"#;
+    assert_eq!(database.execute(before, ()).unwrap(), 5);
+    drop(database);
+    let world = world.restarted().await;
+    let mut want = on(&["line-1"]);
+    want.version = Some("3.0.0".into());
+    world.device("line-1", &[]).await;
+    world.put("greeter", want).await.unwrap();
+    let shown = async |version: &str| {
+        let (id, version) = key(version);
+        world.fleet.package(&id, &version).await.unwrap()
+    };
+    let why = shown("1.0.0").await.images_unknown.unwrap();
+    assert!(why.contains("component web") && why.contains("add the package again"), "{why}");
+    let why = shown("3.0.0").await.images_unknown.unwrap();
+    assert!(why.contains("only a new version can be pinned"), "{why}");
+
+    let again = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    assert_eq!((again.images[0].digest.as_ref(), again.images_unknown), (Some(&digest), None));
+    let again = world.add("oci://margrave/packages/hello:4.0.0").await.unwrap();
+    assert!(again.images[0].unpinned.is_some() && again.images_unknown.is_none(), "{again:?}");
+    let used = world.add("oci://margrave/packages/hello:3.0.0").await.unwrap();
+    assert!(used.images.is_empty() && used.images_unknown.is_some(), "{used:?}");
+
+    // A file that pins one makes the server look, too.
+    for (version, told) in [("2.0.0", None), ("3.0.0", Some("deployments use hello 3.0.0"))] {
+        let path = format!("packages/hello/{version}.yaml");
+        let held = world.file(&path).await.unwrap();
+        let bare: Vec<&str> = held.lines().take_while(|line| !line.trim().starts_with("images:")).collect();
+        let text = format!("{}\n  images:\n    {image}: {digest}\n# by hand\n", bare.join("\n"));
+        let commit = world.by_hand(&[(&path, Some(&text))]).await;
+        match (world.adopt(commit).await, told) {
+            (Ok(()), None) => assert_eq!(shown(version).await.images[0].digest.as_ref(), Some(&digest)),
+            (Err(flaws), Some(told)) => assert!(flaws[0].contains(told), "{flaws:?}"),
+            (adopted, _) => panic!("{version}: {adopted:?}"),
+        }
+    }
+}
+
 /// Answers every question for a manifest so.
 fn answers(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> Router {
     Router::new().fallback(move || std::future::ready(answer()))

@@ -165,7 +165,7 @@ impl Fleet {
     }
 
     /// Where an image of this name lies; our own registry has several names.
-    fn image_reference(&self, name: &str) -> Result<Reference, InvalidReference> {
+    pub(super) fn image_reference(&self, name: &str) -> Result<Reference, InvalidReference> {
         let own = || Host::parse(OWN_REGISTRY).expect("a host like any other");
         if let Some(rest) = in_own_registry(name) {
             return image_name::parse_in(own(), rest);

@@ -23,6 +23,7 @@ mod fit;
 pub(crate) mod git;
 mod images;
 mod intent;
+mod keeping;
 mod made;
 mod meters;
 mod moving;

@@ -318,6 +318,40 @@ async fn a_version_from_before_images_were_looked_at_says_so_until_it_is_looked_
     }
 }
 
+#[tokio::test]
+async fn what_packages_go_by_is_known_to_our_own_registry() {
+    let world = World::empty().await;
+    let one = push_image(&world.registry, "plant/web:amd", &["one"]).await;
+    let list = push_index(&world.registry, "plant/web:1", &[("amd64", one.clone())]).await;
+    let other = push_image(&world.registry, "plant/web:other", &["other"]).await.digest;
+    // The address by which devices reach it is one of its names.
+    world.add_services("1.0.0", &["image: 'server.example:8443/plant/web:1'"]).await;
+    let at = async |repository: &str, version: &str| {
+        let (name, version) =
+            (RepositoryName::parse(repository).unwrap(), TagOrDigest::parse(version).unwrap());
+        world.registry.manifest(&name, &version).await.unwrap().unwrap().digest
+    };
+    let package = at("packages/hello", "1.0.0").await;
+    let (web, chart) = (at("components/web", "1.0.0").await, at("components/chart", "1.0.0").await);
+    let kept = async |repository: &str, digest: Digest| {
+        world.fleet.kept_for(&RepositoryName::parse(repository).unwrap(), &digest).await.unwrap()
+    };
+    for (repository, digest) in [
+        ("packages/hello", package),
+        ("components/web", web),
+        ("components/chart", chart),
+        ("plant/web", list),
+        ("plant/web", one.digest),
+    ] {
+        assert_eq!(kept(repository, digest).await, ["hello 1.0.0"], "{repository}");
+        assert!(kept("elsewhere", digest).await.is_empty(), "only where the package says: {repository}");
+    }
+    assert!(kept("plant/web", other).await.is_empty());
+    let (id, version) = key("1.0.0");
+    world.fleet.remove_package(&ann(), &id, &version).await.unwrap();
+    assert!(kept("plant/web", list).await.is_empty() && kept("packages/hello", package).await.is_empty());
+}
+
 /// Answers every question for a manifest so.
 fn answers(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> Router {
     Router::new().fallback(move || std::future::ready(answer()))

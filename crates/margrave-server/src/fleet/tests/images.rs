@@ -8,8 +8,9 @@ use axum::response::{IntoResponse, Response};
 use margrave_core::id::{PackageId, PackageVersion};
 use margrave_oci::manifest::{IMAGE_INDEX, ImageIndex, Platform};
 use margrave_registry::{Action, Decision};
-use margrave_wire::intent::Fetch;
+use margrave_wire::intent::{Apply, Fetch, pin_words};
 
+use super::super::desired::FileChange;
 use super::*;
 
 /// A registry of its own, on this machine, in plain HTTP.
@@ -269,6 +270,34 @@ async fn a_row_that_was_read_before_the_images_were_pinned_is_not_kept() {
 }
 
 #[tokio::test]
+async fn pins_that_an_applied_file_does_not_say_are_told_and_the_file_stays() {
+    let world = World::empty().await;
+    let image = "${MARGRAVE_REGISTRY}/plant/web:1";
+    let pin = push_image(&world.registry, "plant/web:1", &["now"]).await.digest.to_string();
+    world.push_services("1.0.0", &[&format!("image: '{image}'")]).await;
+    let repository = RepositoryName::parse("packages/hello").unwrap();
+    let tag = TagOrDigest::parse("1.0.0").unwrap();
+    let digest = world.registry.manifest(&repository, &tag).await.unwrap().unwrap().digest;
+    let file = format!(
+        "apiVersion: margrave/v1\nkind: Package\nmetadata:\n  id: hello\n  version: 1.0.0\nspec:\n  reference: \
+         oci://margrave/packages/hello@{digest}\n"
+    );
+    let apply = async |text: &str| {
+        let want = Apply { documents: vec![text.to_owned()], ..Apply::default() };
+        world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap()
+    };
+    let path = "packages/hello/1.0.0.yaml";
+    let applied = apply(&file).await;
+    let expected = BTreeMap::from([(path.to_owned(), BTreeMap::from([(image.to_owned(), pin)]))]);
+    assert_eq!(applied.pins, expected);
+    assert_eq!(world.file(path).await.unwrap(), file, "it stays as it was written");
+    // What was told, added as it was told, is what counts already.
+    let lines = pin_words(&applied.pins);
+    let applied = apply(&format!("{file}{}\n", lines[1..].join("\n"))).await;
+    assert_eq!((applied.files, applied.pins), (vec![path.to_owned()], BTreeMap::new()));
+}
+
+#[tokio::test]
 async fn a_version_from_before_images_were_looked_at_says_so_until_it_is_looked_at() {
     let world = World::empty().await;
     let image = "${MARGRAVE_REGISTRY}/plant/web:1";
@@ -445,6 +474,9 @@ async fn pk_053_a_file_may_say_what_images_mean_and_is_told_where_that_cannot_be
     let right = file(&format!("    ${{MARGRAVE_REGISTRY}}/plant/web:1: {wanted}\n"));
     let commit = world.by_hand(&[(path, Some(&right))]).await;
     world.adopt(commit).await.unwrap();
+    // What the file says need not be told to whoever wrote it.
+    let written = [FileChange { path: path.to_owned(), bytes: Some(right.clone().into_bytes()) }];
+    assert_eq!(world.fleet.unwritten_pins(&written).await.unwrap(), Default::default());
     world.device("line-1", &[]).await;
     world.put("greeter", on(&["line-1"])).await.unwrap();
     assert_eq!(world.pinned("line-1").await, BTreeMap::from([(image.to_owned(), wanted.to_string())]));

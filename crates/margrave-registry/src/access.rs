@@ -3,6 +3,7 @@
 use ::http::request::Parts;
 use ::http::{HeaderMap, header};
 use base64::Engine as _;
+use margrave_core::digest::Digest;
 use margrave_oci::reference::RepositoryName;
 
 /// What a request wants to do.
@@ -45,6 +46,15 @@ pub trait Access: Send + Sync + 'static {
         action: Action,
         repository: Option<&RepositoryName>,
     ) -> impl Future<Output = Decision> + Send;
+
+    /// Why a manifest must stay, whoever wants it deleted: what goes by it, and what to do first. Answered 409.
+    fn keeps(
+        &self,
+        _repository: &RepositoryName,
+        _manifest: &Digest,
+    ) -> impl Future<Output = Option<String>> + Send {
+        std::future::ready(None)
+    }
 }
 
 impl<F> Access for F

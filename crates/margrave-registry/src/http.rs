@@ -136,6 +136,11 @@ impl<A: Access> Api<A> {
                     Method::GET | Method::HEAD => self.manifest(name, reference, request).await,
                     Method::PUT => self.put_manifest(name, reference, request, body).await,
                     Method::DELETE => {
+                        if let TagOrDigest::Digest(digest) = reference
+                            && let Some(why) = self.access.keeps(name, digest).await
+                        {
+                            return Err(Refusal::new(StatusCode::CONFLICT, "DENIED", why));
+                        }
                         self.registry.delete_manifest(name, reference).await?;
                         Ok(StatusCode::ACCEPTED.into_response())
                     }

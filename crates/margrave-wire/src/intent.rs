@@ -1,5 +1,7 @@
 //! Bodies of the operator interface about what is wanted as a whole: its files, its history, and what a change would do.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -92,6 +94,35 @@ pub struct Applied {
     /// What somebody should know of the deployments that were changed; of a dry run it is in the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
+    /// What images of packages were pinned to, and their files do not say: by file and by the image's name. Files stay as they were
+    /// written.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pins: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// Digests by file and by the name of the image.
+pub type Pins = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The lines by which files would say these pins, for people.
+pub fn pin_words(pins: &Pins) -> Vec<String> {
+    let mut words = Vec::new();
+    for (file, images) in pins {
+        words.push(format!(
+            "{file}: images were pinned, and the file does not say so; to have it there, too, add under spec:"
+        ));
+        words.push("  images:".to_owned());
+        words.extend(images.iter().map(|(name, digest)| format!("    {}: {digest}", key(name))));
+    }
+    words
+}
+
+/// A name as a key in YAML. What is not plainly the name of an image is written so that it means nothing else, nor to a terminal.
+fn key(name: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "./:_-${}".contains(character);
+    match name.chars().all(is_plain) && !name.starts_with([':', '-', '{', '}']) {
+        true => name.to_owned(),
+        false => serde_json::Value::from(name).to_string(),
+    }
 }
 
 /// What a change would do to the fleet as it is at this moment.
@@ -215,5 +246,26 @@ impl Fetch {
     /// is counted.
     pub fn bound(&self) -> &'static str {
         if self.unknown.is_empty() && self.unknown_images.is_empty() { "at most" } else { "at least" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_are_told_as_lines_of_a_file() {
+        let digest = "sha256:1".to_owned();
+        let names = ["${MARGRAVE_REGISTRY}/web:1", "h:1/x", "odd\u{1b}: name"];
+        let images = names.map(|name| (name.to_owned(), digest.clone())).into();
+        let words = pin_words(&[("packages/a/1.yaml".to_owned(), images)].into());
+        assert!(words[0].starts_with("packages/a/1.yaml: "), "{words:?}");
+        let expected = [
+            "  images:",
+            "    ${MARGRAVE_REGISTRY}/web:1: sha256:1",
+            "    h:1/x: sha256:1",
+            "    \"odd\\u001b: name\": sha256:1",
+        ];
+        assert_eq!(words[1..], expected);
     }
 }

@@ -12,7 +12,7 @@ use margrave_core::report::{Failure, FailureCode};
 
 use super::compose::ComposeRuntime;
 use super::engine::{Engine, split_image};
-use super::model::{Model, Service};
+use super::model::{Model, Pull, Service};
 use super::project::{ImageNote, ProjectDirectory, Record};
 
 /// What an order ran by when it was healthy here.
@@ -53,7 +53,9 @@ pub(super) fn note_exact(model: &mut Model, images: &BTreeMap<String, Digest>, r
         images.iter().map(|(name, digest)| (spoken(name), digest)).collect();
     for service in model.services.values_mut() {
         let exact = |digest: &&Digest| format!("{}@{digest}", split_image(&service.image).0);
-        service.exact = images.get(&service.image).map(exact);
+        // One that is never pulled was put here by hand: another service that pulls the same name says nothing about it.
+        let pulled = service.pull != Pull::Never;
+        service.exact = images.get(&service.image).filter(|_| pulled).map(exact);
     }
 }
 
@@ -147,6 +149,7 @@ mod tests {
         let answer = json!({"services": {
             "a": image("nginx:1.27"), "b": image("nginx"), "c": image("127.0.0.1:5000/web:1"), "d": image("h:1/x/y"),
             "e": image("other:1"), "f": image("127.0.0.1:5000/web"),
+            "g": {"image": "nginx", "pull_policy": "never"},
         }});
         let mut model =
             Model::read(answer.to_string().as_bytes(), Path::new("/archive"), Path::new("/mounts")).unwrap();
@@ -159,7 +162,7 @@ mod tests {
             model.services.values().map(|service| service.exact.clone()).collect();
         let at = |repository: &str| Some(format!("{repository}@{digest}"));
         let (nginx, web) = (at("nginx"), at("127.0.0.1:5000/web"));
-        assert_eq!(exact, [nginx.clone(), nginx, web.clone(), at("h:1/x/y"), None, web]);
+        assert_eq!(exact, [nginx.clone(), nginx, web.clone(), at("h:1/x/y"), None, web, None]);
         note_exact(&mut model, &images, None);
         assert_eq!(model.services["c"].exact, None, "nobody knows where that registry is");
     }

@@ -24,7 +24,7 @@ use margrave_store::{PackageRecord, ResourceRecord};
 use margrave_wire::{description, operator};
 use tokio::io::AsyncReadExt as _;
 
-use super::images::{self, Uses};
+use super::images::{self, Patience, Uses};
 use super::intent::Change;
 use super::{Actor, Error, Fleet, Resource};
 
@@ -81,6 +81,15 @@ impl Entry {
         Some(named.iter().map(|name| (name.as_str(), images.known.get(name))))
     }
 
+    /// The components whose Compose files were not read for images: from before that was done, or because they cannot be read here.
+    pub(super) fn unread(&self) -> BTreeSet<&ComponentName> {
+        let compose = self.package.profiles.iter().filter(|profile| profile.kind == ProfileKind::Compose);
+        let components = compose.flat_map(|profile| &profile.components);
+        let unread =
+            components.filter(|component| !self.record.images.named.contains_key(&pin_key(component)));
+        unread.map(|component| &component.name).collect()
+    }
+
     /// What the names of the components' images mean, where that was found out.
     pub(super) fn image_pins(&self, profile: &Profile) -> BTreeMap<ComponentName, BTreeMap<String, Digest>> {
         let pinned =
@@ -93,18 +102,48 @@ fn pin_key(component: &Component) -> String {
     format!("{}:{}", component.repository, component.revision.as_str())
 }
 
-/// Descriptions are parsed once; a package never changes under its id and version.
+type Key = (PackageId, PackageVersion);
+
+/// Descriptions are parsed once; what changes of a package under its id and version is forgotten here.
 #[derive(Default)]
 pub(super) struct Catalog {
-    parsed: RwLock<HashMap<(PackageId, PackageVersion), Arc<Entry>>>,
+    parsed: RwLock<Parsed>,
 }
 
+#[derive(Default)]
+struct Parsed {
+    entries: HashMap<Key, Arc<Entry>>,
+    generation: Generation,
+}
+
+/// How often something was forgotten. What was read from the store before may be what was forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Generation(u64);
+
 impl Catalog {
-    /// These are not there any more.
-    pub(super) fn forget(&self, gone: &BTreeSet<(PackageId, PackageVersion)>) {
+    /// These are not there any more, or not as they were.
+    pub(super) fn forget(&self, gone: &BTreeSet<Key>) {
         if !gone.is_empty() {
             let mut parsed = self.parsed.write().unwrap_or_else(PoisonError::into_inner);
-            parsed.retain(|key, _| !gone.contains(key));
+            parsed.entries.retain(|key, _| !gone.contains(key));
+            parsed.generation.0 += 1;
+        }
+    }
+
+    /// To be asked before the store is.
+    pub(super) fn generation(&self) -> Generation {
+        self.parsed.read().unwrap_or_else(PoisonError::into_inner).generation
+    }
+
+    fn held(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.parsed.read().unwrap_or_else(PoisonError::into_inner).entries.get(key).cloned()
+    }
+
+    /// Keeps what was read in this generation, unless it ended meanwhile.
+    fn keep(&self, key: Key, entry: Arc<Entry>, read: Generation) {
+        let mut parsed = self.parsed.write().unwrap_or_else(PoisonError::into_inner);
+        if parsed.generation == read {
+            parsed.entries.insert(key, entry);
         }
     }
 }
@@ -148,32 +187,34 @@ impl Fleet {
         id: &PackageId,
         version: &PackageVersion,
     ) -> Result<Option<Arc<Entry>>, Error> {
-        let key = (id.clone(), version.clone());
-        if let Some(entry) = self.catalog.parsed.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(Some(entry.clone()));
+        if let Some(entry) = self.catalog.held(&(id.clone(), version.clone())) {
+            return Ok(Some(entry));
         }
+        let read = self.catalog.generation();
         match self.store.package(id, version).await? {
-            Some(record) => self.parsed(record).map(Some),
+            Some(record) => self.parsed(record, read).map(Some),
             None => Ok(None),
         }
     }
 
-    fn parsed(&self, record: PackageRecord) -> Result<Arc<Entry>, Error> {
+    /// A row of the store that was read in this generation.
+    pub(super) fn parsed(&self, record: PackageRecord, read: Generation) -> Result<Arc<Entry>, Error> {
         let key = (record.id.clone(), record.version.clone());
-        if let Some(entry) = self.catalog.parsed.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(entry.clone());
+        if let Some(entry) = self.catalog.held(&key) {
+            return Ok(entry);
         }
         let entry = Arc::new(Entry::read(record)?);
-        self.catalog.parsed.write().unwrap_or_else(PoisonError::into_inner).insert(key, entry.clone());
+        self.catalog.keep(key, entry.clone(), read);
         Ok(entry)
     }
 
     /// All packages, by id, newest version first.
     pub(super) async fn entries(&self) -> Result<Vec<Arc<Entry>>, Error> {
         let mut entries = Vec::new();
+        let read = self.catalog.generation();
         for record in self.store.packages().await? {
             let (id, version) = (record.id.clone(), record.version.clone());
-            match self.parsed(record) {
+            match self.parsed(record, read) {
                 Ok(entry) => entries.push(entry),
                 Err(error) => {
                     tracing::error!(package = %id, %version, error = &error as &dyn std::error::Error, "a package of the catalog cannot be read any more and is left out")
@@ -223,15 +264,16 @@ impl Fleet {
 
     /// Pulls a package and checks everything about it; nothing is stored yet.
     pub(super) async fn pull(&self, actor: &Actor, reference: &str) -> Result<Pulled, Error> {
-        self.pull_pinned(actor, reference, &BTreeMap::new()).await
+        self.pull_pinned(actor, reference, &BTreeMap::new(), &mut Patience::default()).await
     }
 
-    /// The same with images that mean what `given` says.
+    /// The same with images that mean what `given` says, as one of several packages that come in together.
     pub(super) async fn pull_pinned(
         &self,
         actor: &Actor,
         reference: &str,
         given: &BTreeMap<String, Digest>,
+        patience: &mut Patience,
     ) -> Result<Pulled, Error> {
         let reference = Reference::parse(reference)
             .map_err(|error| Error::invalid("/reference", "PK-010", error.to_string()))?;
@@ -252,7 +294,7 @@ impl Fleet {
             return Err(Error::invalid("/reference", "PK-014", message));
         }
         let Resolved { pins, claims, images } = self.resolve_components(&package).await?;
-        let images = self.find_images(&images, given).await?;
+        let images = self.find_images(&images, given, patience).await?;
         all_kept(images::misplaced(&images, given))?;
         let resources = self.resources(&reference, &manifest, &package, &what).await?;
         let record = PackageRecord {

@@ -3,7 +3,8 @@
 //! Nothing here stops a package from being added. An image whose registry cannot be asked stays what its name means on each device,
 //! and that is told; what was found out is kept with the version for good (`margrave_core::image`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
 use margrave_core::chain::sentence;
 use margrave_core::digest::Digest;
+use margrave_core::id::ComponentName;
 use margrave_core::image::{ANY_PROCESSOR, Image, Images, Named, Part, Unpinned, in_own_registry};
 use margrave_core::violation::Violation;
 use margrave_oci::image_name;
@@ -19,6 +21,7 @@ use margrave_oci::reference::{Host, InvalidReference, OWN_REGISTRY, Reference, T
 use margrave_wire::operator;
 use tokio::time::Instant;
 
+use super::catalog::Entry;
 use super::{Error, Fleet};
 
 /// More images than any application has; each costs a question or a few.
@@ -29,6 +32,14 @@ const SIDE_BY_SIDE: usize = 4;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// For all of a package, however many registries hang.
 const ALL_TIME_MAX: Duration = Duration::from_secs(20);
+/// For all packages of one commit together, so that a push of hundreds ends where registries hang.
+const COMMIT_TIME_MAX: Duration = Duration::from_secs(60);
+/// What a package's images may take without being counted: registries that answer are asked about every package of a commit.
+const QUICK: Duration = Duration::from_secs(1);
+/// For how long a registry that gave no answer is not asked again. Short, because somebody may have mended the network.
+const SILENT_FOR: Duration = Duration::from_secs(60);
+/// Names come from packages; more are not remembered than any network has registries.
+const SILENT_MAX: usize = 1000;
 /// The processors that devices report (MI-G2-128), as images name them too.
 const PROCESSORS: [&str; 3] = ["amd64", "arm64", "arm"];
 /// Engines take 127 layers; what has more is not counted.
@@ -40,12 +51,59 @@ const REASON_MAX: usize = 300;
 pub(super) type Uses = BTreeMap<String, BTreeMap<String, Named>>;
 type Parts = BTreeMap<String, Vec<Part>>;
 
+/// The time that is left to ask what images mean, for everything that comes in together.
+pub(super) struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience(COMMIT_TIME_MAX)
+    }
+}
+
+impl Patience {
+    /// Until when to ask for one package; `None` where nobody waits any longer.
+    fn until(&self, now: Instant) -> Option<Instant> {
+        (!self.0.is_zero()).then(|| now + ALL_TIME_MAX.min(self.0 + QUICK))
+    }
+
+    #[cfg(test)]
+    pub(super) fn spent() -> Self {
+        Patience(Duration::ZERO)
+    }
+
+    fn waited(&mut self, time: Duration) {
+        self.0 = self.0.saturating_sub(time.saturating_sub(QUICK));
+    }
+}
+
+/// Registries that gave no answer a moment ago.
+#[derive(Default)]
+pub(super) struct Silent {
+    hosts: Mutex<HashMap<String, Instant>>,
+}
+
+impl Silent {
+    fn note(&self, host: &Host, now: Instant) {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        hosts.retain(|_, since| now.duration_since(*since) < SILENT_FOR);
+        if hosts.len() < SILENT_MAX {
+            hosts.insert(host.as_str().to_owned(), now);
+        }
+    }
+
+    fn has(&self, host: &Host, now: Instant) -> bool {
+        let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        hosts.get(host.as_str()).is_some_and(|since| now.duration_since(*since) < SILENT_FOR)
+    }
+}
+
 impl Fleet {
     /// What all these images mean now; where `given` says what one means, that.
     pub(super) async fn find_images(
         &self,
         uses: &Uses,
         given: &BTreeMap<String, Digest>,
+        patience: &mut Patience,
     ) -> Result<Images, Error> {
         let mut how: BTreeMap<&String, Named> = BTreeMap::new();
         for (name, named) in uses.values().flatten() {
@@ -56,7 +114,8 @@ impl Fleet {
             true => self.store.registries().await?.into_iter().map(|registry| registry.host).collect(),
             false => BTreeSet::new(),
         };
-        let until = Instant::now() + ALL_TIME_MAX;
+        let began = Instant::now();
+        let until = patience.until(began);
         let mut asked: Vec<BoxFuture<'_, (String, Image)>> = Vec::new();
         for (index, (name, named)) in how.into_iter().enumerate() {
             let (open, given) = (&open, given.get(name).copied());
@@ -69,6 +128,7 @@ impl Fleet {
             }));
         }
         let known = stream::iter(asked).buffer_unordered(SIDE_BY_SIDE).collect().await;
+        patience.waited(began.elapsed());
         let named =
             uses.iter().map(|(component, images)| (component.clone(), images.keys().cloned().collect()));
         Ok(Images { named: named.collect(), known })
@@ -80,7 +140,7 @@ impl Fleet {
         named: Named,
         given: Option<Digest>,
         open: &BTreeSet<String>,
-        until: Instant,
+        until: Option<Instant>,
     ) -> Image {
         let reason = match named {
             Named::ByVariable => Unpinned::Variable,
@@ -105,7 +165,7 @@ impl Fleet {
     }
 
     /// Where an image of this name lies; our own registry has several names.
-    fn image_reference(&self, name: &str) -> Result<Reference, InvalidReference> {
+    pub(super) fn image_reference(&self, name: &str) -> Result<Reference, InvalidReference> {
         let own = || Host::parse(OWN_REGISTRY).expect("a host like any other");
         if let Some(rest) = in_own_registry(name) {
             return image_name::parse_in(own(), rest);
@@ -122,7 +182,7 @@ impl Fleet {
         &self,
         reference: &Reference,
         open: &BTreeSet<String>,
-        until: Instant,
+        until: Option<Instant>,
     ) -> Result<(Digest, Parts), String> {
         let host = &reference.repository.host;
         if host.is_own_registry() {
@@ -133,10 +193,25 @@ impl Fleet {
                 "this server asks no registries elsewhere but those it was told of, and {host} is none"
             ));
         }
-        let until = until.min(Instant::now() + ANSWER_TIME_MAX);
-        match tokio::time::timeout_at(until, self.look_at_image(reference)).await {
+        let now = Instant::now();
+        if self.silent.has(host, now) {
+            return Err(format!("the registry {host} did not answer a moment ago, and was not asked again"));
+        }
+        let Some(until) = until.filter(|until| now < *until) else {
+            return Err(format!(
+                "the registry {host} was not asked, because other images took all the time that there is for them"
+            ));
+        };
+        let answer_by = now + ANSWER_TIME_MAX;
+        match tokio::time::timeout_at(until.min(answer_by), self.look_at_image(reference)).await {
             Ok(looked) => looked,
-            Err(_) => Err(format!("the registry {host} did not answer in time")),
+            Err(_) => {
+                // One that had less than its time may only be slow.
+                if answer_by <= until {
+                    self.silent.note(host, Instant::now());
+                }
+                Err(format!("the registry {host} did not answer in time"))
+            }
         }
     }
 
@@ -202,16 +277,34 @@ fn parts_of(manifest: &ImageManifest) -> Option<Vec<Part>> {
     few.then(|| manifest.layers.iter().chain([&manifest.config]).map(part).collect())
 }
 
+/// What can be done about an image that is not pinned and could be.
+fn remedy(deployments: &[String]) -> &'static str {
+    match deployments.is_empty() {
+        true => "add the package again to have it pinned",
+        false => "deployments use this version as it is, so that only a new version can be pinned",
+    }
+}
+
+/// Why there may be more images than are shown; `None` where all are known.
+pub(super) fn shown_unread(entry: &Entry, deployments: &[String]) -> Option<String> {
+    let unread: Vec<&str> = entry.unread().into_iter().map(ComponentName::as_str).collect();
+    let (components, they) = match unread.len() {
+        0 => return None,
+        1 => ("component", "its Compose file was"),
+        _ => ("components", "their Compose files were"),
+    };
+    Some(format!(
+        "The images of {components} {} are not known and not pinned, because {they} not read for them when this version came in; {}.",
+        unread.join(", "),
+        remedy(deployments)
+    ))
+}
+
 /// Images as operators see them.
 pub(super) fn shown_images(images: &Images, deployments: &[String]) -> Vec<operator::PackageImage> {
-    let told = |unpinned: &Unpinned| match (unpinned.is_passing(), deployments.is_empty()) {
-        (false, _) => unpinned.to_string(),
-        (true, true) => format!("{unpinned}; add the package again to have it pinned"),
-        (true, false) => {
-            format!(
-                "{unpinned}; deployments use this version as it is, so that only a new version can be pinned"
-            )
-        }
+    let told = |unpinned: &Unpinned| match unpinned.is_passing() {
+        false => unpinned.to_string(),
+        true => format!("{unpinned}; {}", remedy(deployments)),
     };
     let sum = |parts: &Vec<Part>| parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.size));
     let shown = |(name, image): (&String, &Image)| operator::PackageImage {
@@ -284,6 +377,33 @@ pub(super) fn misplaced(images: &Images, given: &BTreeMap<String, Digest>) -> Ve
 mod tests {
     use super::*;
     use margrave_oci::manifest::Platform;
+
+    #[test]
+    fn time_is_spent_by_what_drags_and_not_by_what_answers() {
+        let now = Instant::now();
+        let mut patience = Patience::default();
+        (0..1000).for_each(|_| patience.waited(QUICK));
+        assert_eq!(patience.until(now), Some(now + ALL_TIME_MAX));
+        patience.waited(COMMIT_TIME_MAX - Duration::from_secs(4));
+        assert_eq!(
+            patience.until(now),
+            Some(now + Duration::from_secs(6)),
+            "what is left, and what is not counted"
+        );
+        patience.waited(Duration::from_secs(6));
+        assert_eq!(patience.until(now), None);
+    }
+
+    #[test]
+    fn a_silent_registry_is_asked_again_after_a_while() {
+        let (silent, now) = (Silent::default(), Instant::now());
+        let host = |name: &str| Host::parse(name).unwrap();
+        silent.note(&host("a.example"), now);
+        assert!(silent.has(&host("a.example"), now) && !silent.has(&host("b.example"), now));
+        assert!(!silent.has(&host("a.example"), now + SILENT_FOR));
+        (0..2 * SILENT_MAX).for_each(|at| silent.note(&host(&format!("h{at}.example")), now));
+        assert_eq!(silent.hosts.lock().unwrap().len(), SILENT_MAX);
+    }
 
     #[test]
     fn of_several_images_the_one_for_the_processor_is_taken() {

@@ -23,6 +23,7 @@ mod fit;
 pub(crate) mod git;
 mod images;
 mod intent;
+mod keeping;
 mod made;
 mod meters;
 mod moving;
@@ -230,6 +231,7 @@ pub struct Fleet {
     live: Arc<client::Clients>,
     signed: signed::SignedClients,
     catalog: catalog::Catalog,
+    silent: images::Silent,
     /// One decision at a time: what is published is made from what was read. Several servers on one database
     /// are kept apart by compare-and-swap; this only spares one server from losing to itself. Devices that join
     /// decide nothing and do so side by side, but not beside a decision.
@@ -277,6 +279,7 @@ impl Fleet {
             live,
             signed,
             catalog: catalog::Catalog::default(),
+            silent: images::Silent::default(),
             deciding: RwLock::default(),
             git,
             desired,

@@ -243,7 +243,8 @@ impl Fleet {
     ) -> Result<(), Error> {
         let before = stored.images.all_pins();
         let images = stored.images.clone().with_later(&pulled.record.images);
-        if images.all_pins() == before {
+        let are_pinned = images.all_pins() != before;
+        if !are_pinned && images.named == stored.images.named {
             return Ok(());
         }
         let (id, version) = (stored.id.clone(), stored.version.clone());
@@ -254,13 +255,14 @@ impl Fleet {
                  does not change behind their backs; give the package a new version",
                 by.join(", ")
             );
-            return if pulled.pinning { Err(Error::conflict(message)) } else { Ok(()) };
+            return if pulled.pinning && are_pinned { Err(Error::conflict(message)) } else { Ok(()) };
         }
         stored.images = images.clone();
         let file = rendering::package(&stored);
         prospect.overlay.packages.insert((id.clone(), version.clone()), Arc::new(Entry::read(stored)?));
         prospect.known_anew.insert((id.clone(), version.clone()));
-        prospect.words.push(format!("Pin images of package {id} {version}"));
+        let done = if are_pinned { "Pin" } else { "Look at" };
+        prospect.words.push(format!("{done} images of package {id} {version}"));
         let path = Place::Package(id.clone(), version.clone()).to_string();
         let before = self.desired.file(&path).await?;
         let bytes = rendering::under_comment(before.as_deref(), &file);

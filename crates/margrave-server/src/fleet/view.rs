@@ -25,7 +25,7 @@ use super::asking::{self, shown_hold};
 use super::catalog::Entry;
 use super::client::Clients;
 use super::event::time;
-use super::images::shown_images;
+use super::images::{shown_images, shown_unread};
 use super::rollout::shown_waiting;
 use super::schedule::is_excused;
 use super::{DeviceQuery, Error, Fleet, SiteCounts, origin, why};
@@ -789,6 +789,7 @@ fn shown_package(entry: &Entry, deployments: Vec<String>, keepers: &[String]) ->
         profiles: profiles.collect(),
         sections: sections.collect(),
         images: shown_images(&record.images, keepers),
+        images_unknown: shown_unread(entry, keepers),
         deployments,
         warnings: Vec::new(),
     }

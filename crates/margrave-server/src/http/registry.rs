@@ -13,6 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::request::Parts;
 use margrave_core::access::Role;
+use margrave_core::digest::Digest;
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
 use margrave_device_api::Caller;
@@ -145,6 +146,23 @@ impl Access for Mount {
             return Decision::Later;
         }
         if allowed { Decision::Allow } else { Decision::Deny }
+    }
+
+    async fn keeps(&self, repository: &RepositoryName, manifest: &Digest) -> Option<String> {
+        match self.fleet.kept_for(repository, manifest).await {
+            Ok(packages) if packages.is_empty() => None,
+            Ok(packages) => Some(format!(
+                "packages of the catalog go by it: {}; remove them from the catalog first",
+                packages.join(", ")
+            )),
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "who goes by a manifest is not known"
+                );
+                Some("whether packages go by it cannot be told now; try again".to_owned())
+            }
+        }
     }
 }
 

@@ -438,6 +438,15 @@ async fn a_package_says_what_every_device_runs_and_which_images_are_not_pinned()
     assert!(pinned.contains("2.9 KiB") && pinned.contains(&digest), "{page}");
     assert_eq!(page.matches("Not pinned, so that each device runs").count(), 2, "{page}");
     assert!(page.contains("this server asks no registries elsewhere"), "{page}");
+    assert!(!page.contains("are not known and not pinned"), "{page}");
+    let database = rusqlite::Connection::open(plant.data.path().join("store/margrave.db")).unwrap();
+    database.execute(r#"UPDATE package SET images = '{"named":{},"known":{}}'"#, ()).unwrap();
+    drop(database);
+    // As it was before images were looked at.
+    let plant = plant.restart().await;
+    let page = Browser::signed_in(&plant).await.page("/packages/gate/1.0.0").await;
+    is_clean(&page);
+    assert!(page.contains("The images of component gate are not known and not pinned"), "{page}");
 }
 
 #[tokio::test]

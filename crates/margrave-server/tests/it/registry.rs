@@ -2,11 +2,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use margrave_core::digest::Digest;
+use margrave_oci::manifest::{Descriptor, ImageManifest};
 use margrave_wire::identity::{REGISTRY_TOKEN_PATH, RegistryToken};
 
 use crate::line::Line;
 use crate::plant::{Device, Plant, operator};
+use crate::stock;
 
 const LAYER: &[u8] = b"layer";
 
@@ -61,6 +64,37 @@ async fn a_viewer_pulls_and_only_operators_push() {
         let secret = format!("Bearer {}", plant.operator_token("ann", role).await.secret);
         line.send("GET", &blob, &[("authorization", &secret)], "").await.unwrap().is(200);
         assert_eq!(push(&mut line, &[("authorization", &secret)]).await, pushes, "{role}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_package_of_the_catalog_goes_by_cannot_be_deleted() {
+    let plant = Plant::new().await;
+    let image = ImageManifest::artifact("application/vnd.test", vec![Descriptor::of("x", LAYER)]);
+    stock::push(&plant, "plant/gate", "1", &image, vec![Bytes::from_static(LAYER)]).await;
+    stock::gate(&plant).await;
+    let (id, version) = ("gate".parse().unwrap(), "1.0.0".parse().unwrap());
+    let package = plant.server.fleet().package(&id, &version).await.unwrap();
+    let component = package.profiles[0].components[0].digest.clone().unwrap();
+    let paths = [
+        format!("/v2/packages/gate/manifests/{}", package.reference.split_once('@').unwrap().1),
+        format!("/v2/components/gate/manifests/{component}"),
+        format!("/v2/plant/gate/manifests/{}", Digest::of(&image.to_bytes())),
+    ];
+    let admin = format!("Bearer {}", plant.server.context().token);
+    let headers = [("authorization", admin.as_str())];
+    let mut line = plant.web().await;
+    for path in &paths {
+        let reply = line.send("DELETE", path, &headers, "").await.unwrap();
+        let told = String::from_utf8_lossy(&reply.is(409).body).into_owned();
+        assert!(told.contains("gate 1.0.0; remove them from the catalog first"), "{told}");
+        line.send("GET", path, &headers, "").await.unwrap().is(200);
+    }
+    // A tag is only a name.
+    line.send("DELETE", "/v2/plant/gate/manifests/1", &headers, "").await.unwrap().is(202);
+    plant.server.fleet().remove_package(&operator(), &id, &version).await.unwrap();
+    for path in &paths {
+        line.send("DELETE", path, &headers, "").await.unwrap().is(202);
     }
 }
 

@@ -31,6 +31,9 @@ pub struct Package {
     /// The images that its components name, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<PackageImage>,
+    /// Why there may be images that are not in the list, and what to do about it; absent where all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images_unknown: Option<String>,
     /// Names of the deployments that use it.
     pub deployments: Vec<String>,
     /// What its registry no longer has as it was pinned.

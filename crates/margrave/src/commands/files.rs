@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use margrave_core::difference::unified;
 use margrave_core::digest::Digest;
-use margrave_wire::intent::{Applied, Apply, Fetch, Plan, PlannedBatch, PlannedRollout, PlannedState, SEEN};
+use margrave_wire::intent::{
+    Applied, Apply, Fetch, Plan, PlannedBatch, PlannedRollout, PlannedState, SEEN, pin_words,
+};
 use margrave_wire::resource::{self, Kind, Resource};
 
 use super::deploy::warn;
@@ -40,7 +42,7 @@ pub(crate) async fn apply(screen: &Screen, args: cli::Apply) -> Result {
         screen.object(&applied)?;
         return Ok(Answer::Done);
     }
-    let Applied { commit, files, .. } = applied;
+    let Applied { commit, files, pins, .. } = applied;
     if files.is_empty() {
         screen.words("Everything is wanted so already.");
         return Ok(Answer::Done);
@@ -50,6 +52,9 @@ pub(crate) async fn apply(screen: &Screen, args: cli::Apply) -> Result {
     }
     if let Some(commit) = commit {
         screen.words(format_args!("Applied: {}", printable(&commit)));
+    }
+    for line in pin_words(&pins) {
+        screen.words(printable(&line));
     }
     Ok(Answer::Done)
 }

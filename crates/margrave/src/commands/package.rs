@@ -93,6 +93,9 @@ fn tell_unpinned(screen: &Screen, package: &operator::Package) {
             screen.words(render::printable(&line));
         }
     }
+    if let Some(why) = &package.images_unknown {
+        screen.words(render::printable(why));
+    }
 }
 
 /// Whether this names something in a registry and not on disk.
@@ -118,7 +121,8 @@ pub(crate) async fn publish(
     match (known, moved) {
         (Some(known), None) if known.reference.ends_with(&manifest.to_string()) => {
             step(format!("{id}@{version} is there already, with the same content"));
-            if known.images.iter().all(|image| image.unpinned.is_none()) {
+            let are_pinned = known.images.iter().all(|image| image.unpinned.is_none());
+            if are_pinned && known.images_unknown.is_none() {
                 return Ok(known.clone());
             }
             // What images mean may be found out now that was not then.
@@ -392,10 +396,16 @@ fn show(screen: &Screen, package: &operator::Package, texts: &operator::PackageT
 
 /// What the images of its components mean.
 fn show_images(screen: &Screen, package: &operator::Package) -> Result<()> {
-    if package.images.is_empty() {
+    if package.images.is_empty() && package.images_unknown.is_none() {
         return Ok(());
     }
     screen.heading("Images")?;
+    if let Some(why) = &package.images_unknown {
+        screen.data(render::printable(why))?;
+    }
+    if package.images.is_empty() {
+        return Ok(());
+    }
     let mut table = Table::new(&[
         Column::fixed("IMAGE"),
         Column::fixed("SIZE").optional(),

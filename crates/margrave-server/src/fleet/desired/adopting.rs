@@ -20,10 +20,10 @@ use margrave_wire::resource::{
 };
 use margrave_wire::schedule::ScheduleBody;
 
-use super::super::catalog::Pulled;
+use super::super::catalog::{Entry, Pulled};
 use super::super::draft::read_rollback;
 use super::super::git::Quarantine;
-use super::super::images::{self, Uses};
+use super::super::images::{self, Patience, Uses};
 use super::super::intent::{Change, Incoming, Refusals, Source};
 use super::super::rollout::read_strategy;
 use super::super::{Actor, Error, Fleet, Seen};
@@ -96,6 +96,8 @@ struct Reading {
     /// Devices that have a schedule of their own; asked once, for there may be a file for each of ten thousand.
     scheduled: BTreeSet<DeviceRef>,
     fetching: Fetching,
+    /// Over the images of all its packages.
+    patience: Patience,
 }
 
 fn device_of(reach: Reach) -> Option<DeviceRef> {
@@ -444,20 +446,28 @@ impl Fleet {
                 return Ok(());
             }
         };
+        let mut what = "this is not in the catalog";
         if let Ok(Place::Package(id, version)) = read.resource.place()
             && let Some(held) = self.store.package(&id, &version).await?
             && held.reference == reference.to_string()
         {
-            self.read_images(held, &given, path, read, reading).await?;
-            return Ok(());
+            // What nobody read for images says nothing against a name; it is read now.
+            let is_new = given.keys().any(|name| !held.images.known.contains_key(name));
+            if !is_new || Entry::read(held.clone())?.unread().is_empty() {
+                self.read_images(held, &given, path, read, reading).await?;
+                return Ok(());
+            }
+            what = "which images this has is not known yet";
         }
         if reading.fetching == Fetching::Refused {
-            let message = "this is not in the catalog, and to have the server fetch it needs the role operator; leave it out, or \
-                           ask an operator";
-            refuse(reading, "PK-040", message.to_owned());
+            let message = format!(
+                "{what}, and to have the server fetch it needs the role operator; leave it out, or ask an operator"
+            );
+            refuse(reading, "PK-040", message);
             return Ok(());
         }
-        let pulled = match self.pull_pinned(actor, &file.spec.reference, &given).await {
+        let pulled = match self.pull_pinned(actor, &file.spec.reference, &given, &mut reading.patience).await
+        {
             Ok(pulled) => pulled,
             Err(Error::Invalid(violations)) => {
                 let told =
@@ -512,7 +522,10 @@ impl Fleet {
         }
         let named = new.keys().map(|name| (name.clone(), Named::ByTag)).collect();
         let found = match reading.fetching {
-            Fetching::Allowed => self.find_images(&Uses::from([(String::new(), named)]), &new).await?.known,
+            Fetching::Allowed => {
+                let uses = Uses::from([(String::new(), named)]);
+                self.find_images(&uses, &new, &mut reading.patience).await?.known
+            }
             Fetching::Refused => BTreeMap::new(),
         };
         for (name, digest) in new {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
 use margrave_core::violation::Violation;
-use margrave_wire::intent::{Applied, Apply, Commit, File, SEEN};
+use margrave_wire::intent::{Applied, Apply, Commit, File, Pins, SEEN};
 use margrave_wire::operator::Page;
 use margrave_wire::resource::{self, Flaw, Path, Place};
 
@@ -113,11 +113,14 @@ impl Fleet {
                 files: files.iter().map(|file| file.path.clone()).chain(others).collect(),
                 plan: None,
                 warnings: Vec::new(),
+                pins: Pins::default(),
             };
             if want.dry_run {
                 applied.plan = Some(self.rehearse_files(actor, files, renewed, fetching).await?);
                 return Ok(applied);
             }
+            let packages = files.iter().filter(|file| file.path.starts_with("packages/"));
+            let packages: Vec<FileChange> = packages.cloned().collect();
             let done = match files.is_empty() {
                 true => self.adopt_renewed(actor, renewed).await,
                 false => {
@@ -133,6 +136,7 @@ impl Fleet {
                         && !applied.files.is_empty()
                     {
                         applied.warnings = self.warnings_of_commit(commit).await?;
+                        applied.pins = self.unwritten_pins(&packages).await?;
                     }
                     return Ok(applied);
                 }

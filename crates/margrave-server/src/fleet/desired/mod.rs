@@ -13,6 +13,7 @@ mod files;
 mod litter;
 mod locks;
 mod looking_back;
+mod pins;
 pub(in crate::fleet) mod rendering;
 mod repository;
 

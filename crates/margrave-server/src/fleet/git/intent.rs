@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use margrave_core::chain::sentence;
+use margrave_wire::intent::pin_words;
 use margrave_wire::resource::Flaw;
 use tokio::sync::mpsc;
 
@@ -190,6 +191,8 @@ impl Fleet {
                 // It is done; what there is to know of it is no part of that.
                 let warnings = self.warnings_of_commit(&commit.to_string()).await.unwrap_or_default();
                 words.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
+                let files = repository.changes(main, commit).await.unwrap_or_default();
+                words.extend(pin_words(&self.unwritten_pins(&files).await.unwrap_or_default()));
                 Ok(words)
             }
             Err(unadopted) => {

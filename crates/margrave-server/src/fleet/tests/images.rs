@@ -8,8 +8,9 @@ use axum::response::{IntoResponse, Response};
 use margrave_core::id::{PackageId, PackageVersion};
 use margrave_oci::manifest::{IMAGE_INDEX, ImageIndex, Platform};
 use margrave_registry::{Action, Decision};
-use margrave_wire::intent::Fetch;
+use margrave_wire::intent::{Apply, Fetch, pin_words};
 
+use super::super::desired::FileChange;
 use super::*;
 
 /// A registry of its own, on this machine, in plain HTTP.
@@ -304,6 +305,139 @@ async fn a_rehearsal_counts_what_the_device_does_not_have_for_the_processor_it_h
     assert!(near(unfit.bytes, without), "{unfit:?}");
 }
 
+#[tokio::test]
+async fn a_row_that_was_read_before_the_images_were_pinned_is_not_kept() {
+    let world = World::empty().await;
+    world.add_services("1.0.0", &["image: '${MARGRAVE_REGISTRY}/plant/late:1'"]).await;
+    let (id, version) = key("1.0.0");
+    let catalog = &world.fleet.catalog;
+    catalog.forget(&[key("1.0.0")].into());
+    // A reader that is held up between the store and the catalog.
+    let (read, row) =
+        (catalog.generation(), world.fleet.store.package(&id, &version).await.unwrap().unwrap());
+    let late = push_image(&world.registry, "plant/late:1", &["late"]).await.digest;
+    world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    catalog.forget(&[key("1.0.0")].into());
+    world.fleet.parsed(row, read).unwrap();
+    let entry = world.fleet.entry(&id, &version).await.unwrap().unwrap();
+    assert!(
+        entry.record.images.known.values().all(|image| image.digest == Some(late)),
+        "a row of before is kept"
+    );
+}
+
+#[tokio::test]
+async fn pins_that_an_applied_file_does_not_say_are_told_and_the_file_stays() {
+    let world = World::empty().await;
+    let image = "${MARGRAVE_REGISTRY}/plant/web:1";
+    let pin = push_image(&world.registry, "plant/web:1", &["now"]).await.digest.to_string();
+    world.push_services("1.0.0", &[&format!("image: '{image}'")]).await;
+    let repository = RepositoryName::parse("packages/hello").unwrap();
+    let tag = TagOrDigest::parse("1.0.0").unwrap();
+    let digest = world.registry.manifest(&repository, &tag).await.unwrap().unwrap().digest;
+    let file = format!(
+        "apiVersion: margrave/v1\nkind: Package\nmetadata:\n  id: hello\n  version: 1.0.0\nspec:\n  reference: \
+         oci://margrave/packages/hello@{digest}\n"
+    );
+    let apply = async |text: &str| {
+        let want = Apply { documents: vec![text.to_owned()], ..Apply::default() };
+        world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap()
+    };
+    let path = "packages/hello/1.0.0.yaml";
+    let applied = apply(&file).await;
+    let expected = BTreeMap::from([(path.to_owned(), BTreeMap::from([(image.to_owned(), pin)]))]);
+    assert_eq!(applied.pins, expected);
+    assert_eq!(world.file(path).await.unwrap(), file, "it stays as it was written");
+    // What was told, added as it was told, is what counts already.
+    let lines = pin_words(&applied.pins);
+    let applied = apply(&format!("{file}{}\n", lines[1..].join("\n"))).await;
+    assert_eq!((applied.files, applied.pins), (vec![path.to_owned()], BTreeMap::new()));
+}
+
+#[tokio::test]
+async fn a_version_from_before_images_were_looked_at_says_so_until_it_is_looked_at() {
+    let world = World::empty().await;
+    let image = "${MARGRAVE_REGISTRY}/plant/web:1";
+    let digest = push_image(&world.registry, "plant/web:1", &["one"]).await.digest.to_string();
+    for version in ["1.0.0", "2.0.0", "3.0.0"] {
+        world.add_services(version, &[&format!("image: '{image}'")]).await;
+    }
+    world.add_services("4.0.0", &["image: 'registry.example/far:1'"]).await;
+    assert_eq!(world.add_services("5.0.0", &[]).await.images_unknown, None, "none is not unknown");
+    let database = rusqlite::Connection::open(world.data.path().join("margrave.db")).unwrap();
+    let before = r#"UPDATE package SET images = '{"named":{},"known":{}}'"#;
+    assert_eq!(database.execute(before, ()).unwrap(), 5);
+    drop(database);
+    let world = world.restarted().await;
+    let mut want = on(&["line-1"]);
+    want.version = Some("3.0.0".into());
+    world.device("line-1", &[]).await;
+    world.put("greeter", want).await.unwrap();
+    let shown = async |version: &str| {
+        let (id, version) = key(version);
+        world.fleet.package(&id, &version).await.unwrap()
+    };
+    let why = shown("1.0.0").await.images_unknown.unwrap();
+    assert!(why.contains("component web") && why.contains("add the package again"), "{why}");
+    let why = shown("3.0.0").await.images_unknown.unwrap();
+    assert!(why.contains("only a new version can be pinned"), "{why}");
+
+    let again = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
+    assert_eq!((again.images[0].digest.as_ref(), again.images_unknown), (Some(&digest), None));
+    let again = world.add("oci://margrave/packages/hello:4.0.0").await.unwrap();
+    assert!(again.images[0].unpinned.is_some() && again.images_unknown.is_none(), "{again:?}");
+    let used = world.add("oci://margrave/packages/hello:3.0.0").await.unwrap();
+    assert!(used.images.is_empty() && used.images_unknown.is_some(), "{used:?}");
+
+    // A file that pins one makes the server look, too.
+    for (version, told) in [("2.0.0", None), ("3.0.0", Some("deployments use hello 3.0.0"))] {
+        let path = format!("packages/hello/{version}.yaml");
+        let held = world.file(&path).await.unwrap();
+        let bare: Vec<&str> = held.lines().take_while(|line| !line.trim().starts_with("images:")).collect();
+        let text = format!("{}\n  images:\n    {image}: {digest}\n# by hand\n", bare.join("\n"));
+        let commit = world.by_hand(&[(&path, Some(&text))]).await;
+        match (world.adopt(commit).await, told) {
+            (Ok(()), None) => assert_eq!(shown(version).await.images[0].digest.as_ref(), Some(&digest)),
+            (Err(flaws), Some(told)) => assert!(flaws[0].contains(told), "{flaws:?}"),
+            (adopted, _) => panic!("{version}: {adopted:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_packages_go_by_is_known_to_our_own_registry() {
+    let world = World::empty().await;
+    let one = push_image(&world.registry, "plant/web:amd", &["one"]).await;
+    let list = push_index(&world.registry, "plant/web:1", &[("amd64", one.clone())]).await;
+    let other = push_image(&world.registry, "plant/web:other", &["other"]).await.digest;
+    // The address by which devices reach it is one of its names.
+    world.add_services("1.0.0", &["image: 'server.example:8443/plant/web:1'"]).await;
+    let at = async |repository: &str, version: &str| {
+        let (name, version) =
+            (RepositoryName::parse(repository).unwrap(), TagOrDigest::parse(version).unwrap());
+        world.registry.manifest(&name, &version).await.unwrap().unwrap().digest
+    };
+    let package = at("packages/hello", "1.0.0").await;
+    let (web, chart) = (at("components/web", "1.0.0").await, at("components/chart", "1.0.0").await);
+    let kept = async |repository: &str, digest: Digest| {
+        world.fleet.kept_for(&RepositoryName::parse(repository).unwrap(), &digest).await.unwrap()
+    };
+    for (repository, digest) in [
+        ("packages/hello", package),
+        ("components/web", web),
+        ("components/chart", chart),
+        ("plant/web", list),
+        ("plant/web", one.digest),
+    ] {
+        assert_eq!(kept(repository, digest).await, ["hello 1.0.0"], "{repository}");
+        assert!(kept("elsewhere", digest).await.is_empty(), "only where the package says: {repository}");
+    }
+    assert!(kept("plant/web", other).await.is_empty());
+    let (id, version) = key("1.0.0");
+    world.fleet.remove_package(&ann(), &id, &version).await.unwrap();
+    assert!(kept("plant/web", list).await.is_empty() && kept("packages/hello", package).await.is_empty());
+}
+
 /// Answers every question for a manifest so.
 fn answers(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> Router {
     Router::new().fallback(move || std::future::ready(answer()))
@@ -341,6 +475,30 @@ async fn registries_that_lie_drag_or_talk_without_end_pin_nothing_and_block_noth
         let why = image.unpinned.clone().unwrap_or_default();
         assert!(image.digest.is_none() && why.contains(words), "{words}: {image:?}");
     }
+    // Nobody waits for the same silence again.
+    let again = world.add_services("2.0.0", &services.each_ref().map(String::as_str)).await;
+    let why = |host: &str| {
+        let image = again.images.iter().find(|image| image.name.starts_with(host)).unwrap();
+        image.unpinned.clone().unwrap()
+    };
+    assert!(why(&hosts[4]).contains("was not asked again; add the package again"), "{again:?}");
+    assert!(why(&hosts[0]).contains("promised was"), "others are asked: {again:?}");
+}
+
+#[tokio::test]
+async fn what_a_commit_has_no_time_left_for_is_not_asked_and_told() {
+    let world = World::empty().await;
+    let (elsewhere, address, _folder) = registry().await;
+    push_image(&elsewhere, "plant/web:1", &["one"]).await;
+    push_image(&world.registry, "plant/own:1", &["own"]).await;
+    let (image, ours) = (format!("{address}/plant/web:1"), "${MARGRAVE_REGISTRY}/plant/own:1");
+    world.push_services("1.0.0", &[&format!("image: '{image}'"), &format!("image: '{ours}'")]).await;
+    let reference = "oci://margrave/packages/hello:1.0.0";
+    let mut patience = crate::fleet::images::Patience::spent();
+    let pulled = world.fleet.pull_pinned(&ann(), reference, &BTreeMap::new(), &mut patience).await.unwrap();
+    let known = pulled.record.images.known;
+    assert!(known[&image].unpinned.as_ref().unwrap().to_string().contains("was not asked"), "{known:?}");
+    assert!(known[ours].digest.is_some(), "our own registry is here: {known:?}");
 }
 
 #[tokio::test]
@@ -373,6 +531,9 @@ async fn pk_053_a_file_may_say_what_images_mean_and_is_told_where_that_cannot_be
     let right = file(&format!("    ${{MARGRAVE_REGISTRY}}/plant/web:1: {wanted}\n"));
     let commit = world.by_hand(&[(path, Some(&right))]).await;
     world.adopt(commit).await.unwrap();
+    // What the file says need not be told to whoever wrote it.
+    let written = [FileChange { path: path.to_owned(), bytes: Some(right.clone().into_bytes()) }];
+    assert_eq!(world.fleet.unwritten_pins(&written).await.unwrap(), Default::default());
     world.device("line-1", &[]).await;
     world.put("greeter", on(&["line-1"])).await.unwrap();
     assert_eq!(world.pinned("line-1").await, BTreeMap::from([(image.to_owned(), wanted.to_string())]));

@@ -212,7 +212,11 @@ impl Audit {
     }
 
     async fn conclude(&self, asked: &Asked, begun: &Begun, note: &Note, answer: Refusal) {
-        let entry = self.entry(asked, note, answer).await;
+        let entry = match begun.is_concluded() && answer.name == DONE {
+            // What had to be in the log before it was done; that it failed then would be another entry.
+            true => None,
+            false => self.entry(asked, note, answer).await,
+        };
         self.fleet.conclude_or_log(begun, entry).await;
     }
 

@@ -81,6 +81,11 @@ impl Begun {
         Entry { commit: commit.or(entry.commit), ..entry }
     }
 
+    /// Whether something may have been changed on its behalf that the log has no entry of.
+    pub fn is_kept(&self) -> bool {
+        self.0.kept.load(Ordering::Relaxed)
+    }
+
     /// Whether its entry was written already, before it was answered.
     pub fn is_concluded(&self) -> bool {
         self.0.concluded.load(Ordering::Relaxed)
@@ -149,7 +154,7 @@ impl Store {
 
     /// Writes the entry of something that was begun in its place, or nothing where nobody has to know of it.
     pub async fn conclude(&self, begun: &Begun, entry: Option<Entry>) -> Result<(), Error> {
-        if entry.is_none() && !begun.0.kept.load(Ordering::Relaxed) {
+        if entry.is_none() && !begun.is_kept() {
             return Ok(());
         }
         let (written, concluded) = (entry.is_some(), begun.clone());

@@ -215,13 +215,13 @@ impl Audit {
         let entry = match begun.is_concluded() && answer.name == DONE {
             // What had to be in the log before it was done; that it failed then would be another entry.
             true => None,
-            false => self.entry(asked, note, answer).await,
+            false => self.entry(asked, begun, note, answer).await,
         };
         self.fleet.conclude_or_log(begun, entry).await;
     }
 
     /// What goes into the log, if anything does.
-    async fn entry(&self, asked: &Asked, note: &Note, answer: Refusal) -> Option<Entry> {
+    async fn entry(&self, asked: &Asked, begun: &Begun, note: &Note, answer: Refusal) -> Option<Entry> {
         let Refusal { name: outcome, detail: words } = answer;
         let refused = outcome != DONE;
         let wanted = note.noted(|noted| (noted.kept || asked.kept) && !noted.left_out);
@@ -229,7 +229,8 @@ impl Audit {
         if !(wanted || (refused && asked.door == Door::Registry)) {
             return None;
         }
-        if refused {
+        // Something may be done although the answer is no, or could not be given; that is never only counted.
+        if refused && !begun.is_kept() {
             let source = asked.address.map_or(Source::Others, |address| Source::of(address.ip()));
             let (taken, left_out) = self.refusals.take(source, self.clock.now());
             self.write_left_out(left_out).await;

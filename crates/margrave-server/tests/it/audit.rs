@@ -415,6 +415,51 @@ async fn refusals_beyond_a_bound_are_counted_instead_of_written_down() {
 }
 
 #[tokio::test]
+async fn what_was_done_is_written_down_also_where_the_answer_failed_and_refusals_are_only_counted() {
+    let plant = Plant::new().await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    for _ in 0..60 {
+        line.send("DELETE", &format!("{PREFIX}/deployments/web"), &[], "").await.unwrap().is_problem(401);
+    }
+    let database = rusqlite::Connection::open(plant.data.path().join("store/margrave.db")).unwrap();
+    let broken = "CREATE TRIGGER broken BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'broken'); END";
+    database.execute_batch(broken).unwrap();
+    drop(database);
+    assert_eq!(send(&mut line, &admin, "POST", "/authority/rotate", &json!({})).await, 500);
+    // It is done nevertheless: it cannot be done again.
+    assert_eq!(send(&mut line, &admin, "POST", "/authority/rotate", &json!({})).await, 409);
+    let page = read(&mut line, &admin, "actor=admin").await;
+    let found: Vec<_> = page.items.iter().rev().map(brief).collect();
+    assert_eq!(found.first().unwrap(), "operator admin (admin) by rest: authority.rotate \"\" storage");
+}
+
+/// What there is to know of a commit cannot be read any more once it is applied.
+#[tokio::test]
+async fn what_was_applied_is_done_also_where_there_is_no_telling_what_to_know_of_it() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    stock::device(&plant, "press-1", 4).await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    let database = rusqlite::Connection::open(plant.data.path().join("store/margrave.db")).unwrap();
+    database
+        .execute_batch(
+            "CREATE TRIGGER broken AFTER INSERT ON applied BEGIN
+             INSERT INTO package_origin (id, version, looked_at, warnings) SELECT id, version, 0, 'broken' FROM package; END",
+        )
+        .unwrap();
+    drop(database);
+    let labelled =
+        "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press-1\nspec:\n  labels: {line: '1'}\n";
+    let want = json!({"documents": [labelled]});
+    assert_eq!(send(&mut line, &admin, "POST", "/intent/apply", &want).await, 200);
+    let page = read(&mut line, &admin, "").await;
+    let found = brief(&page.items[0]);
+    assert_eq!(found, "operator admin (admin) by rest: intent.apply \"devices/press-1.yaml\" done");
+}
+
+#[tokio::test]
 async fn why_something_was_forced_is_written_down_and_what_was_sealed_is_not() {
     let plant = Plant::new().await;
     stock::gate(&plant).await;

@@ -132,7 +132,16 @@ impl Fleet {
                     if let Some(commit) = &applied.commit
                         && !applied.files.is_empty()
                     {
-                        applied.warnings = self.warnings_of_commit(commit).await?;
+                        // It is done; what there is to know of it is no part of that.
+                        applied.warnings = self.warnings_of_commit(commit).await.unwrap_or_else(|error| {
+                            let error = &error as &dyn std::error::Error;
+                            tracing::warn!(
+                                error,
+                                commit,
+                                "what there is to know of a commit could not be told"
+                            );
+                            Vec::new()
+                        });
                     }
                     return Ok(applied);
                 }

@@ -20,6 +20,7 @@ use axum::response::Response;
 use http::header::{AUTHORIZATION, COOKIE, USER_AGENT};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
+use margrave_core::access::OperatorName;
 use margrave_core::audit::Entry;
 use margrave_core::id::ClientId;
 use margrave_store::Begun;
@@ -120,6 +121,14 @@ impl Note {
     /// A few words more; never a secret.
     pub(crate) fn detail(&self, detail: impl Into<String>) {
         self.noted(|noted| noted.detail = Some(detail.into()));
+    }
+
+    /// A token that is to be made, so that also who is cut off has left whose; it has an id once it is made.
+    pub(crate) fn new_token(&self, want: &operator::CreateToken) {
+        // What is no name may be anything, also a secret.
+        if OperatorName::parse(&want.name).is_ok() {
+            self.subject(&want.name);
+        }
     }
 
     /// A token that was made or revoked.

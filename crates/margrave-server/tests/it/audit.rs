@@ -75,7 +75,7 @@ async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_w
             "operator otto (operator) by rest: device.retire \"press-1\" done",
             "operator otto (operator) by rest: join-token.add \"press-1\" conflict",
             "operator otto (operator) by rest: join-token.add \"press-2\" done",
-            "operator admin (admin) by rest: token.add \"\" invalid",
+            "operator admin (admin) by rest: token.add \"x\" invalid",
             // Where nothing answers, nobody is asked who they are.
             "unknown (-) by rest: unknown \"\" no-such-path",
             "unknown (-) by rest: deployment.remove \"web\" unauthorized",
@@ -275,8 +275,12 @@ async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the
 
     let labels = json!({"labels": {"site": "nord"}});
     let token = json!({"name": "x", "role": "viewer"});
+    let labelled =
+        "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press-1\nspec:\n  labels: {line: '1'}\n";
+    let documents = json!({"documents": [labelled]});
     for (method, path, body, status) in [
         ("PATCH", "/devices/press-1/labels", &labels, 200),
+        ("POST", "/intent/apply", &documents, 200),
         ("POST", "/tokens", &token, 201),
         ("POST", "/authority/rotate", &json!({}), 200),
         ("POST", "/devices/nobody/retire", &Value::Null, 404),
@@ -306,16 +310,17 @@ async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the
         found,
         [
             "operator admin (admin) by rest: device.labels \"press-1\" done",
-            "operator admin (admin) by rest: token.add \"\" interrupted",
+            "operator admin (admin) by rest: intent.apply \"devices/press-1.yaml\" done",
+            "operator admin (admin) by rest: token.add \"x\" interrupted",
             "operator admin (admin) by rest: authority.rotate \"\" interrupted",
             "operator admin (admin) by registry: registry.push \"team/app:1\" interrupted",
             "operator admin (admin) by page: session.begin \"\" interrupted",
             "device press-9 (-) by device: device.join \"press-9\" interrupted",
         ]
     );
-    let labelled = entries.iter().find(|entry| entry.action == "device.labels").unwrap();
-    assert_eq!(labelled.commit, commit, "{labelled:?}");
-    assert!(entries.iter().take(6).all(|entry| entry.source == "127.0.0.1"), "{entries:?}");
+    let applied = entries.iter().find(|entry| entry.action == "intent.apply").unwrap();
+    assert_eq!(applied.commit, commit, "{applied:?}");
+    assert!(entries.iter().take(7).all(|entry| entry.source == "127.0.0.1"), "{entries:?}");
     // Once.
     let plant = plant.restart().await;
     assert_eq!(read(&mut plant.local().await, &admin, "").await.items.len(), entries.len());

@@ -150,6 +150,7 @@ pub(super) async fn create(
         role: fields.one("role").to_owned(),
         valid_seconds: days.map(|days| days.saturating_mul(DAY.as_secs())),
     };
+    visitor.note.new_token(&want);
     match web.fleet().create_operator_token(&visitor.actor, want).await {
         Ok(created) => {
             visitor.note.token(&created.token);

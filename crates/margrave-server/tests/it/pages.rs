@@ -11,6 +11,19 @@ use crate::browser::{Browser, deployed, is_clean, location, text};
 use crate::plant::{Plant, now, operator};
 use crate::stock::{self, HOSTILE, OWN_IMAGE};
 
+/// The fields that are told to be wrong, each described by what is wrong with it.
+fn wrong_fields(page: &str) -> Vec<&str> {
+    let described = page.split("aria-invalid=\"true\" aria-describedby=\"").skip(1);
+    let fields: Vec<&str> = described.map(|rest| rest.split("-wrong").next().unwrap()).collect();
+    for field in &fields {
+        assert!(
+            page.contains(&format!("<div id=\"{field}-wrong\"><p class=\"wrong\" role=\"alert\">")),
+            "{page}"
+        );
+    }
+    fields
+}
+
 #[tokio::test]
 async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     let plant = Plant::new().await;
@@ -507,6 +520,16 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     let wrong = [("host", "registry.example"), ("user", "plant"), ("password", "")];
     let page = text(browser.post("/settings/registries", &wrong).await.is(422));
     assert!(page.contains("value=\"plant\"") && page.contains("role=\"alert\""), "{page}");
+    assert_eq!(wrong_fields(&page), ["password"], "{page}");
+    // What is folded away is not while something is wrong with it.
+    let wrong = [("host", "registry.example"), ("token", "two words")];
+    let page = text(browser.post("/settings/registries", &wrong).await.is(422));
+    assert_eq!(wrong_fields(&page), ["token"], "{page}");
+    assert!(page.contains("<details open><summary>Token, authority"), "{page}");
+    for (name, labels, field) in [("a b", "", "name"), ("press-1", "", "name"), ("new-1", "site", "labels")] {
+        let page = text(browser.post("/devices/new", &[("name", name), ("labels", labels)]).await.is(422));
+        assert_eq!(wrong_fields(&page), [field], "{page}");
+    }
     browser.post("/settings/registries/remove", &[("host", "registry.example")]).await.is(303);
     assert!(fleet.registries().await.unwrap().is_empty());
 

@@ -52,6 +52,7 @@ mod told;
 mod watch;
 mod week;
 mod why;
+mod wrong;
 
 use std::sync::Arc;
 

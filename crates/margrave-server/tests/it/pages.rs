@@ -462,6 +462,10 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     for there in ["Trust domain", "git/intent.git", "Download a backup", "margrave schedule set"] {
         assert!(page.contains(there), "{there}: {page}");
     }
+    for live in ["schedules", "registry-list", "git", "certificates"] {
+        assert!(page.contains(&format!("id=\"{live}\" data-live")), "{live}: {page}");
+    }
+    assert!(browser.page("/access").await.contains("id=\"tokens\" data-live"));
     let window = [("reach", "device:press-1"), ("windows", "sun 02:00-05:00 Europe/Berlin"), ("poll", "15m")];
     assert_eq!(location(browser.post("/settings/schedule", &window).await.is(303)), "/settings#schedules");
     let page = browser.page("/settings").await;
@@ -521,6 +525,7 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     let page = text(browser.post("/settings/registries", &wrong).await.is(422));
     assert!(page.contains("value=\"plant\"") && page.contains("role=\"alert\""), "{page}");
     assert_eq!(wrong_fields(&page), ["password"], "{page}");
+    assert!(page.contains("data-here=\"/settings\""), "a refused form goes on following the page: {page}");
     // What is folded away is not while something is wrong with it.
     let wrong = [("host", "registry.example"), ("token", "two words")];
     let page = text(browser.post("/settings/registries", &wrong).await.is(422));

@@ -103,7 +103,7 @@ pub(super) async fn show(
     registry: RegistryDraft,
     check: Option<operator::RegistryCheck>,
 ) -> Result<Response, PageError> {
-    let frame = Frame::new(web, visitor, Section::Settings, "Settings").await?;
+    let frame = Frame::new(web, visitor, Section::Settings, "Settings").await?.at("/settings".to_owned());
     let fleet = web.fleet();
     let authority = web.app.rotation.status().await?;
     let status = if registry.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };

@@ -138,8 +138,17 @@ impl Browser {
 fn pages() -> Vec<(&'static str, &'static str, usize)> {
     const OPEN: [&str; 3] = ["/sign-in", "/welcome/{code}", "/assets/{digest}/{name}"];
     let asking = |path: &str| {
-        let ends =
-            ["/new", "/retire", "/remove", "/edit", "/revert", "/revoke", "/{verb}", "/settings/schedule"];
+        let ends = [
+            "/new",
+            "/retire",
+            "/remove",
+            "/edit",
+            "/revert",
+            "/revoke",
+            "/take",
+            "/{verb}",
+            "/settings/schedule",
+        ];
         ends.iter().any(|end| path.ends_with(end)) || path == "/deploy"
     };
     let routes = include_str!("../../src/http/web/mod.rs").lines().filter_map(|line| {

@@ -7,7 +7,7 @@ use margrave_core::report::{Awaited, Detail};
 use margrave_oci::manifest::{Descriptor, ImageManifest};
 use serde_json::json;
 
-use crate::browser::{Browser, deployed, is_clean, location, text};
+use crate::browser::{Browser, deployed, gate, is_clean, location, text};
 use crate::plant::{Plant, now, operator};
 use crate::stock::{self, HOSTILE, OWN_IMAGE};
 
@@ -643,4 +643,30 @@ async fn devices_of_a_large_fleet_are_looked_for_in_the_form() {
         assert!(page.contains("value=\"press-03\" checked") && page.contains("typed before"), "{page}");
         assert!(page.contains("value=\"press-21\"") && !page.contains("value=\"press-04\""), "{page}");
     }
+}
+
+#[tokio::test]
+async fn what_taking_the_repository_would_change_is_shown_before_it_is_taken() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let (intent, old) = (plant.data.path().join("intent.git"), plant.data.path().join("old.git"));
+    assert!(std::process::Command::new("cp").arg("-r").args([&intent, &old]).status().unwrap().success());
+    let south = "south".parse().unwrap();
+    plant.server.fleet().put_deployment(&operator(), &south, gate(8)).await.unwrap();
+    let mut browser = Browser::signed_in(&plant).await;
+    browser.get("/settings/repository/take").await.is(409);
+    std::fs::remove_dir_all(&intent).unwrap();
+    std::fs::rename(&old, &intent).unwrap();
+
+    let plant = plant.restart().await;
+    let mut browser = Browser::signed_in(&plant).await;
+    assert!(browser.page("/settings").await.contains("href=\"/settings/repository/take\""));
+    let page = browser.page("/settings/repository/take").await;
+    is_clean(&page);
+    for told in ["This changes 1 device, by 1 deployment.", "It takes 1 application away from them."] {
+        assert!(page.contains(told), "{told}: {page}");
+    }
+    assert!(plant.server.fleet().intent().await.unwrap().conflict.is_some(), "nothing is decided yet");
+    browser.post("/settings/repository", &[("do", "take")]).await.is(303);
+    assert!(plant.server.fleet().intent().await.unwrap().conflict.is_none());
 }

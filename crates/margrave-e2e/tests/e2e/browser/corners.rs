@@ -184,7 +184,9 @@ fn side_ways_end_at_pages_that_can_be_read() {
     restore(&mut stage);
     browser.open(&format!("{page}/settings"));
     browser.wait_text("#git .notice", "restored from a backup");
-    browser.press("Take what the repository says");
+    browser.follow("Take what the repository says");
+    browser.look("settings-take");
+    browser.press("Take it");
     browser.wait_text("#git", "Commit");
     assert_eq!(browser.text("#git .notice.bad"), "", "it is decided");
     assert_eq!(line(&stage), "7", "as it was in the repository");

@@ -188,7 +188,7 @@ impl Fleet {
         Ok(renewed)
     }
 
-    async fn rehearse_files(
+    pub(super) async fn rehearse_files(
         &self,
         actor: &Actor,
         files: Vec<FileChange>,

@@ -147,6 +147,14 @@ fn side_ways_end_at_pages_that_can_be_read() {
     browser.press("Remember");
     browser.wait_text("#registries", "registry.example:5000");
     browser.look("settings-registry");
+    browser.fill("Registry", "no registry");
+    browser.press("Remember");
+    browser.wait_text("#host-wrong", "");
+    browser.look("settings-wrong");
+    // What others change comes by itself, also to a form that was refused, and what is typed there stays.
+    stage.json(&["schedule", "set", "device:line-2", "--hold-max", "2h"]);
+    browser.wait_text("#schedules", "device:line-2");
+    assert_eq!(browser.value("Registry"), "no registry");
 
     // Somebody restored the repository from a backup: a person decides.
     let (repository, backup) = (stage.path("server/intent.git"), stage.path("intent-backup.git"));

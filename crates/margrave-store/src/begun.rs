@@ -37,6 +37,8 @@ struct Inner {
     commit: Mutex<Option<String>>,
     /// Whether the database may have it.
     kept: AtomicBool,
+    /// Whether its entry is written.
+    concluded: AtomicBool,
 }
 
 impl Begun {
@@ -47,6 +49,7 @@ impl Begun {
             entry: Box::new(entry),
             commit: Mutex::default(),
             kept: AtomicBool::new(false),
+            concluded: AtomicBool::new(false),
         }))
     }
 
@@ -76,6 +79,16 @@ impl Begun {
         let entry = (self.0.entry)();
         let commit = self.0.commit.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Entry { commit: commit.or(entry.commit), ..entry }
+    }
+
+    /// Whether something may have been changed on its behalf that the log has no entry of.
+    pub fn is_kept(&self) -> bool {
+        self.0.kept.load(Ordering::Relaxed)
+    }
+
+    /// Whether its entry was written already, before it was answered.
+    pub fn is_concluded(&self) -> bool {
+        self.0.concluded.load(Ordering::Relaxed)
     }
 
     /// The commit that is taken up with what is written next.
@@ -141,17 +154,20 @@ impl Store {
 
     /// Writes the entry of something that was begun in its place, or nothing where nobody has to know of it.
     pub async fn conclude(&self, begun: &Begun, entry: Option<Entry>) -> Result<(), Error> {
-        if entry.is_none() && !begun.0.kept.load(Ordering::Relaxed) {
+        if entry.is_none() && !begun.is_kept() {
             return Ok(());
         }
-        let begun = begun.clone();
+        let (written, concluded) = (entry.is_some(), begun.clone());
         self.write_for_nobody(move |tx| {
             if let Some(entry) = &entry {
                 audit::append(tx.sql, entry.clone())?;
             }
-            begun.forget(tx.sql)
+            concluded.forget(tx.sql)
         })
-        .await
+        .await?;
+        begun.0.kept.store(false, Ordering::Relaxed);
+        begun.0.concluded.fetch_or(written, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Writes the entries of everything that was begun and never concluded. Only for who begins nothing meanwhile: a server that

@@ -41,7 +41,7 @@ impl Backups {
         let copies =
             write::directory_for_copies(&self.data).map_err(|error| Error::Storage(Box::new(error)))?;
         let database = copies.path().join("margrave.db");
-        // Before the copy, so that it is known in the copy too who has it.
+        // Before the copy, and with its entry in the log, so that it is known in the copy too who has it.
         fleet.note_backup(actor).await?;
         // Whatever the database refers to has to be found where it lies.
         let still = fleet.intent_still().await;

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use margrave_core::audit::{DONE, Entry};
 use margrave_core::id::ClientId;
 use margrave_core::moment::Moment;
-use margrave_store::{ClientPicture, NewEvent, Restored};
+use margrave_store::{Begun, ClientPicture, NewEvent, Restored};
 
 use super::desired::Conflict;
 use super::event::time;
@@ -45,9 +46,16 @@ impl Fleet {
         self.desired.repository().still().lock_owned().await
     }
 
+    /// Writes down who takes a backup, and concludes the request in the audit log: a copy that holds it as something that was
+    /// only begun would be told of as cut off by every server that is restored from it.
     pub(crate) async fn note_backup(&self, actor: &Actor) -> Result<(), Error> {
         let text = format!("{} takes a backup, which holds every key of this server", actor.name);
-        Ok(self.store.note(NewEvent::new(self.now(), "server.backup", &actor.name, text)).await?)
+        self.store.note(NewEvent::new(self.now(), "server.backup", &actor.name, text)).await?;
+        if let Some(begun) = Begun::present() {
+            let entry = Entry { at: self.now(), outcome: DONE.to_owned(), ..begun.entry() };
+            self.store.conclude(&begun, Some(entry)).await?;
+        }
+        Ok(())
     }
 
     /// Tells once that this server was restored, and from when it is.

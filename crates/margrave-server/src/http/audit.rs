@@ -20,6 +20,7 @@ use axum::response::Response;
 use http::header::{AUTHORIZATION, COOKIE, USER_AGENT};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
+use margrave_core::access::OperatorName;
 use margrave_core::audit::Entry;
 use margrave_core::id::ClientId;
 use margrave_store::Begun;
@@ -122,6 +123,14 @@ impl Note {
         self.noted(|noted| noted.detail = Some(detail.into()));
     }
 
+    /// A token that is to be made, so that also who is cut off has left whose; it has an id once it is made.
+    pub(crate) fn new_token(&self, want: &operator::CreateToken) {
+        // What is no name may be anything, also a secret.
+        if OperatorName::parse(&want.name).is_ok() {
+            self.subject(&want.name);
+        }
+    }
+
     /// A token that was made or revoked.
     pub(crate) fn token(&self, token: &operator::Token) {
         self.subject(&token.id);
@@ -212,12 +221,16 @@ impl Audit {
     }
 
     async fn conclude(&self, asked: &Asked, begun: &Begun, note: &Note, answer: Refusal) {
-        let entry = self.entry(asked, note, answer).await;
+        let entry = match begun.is_concluded() && answer.name == DONE {
+            // What had to be in the log before it was done; that it failed then would be another entry.
+            true => None,
+            false => self.entry(asked, begun, note, answer).await,
+        };
         self.fleet.conclude_or_log(begun, entry).await;
     }
 
     /// What goes into the log, if anything does.
-    async fn entry(&self, asked: &Asked, note: &Note, answer: Refusal) -> Option<Entry> {
+    async fn entry(&self, asked: &Asked, begun: &Begun, note: &Note, answer: Refusal) -> Option<Entry> {
         let Refusal { name: outcome, detail: words } = answer;
         let refused = outcome != DONE;
         let wanted = note.noted(|noted| (noted.kept || asked.kept) && !noted.left_out);
@@ -225,7 +238,8 @@ impl Audit {
         if !(wanted || (refused && asked.door == Door::Registry)) {
             return None;
         }
-        if refused {
+        // Something may be done although the answer is no, or could not be given; that is never only counted.
+        if refused && !begun.is_kept() {
             let source = asked.address.map_or(Source::Others, |address| Source::of(address.ip()));
             let (taken, left_out) = self.refusals.take(source, self.clock.now());
             self.write_left_out(left_out).await;

@@ -138,8 +138,17 @@ impl Browser {
 fn pages() -> Vec<(&'static str, &'static str, usize)> {
     const OPEN: [&str; 3] = ["/sign-in", "/welcome/{code}", "/assets/{digest}/{name}"];
     let asking = |path: &str| {
-        let ends =
-            ["/new", "/retire", "/remove", "/edit", "/revert", "/revoke", "/{verb}", "/settings/schedule"];
+        let ends = [
+            "/new",
+            "/retire",
+            "/remove",
+            "/edit",
+            "/revert",
+            "/revoke",
+            "/take",
+            "/{verb}",
+            "/settings/schedule",
+        ];
         ends.iter().any(|end| path.ends_with(end)) || path == "/deploy"
     };
     let routes = include_str!("../../src/http/web/mod.rs").lines().filter_map(|line| {
@@ -310,14 +319,20 @@ async fn the_page_makes_and_revokes_tokens_and_whoever_used_them_is_out() {
     admin.post(&format!("/access/{}/revoke", holder.token), "").await.is(303);
     assert_eq!(ann.get("/").await.is(303).header("location"), "/sign-in?next=%2F");
     assert!(admin.page("/access").await.contains("revoked"));
-    for (fields, says) in [
-        ("name=&role=viewer&days=1", "name is 1 to 64"),
-        ("name=x&role=root&days=1", "viewer, operator or admin"),
-        ("name=x&role=viewer&days=99999", "ten years"),
+    for (fields, field, says) in [
+        ("name=&role=viewer&days=1", "name", "name is 1 to 64"),
+        ("name=x&role=root&days=1", "role", "viewer, operator or admin"),
+        ("name=x&role=viewer&days=99999", "days", "ten years"),
     ] {
         let reply = admin.post("/access", fields).await;
         let text = String::from_utf8(reply.is(422).body.to_vec()).unwrap();
-        assert!(text.contains(says), "{fields}: {text}");
+        let marked = format!(
+            "id=\"{field}\" name=\"{field}\" aria-invalid=\"true\" aria-describedby=\"{field}-wrong\""
+        );
+        let (_, told) = text.split_once(&marked).unwrap_or_else(|| panic!("{fields}: {text}"));
+        let (_, told) = told.split_once(&format!("id=\"{field}-wrong\"")).unwrap();
+        assert!(told.split("</div>").next().unwrap().contains(says), "{fields}: {text}");
+        assert_eq!(text.matches("aria-invalid").count(), 1, "{fields}: {text}");
     }
     admin.post("/access", "name=x&role=viewer&days=many").await.is(400);
     admin.get("/access/nonsense/revoke").await.is(404);

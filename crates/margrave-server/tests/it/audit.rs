@@ -75,7 +75,7 @@ async fn every_change_and_every_refusal_is_written_down_with_who_what_and_from_w
             "operator otto (operator) by rest: device.retire \"press-1\" done",
             "operator otto (operator) by rest: join-token.add \"press-1\" conflict",
             "operator otto (operator) by rest: join-token.add \"press-2\" done",
-            "operator admin (admin) by rest: token.add \"\" invalid",
+            "operator admin (admin) by rest: token.add \"x\" invalid",
             // Where nothing answers, nobody is asked who they are.
             "unknown (-) by rest: unknown \"\" no-such-path",
             "unknown (-) by rest: deployment.remove \"web\" unauthorized",
@@ -275,8 +275,12 @@ async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the
 
     let labels = json!({"labels": {"site": "nord"}});
     let token = json!({"name": "x", "role": "viewer"});
+    let labelled =
+        "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press-1\nspec:\n  labels: {line: '1'}\n";
+    let documents = json!({"documents": [labelled]});
     for (method, path, body, status) in [
         ("PATCH", "/devices/press-1/labels", &labels, 200),
+        ("POST", "/intent/apply", &documents, 200),
         ("POST", "/tokens", &token, 201),
         ("POST", "/authority/rotate", &json!({}), 200),
         ("POST", "/devices/nobody/retire", &Value::Null, 404),
@@ -306,16 +310,17 @@ async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the
         found,
         [
             "operator admin (admin) by rest: device.labels \"press-1\" done",
-            "operator admin (admin) by rest: token.add \"\" interrupted",
+            "operator admin (admin) by rest: intent.apply \"devices/press-1.yaml\" done",
+            "operator admin (admin) by rest: token.add \"x\" interrupted",
             "operator admin (admin) by rest: authority.rotate \"\" interrupted",
             "operator admin (admin) by registry: registry.push \"team/app:1\" interrupted",
             "operator admin (admin) by page: session.begin \"\" interrupted",
             "device press-9 (-) by device: device.join \"press-9\" interrupted",
         ]
     );
-    let labelled = entries.iter().find(|entry| entry.action == "device.labels").unwrap();
-    assert_eq!(labelled.commit, commit, "{labelled:?}");
-    assert!(entries.iter().take(6).all(|entry| entry.source == "127.0.0.1"), "{entries:?}");
+    let applied = entries.iter().find(|entry| entry.action == "intent.apply").unwrap();
+    assert_eq!(applied.commit, commit, "{applied:?}");
+    assert!(entries.iter().take(7).all(|entry| entry.source == "127.0.0.1"), "{entries:?}");
     // Once.
     let plant = plant.restart().await;
     assert_eq!(read(&mut plant.local().await, &admin, "").await.items.len(), entries.len());
@@ -412,6 +417,51 @@ async fn refusals_beyond_a_bound_are_counted_instead_of_written_down() {
         counted.iter().map(|entry| entry.detail.split(' ').next().unwrap().parse::<usize>().unwrap());
     assert_eq!(numbers.sum::<usize>() + written, 60, "{counted:?}");
     assert!(counted.iter().all(|entry| entry.action == "refusal.counted" && entry.source == "127.0.0.1"));
+}
+
+#[tokio::test]
+async fn what_was_done_is_written_down_also_where_the_answer_failed_and_refusals_are_only_counted() {
+    let plant = Plant::new().await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    for _ in 0..60 {
+        line.send("DELETE", &format!("{PREFIX}/deployments/web"), &[], "").await.unwrap().is_problem(401);
+    }
+    let database = rusqlite::Connection::open(plant.data.path().join("store/margrave.db")).unwrap();
+    let broken = "CREATE TRIGGER broken BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'broken'); END";
+    database.execute_batch(broken).unwrap();
+    drop(database);
+    assert_eq!(send(&mut line, &admin, "POST", "/authority/rotate", &json!({})).await, 500);
+    // It is done nevertheless: it cannot be done again.
+    assert_eq!(send(&mut line, &admin, "POST", "/authority/rotate", &json!({})).await, 409);
+    let page = read(&mut line, &admin, "actor=admin").await;
+    let found: Vec<_> = page.items.iter().rev().map(brief).collect();
+    assert_eq!(found.first().unwrap(), "operator admin (admin) by rest: authority.rotate \"\" storage");
+}
+
+/// What there is to know of a commit cannot be read any more once it is applied.
+#[tokio::test]
+async fn what_was_applied_is_done_also_where_there_is_no_telling_what_to_know_of_it() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    stock::device(&plant, "press-1", 4).await;
+    let admin = plant.server.context().token;
+    let mut line = plant.local().await;
+    let database = rusqlite::Connection::open(plant.data.path().join("store/margrave.db")).unwrap();
+    database
+        .execute_batch(
+            "CREATE TRIGGER broken AFTER INSERT ON applied BEGIN
+             INSERT INTO package_origin (id, version, looked_at, warnings) SELECT id, version, 0, 'broken' FROM package; END",
+        )
+        .unwrap();
+    drop(database);
+    let labelled =
+        "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press-1\nspec:\n  labels: {line: '1'}\n";
+    let want = json!({"documents": [labelled]});
+    assert_eq!(send(&mut line, &admin, "POST", "/intent/apply", &want).await, 200);
+    let page = read(&mut line, &admin, "").await;
+    let found = brief(&page.items[0]);
+    assert_eq!(found, "operator admin (admin) by rest: intent.apply \"devices/press-1.yaml\" done");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use margrave_core::digest::Digest;
 use margrave_core::moment::Moment;
 use margrave_oci::reference::RepositoryName;
 use margrave_server::backup::{BackupError, Made, RestoreError, back_up_closed, check, restore};
+use margrave_server::fleet::AuditQuery;
 use margrave_server::{Server, StartError};
 use margrave_wire::backup::{DATABASE, HEAD, Head, LIST, List};
 use margrave_wire::g2;
@@ -102,6 +103,22 @@ async fn devices_that_are_ahead_of_a_restored_server_converge_and_never_go_back(
     let plant = plant.restart().await;
     let events: Vec<Event> = plant.server.fleet().recent_events(50).await.unwrap();
     assert_eq!(events.iter().filter(|event| event.kind == "server.restored").count(), 1, "told once");
+}
+
+#[tokio::test]
+async fn a_restored_log_says_who_took_the_backup_and_not_that_it_was_cut_off() {
+    let plant = Plant::new().await;
+    let taken = async |plant: &Plant| {
+        let log = plant.server.fleet().audit(AuditQuery::default()).await.unwrap().items;
+        let taken = log.into_iter().filter(|entry| entry.action.starts_with("backup."));
+        taken.map(|entry| (entry.sequence, entry.actor, entry.outcome)).collect::<Vec<_>>()
+    };
+    let archive = backup(&plant).await;
+    let before = taken(&plant).await;
+    let [(_, actor, outcome)] = &before[..] else { panic!("one entry for one backup: {before:?}") };
+    assert_eq!((actor.as_str(), outcome.as_str()), ("operator admin", "done"));
+    let plant = plant.restored(&archive).await;
+    assert_eq!(taken(&plant).await, before);
 }
 
 #[tokio::test]

@@ -7,9 +7,22 @@ use margrave_core::report::{Awaited, Detail};
 use margrave_oci::manifest::{Descriptor, ImageManifest};
 use serde_json::json;
 
-use crate::browser::{Browser, deployed, is_clean, location, text};
+use crate::browser::{Browser, deployed, gate, is_clean, location, text};
 use crate::plant::{Plant, now, operator};
 use crate::stock::{self, HOSTILE, OWN_IMAGE};
+
+/// The fields that are told to be wrong, each described by what is wrong with it.
+fn wrong_fields(page: &str) -> Vec<&str> {
+    let described = page.split("aria-invalid=\"true\" aria-describedby=\"").skip(1);
+    let fields: Vec<&str> = described.map(|rest| rest.split("-wrong").next().unwrap()).collect();
+    for field in &fields {
+        assert!(
+            page.contains(&format!("<div id=\"{field}-wrong\"><p class=\"wrong\" role=\"alert\">")),
+            "{page}"
+        );
+    }
+    fields
+}
 
 #[tokio::test]
 async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
@@ -458,6 +471,10 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     for there in ["Trust domain", "git/intent.git", "Download a backup", "margrave schedule set"] {
         assert!(page.contains(there), "{there}: {page}");
     }
+    for live in ["schedules", "registry-list", "git", "certificates"] {
+        assert!(page.contains(&format!("id=\"{live}\" data-live")), "{live}: {page}");
+    }
+    assert!(browser.page("/access").await.contains("id=\"tokens\" data-live"));
     let window = [("reach", "device:press-1"), ("windows", "sun 02:00-05:00 Europe/Berlin"), ("poll", "15m")];
     assert_eq!(location(browser.post("/settings/schedule", &window).await.is(303)), "/settings#schedules");
     let page = browser.page("/settings").await;
@@ -516,6 +533,17 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     let wrong = [("host", "registry.example"), ("user", "plant"), ("password", "")];
     let page = text(browser.post("/settings/registries", &wrong).await.is(422));
     assert!(page.contains("value=\"plant\"") && page.contains("role=\"alert\""), "{page}");
+    assert_eq!(wrong_fields(&page), ["password"], "{page}");
+    assert!(page.contains("data-here=\"/settings\""), "a refused form goes on following the page: {page}");
+    // What is folded away is not while something is wrong with it.
+    let wrong = [("host", "registry.example"), ("token", "two words")];
+    let page = text(browser.post("/settings/registries", &wrong).await.is(422));
+    assert_eq!(wrong_fields(&page), ["token"], "{page}");
+    assert!(page.contains("<details open><summary>Token, authority"), "{page}");
+    for (name, labels, field) in [("a b", "", "name"), ("press-1", "", "name"), ("new-1", "site", "labels")] {
+        let page = text(browser.post("/devices/new", &[("name", name), ("labels", labels)]).await.is(422));
+        assert_eq!(wrong_fields(&page), [field], "{page}");
+    }
     browser.post("/settings/registries/remove", &[("host", "registry.example")]).await.is(303);
     assert!(fleet.registries().await.unwrap().is_empty());
 
@@ -624,4 +652,30 @@ async fn devices_of_a_large_fleet_are_looked_for_in_the_form() {
         assert!(page.contains("value=\"press-03\" checked") && page.contains("typed before"), "{page}");
         assert!(page.contains("value=\"press-21\"") && !page.contains("value=\"press-04\""), "{page}");
     }
+}
+
+#[tokio::test]
+async fn what_taking_the_repository_would_change_is_shown_before_it_is_taken() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let (intent, old) = (plant.data.path().join("intent.git"), plant.data.path().join("old.git"));
+    assert!(std::process::Command::new("cp").arg("-r").args([&intent, &old]).status().unwrap().success());
+    let south = "south".parse().unwrap();
+    plant.server.fleet().put_deployment(&operator(), &south, gate(8)).await.unwrap();
+    let mut browser = Browser::signed_in(&plant).await;
+    browser.get("/settings/repository/take").await.is(409);
+    std::fs::remove_dir_all(&intent).unwrap();
+    std::fs::rename(&old, &intent).unwrap();
+
+    let plant = plant.restart().await;
+    let mut browser = Browser::signed_in(&plant).await;
+    assert!(browser.page("/settings").await.contains("href=\"/settings/repository/take\""));
+    let page = browser.page("/settings/repository/take").await;
+    is_clean(&page);
+    for told in ["This changes 1 device, by 1 deployment.", "It takes 1 application away from them."] {
+        assert!(page.contains(told), "{told}: {page}");
+    }
+    assert!(plant.server.fleet().intent().await.unwrap().conflict.is_some(), "nothing is decided yet");
+    browser.post("/settings/repository", &[("do", "take")]).await.is(303);
+    assert!(plant.server.fleet().intent().await.unwrap().conflict.is_none());
 }

@@ -147,6 +147,14 @@ fn side_ways_end_at_pages_that_can_be_read() {
     browser.press("Remember");
     browser.wait_text("#registries", "registry.example:5000");
     browser.look("settings-registry");
+    browser.fill("Registry", "no registry");
+    browser.press("Remember");
+    browser.wait_text("#host-wrong", "");
+    browser.look("settings-wrong");
+    // What others change comes by itself, also to a form that was refused, and what is typed there stays.
+    stage.json(&["schedule", "set", "device:line-2", "--hold-max", "2h"]);
+    browser.wait_text("#schedules", "device:line-2");
+    assert_eq!(browser.value("Registry"), "no registry");
 
     // Somebody restored the repository from a backup: a person decides.
     let (repository, backup) = (stage.path("server/intent.git"), stage.path("intent-backup.git"));
@@ -184,7 +192,9 @@ fn side_ways_end_at_pages_that_can_be_read() {
     restore(&mut stage);
     browser.open(&format!("{page}/settings"));
     browser.wait_text("#git .notice", "restored from a backup");
-    browser.press("Take what the repository says");
+    browser.follow("Take what the repository says");
+    browser.look("settings-take");
+    browser.press("Take it");
     browser.wait_text("#git", "Commit");
     assert_eq!(browser.text("#git .notice.bad"), "", "it is decided");
     assert_eq!(line(&stage), "7", "as it was in the repository");

@@ -13,6 +13,7 @@ use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
 use margrave_oci::reference::{Reference, TagOrDigest};
 use margrave_store::PackageRecord;
+use margrave_wire::intent::Plan;
 use margrave_wire::operator;
 use margrave_wire::resource::{
     self, DeploymentFile, DeploymentSpec, DeviceFile, Flaw, FleetFile, FleetSpec, PackageFile, Path, Place,
@@ -136,7 +137,13 @@ impl Fleet {
         self.adopt_read(actor, reading, Incoming { commit, on, quarantine: None }).await
     }
 
-    /// The same for a commit that was made on `on`; whatever was applied since makes it one that came too late. With it, and like
+    /// What [`Fleet::adopt`] would do.
+    pub(super) async fn rehearse_commit(&self, actor: &Actor, commit: CommitId) -> Result<Plan, Unadopted> {
+        let files = self.differing(self.desired.head(), commit, self.desired.repository(), false).await?;
+        self.rehearse_files(actor, files, Vec::new(), Fetching::Allowed).await
+    }
+
+    /// Makes what is wanted a commit that was made on `on`; whatever was applied since makes it one that came too late. With it, and like
     /// it done as a whole or not at all, `renewed`: what is wanted again as it is.
     pub(super) async fn adopt_made(
         &self,

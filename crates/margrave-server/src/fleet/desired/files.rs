@@ -135,8 +135,19 @@ impl Fleet {
                     if let Some(commit) = &applied.commit
                         && !applied.files.is_empty()
                     {
-                        applied.warnings = self.warnings_of_commit(commit).await?;
-                        applied.pins = self.unwritten_pins(&packages).await?;
+                        // It is done; what there is to know of it is no part of that.
+                        let untold = |error: Error| {
+                            let error = &error as &dyn std::error::Error;
+                            tracing::warn!(
+                                error,
+                                commit,
+                                "what there is to know of a commit could not be told"
+                            );
+                        };
+                        let warnings = self.warnings_of_commit(commit).await;
+                        applied.warnings = warnings.map_err(untold).unwrap_or_default();
+                        let pins = self.unwritten_pins(&packages).await;
+                        applied.pins = pins.map_err(untold).unwrap_or_default();
                     }
                     return Ok(applied);
                 }
@@ -183,7 +194,7 @@ impl Fleet {
         Ok(renewed)
     }
 
-    async fn rehearse_files(
+    pub(super) async fn rehearse_files(
         &self,
         actor: &Actor,
         files: Vec<FileChange>,

@@ -25,6 +25,7 @@ use margrave_core::deployment::Defaults;
 use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach};
 use margrave_store::{Head, NewEvent, Publication, Store};
+use margrave_wire::intent::Plan;
 use margrave_wire::operator;
 use margrave_wire::resource::{self, Place};
 
@@ -285,11 +286,30 @@ impl Fleet {
         }
     }
 
+    /// What it would change if somebody decided that what the repository says counts.
+    pub async fn rehearse_taking(&self, actor: &Actor) -> Result<Plan, Error> {
+        self.check_undecided()?;
+        let held = self.desired.following().and_then(Following::held);
+        let commit = match held {
+            Some(held) => held,
+            None => self.desired.repository().main().await?.ok_or_else(nothing_to_take)?,
+        };
+        match self.desired.head() == Some(commit) {
+            true => Ok(Plan::default()),
+            false => Ok(self.rehearse_commit(actor, commit).await?),
+        }
+    }
+
+    fn check_undecided(&self) -> Result<(), Error> {
+        match self.desired.conflict().is_none() && !self.desired.is_returning() {
+            true => Err(Error::conflict("there is nothing to decide: the server follows its repository")),
+            false => Ok(()),
+        }
+    }
+
     /// Decides a conflict: the server's state becomes the next commit, or the repository's becomes the server's.
     pub async fn resolve(&self, actor: &Actor, take: bool) -> Result<(), Error> {
-        if self.desired.conflict().is_none() && !self.desired.is_returning() {
-            return Err(Error::conflict("there is nothing to decide: the server follows its repository"));
-        }
+        self.check_undecided()?;
         let repository = self.desired.repository().clone();
         let main = repository.main().await.map_err(Error::from)?;
         if let Some(following) = self.desired.following()
@@ -310,9 +330,7 @@ impl Fleet {
             // A restored server and its repository are of one time.
             (true, main) if main.is_some() && main == self.desired.head() => {}
             (true, Some(main)) => self.adopt(actor, main).await.map_err(Error::from)?,
-            (true, None) => {
-                return Err(Error::conflict("the repository has no branch main that could be taken"));
-            }
+            (true, None) => return Err(nothing_to_take()),
             (false, main) => {
                 let _deciding = self.deciding.write().await;
                 let words = "Go on with what the server has\n";
@@ -473,4 +491,8 @@ impl Fleet {
                 .unwrap_or(refused),
         })
     }
+}
+
+fn nothing_to_take() -> Error {
+    Error::conflict("the repository has no branch main that could be taken")
 }

@@ -265,7 +265,14 @@ async fn a_repository_from_an_old_backup_moves_no_device_back_until_a_person_say
         let held = world.fleet.intent().await.unwrap().conflict.unwrap();
         assert!(held.contains("restored from a backup"), "{held}");
         assert_eq!((world.workloads("line-1").await.len(), world.version("line-1")), (3, version));
+        // What taking it would do is told before.
+        let plan = world.fleet.rehearse_taking(&ann()).await.unwrap();
+        let told = plan.changes.iter().map(|change| (change.device.as_str(), change.deployment.as_str()));
+        assert_eq!(told.collect::<Vec<_>>(), [("line-1", "new"), ("line-1", "newer")]);
+        assert!(plan.changes.iter().all(|change| change.to.is_none()), "{plan:?}");
+        assert_eq!((world.workloads("line-1").await.len(), world.version("line-1")), (3, version));
         world.fleet.resolve(&ann(), take).await.unwrap();
+        assert!(world.fleet.rehearse_taking(&ann()).await.is_err(), "it is decided");
         assert!(world.fleet.intent().await.unwrap().conflict.is_none());
         let left = if take { 1 } else { 3 };
         assert_eq!(world.workloads("line-1").await.len(), left);

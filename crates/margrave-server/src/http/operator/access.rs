@@ -46,6 +46,7 @@ pub(super) async fn create(
     note: Note,
     Body(want): Body<operator::CreateToken>,
 ) -> Result<(StatusCode, Json<operator::CreatedToken>), Problem> {
+    note.new_token(&want);
     let created = api.fleet().create_operator_token(&actor, want).await?;
     note.token(&created.token);
     Ok((StatusCode::CREATED, Json(created)))

@@ -123,14 +123,13 @@ pub(super) async fn apply(
         note.leave_out();
     } else if !may_change {
         return Err(Problem::role_needed(auth::role_needed(Role::Operator, holder.role)));
+    } else {
+        note.subject(named(&want.documents).join(" "));
     }
     let fetching = if may_change { Fetching::Allowed } else { Fetching::Refused };
     let applied = api.fleet().apply_files(&actor, &want, fetching).await;
-    if !want.dry_run {
-        note.subject(named(&want.documents).join(" "));
-        if let Err(Error::Flawed(flaws)) = &applied {
-            note.detail(format!("cannot be applied: {}", places(flaws).join(", ")));
-        }
+    if let (false, Err(Error::Flawed(flaws))) = (want.dry_run, &applied) {
+        note.detail(format!("cannot be applied: {}", places(flaws).join(", ")));
     }
     Ok(Json(applied?))
 }

@@ -12,10 +12,11 @@ use super::Web;
 use super::address::Path;
 use super::command::Command;
 use super::confirm::ConfirmPage;
-use super::error::{PageError, told};
+use super::error::PageError;
 use super::frame::{Frame, Section, render};
 use super::session::{Administering, Administrator, Submitted, Visitor};
 use super::stamp::Stamp;
+use super::wrong::Wrong;
 use crate::fleet::Error;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -34,6 +35,9 @@ const LENGTHS: [(&str, &str); 5] = [
     ("", "until it is revoked"),
 ];
 
+/// The fields of the form, and what the fleet calls each.
+const FIELDS: [(&str, &str); 3] = [("name", "name"), ("role", "role"), ("days", "validSeconds")];
+
 #[derive(Template)]
 #[template(path = "access.html")]
 struct AccessPage {
@@ -44,7 +48,7 @@ struct AccessPage {
     typed: Typed,
     roles: &'static [(&'static str, &'static str)],
     lengths: &'static [(&'static str, &'static str)],
-    wrong: Option<String>,
+    wrong: Wrong,
     command: Command,
 }
 
@@ -99,15 +103,15 @@ async fn show(
     web: &Web,
     visitor: &Visitor,
     typed: Typed,
-    outcome: Result<Option<operator::CreatedToken>, String>,
+    outcome: Result<Option<operator::CreatedToken>, Wrong>,
 ) -> Result<Response, PageError> {
     let frame = Frame::new(web, visitor, Section::Access, "Access").await?;
     let (created, wrong) = match outcome {
-        Ok(created) => (created, None),
-        Err(wrong) => (None, Some(wrong)),
+        Ok(created) => (created, Wrong::default()),
+        Err(wrong) => (None, wrong),
     };
     let tokens = web.fleet().operator_tokens().await?;
-    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let status = if wrong.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let page = AccessPage {
         frame,
         rows: tokens.into_iter().map(|token| Row::of(token, &visitor.token)).collect(),
@@ -150,13 +154,14 @@ pub(super) async fn create(
         role: fields.one("role").to_owned(),
         valid_seconds: days.map(|days| days.saturating_mul(DAY.as_secs())),
     };
+    visitor.note.new_token(&want);
     match web.fleet().create_operator_token(&visitor.actor, want).await {
         Ok(created) => {
             visitor.note.token(&created.token);
             show(&web, &visitor, Typed::default(), Ok(Some(created))).await
         }
         Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
-            show(&web, &visitor, typed, Err(told(&error))).await
+            show(&web, &visitor, typed, Err(Wrong::of(&error, &FIELDS))).await
         }
         Err(error) => Err(error.into()),
     }

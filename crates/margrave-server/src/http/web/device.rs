@@ -22,7 +22,7 @@ use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
 use super::demo::BrokenNote;
 use super::deployment;
-use super::error::{PageError, sentence, told};
+use super::error::{PageError, sentence};
 use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
 use super::health::{Health, HealthLine};
@@ -32,6 +32,7 @@ use super::stamp::Stamp;
 use super::told::Told;
 use super::week::{self, Week};
 use super::why::Chain;
+use super::wrong::Wrong;
 use crate::fleet::{Error, Fleet};
 
 const TIMELINE_MAX: usize = 50;
@@ -350,13 +351,16 @@ fn own_labels(capabilities: &Value) -> Vec<String> {
         .unwrap_or_default()
 }
 
+/// The fields of the form of a new device, and what the fleet calls each.
+const FIELDS: [(&str, &str); 2] = [("name", "device"), ("labels", "labels")];
+
 #[derive(Template)]
 #[template(path = "device-new.html")]
 struct NewDevicePage {
     frame: Frame,
     name: String,
     labels: String,
-    wrong: Option<String>,
+    wrong: Wrong,
     token: Option<operator::JoinToken>,
     join: Option<Command>,
     expires: Option<Stamp>,
@@ -395,14 +399,14 @@ async fn new_page(
     visitor: &Visitor,
     name: String,
     labels: String,
-    outcome: Result<Option<operator::JoinToken>, String>,
+    outcome: Result<Option<operator::JoinToken>, Wrong>,
 ) -> Result<Response, PageError> {
     let frame = Frame::new(web, visitor, Section::Devices, "Add a device").await?;
     let (token, wrong) = match outcome {
-        Ok(token) => (token, None),
-        Err(wrong) => (None, Some(wrong)),
+        Ok(token) => (token, Wrong::default()),
+        Err(wrong) => (None, wrong),
     };
-    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let status = if wrong.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let join = token.as_ref().map(|token| Command::ready(&token.command));
     let named = Some(["--name", name.as_str()]).filter(|_| !name.is_empty());
     let given = labels.split(',').map(str::trim).filter(|label| !label.is_empty());
@@ -429,7 +433,7 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
     let (name, labels) = (fields.one("name").to_owned(), fields.one("labels").to_owned());
     visitor.note.subject(&name);
     let outcome = match pairs(&labels) {
-        Err(wrong) => Err(wrong),
+        Err(wrong) => Err(Wrong::at("labels", &wrong)),
         Ok(labels) => {
             let device = Some(name.clone()).filter(|name| !name.is_empty());
             let want = operator::CreateJoinToken { device, labels, valid_seconds: None, git: false };
@@ -438,7 +442,9 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
                     visitor.note.subject(&token.device);
                     Ok(Some(token))
                 }
-                Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => Err(told(&error)),
+                Err(error @ Error::Invalid(_)) => Err(Wrong::of(&error, &FIELDS)),
+                // Only a name can be taken already.
+                Err(error @ Error::Conflict { .. }) => Err(Wrong::at("name", &error.to_string())),
                 Err(error) => return Err(error.into()),
             }
         }

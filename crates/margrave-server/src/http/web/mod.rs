@@ -52,6 +52,7 @@ mod told;
 mod watch;
 mod week;
 mod why;
+mod wrong;
 
 use std::sync::Arc;
 
@@ -142,6 +143,7 @@ pub fn router(app: App) -> Router {
         .route("/access/{token}/revoke", get(access::revoke_ask).post(access::revoke))
         .route("/settings", get(settings::page))
         .route("/settings/repository", post(settings::resolve))
+        .route("/settings/repository/take", get(settings::take_ask))
         .route("/settings/backup", post(settings::backup))
         .route("/settings/schedule", get(schedule::form).post(schedule::put))
         .route("/settings/schedule/remove", get(schedule::remove_ask).post(schedule::remove))

@@ -5,9 +5,10 @@ use axum::response::{IntoResponse, Redirect, Response};
 use margrave_wire::operator::PutRegistry;
 
 use super::Web;
-use super::error::{PageError, sentence};
+use super::error::PageError;
 use super::session::{Administering, Submitted};
 use super::settings;
+use super::wrong::Wrong;
 use crate::fleet::Error;
 
 /// What stands in the form. Secrets that were typed are not shown again.
@@ -17,12 +18,17 @@ pub(super) struct RegistryDraft {
     pub(super) user: String,
     pub(super) authority: String,
     pub(super) plain: bool,
-    pub(super) wrong: Vec<String>,
+    pub(super) wrong: Wrong,
 }
 
 impl RegistryDraft {
     pub(super) fn is_wrong(&self) -> bool {
         !self.wrong.is_empty()
+    }
+
+    /// Whether something is wrong with what is folded away.
+    pub(super) fn is_wrong_within(&self) -> bool {
+        ["token", "authority", "plain"].iter().any(|field| self.wrong.is_at(field))
     }
 }
 
@@ -37,7 +43,7 @@ pub(super) async fn put(
         user: fields.one("user").to_owned(),
         authority: fields.one("authority").to_owned(),
         plain: fields.raw("plain").is_some(),
-        wrong: Vec::new(),
+        wrong: Wrong::default(),
     };
     visitor.note.subject(&draft.host);
     let want = PutRegistry {
@@ -49,10 +55,11 @@ pub(super) async fn put(
     };
     match web.fleet().put_registry(&visitor.actor, &draft.host, want).await {
         Ok(_) => return Ok(Redirect::to("/settings#registries").into_response()),
-        Err(Error::Invalid(violations)) => {
-            draft.wrong = violations.iter().map(|violation| sentence(&violation.message)).collect();
+        Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
+            let fields =
+                ["host", "user", "password", "token", "authority", "plain"].map(|field| (field, field));
+            draft.wrong = Wrong::of(&error, &fields);
         }
-        Err(error @ Error::Conflict { .. }) => draft.wrong.push(sentence(&error.to_string())),
         Err(error) => return Err(error.into()),
     }
     settings::show(&web, &visitor, draft, None).await

@@ -1,5 +1,7 @@
 //! The server itself: its repository, calendars, registries, certificates and backup.
 
+use std::collections::BTreeSet;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::State;
@@ -12,13 +14,15 @@ use super::Web;
 use super::certificate::Certificate;
 use super::command::Command;
 use super::commit::CommitMark;
+use super::confirm::ConfirmPage;
 use super::deployment::who;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::registry::RegistryDraft;
-use super::session::{Administering, Submitted, Visitor};
+use super::session::{Administering, Changer, Submitted, Visitor};
 use super::stamp::Stamp;
+use super::tiers::counted;
 use super::told::Told;
 use super::week::{self, Week};
 use crate::fleet::Error;
@@ -103,7 +107,7 @@ pub(super) async fn show(
     registry: RegistryDraft,
     check: Option<operator::RegistryCheck>,
 ) -> Result<Response, PageError> {
-    let frame = Frame::new(web, visitor, Section::Settings, "Settings").await?;
+    let frame = Frame::new(web, visitor, Section::Settings, "Settings").await?.at("/settings".to_owned());
     let fleet = web.fleet();
     let authority = web.app.rotation.status().await?;
     let status = if registry.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
@@ -202,6 +206,39 @@ async fn repository(web: &Web) -> Result<RepositoryCard, PageError> {
         flaws: intent.flaws.iter().map(|flaw| sentence(&flaw.to_string())).collect(),
         commits: log.into_iter().map(commit).collect(),
         intent,
+    })
+}
+
+/// `GET /settings/repository/take`: what would change by it, before somebody takes what the repository says.
+pub(super) async fn take_ask(
+    State(web): State<Web>,
+    Changer(visitor): Changer,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(&web, &visitor, Section::Settings, "Take what the repository says").await?;
+    let plan = web.fleet().rehearse_taking(&visitor.actor).await?;
+    let deployments: BTreeSet<&str> = plan.changes.iter().map(|change| change.deployment.as_str()).collect();
+    let devices: BTreeSet<&str> = plan.changes.iter().map(|change| change.device.as_str()).collect();
+    let gone = plan.changes.iter().filter(|change| change.to.is_none()).count();
+    let mut effects = vec![match devices.len() {
+        0 => "No device changes what it runs.".to_owned(),
+        number => format!(
+            "This changes {}, by {}.",
+            counted(number as u64, "device"),
+            counted(deployments.len() as u64, "deployment")
+        ),
+    }];
+    if gone > 0 {
+        effects.push(format!("It takes {} away from them.", counted(gone as u64, "application")));
+    }
+    render(&ConfirmPage {
+        frame,
+        question: "Take what the repository says?".to_owned(),
+        effects,
+        verb: "Take it",
+        action: "/settings/repository".to_owned(),
+        back: "/settings#git".to_owned(),
+        fields: vec![("do".to_owned(), "take".to_owned())],
+        command: Command::new(["margrave", "intent", "resolve", "--take"]),
     })
 }
 

@@ -18,7 +18,7 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.choose("Role", "operator: also changes deployments and devices");
     browser.choose("Can be used", "for a day");
     browser.press("Make a token");
-    browser.wait_text(".notice.bad", "");
+    browser.wait_text(".field[data-wrong] .wrong", "");
     assert_eq!((browser.value("Role"), browser.value("Can be used")), ("operator".into(), "1".into()));
     browser.look("access-wrong");
     browser.choose("Role", "viewer: looks at everything but secrets");

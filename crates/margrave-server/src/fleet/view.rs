@@ -396,7 +396,8 @@ impl Fleet {
     /// The deployments because of which images cannot be pinned any more; of packages without such images nobody asks.
     async fn keepers(&self, entry: &Entry) -> Result<Vec<String>, Error> {
         let record = &entry.record;
-        match record.images.unpinned().any(|(_, unpinned)| unpinned.is_passing()) {
+        let can_be_pinned = record.images.unpinned().any(|(_, unpinned)| unpinned.is_passing());
+        match can_be_pinned || !entry.unread().is_empty() {
             true => Ok(self.store.package_keepers(&record.id, &record.version).await?),
             false => Ok(Vec::new()),
         }

@@ -340,10 +340,14 @@ impl Agent {
             polled: false,
         };
         let mut readings = vec![];
-        for digest in agent.device.documents() {
+        for (digest, (id, in_force)) in agent.device.kept() {
             // A document that the disk lost is fetched again by its digest.
             if let Some(document) = agent.blobs.read(&digest) {
-                readings.push((digest, agent.own.read(None, &document)));
+                let reading = match in_force {
+                    true => agent.own.understand(id, &document),
+                    false => agent.own.read(id, &document),
+                };
+                readings.push((digest, reading));
             }
         }
         tracing::info!(client = %identity.client_id, documents = readings.len(), "restored from disk");
@@ -506,19 +510,25 @@ impl Own {
         Own { device, tongue, capabilities, body }
     }
 
-    /// What a document says to this device: a workload that can run here, or why it cannot.
-    fn read(&self, id: Option<AssignmentId>, document: &Document) -> Reading {
+    /// What the document of an assignment says, whoever it is for.
+    fn understand(&self, id: AssignmentId, document: &Document) -> Reading {
         let invalid = |message: String| Failure::new(FailureCode::DocumentInvalid, message);
-        let not_eligible = |message: String| Failure::new(FailureCode::NotEligible, message);
         let workload =
             margrave_wire::document::read_any(document.bytes(), &self.device).map_err(|violations| {
                 let said: Vec<String> =
                     violations.iter().take(5).map(|violation| violation.to_string()).collect();
                 invalid(format!("the document is not usable: {}", said.join("; ")))
             })?;
-        if let Some(id) = id.filter(|id| *id != workload.id) {
+        if id != workload.id {
             return Err(invalid(format!("the document of {id} calls itself {}", workload.id)));
         }
+        Ok(workload)
+    }
+
+    /// What it says to this device: a workload that can run here, or why it cannot.
+    fn read(&self, id: AssignmentId, document: &Document) -> Reading {
+        let not_eligible = |message: String| Failure::new(FailureCode::NotEligible, message);
+        let workload = self.understand(id, document)?;
         match &workload.placement {
             Placement::Device(wanted) if *wanted == self.device => {}
             Placement::Device(other) => {
@@ -546,7 +556,7 @@ async fn perform(action: Action, upstream: Arc<Upstream>, runtime: Arc<dyn Runti
         Action::Poll { held, wait } => Event::Polled(upstream.poll(held, wait).await),
         Action::Fetch(plan) => Event::Fetched(upstream.fetch(&plan).await.map(|documents| {
             let read = |(id, document): (AssignmentId, Document)| {
-                let reading = own.read(Some(id), &document);
+                let reading = own.read(id, &document);
                 (document, reading)
             };
             documents.into_iter().map(read).collect()

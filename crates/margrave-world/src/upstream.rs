@@ -260,7 +260,7 @@ impl Own {
     }
 
     /// What a document says to this device: a workload that can run here, or why it cannot.
-    pub(crate) fn read(&self, id: Option<AssignmentId>, document: &Document) -> Reading {
+    pub(crate) fn read(&self, id: AssignmentId, document: &Document) -> Reading {
         let invalid = |message: String| Failure::new(FailureCode::DocumentInvalid, message);
         let not_eligible = |message: String| Failure::new(FailureCode::NotEligible, message);
         let workload =
@@ -268,7 +268,7 @@ impl Own {
                 let said: Vec<String> = broken.iter().take(5).map(ToString::to_string).collect();
                 invalid(format!("the document is not usable: {}", said.join("; ")))
             })?;
-        if let Some(id) = id.filter(|id| *id != workload.id) {
+        if id != workload.id {
             return Err(invalid(format!("the document of {id} calls itself {}", workload.id)));
         }
         if workload.placement != Placement::Device(self.device.clone()) {

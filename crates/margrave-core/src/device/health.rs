@@ -161,7 +161,7 @@ impl Device {
     }
 
     /// Failed, and nothing is tried: it is told, and gets well by itself or by hand.
-    fn leave(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
+    pub(super) fn leave(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment) {
         let Some(assignment) = self.assignments.get_mut(&id) else { return };
         (assignment.unhealthy_since, assignment.down_since) = (None, None);
         assignment.next_try = None;

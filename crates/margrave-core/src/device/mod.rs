@@ -258,12 +258,36 @@ impl Device {
         self.settle(settings, now);
     }
 
-    /// Documents that the ledger must keep: everything wanted, held, known to be good, or given up.
+    /// Documents that the ledger must keep: everything wanted, held, known to be good, or given up, and what is here already of a
+    /// manifest that still waits for the rest.
     pub fn documents(&self) -> BTreeSet<Digest> {
         // What was given up says what it left behind.
         let both = self.assignments.values().flat_map(|a| [Some(a), a.beneath.as_deref()]).flatten();
         let given_up = both.filter_map(|a| Some(a.given_up.as_ref()?.document));
-        self.appliable().chain(given_up).collect()
+        let staged = self.upstream.staged.iter().flat_map(|(manifest, _)| manifest.entries());
+        let staged = staged.map(|entry| entry.document.digest).filter(|d| self.readings.contains_key(d));
+        self.appliable().chain(given_up).chain(staged).collect()
+    }
+
+    /// What is read at a start: every document that is kept, whose it is, and whether it is in force. Of one that is, only what it
+    /// says matters: whether this device is one for it was judged when it came, and a cable that is out today is no reason to
+    /// leave what runs to itself.
+    pub fn kept(&self) -> BTreeMap<Digest, (AssignmentId, bool)> {
+        let mut kept = BTreeMap::new();
+        for (id, above) in &self.assignments {
+            for assignment in [Some(above), above.beneath.as_deref()].into_iter().flatten() {
+                // One that was refused has none.
+                let held = assignment.held.filter(|_| !assignment.components.is_empty());
+                let given_up = assignment.given_up.as_ref().map(|given_up| given_up.document);
+                let in_force = [held, assignment.good];
+                let others = [assignment.wanted, assignment.held, given_up];
+                for digest in others.into_iter().flatten() {
+                    kept.entry(digest).or_insert((*id, false));
+                }
+                kept.extend(in_force.into_iter().flatten().map(|digest| (digest, (*id, true))));
+            }
+        }
+        kept
     }
 
     fn appliable(&self) -> impl Iterator<Item = Digest> {

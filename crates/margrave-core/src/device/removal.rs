@@ -117,6 +117,9 @@ impl Device {
         }
         self.work.in_flight.remove(&id);
         let tick = self.tick;
+        if result.is_ok() {
+            self.work.removed.insert((id, component.clone()), tick);
+        }
         let Some(assignment) = self.assignments.get_mut(&id) else { return };
         assignment.worked_at = tick;
         let installed = assignment.state == State::Installed;

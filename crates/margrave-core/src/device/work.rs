@@ -27,8 +27,12 @@ pub(super) struct Work {
     pub(super) overruled: BTreeSet<AssignmentId>,
     /// What is beneath is in the place of what is above.
     pub(super) lifted: Option<AssignmentId>,
-    /// The tick at which the look that is under way began.
-    observing: Option<u64>,
+    /// The tick and the moment at which the look that is under way began.
+    observing: Option<(u64, Moment)>,
+    /// The last look took longer than anybody can be called watching.
+    slow: bool,
+    /// When components were removed, in ticks: a look that began earlier may still have found them.
+    pub(super) removed: BTreeMap<(AssignmentId, ComponentName), u64>,
     pub(super) observe_next: Moment,
     /// The tick at which an operator asked for a look.
     pub(super) look_asked: u64,
@@ -186,7 +190,8 @@ impl Device {
         match assignment.state {
             State::Installed => match self.extra(id, assignment).filter(|_| self.repairs()) {
                 Some(component) => {
-                    let aside = awaits_newer(assignment);
+                    // It may be what the way back needs.
+                    let aside = awaits_newer(assignment) || assignment.good != assignment.held;
                     Step::Do(Box::new(Action::Remove { assignment: id, component, aside }))
                 }
                 None => Step::Rest,
@@ -308,7 +313,7 @@ impl Device {
 
     pub(super) fn began_work(&mut self, settings: &Settings, now: Moment, action: Action) {
         match &action {
-            Action::Observe => self.work.observing = Some(self.tick),
+            Action::Observe => self.work.observing = Some((self.tick, now)),
             Action::Prefetch(order) | Action::Apply(order) => {
                 let id = order.assignment;
                 let download = self.as_download(settings, &action, now);
@@ -421,7 +426,7 @@ impl Device {
         roll: f64,
         result: Result<Vec<Observation>, Failure>,
     ) {
-        let began = self.work.observing.take().unwrap_or(self.tick);
+        let (began, began_at) = self.work.observing.take().unwrap_or((self.tick, now));
         let seen = match result {
             Ok(seen) => seen,
             Err(failure) => {
@@ -443,8 +448,13 @@ impl Device {
         self.work.observe_failures = 0;
         self.work.trouble = None;
         self.work.seen = seen;
+        self.forget_removed(began);
         let before = self.work.seen_at.replace(now);
-        if before.is_some_and(|before| now.since(before) > settings.observe_every * UNWATCHED_LOOKS) {
+        let is_long = |time: Duration| time > settings.observe_every * UNWATCHED_LOOKS;
+        // One long look is the clock's, or everything stood still. Where every look is, the engine is slow, and what it shows
+        // is all that there is to judge by.
+        let was_slow = std::mem::replace(&mut self.work.slow, is_long(now.since(began_at)));
+        if before.is_some_and(|before| is_long(began_at.since(before))) || (self.work.slow && !was_slow) {
             self.forget_impressions();
         }
 
@@ -470,6 +480,13 @@ impl Device {
             settings.observe_every
         });
         self.answer_look(settings, began, now);
+    }
+
+    /// A look that began before something was removed may have found it still.
+    fn forget_removed(&mut self, began: u64) {
+        let Work { seen, removed, .. } = &mut self.work;
+        removed.retain(|_, at| *at >= began);
+        seen.retain(|seen| !removed.contains_key(&(seen.assignment, seen.component.clone())));
     }
 
     /// What was well or sick before says nothing about how long it has been so.
@@ -585,15 +602,8 @@ impl Device {
             }
         }
         self.tend_holds(now);
-        let staged: BTreeSet<Digest> = self
-            .upstream
-            .staged
-            .iter()
-            .flat_map(|(manifest, _)| manifest.entries())
-            .map(|entry| entry.document.digest)
-            .collect();
         let needed = self.documents();
-        self.readings.retain(|digest, _| needed.contains(digest) || staged.contains(digest));
+        self.readings.retain(|digest, _| needed.contains(digest));
     }
 
     fn settle_assignment(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
@@ -631,6 +641,25 @@ impl Device {
             {
                 let failure = failure.clone();
                 self.refuse(settings, id, wanted, failure, now);
+            }
+            // An agent of another version may understand less than the one that began with this.
+            State::Installed if let Some(failure) = self.misread(assignment) => {
+                let message = format!("Nobody looks after what runs: {}", failure.message);
+                self.leave(settings, id, Failure::new(FailureCode::Unhealthy, message), now);
+            }
+            State::Installing | State::Updating if let Some(failure) = self.misread(assignment) => {
+                self.fail(settings, id, failure, now, 0.0);
+            }
+            State::Failed
+                if assignment.next_try.is_some()
+                    && let Some(failure) = self.misread(assignment) =>
+            {
+                if self.has_way_back(id) {
+                    return self.go_back(settings, id, failure, now);
+                }
+                let assignment = self.assignments.get_mut(&id).expect("looked up above");
+                (assignment.failure, assignment.next_try) = (Some(failure), None);
+                self.report(settings, id, now);
             }
             // There is something newer to do than to go back, and the way there leads over here.
             State::RollingBack if !assignment.on_aim() => self.leave_way_back(settings, id, now),
@@ -765,6 +794,12 @@ impl Device {
         let comes_again =
             assignment.held == assignment.wanted && (!is_beneath || self.is_listed(assignment.held));
         assignment.on_aim() && !comes_again && !self.is_readable(assignment.held)
+    }
+
+    /// Why nobody can work with what is worked on, though it is here.
+    fn misread(&self, assignment: &Assignment) -> Option<Failure> {
+        let held = assignment.held.filter(|_| assignment.on_aim())?;
+        self.readings.get(&held)?.as_ref().err().cloned()
     }
 
     fn is_listed(&self, document: Option<Digest>) -> bool {

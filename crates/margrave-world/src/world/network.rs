@@ -234,7 +234,7 @@ impl World {
                         None => {
                             let sabotage = self.sabotage;
                             let read = |(id, document)| {
-                                let reading = machine.own.read(Some(id), &document);
+                                let reading = machine.own.read(id, &document);
                                 (document, reading.map(|said| misread(sabotage, said)))
                             };
                             Event::Fetched(Ok(fetch.got().into_iter().map(read).collect()))

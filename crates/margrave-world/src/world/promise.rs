@@ -69,7 +69,7 @@ impl World {
                     return Err(broken(format!("the manifest lists {digest}, which is not there")));
                 };
                 let document = Document::verified(bytes.to_vec(), digest).map_err(broken)?;
-                let workload = machine.own.read(Some(entry.id), &document).map_err(broken)?;
+                let workload = machine.own.read(entry.id, &document).map_err(broken)?;
                 let orders = Order::of(&workload);
                 let bad = orders.iter().any(|order| Behaviour::of(order) != Behaviour::Good);
                 let goes_back = workload.hints.rollback.when == When::OnFailedUpdate;

@@ -65,10 +65,11 @@ impl World {
         // What was not written down was never said.
         machine.memory.newest.values_mut().for_each(|numbers| numbers.retain(|number| *number <= newest));
         let mut readings = vec![];
-        for digest in device.documents() {
+        // What a machine of this world is never changes, so it does not matter what is in force.
+        for (digest, (id, _)) in device.kept() {
             if let Some(document) = machine.disk.read(&digest) {
-                readings
-                    .push((digest, machine.own.read(None, &document).map(|said| misread(sabotage, said))));
+                let reading = machine.own.read(id, &document);
+                readings.push((digest, reading.map(|said| misread(sabotage, said))));
             }
         }
         let capabilities = Digest::of(&machine.own.body);

@@ -108,3 +108,18 @@ fn who_has_nothing_to_look_after_misses_nothing() {
     }
     assert_eq!(world.device.blind(), None);
 }
+
+#[test]
+fn an_engine_that_takes_minutes_to_answer_is_believed_all_the_same() {
+    let mut world = World::new(11);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    world.running.clear();
+    for _ in 0..5 {
+        world.absorb(Event::Began(Action::Observe));
+        world.now = world.now.after(Duration::from_secs(130));
+        let seen = world.perform(Action::Observe);
+        world.absorb(seen);
+    }
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Failed);
+}

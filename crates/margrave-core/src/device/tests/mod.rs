@@ -12,6 +12,7 @@ mod going_back;
 mod holding;
 mod overtaken;
 mod removal;
+mod restarting;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -127,3 +127,59 @@ fn a_restart_does_not_confirm_the_removal_of_what_only_was_seen() {
     live(&mut world, Duration::from_secs(3600), FailureCode::RuntimeMissing, |_| false);
     assert!(world.running.len() == 1 && world.told(9).ends_with("DELETED"), "{}", world.told(9));
 }
+
+#[test]
+fn a_look_that_is_older_than_a_removal_finds_nothing_to_remove() {
+    let mut world = World::new(11);
+    world.publish(vec![workload(1, &["db", "web"], "a")]);
+    world.run_until_converged();
+    world.publish(vec![workload(1, &["web"], "b")]);
+    let removal = |action: &Action| matches!(action, Action::Remove { .. });
+    while !world.doing.iter().any(removal) {
+        world.step();
+    }
+    world.doing.retain(removal);
+    let removal = world.doing.pop().unwrap();
+    assert!(matches!(&removal, Action::Remove { aside: true, .. }), "the way back needs it: {removal:?}");
+    // Somebody looks while it is removed, and is slow to tell.
+    world.absorb(Event::Began(Action::Observe));
+    let stale = world.perform(Action::Observe);
+    let removed = world.perform(removal);
+    world.absorb(removed);
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Installed);
+    world.absorb(stale);
+    while let Some(action) = world.device.next(&world.settings, world.now) {
+        assert!(!matches!(action, Action::Remove { .. }), "{action:?}");
+        world.carry_out(action);
+    }
+    // What comes there after that is seen, and the way back does without nothing that it needs.
+    world.running.insert((id(1), name("db")), Digest::of(b"by hand"));
+    world.carry_out(Action::Observe);
+    let next = world.device.next(&world.settings, world.now);
+    assert!(matches!(next, Some(Action::Remove { aside: true, .. })), "{next:?}");
+}
+
+#[test]
+fn what_is_gone_is_not_removed_again_because_an_older_look_had_seen_it() {
+    let mut world = World::new(11);
+    world.publish(vec![workload(1, &["web"], "a"), workload(2, &["web"], "a")]);
+    world.run_until_converged();
+    world.publish(vec![workload(1, &["web"], "a")]);
+    let removal = |action: &Action| matches!(action, Action::Remove { .. });
+    while !world.doing.iter().any(removal) {
+        world.step();
+    }
+    world.doing.retain(removal);
+    let removal = world.doing.pop().unwrap();
+    world.absorb(Event::Began(Action::Observe));
+    let stale = world.perform(Action::Observe);
+    let removed = world.perform(removal);
+    world.absorb(removed);
+    while let Some(report) = world.device.outbox().first().cloned() {
+        world.carry_out(Action::Send(report));
+    }
+    assert!(!world.device.assignments().contains_key(&id(2)));
+    world.absorb(stale);
+    assert!(!world.device.assignments().contains_key(&id(2)), "it went once");
+    assert!(world.told(2).ends_with("DELETING DELETED"), "{}", world.told(2));
+}

@@ -1,0 +1,147 @@
+//! What a process that begins makes of what it finds on the disk.
+
+use super::*;
+
+fn not_for_here() -> Reading {
+    Err(Failure::new(FailureCode::NotEligible, "it wants a display"))
+}
+
+/// The power comes back, and these documents are read so.
+fn boot_reading(world: &mut World, otherwise: &[(&Workload, Reading)]) {
+    world.device = serde_json::from_str(&world.ledger).unwrap();
+    world.doing.clear();
+    let blobs = world.blobs.iter().map(|(digest, workload)| (*digest, Ok(workload.clone())));
+    let mut readings: BTreeMap<Digest, Reading> = blobs.collect();
+    readings
+        .extend(otherwise.iter().map(|(workload, reading)| (document(workload).digest(), reading.clone())));
+    world.absorb(Event::Read(readings.into_iter().collect()));
+    world.absorb(Event::CapabilitiesAre(Digest::of(b"capabilities")));
+}
+
+/// Until one component of two is as wanted.
+fn half_way(world: &mut World) {
+    let is_half = |a: &Assignment| a.components.iter().any(|progress| progress.state == Reported::Installed);
+    while !world.device.assignments().get(&id(1)).is_some_and(|a| a.state != State::Installed && is_half(a)) {
+        world.step();
+    }
+}
+
+fn live_for(world: &mut World, seconds: u64) {
+    let until = world.now.after(Duration::from_secs(seconds));
+    while world.now < until {
+        world.step();
+    }
+}
+
+#[test]
+fn what_is_in_force_is_not_judged_again() {
+    let mut world = World::new(11);
+    let (old, new, refused) =
+        (workload(1, &["web"], "a"), workload(1, &["web"], "b"), workload(2, &["web"], "a"));
+    let digest = |workload: &Workload| document(workload).digest();
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    assert_eq!(world.device.kept(), [(digest(&old), (id(1), true))].into());
+    world.publish(vec![new.clone()]);
+    while world.device.assignments()[&id(1)].state != State::Updating {
+        assert_eq!(world.device.kept().get(&digest(&old)), Some(&(id(1), true)));
+        world.step();
+    }
+    assert_eq!(
+        world.device.kept(),
+        [(digest(&old), (id(1), true)), (digest(&new), (id(1), true))].into(),
+        "both what is tried and what can be gone back to"
+    );
+    world.run_until_converged();
+    // One that was refused when it came is refused by whoever reads it next.
+    world.publish(vec![new, refused.clone()]);
+    let poll = Action::Poll { held: None, wait: Duration::ZERO };
+    world.carry_out(poll);
+    world.absorb(Event::Fetched(Ok(vec![(document(&refused), not_for_here())])));
+    assert_eq!(world.device.assignments()[&id(2)].state, State::Failed);
+    assert_eq!(world.device.kept()[&digest(&refused)], (id(2), false));
+    let (all, kept) = (world.device.documents(), world.device.kept());
+    assert_eq!(all, kept.into_keys().collect());
+}
+
+#[test]
+fn an_update_that_nobody_understands_any_more_is_gone_back_from() {
+    let mut world = World::new(11);
+    let (old, new) = (workload(1, &["db", "web"], "a"), workload(1, &["db", "web"], "b"));
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.publish(vec![new.clone()]);
+    half_way(&mut world);
+    boot_reading(&mut world, &[(&new, not_for_here())]);
+    live_for(&mut world, 600);
+    assert!(world.told(1).ends_with("UPDATING FAILED ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    let running: Vec<Digest> = world.running.values().copied().collect();
+    assert_eq!(running, World::fingerprints(&old));
+    // With nothing behind it there is nothing to go back to, and it does not stay half-way for ever either.
+    let mut world = World::new(11);
+    world.publish(vec![old.clone()]);
+    half_way(&mut world);
+    boot_reading(&mut world, &[(&old, not_for_here())]);
+    live_for(&mut world, 600);
+    assert!(world.told(1).ends_with("INSTALLING FAILED"), "{}", world.told(1));
+    // One that failed and was to be tried again says what keeps it from that.
+    let mut world = World::new(11);
+    world.broken.extend(World::fingerprints(&old));
+    world.publish(vec![old.clone()]);
+    while world.device.assignments().get(&id(1)).is_none_or(|a| a.next_try.is_none()) {
+        world.step();
+    }
+    boot_reading(&mut world, &[(&old, not_for_here())]);
+    live_for(&mut world, 600);
+    let failure = world.device.assignments()[&id(1)].failure.as_ref().unwrap();
+    assert_eq!((failure.code, failure.message.as_str()), (FailureCode::NotEligible, "it wants a display"));
+    assert_eq!(world.reports.last().unwrap().fault.as_ref().unwrap().code, "not-eligible");
+}
+
+#[test]
+fn what_runs_and_nobody_understands_any_more_is_not_called_installed() {
+    let mut world = World::new(11);
+    let old = workload(1, &["web"], "a");
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    boot_reading(&mut world, &[(&old, not_for_here())]);
+    live_for(&mut world, 600);
+    assert!(world.told(1).ends_with("INSTALLED FAILED"), "{}", world.told(1));
+    let failure = world.device.assignments()[&id(1)].failure.as_ref().unwrap();
+    assert!(failure.message.contains("it wants a display"), "{}", failure.message);
+    assert_eq!(world.running.len(), 1, "it runs on");
+    // Over further starts it is said once, and by one that understands it is looked after again.
+    let told = world.reports.len();
+    boot_reading(&mut world, &[(&old, not_for_here())]);
+    live_for(&mut world, 600);
+    assert_eq!(world.reports.len(), told);
+    world.boot();
+    live_for(&mut world, 600);
+    assert!(world.told(1).ends_with("FAILED INSTALLED"), "{}", world.told(1));
+    assert_eq!(world.started, 1, "nothing was started anew");
+}
+
+#[test]
+fn what_is_here_of_a_manifest_that_waits_for_the_rest_is_kept_meanwhile() {
+    let mut world = World::new(11);
+    let (old, new) = (workload(1, &["web"], "a"), workload(1, &["web"], "b"));
+    let old_digest = document(&old).digest();
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.publish(vec![new]);
+    world.run_until_converged();
+    assert_eq!(world.device.assignments()[&id(1)].good, Some(old_digest));
+    // The old one is wanted again beside something else, which takes long to come.
+    world.publish(vec![old, workload(2, &["web"], "a")]);
+    world.carry_out(Action::Poll { held: None, wait: Duration::ZERO });
+    let fetch = world.device.next(&world.settings, world.now).unwrap();
+    assert!(matches!(&fetch, Action::Fetch(_)), "{fetch:?}");
+    world.absorb(Event::Began(fetch.clone()));
+    // Meanwhile the new one proves itself.
+    for _ in 0..12 {
+        world.now = world.now.after(Duration::from_secs(15));
+        world.carry_out(Action::Observe);
+    }
+    assert_ne!(world.device.assignments()[&id(1)].good, Some(old_digest));
+    assert!(world.device.documents().contains(&old_digest), "nobody fetches it again");
+}

@@ -74,40 +74,20 @@ impl Device {
         is_one.then(|| Download { order: order.clone(), ahead })
     }
 
-    /// The same step, unless it has to wait for the download that is under way.
-    pub(super) fn beside_download(
-        &self,
-        settings: &Settings,
-        id: AssignmentId,
-        step: Step,
-        now: Moment,
-    ) -> Step {
-        let (Some(download), Step::Do(action)) = (self.work.downloads.get(&id), &step) else { return step };
-        match &**action {
-            Action::Prefetch(order)
-                if download.is(order) || self.as_download(settings, action, now).is_some() =>
-            {
-                Step::Rest
-            }
-            _ => step,
-        }
-    }
-
-    /// The same step, if it is a download and none is under way.
-    pub(super) fn only_download(
-        &self,
-        settings: &Settings,
-        id: AssignmentId,
-        step: Step,
-        now: Moment,
-    ) -> Step {
-        let is_one = matches!(&step, Step::Do(action) if self.as_download(settings, action, now).is_some());
-        // What is not taken up yet is so once what is here is mended, or is that itself.
-        let is_taken_up = self.assignments[&id].goal() == self.assignments[&id].held;
-        match is_one && is_taken_up && !self.work.downloads.contains_key(&id) {
-            true => step,
-            false => Step::Rest,
-        }
+    /// The same step, if it may begin beside what is under way of this assignment: one download at a time, and while what is
+    /// here is mended nothing but that.
+    pub(super) fn beside(&self, settings: &Settings, id: AssignmentId, step: Step, now: Moment) -> Step {
+        let Step::Do(action) = &step else { return step };
+        let is_one = self.as_download(settings, action, now).is_some();
+        let waits = self.work.downloads.get(&id).is_some_and(|download| {
+            is_one || matches!(&**action, Action::Prefetch(order) if download.is(order))
+        });
+        let begins = match self.work.in_flight.contains_key(&id) {
+            // What is not taken up yet is so once what is here is mended, or is that itself.
+            true => is_one && self.assignments[&id].goal() == self.assignments[&id].held,
+            false => true,
+        };
+        if begins && !waits { step } else { Step::Rest }
     }
 
     /// Whether something of this document is being fetched before it may begin.

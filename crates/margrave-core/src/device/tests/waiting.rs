@@ -654,7 +654,12 @@ impl World {
         self.step_with(|world, action| match action {
             Action::Apply(order) => {
                 let assignment = &world.device.assignments()[&order.assignment];
-                let begins = !assignment.is_touched() && assignment.state != State::RollingBack;
+                // What is beneath was begun long ago, and is only mended.
+                let mends = assignment
+                    .beneath()
+                    .and_then(|here| here.held)
+                    .is_some_and(|held| world.device.orders(&held).contains(order));
+                let begins = !assignment.is_touched() && !mends && assignment.state != State::RollingBack;
                 let barred = world.device.barred(&world.settings, world.now);
                 assert!(!begins || barred.is_none(), "{barred:?}: {assignment:#?}");
             }

@@ -100,7 +100,7 @@ pub struct ComposeRuntime {
     pub(super) remarks: std::sync::Mutex<Vec<String>>,
     /// Projects of which could not be noted what was seen, and it was said so.
     pub(super) unnoted: std::sync::Mutex<BTreeSet<String>>,
-    /// Held by whoever has an archive or images that no project claims yet, so that they are not swept away.
+    /// Held by whoever has an archive that no project claims yet, so that it is not swept away.
     pub(super) fetching: RwLock<()>,
     /// Whose turn it is to work on a project.
     turns: Turns<String>,
@@ -111,6 +111,8 @@ pub struct ComposeRuntime {
     wanted: std::sync::Mutex<Option<BTreeSet<Digest>>>,
     /// Something that was wanted is not any more, or could not be swept away yet.
     pub(super) sweep_due: AtomicBool,
+    /// The last time it could not, and it was said so.
+    pub(super) unswept: AtomicBool,
     /// Who sweeps after a removal waits for whoever does already: removed means that nothing is left.
     pub(super) sweeping: Mutex<()>,
 }
@@ -138,6 +140,7 @@ impl ComposeRuntime {
             restarts: Default::default(),
             wanted: Default::default(),
             sweep_due: AtomicBool::default(),
+            unswept: AtomicBool::default(),
             sweeping: Mutex::default(),
         })
     }
@@ -242,7 +245,6 @@ impl ComposeRuntime {
 
     /// Takes no lock of the component: what runs is mended meanwhile, and what is newer is fetched while that hangs.
     async fn prefetch_order(&self, order: &Order) -> Result<(), Failure> {
-        let _fetching = self.fetching.read().await;
         let Prepared { directory, engine, mut model, .. } = self.lay_out(order, None).await?;
         let remembered = Remembered::of(&directory, order.fingerprint());
         self.provide_images(&engine, &mut model, &remembered).await
@@ -252,7 +254,6 @@ impl ComposeRuntime {
     async fn prepare(&self, order: &Order) -> Result<Prepared, Failure> {
         let project = ProjectName::of(order.assignment, &order.component);
         let lock = self.lock(&ProjectDirectory::new(&self.projects(), &project, &self.written)).await?;
-        let _fetching = self.fetching.read().await;
         let mut prepared = self.lay_out(order, Some(lock)).await?;
         let remembered = Remembered::of(&prepared.directory, order.fingerprint());
         self.provide_images(&prepared.engine, &mut prepared.model, &remembered).await?;
@@ -271,7 +272,8 @@ impl ComposeRuntime {
         Ok(())
     }
 
-    /// Everything but the images; whoever calls this keeps what was fetched from being swept away.
+    /// Everything but the images. From here on the project claims what the order needs, so that nobody who sweeps has to wait
+    /// for a pull, which may take hours.
     async fn lay_out(&self, order: &Order, lock: Option<ProjectLock>) -> Result<Prepared, Failure> {
         if order.kind != ProfileKind::Compose {
             let message = format!(
@@ -282,6 +284,7 @@ impl ComposeRuntime {
             return Err(Failure::new(FailureCode::RuntimeMissing, message));
         }
         let values = environment::values(order)?;
+        let _fetching = self.fetching.read().await;
         let (engine, sight) = self.engine_and_sight().await?;
         let compose = self.compose(&engine).await?;
         let project = ProjectName::of(order.assignment, &order.component);

@@ -163,19 +163,16 @@ impl ComposeRuntime {
     /// Removes what was fetched and no project needs, and images if the policy says so. Failing to is no reason to fail what was asked for.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.sweeping.lock().await;
-        // Somebody fetches, perhaps for an hour; the next one to finish sweeps.
+        // Somebody has an archive that nobody claims yet; the next look sweeps.
         let Ok(_nobody_fetches) = self.fetching.try_write() else {
             self.sweep_due.store(true, Ordering::Relaxed);
             return;
         };
         let (archives, images) = match self.needed().await {
             Ok(needed) => needed,
-            Err(error) => {
-                tracing::warn!(%error, "the components' directories could not be read");
-                return;
-            }
+            Err(error) => return self.swept(Err(error)),
         };
-        self.components.sweep(archives).await;
+        self.swept(self.components.sweep(archives).await);
         if self.settings.images == ImagePolicy::Remove {
             *self.images_swept.lock().await = Some(Instant::now());
             let swept = match self.engine().await {
@@ -184,6 +181,18 @@ impl ComposeRuntime {
             };
             if let Err(failure) = swept {
                 tracing::warn!(%failure, "images that are not needed could not be looked for");
+            }
+        }
+    }
+
+    /// What could not be swept away is tried again at the next look, and said once.
+    fn swept(&self, swept: io::Result<()>) {
+        let failed = swept.is_err();
+        let said = self.unswept.swap(failed, Ordering::Relaxed);
+        if let Err(error) = swept {
+            self.sweep_due.store(true, Ordering::Relaxed);
+            if !said {
+                tracing::warn!(%error, "what is not needed any more could not be removed; it is tried again with each look");
             }
         }
     }

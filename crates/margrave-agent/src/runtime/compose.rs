@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use super::components::Components;
 use super::container::LABEL_PROJECT;
 use super::drift;
-use super::engine::{Engine, Places, registry_of};
+use super::engine::{Engine, Lines, Places, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
@@ -107,6 +107,8 @@ pub struct ComposeRuntime {
     /// Whose turn it is to lay out or read its files.
     pub(super) reading: Turns<String>,
     restarts: std::sync::Mutex<Restarts>,
+    /// What the engine tells of containers of ours, for as long as it does: what happens while nobody asks is not missed.
+    events: Mutex<Option<Lines>>,
     /// The orders that may still be carried out, by fingerprint; `None` before anybody said so.
     wanted: std::sync::Mutex<Option<BTreeSet<Digest>>>,
     /// Something that was wanted is not any more, or could not be swept away yet.
@@ -138,6 +140,7 @@ impl ComposeRuntime {
             turns: Turns::default(),
             reading: Turns::default(),
             restarts: Default::default(),
+            events: Mutex::default(),
             wanted: Default::default(),
             sweep_due: AtomicBool::default(),
             unswept: AtomicBool::default(),
@@ -153,12 +156,29 @@ impl ComposeRuntime {
         Ok(Found { engine: engine.description(), compose: compose.version().to_owned() })
     }
 
-    /// Waits until something happens to a container of ours. Whoever looks at once after this sees a stopped
+    /// Waits until something happens to a container of ours, or to the engine. Whoever looks at once after this sees a stopped
     /// container within milliseconds instead of at the next regular look.
     pub async fn changed(&self) -> Result<(), Failure> {
-        let engine = self.engine().await?;
-        let changed = engine.next_event((LABEL_AGENT, self.settings.agent.as_str())).await;
-        self.forget_if_unreachable(changed.map_err(Failure::from)).await
+        let mut events = self.events.lock().await;
+        let Some(told) = events.as_mut() else {
+            let engine = self.engine().await?;
+            let opened = engine.events((LABEL_AGENT, self.settings.agent.as_str())).await;
+            *events = Some(self.forget_if_unreachable(opened.map_err(Failure::from)).await?);
+            // Nobody heard what was before, such as while the engine was away.
+            return Ok(());
+        };
+        let mut last = told.next().await;
+        // They come in crowds, and one look sees all of them.
+        while matches!(last, Ok(Some(_)))
+            && let Ok(next) = tokio::time::timeout(Duration::ZERO, told.next()).await
+        {
+            last = next;
+        }
+        if !matches!(last, Ok(Some(_))) {
+            // The engine goes away: that is news as well.
+            *events = None;
+        }
+        Ok(())
     }
 
     pub(super) async fn engine(&self) -> Result<Engine, Failure> {

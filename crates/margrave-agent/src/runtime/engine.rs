@@ -307,8 +307,8 @@ impl Engine {
         }
     }
 
-    /// Waits until the engine says that something happened to a container with the label.
-    pub async fn next_event(&self, label: (&str, &str)) -> Result<(), EngineError> {
+    /// What happens to containers with this label from now on, a line each.
+    pub(super) async fn events(&self, label: (&str, &str)) -> Result<Lines, EngineError> {
         let happened = ["start", "die", "destroy", "pause", "unpause", "update", "health_status", "oom"];
         let filters = json!({
             "type": ["container"], "event": happened, "label": [format!("{}={}", label.0, label.1)],
@@ -316,7 +316,7 @@ impl Engine {
         let path = format!("/events?filters={}", encoded(&filters.to_string()));
         // A quiet day is not an error; whoever waits has a deadline of their own.
         let day = Duration::from_secs(24 * 60 * 60);
-        self.lines(Request::get(self.path(&path)), day).await?.next().await.map(drop)
+        self.lines(Request::get(self.path(&path)), day).await
     }
 
     pub async fn has_image(&self, image: &str) -> Result<bool, EngineError> {

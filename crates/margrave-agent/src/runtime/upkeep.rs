@@ -263,6 +263,9 @@ impl ComposeRuntime {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
     use margrave_core::device::Health;
     use margrave_core::id::DeviceId;
     use margrave_http::StatusCode;
@@ -392,6 +395,43 @@ mod tests {
         });
         let data = tempfile::tempdir().unwrap();
         assert!(device(&pretended, data.path()).look().await.is_err());
+    }
+
+    fn listened(pretended: &PretendedEngine) -> usize {
+        pretended.asked().iter().filter(|asked| asked.contains("/events")).count()
+    }
+
+    #[tokio::test]
+    async fn what_happens_to_containers_while_nobody_asks_is_not_missed() {
+        let died = || vec![json!({"Action": "die"}), json!({"Action": "destroy"})];
+        let pretended = PretendedEngine::start(move |asked| say(asked, |_| Answer::Lines(died())));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        // First that somebody listens, then what was told since.
+        for _ in 0..2 {
+            runtime.changed().await.unwrap();
+            assert_eq!(listened(&pretended), 1, "whoever listens anew has missed what was in between");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_goes_away_is_news_and_one_that_is_away_is_not() {
+        let away = Arc::new(AtomicBool::new(false));
+        let is_away = away.clone();
+        let events = move |_: &str| match is_away.load(Ordering::SeqCst) {
+            true => refused("shutting down"),
+            false => Answer::Broken,
+        };
+        let pretended = PretendedEngine::start(move |asked| say(asked, &events));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        runtime.changed().await.unwrap();
+        away.store(true, Ordering::SeqCst);
+        runtime.changed().await.unwrap();
+        assert!(runtime.changed().await.is_err());
+        assert_eq!(listened(&pretended), 2);
+        away.store(false, Ordering::SeqCst);
+        runtime.changed().await.unwrap();
     }
 
     #[tokio::test]

@@ -179,7 +179,9 @@ async fn removal_needs_no_files(rig: Rig) {
 async fn a_change_is_told_at_once(rig: Rig) {
     rig.applied("web", WEB).await;
     let web = rig.container("web", "web");
-    // Again and again, because only what happens after the runtime began to listen is told.
+    // That it listens is told first: whoever hears it looks at what was before.
+    rig.runtime.changed().await.unwrap();
+    // Again and again: some engines answer before they listen themselves.
     let disturb = async {
         for _ in 0..100 {
             rig.docker(&["pause", &web]);

@@ -13,6 +13,10 @@ use crate::lifecycle::State;
 use crate::moment::Moment;
 use crate::report::Failure;
 
+/// How much of what was good is mended, gone back to or taken away beside the rest. What is new may hang for as long as its timeout
+/// says, up to an hour, and must not keep an application down that ran well.
+const RESCUE_COUNT_MAX: usize = 1;
+
 /// Something that is under way.
 #[derive(Debug, Clone)]
 pub(super) struct Download {
@@ -39,7 +43,19 @@ impl Device {
                 ahead < AHEAD_COUNT_MAX && work + downloads < settings.work_count_max
             }
             Some(_) => downloads < settings.work_count_max,
-            None => work < settings.work_count_max,
+            None => work < settings.work_count_max + usize::from(self.rescues(action)) * RESCUE_COUNT_MAX,
+        }
+    }
+
+    /// Whether this mends what was good, goes back to it, or takes something away.
+    fn rescues(&self, action: &Action) -> bool {
+        match action {
+            Action::Prefetch(order) | Action::Apply(order) => {
+                let assignment = self.assignments.get(&order.assignment);
+                let good = assignment.and_then(|assignment| assignment.good);
+                good.is_some_and(|good| self.orders(&good).contains(order))
+            }
+            _ => matches!(action, Action::Remove { .. }),
         }
     }
 

@@ -472,9 +472,10 @@ impl Agent {
         let documents = self.device.documents();
         if self.kept.as_ref() != Some(&documents) {
             self.blobs.sweep(&documents);
-            self.kept = Some(documents);
+            // Until every document is here nobody can tell, and it is asked again.
             if let Some(orders) = self.device.needed() {
                 self.runtime.keep(orders);
+                self.kept = Some(documents);
             }
         }
         Ok(())

@@ -127,27 +127,26 @@ impl Components {
         blocking(unpack).await.map_err(|error| Failure::new(error.failure(), sentence_of(&error)))
     }
 
-    /// Removes all archives but these.
-    pub(super) async fn sweep(&self, needed: BTreeSet<Digest>) {
+    /// Removes all archives but these. One that cannot be removed keeps no other, and is the error.
+    pub(super) async fn sweep(&self, needed: BTreeSet<Digest>) -> io::Result<()> {
         let directory = self.directory.clone();
         let sweep = move || -> io::Result<()> {
             let needed: BTreeSet<String> = needed.iter().map(Digest::hex).collect();
-            for entry in fs::read_dir(&directory)? {
-                let entry = entry?;
+            let remove = |entry: &fs::DirEntry| -> io::Result<()> {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let young = || -> io::Result<bool> {
                     Ok(entry.metadata()?.modified()?.elapsed().is_ok_and(|age| age < PARTIAL_AGE_MAX))
                 };
                 let keep = needed.contains(&name) || (name.ends_with(".partial") && young()?);
-                if !keep {
-                    fs::remove_file(entry.path())?;
-                }
+                if keep { Ok(()) } else { fs::remove_file(entry.path()) }
+            };
+            let mut swept = Ok(());
+            for entry in fs::read_dir(&directory)? {
+                swept = swept.and(remove(&entry?));
             }
-            Ok(())
+            swept
         };
-        if let Err(error) = blocking(sweep).await {
-            tracing::warn!(%error, "archives that are not needed any more could not be removed");
-        }
+        blocking(sweep).await
     }
 
     fn path(&self, archive: Digest) -> PathBuf {
@@ -197,8 +196,24 @@ mod tests {
         for name in [old.hex(), new.hex(), format!(".{}.partial", old.hex())] {
             fs::write(temp.path().join("artifacts").join(name), b"x").unwrap();
         }
-        components.sweep([new].into()).await;
+        components.sweep([new].into()).await.unwrap();
         assert!(!components.path(old).exists() && components.path(new).exists());
         assert!(temp.path().join("artifacts").join(format!(".{}.partial", old.hex())).exists());
+    }
+
+    #[tokio::test]
+    async fn an_archive_that_cannot_be_swept_keeps_no_other_and_is_told() {
+        let temp = tempfile::tempdir().unwrap();
+        let components = Components::new(Client::new(Hosts::new()), temp.path()).unwrap();
+        let archives = [b"1", b"2", b"3", b"4"].map(|bytes| Digest::of(bytes));
+        for archive in archives {
+            fs::write(components.path(archive), b"x").unwrap();
+        }
+        let stuck = components.path(Digest::of(b"stuck"));
+        fs::create_dir(&stuck).unwrap();
+        assert!(components.sweep(BTreeSet::new()).await.is_err());
+        assert!(archives.iter().all(|archive| !components.path(*archive).exists()));
+        fs::remove_dir(&stuck).unwrap();
+        components.sweep(BTreeSet::new()).await.unwrap();
     }
 }

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use super::components::Components;
 use super::container::LABEL_PROJECT;
 use super::drift;
-use super::engine::{Engine, Places, registry_of};
+use super::engine::{Engine, Lines, Places, concerns, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
@@ -100,17 +100,21 @@ pub struct ComposeRuntime {
     pub(super) remarks: std::sync::Mutex<Vec<String>>,
     /// Projects of which could not be noted what was seen, and it was said so.
     pub(super) unnoted: std::sync::Mutex<BTreeSet<String>>,
-    /// Held by whoever has an archive or images that no project claims yet, so that they are not swept away.
+    /// Held by whoever has an archive that no project claims yet, so that it is not swept away.
     pub(super) fetching: RwLock<()>,
     /// Whose turn it is to work on a project.
     turns: Turns<String>,
     /// Whose turn it is to lay out or read its files.
     pub(super) reading: Turns<String>,
     restarts: std::sync::Mutex<Restarts>,
+    /// What the engine tells of containers of ours, for as long as it does: what happens while nobody asks is not missed.
+    events: Mutex<Option<Lines>>,
     /// The orders that may still be carried out, by fingerprint; `None` before anybody said so.
     wanted: std::sync::Mutex<Option<BTreeSet<Digest>>>,
     /// Something that was wanted is not any more, or could not be swept away yet.
     pub(super) sweep_due: AtomicBool,
+    /// The last time it could not, and it was said so.
+    pub(super) unswept: AtomicBool,
     /// Who sweeps after a removal waits for whoever does already: removed means that nothing is left.
     pub(super) sweeping: Mutex<()>,
 }
@@ -136,8 +140,10 @@ impl ComposeRuntime {
             turns: Turns::default(),
             reading: Turns::default(),
             restarts: Default::default(),
+            events: Mutex::default(),
             wanted: Default::default(),
             sweep_due: AtomicBool::default(),
+            unswept: AtomicBool::default(),
             sweeping: Mutex::default(),
         })
     }
@@ -150,12 +156,35 @@ impl ComposeRuntime {
         Ok(Found { engine: engine.description(), compose: compose.version().to_owned() })
     }
 
-    /// Waits until something happens to a container of ours. Whoever looks at once after this sees a stopped
+    /// Waits until something happens to a container of ours, or to the engine. Whoever looks at once after this sees a stopped
     /// container within milliseconds instead of at the next regular look.
     pub async fn changed(&self) -> Result<(), Failure> {
-        let engine = self.engine().await?;
-        let changed = engine.next_event((LABEL_AGENT, self.settings.agent.as_str())).await;
-        self.forget_if_unreachable(changed.map_err(Failure::from)).await
+        let mut events = self.events.lock().await;
+        let Some(told) = events.as_mut() else {
+            let engine = self.engine().await?;
+            let opened = engine.events().await;
+            *events = Some(self.forget_if_unreachable(opened.map_err(Failure::from)).await?);
+            // Nobody heard what was before, such as while the engine was away.
+            return Ok(());
+        };
+        let ours = (LABEL_AGENT, self.settings.agent.as_str());
+        let mut last = told.next().await;
+        while let Ok(Some(event)) = &last
+            && !concerns(event, ours, ProjectName::PREFIX)
+        {
+            last = told.next().await;
+        }
+        // They come in crowds, and one look sees all of them.
+        while matches!(last, Ok(Some(_)))
+            && let Ok(next) = tokio::time::timeout(Duration::ZERO, told.next()).await
+        {
+            last = next;
+        }
+        if !matches!(last, Ok(Some(_))) {
+            // The engine goes away: that is news as well.
+            *events = None;
+        }
+        Ok(())
     }
 
     pub(super) async fn engine(&self) -> Result<Engine, Failure> {
@@ -242,7 +271,6 @@ impl ComposeRuntime {
 
     /// Takes no lock of the component: what runs is mended meanwhile, and what is newer is fetched while that hangs.
     async fn prefetch_order(&self, order: &Order) -> Result<(), Failure> {
-        let _fetching = self.fetching.read().await;
         let Prepared { directory, engine, mut model, .. } = self.lay_out(order, None).await?;
         let remembered = Remembered::of(&directory, order.fingerprint());
         self.provide_images(&engine, &mut model, &remembered).await
@@ -252,7 +280,6 @@ impl ComposeRuntime {
     async fn prepare(&self, order: &Order) -> Result<Prepared, Failure> {
         let project = ProjectName::of(order.assignment, &order.component);
         let lock = self.lock(&ProjectDirectory::new(&self.projects(), &project, &self.written)).await?;
-        let _fetching = self.fetching.read().await;
         let mut prepared = self.lay_out(order, Some(lock)).await?;
         let remembered = Remembered::of(&prepared.directory, order.fingerprint());
         self.provide_images(&prepared.engine, &mut prepared.model, &remembered).await?;
@@ -271,7 +298,8 @@ impl ComposeRuntime {
         Ok(())
     }
 
-    /// Everything but the images; whoever calls this keeps what was fetched from being swept away.
+    /// Everything but the images. From here on the project claims what the order needs, so that nobody who sweeps has to wait
+    /// for a pull, which may take hours.
     async fn lay_out(&self, order: &Order, lock: Option<ProjectLock>) -> Result<Prepared, Failure> {
         if order.kind != ProfileKind::Compose {
             let message = format!(
@@ -282,6 +310,7 @@ impl ComposeRuntime {
             return Err(Failure::new(FailureCode::RuntimeMissing, message));
         }
         let values = environment::values(order)?;
+        let _fetching = self.fetching.read().await;
         let (engine, sight) = self.engine_and_sight().await?;
         let compose = self.compose(&engine).await?;
         let project = ProjectName::of(order.assignment, &order.component);

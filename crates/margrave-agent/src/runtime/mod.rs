@@ -86,7 +86,8 @@ pub trait Runtime: Send + Sync {
     /// Everything of ours that is there now, also what no document asks for any more.
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>>;
 
-    /// Waits until something happens to what is ours, so that whoever looks then sees it at once.
+    /// Waits until something happens to what is ours, so that whoever looks then sees it at once. What happens between two calls
+    /// is told by the second.
     fn changed(&self) -> Pending<'_, Result<(), Failure>>;
 
     /// Whether there is anything here that could carry out an order.

@@ -1,10 +1,15 @@
 //! An engine that says what a test wants to hear: what no real one does when it is asked to.
 
+use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::body::Frame;
 use serde_json::{Value, json};
 
 use super::engine::{Address, Engine};
@@ -14,6 +19,36 @@ pub(super) enum Answer {
     Refused(StatusCode, &'static str),
     /// Never.
     Silence,
+    /// Line by line, and then no end.
+    Lines(Vec<Value>),
+    /// Begins, and breaks off.
+    Broken,
+}
+
+/// An answer that goes on, with the pauses in which what was said before is sent.
+struct Told(VecDeque<Poll<std::io::Result<Bytes>>>);
+
+impl hyper::body::Body for Told {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::io::Result<Frame<Bytes>>>> {
+        match self.0.pop_front() {
+            Some(Poll::Ready(piece)) => Poll::Ready(Some(piece.map(Frame::data))),
+            Some(Poll::Pending) => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+fn going_on(pieces: impl IntoIterator<Item = Poll<std::io::Result<Bytes>>>) -> Response {
+    Response::new(axum::body::Body::new(Told(pieces.into_iter().collect())))
 }
 
 pub(super) struct PretendedEngine {
@@ -66,5 +101,12 @@ async fn respond(
         Answer::Json(value) => axum::Json(value).into_response(),
         Answer::Refused(status, message) => (status, axum::Json(json!({"message": message}))).into_response(),
         Answer::Silence => std::future::pending().await,
+        Answer::Lines(lines) => {
+            going_on(lines.into_iter().map(|line| Poll::Ready(Ok(format!("{line}\n").into()))))
+        }
+        Answer::Broken => {
+            let killed = std::io::Error::other("killed");
+            going_on([Poll::Ready(Ok("\n".into())), Poll::Pending, Poll::Ready(Err(killed))])
+        }
     }
 }

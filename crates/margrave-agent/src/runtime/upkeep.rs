@@ -163,19 +163,16 @@ impl ComposeRuntime {
     /// Removes what was fetched and no project needs, and images if the policy says so. Failing to is no reason to fail what was asked for.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.sweeping.lock().await;
-        // Somebody fetches, perhaps for an hour; the next one to finish sweeps.
+        // Somebody has an archive that nobody claims yet; the next look sweeps.
         let Ok(_nobody_fetches) = self.fetching.try_write() else {
             self.sweep_due.store(true, Ordering::Relaxed);
             return;
         };
         let (archives, images) = match self.needed().await {
             Ok(needed) => needed,
-            Err(error) => {
-                tracing::warn!(%error, "the components' directories could not be read");
-                return;
-            }
+            Err(error) => return self.swept(Err(error)),
         };
-        self.components.sweep(archives).await;
+        self.swept(self.components.sweep(archives).await);
         if self.settings.images == ImagePolicy::Remove {
             *self.images_swept.lock().await = Some(Instant::now());
             let swept = match self.engine().await {
@@ -184,6 +181,18 @@ impl ComposeRuntime {
             };
             if let Err(failure) = swept {
                 tracing::warn!(%failure, "images that are not needed could not be looked for");
+            }
+        }
+    }
+
+    /// What could not be swept away is tried again at the next look, and said once.
+    fn swept(&self, swept: io::Result<()>) {
+        let failed = swept.is_err();
+        let said = self.unswept.swap(failed, Ordering::Relaxed);
+        if let Err(error) = swept {
+            self.sweep_due.store(true, Ordering::Relaxed);
+            if !said {
+                tracing::warn!(%error, "what is not needed any more could not be removed; it is tried again with each look");
             }
         }
     }
@@ -254,6 +263,9 @@ impl ComposeRuntime {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
     use margrave_core::device::Health;
     use margrave_core::id::DeviceId;
     use margrave_http::StatusCode;
@@ -383,6 +395,44 @@ mod tests {
         });
         let data = tempfile::tempdir().unwrap();
         assert!(device(&pretended, data.path()).look().await.is_err());
+    }
+
+    fn listened(pretended: &PretendedEngine) -> usize {
+        pretended.asked().iter().filter(|asked| asked.contains("/events")).count()
+    }
+
+    #[tokio::test]
+    async fn what_happens_to_containers_while_nobody_asks_is_not_missed() {
+        let of = |agent: &str| json!({"Actor": {"Attributes": {LABEL_AGENT: agent}}});
+        let died = move || vec![of("line-2"), of("line-1"), of("line-1")];
+        let pretended = PretendedEngine::start(move |asked| say(asked, |_| Answer::Lines(died())));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        // First that somebody listens, then what was told since.
+        for _ in 0..2 {
+            runtime.changed().await.unwrap();
+            assert_eq!(listened(&pretended), 1, "whoever listens anew has missed what was in between");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_goes_away_is_news_and_one_that_is_away_is_not() {
+        let away = Arc::new(AtomicBool::new(false));
+        let is_away = away.clone();
+        let events = move |_: &str| match is_away.load(Ordering::SeqCst) {
+            true => refused("shutting down"),
+            false => Answer::Broken,
+        };
+        let pretended = PretendedEngine::start(move |asked| say(asked, &events));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        runtime.changed().await.unwrap();
+        away.store(true, Ordering::SeqCst);
+        runtime.changed().await.unwrap();
+        assert!(runtime.changed().await.is_err());
+        assert_eq!(listened(&pretended), 2);
+        away.store(false, Ordering::SeqCst);
+        runtime.changed().await.unwrap();
     }
 
     #[tokio::test]

@@ -73,8 +73,8 @@ pub struct Assignment {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Digest>,
 
-    /// What was fetched while the change waits; not durable until it is everything.
-    #[serde(skip)]
+    /// What was fetched while the change waits. Only what failed and its pause are durable: what is here is asked again.
+    #[serde(default, skip_serializing_if = "is_untroubled")]
     pub ahead: Option<Ahead>,
     /// Since when an installed assignment has looked unhealthy; not durable, a reboot starts the grace anew.
     #[serde(skip)]
@@ -104,10 +104,16 @@ fn perhaps() -> bool {
     true
 }
 
+/// Flash wears out: of what goes well there is nothing to write down before it is everything.
+fn is_untroubled(ahead: &Option<Ahead>) -> bool {
+    ahead.as_ref().is_none_or(|ahead| ahead.trouble.is_none())
+}
+
 /// What was fetched of a document that may not be applied yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ahead {
     pub document: Digest,
+    #[serde(skip)]
     pub fetched: BTreeSet<ComponentName>,
     pub failures: u32,
     pub next: Moment,
@@ -215,6 +221,8 @@ impl Assignment {
         }
         let comes_back = |given_up: &mut GivenUp| next == Some(given_up.document);
         drop(self.given_up.take_if(comes_back));
+        // What could not be fetched of another document says nothing about this one.
+        drop(self.ahead.take_if(|ahead| next != Some(ahead.document)));
         self.waiting = None;
         self.awaited = None;
         self.wanted = next;

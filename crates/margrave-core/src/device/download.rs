@@ -13,6 +13,10 @@ use crate::lifecycle::State;
 use crate::moment::Moment;
 use crate::report::Failure;
 
+/// How much of what was good is mended, gone back to or taken away beside the rest. What is new may hang for as long as its timeout
+/// says, up to an hour, and must not keep an application down that ran well.
+const RESCUE_COUNT_MAX: usize = 1;
+
 /// Something that is under way.
 #[derive(Debug, Clone)]
 pub(super) struct Download {
@@ -39,7 +43,19 @@ impl Device {
                 ahead < AHEAD_COUNT_MAX && work + downloads < settings.work_count_max
             }
             Some(_) => downloads < settings.work_count_max,
-            None => work < settings.work_count_max,
+            None => work < settings.work_count_max + usize::from(self.rescues(action)) * RESCUE_COUNT_MAX,
+        }
+    }
+
+    /// Whether this mends what was good, goes back to it, or takes something away.
+    fn rescues(&self, action: &Action) -> bool {
+        match action {
+            Action::Prefetch(order) | Action::Apply(order) => {
+                let assignment = self.assignments.get(&order.assignment);
+                let good = assignment.and_then(|assignment| assignment.good);
+                good.is_some_and(|good| self.orders(&good).contains(order))
+            }
+            _ => matches!(action, Action::Remove { .. }),
         }
     }
 
@@ -74,40 +90,20 @@ impl Device {
         is_one.then(|| Download { order: order.clone(), ahead })
     }
 
-    /// The same step, unless it has to wait for the download that is under way.
-    pub(super) fn beside_download(
-        &self,
-        settings: &Settings,
-        id: AssignmentId,
-        step: Step,
-        now: Moment,
-    ) -> Step {
-        let (Some(download), Step::Do(action)) = (self.work.downloads.get(&id), &step) else { return step };
-        match &**action {
-            Action::Prefetch(order)
-                if download.is(order) || self.as_download(settings, action, now).is_some() =>
-            {
-                Step::Rest
-            }
-            _ => step,
-        }
-    }
-
-    /// The same step, if it is a download and none is under way.
-    pub(super) fn only_download(
-        &self,
-        settings: &Settings,
-        id: AssignmentId,
-        step: Step,
-        now: Moment,
-    ) -> Step {
-        let is_one = matches!(&step, Step::Do(action) if self.as_download(settings, action, now).is_some());
-        // What is not taken up yet is so once what is here is mended, or is that itself.
-        let is_taken_up = self.assignments[&id].goal() == self.assignments[&id].held;
-        match is_one && is_taken_up && !self.work.downloads.contains_key(&id) {
-            true => step,
-            false => Step::Rest,
-        }
+    /// The same step, if it may begin beside what is under way of this assignment: one download at a time, and while what is
+    /// here is mended nothing but that.
+    pub(super) fn beside(&self, settings: &Settings, id: AssignmentId, step: Step, now: Moment) -> Step {
+        let Step::Do(action) = &step else { return step };
+        let is_one = self.as_download(settings, action, now).is_some();
+        let waits = self.work.downloads.get(&id).is_some_and(|download| {
+            is_one || matches!(&**action, Action::Prefetch(order) if download.is(order))
+        });
+        let begins = match self.work.in_flight.contains_key(&id) {
+            // What is not taken up yet is so once what is here is mended, or is that itself.
+            true => is_one && self.assignments[&id].goal() == self.assignments[&id].held,
+            false => true,
+        };
+        if begins && !waits { step } else { Step::Rest }
     }
 
     /// Whether something of this document is being fetched before it may begin.

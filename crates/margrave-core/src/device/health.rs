@@ -10,6 +10,9 @@ use crate::report::{Failure, FailureCode};
 
 /// Looks that must have found an update well before there is no way back from it, however the clock jumps.
 const WELL_LOOKS_MIN: u32 = 3;
+/// How long something has to be well before it is forgotten that it got sick: what runs for a minute or two between its
+/// failures is flapping. One that runs for longer is of use to somebody, as the runtime counts it too (`restarts.rs` of the agent).
+const FORGIVEN_AFTER: Duration = Duration::from_secs(5 * 60);
 /// The longest that something which got sick again and again has to be well before that is believed.
 const WATCHED_MAX: Duration = Duration::from_secs(600);
 
@@ -70,7 +73,9 @@ impl Device {
                     assignment.good = assignment.held;
                     assignment.strikes = 0;
                     assignment.falls = 0;
-                    assignment.relapses = 0;
+                    if now.since(since) >= FORGIVEN_AFTER {
+                        assignment.relapses = 0;
+                    }
                     let is_counted = self.policy(&held).is_some_and(|policy| policy.binding);
                     let assignment = self.assignments.get_mut(&id).expect("looked up above");
                     assignment.proven |= is_counted;

@@ -123,11 +123,11 @@ impl Device {
         match self.work.in_flight.contains_key(&id) {
             // What is above is fetched while what is beneath is mended.
             true if self.work.beneath.contains(&id) => {
-                [self.only_download(settings, id, self.step_above(settings, id, now), now), Step::Rest]
+                [self.beside(settings, id, self.step_above(settings, id, now), now), Step::Rest]
             }
             true => [Step::Rest, Step::Rest],
             false => [self.step_above(settings, id, now), self.step_beneath(settings, id, now)]
-                .map(|step| self.beside_download(settings, id, step, now)),
+                .map(|step| self.beside(settings, id, step, now)),
         }
     }
 

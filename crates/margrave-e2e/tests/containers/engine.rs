@@ -176,7 +176,8 @@ impl Engine {
         ])
     }
 
-    fn list(&self, arguments: &[impl AsRef<str>]) -> Vec<String> {
+    /// The lines of what it says.
+    pub(crate) fn list(&self, arguments: &[impl AsRef<str>]) -> Vec<String> {
         let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
         self.docker(&arguments).lines().map(str::to_owned).collect()
     }

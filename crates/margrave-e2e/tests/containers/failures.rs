@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::engine::said;
 use crate::plant::{LABEL_AGENT, Plant, WEB};
 use crate::small_disk::SmallDisk;
-use crate::stage::wait_for;
+use crate::stage::{tell, wait_for};
+use crate::trouble::Trouble;
 
 fn error_of(assignment: &Value) -> (String, String) {
     let text = |key: &str| assignment["error"][key].as_str().unwrap_or_default().to_owned();
@@ -21,6 +22,7 @@ fn an_image_that_is_not_there_is_named_and_pushing_it_is_all_it_takes() {
     let _agent = plant.agent();
     let late = WEB.replace("e2e/busybox:1", "e2e/late:7");
     plant.add_package("late", "1.0.0", &[("main", &late)]);
+    let mut trouble = Trouble::begins("image that is not there");
     plant.deploy("late");
     let (code, message) = error_of(&plant.wait("late", "FAILED"));
     assert_eq!(code, "pull-not-found", "{message}");
@@ -31,7 +33,9 @@ fn an_image_that_is_not_there_is_named_and_pushing_it_is_all_it_takes() {
     assert!(said(&why).contains(&image), "{}", said(&why));
 
     plant.push("e2e/late:7");
+    trouble.is_cured();
     plant.wait("late", "INSTALLED");
+    trouble.tell(&plant, &plant.device, "late");
     plant.container("late", "main", "web");
 }
 
@@ -64,10 +68,12 @@ fn pk_101_what_does_not_start_or_is_not_healthy_is_told_and_others_are_left_alon
     let well = plant.run_of("worse", "main", "web");
 
     let begun = Instant::now();
+    let once = Trouble::begins("a service that ends at once");
     plant.deploy("once");
     let (code, message) = error_of(&plant.wait("once", "FAILED"));
     assert_eq!((code.as_str(), message.as_str()), ("start-failed", "Service main exited with code 3."));
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    once.tell(&plant, &plant.device, "once");
     plant.json(&["deployment", "remove", "once", "--yes"]);
 
     let begun = Instant::now();
@@ -116,6 +122,7 @@ fn a_port_that_somebody_has_is_named_and_freeing_it_is_all_it_takes() {
     let port = taken.local_addr().expect("it listens").port();
     let ports = format!("    ports: [\"127.0.0.1:{port}:8080\"]\n    stop_signal");
     plant.add_package("hello", "1.0.0", &[("main", &WEB.replace("    stop_signal", &ports))]);
+    let mut trouble = Trouble::begins("port taken");
     plant.deploy("hello");
     let failed = plant.wait("hello", "FAILED");
     let (code, message) = error_of(&failed);
@@ -124,16 +131,11 @@ fn a_port_that_somebody_has_is_named_and_freeing_it_is_all_it_takes() {
     assert!(failed["nextTry"].is_string(), "it says when it tries again: {failed}");
 
     drop(taken);
-    let begun = Instant::now();
+    trouble.is_cured();
     plant.wait("hello", "INSTALLED");
-    tell(&format!("port taken: installed {:?} after it was free", begun.elapsed()));
+    trouble.tell(&plant, &plant.device, "hello");
     assert_eq!(plant.all_containers().len(), 1);
     std::net::TcpStream::connect(("127.0.0.1", port)).expect("the service is there");
-}
-
-#[allow(clippy::print_stderr, reason = "the figures of this test are part of its result")]
-fn tell(words: &str) {
-    eprintln!("{words}");
 }
 
 /// Makes a program of a machine that does not exist of the one in an image.
@@ -157,6 +159,7 @@ fn an_image_for_another_machine_is_called_that_and_what_ran_before_runs_again() 
     plant.wait("hello", "INSTALLED");
     plant.engine.exec(&plant.container("hello", "main", "web"), "echo kept > /data/file");
 
+    let trouble = Trouble::begins("image of the wrong architecture");
     plant.json(&["deployment", "update", "hello", "--version", "2.0.0", "--attempts", "1"]);
     let back = wait_for("it went back", || {
         let shown = plant.assignment(&plant.device, "hello")?;
@@ -170,6 +173,7 @@ fn an_image_for_another_machine_is_called_that_and_what_ran_before_runs_again() 
     let container = plant.container("hello", "main", "web");
     assert_eq!(plant.engine.exec(&container, "cat /data/file"), "kept");
     assert_eq!(plant.steps("hello").last().map(String::as_str), Some("INSTALLED"));
+    trouble.tell(&plant, &plant.device, "hello");
 }
 
 #[test]
@@ -187,23 +191,28 @@ fn a_full_disk_is_told_nothing_is_begun_and_space_is_all_it_takes() {
     // Also what the device keeps for its memory: for as long as that lasts, it goes on.
     disk.take("ledger/reserve");
     disk.fill();
+    let mut trouble = Trouble::begins("disk full before anything was begun");
     plant.json(&["deploy", "hello", "--to", &device]);
     let mine = || plant.engine.containers(&[(LABEL_AGENT, &device)]);
-    let tells = || {
+    let tells = |when: &str| {
+        let begun = Instant::now();
         let trouble = wait_for("the device tells its trouble", || {
             plant.agent_status(&device)["trouble"].as_str().map(str::to_owned)
         });
+        tell(&format!("disk full: said on the device {:?} after {when}", begun.elapsed()));
         assert!(trouble.contains("disk is full"), "{trouble}");
         assert_eq!(mine(), [""; 0], "what cannot be written down is not begun");
     };
-    tells();
+    tells("something was wanted");
     // Nor does a restart make it worse.
     first.kill();
     let _second = agent();
-    tells();
+    tells("it was started again");
 
     disk.free();
+    trouble.is_cured();
     plant.wait_state(&device, "hello", "INSTALLED");
+    trouble.tell(&plant, &device, "hello");
     assert_eq!(mine().len(), 1);
     plant.engine.clear(&device, &plant.registry());
 }
@@ -230,6 +239,7 @@ fn on_a_full_disk_a_crash_is_told_and_what_crashed_is_removed_from_afar() {
     let [container] = &containers[..] else { panic!("{containers:?}") };
 
     disk.fill();
+    let trouble = Trouble::begins("crash on a full disk, then removed");
     plant.engine.exec(container, "touch /data/spoilt");
     plant.engine.docker(&["kill", container]);
     plant.wait_state(&device, "hello", "FAILED");
@@ -238,5 +248,6 @@ fn on_a_full_disk_a_crash_is_told_and_what_crashed_is_removed_from_afar() {
     plant.json(&["deployment", "remove", "hello", "--yes"]);
     wait_for("it is gone", || plant.assignment(&device, "hello").is_none().then_some(()));
     assert_eq!(mine(), [""; 0]);
+    trouble.tell(&plant, &device, "hello");
     plant.engine.clear(&device, &plant.registry());
 }

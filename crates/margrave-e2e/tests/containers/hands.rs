@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::plant::{Plant, WEB};
 use crate::stage::wait_for;
+use crate::trouble::Trouble;
 
 #[test]
 fn promise_5_what_compose_would_not_see_is_noticed_repaired_and_reported() {
@@ -21,6 +22,8 @@ fn promise_5_what_compose_would_not_see_is_noticed_repaired_and_reported() {
     let container = |name: &str| plant.container(name, "main", "web");
     let project = format!("com.docker.compose.project={}", plant.project("joined", "main"));
     let image = plant.engine.inspect(&container("joined"), "{{.Config.Image}}");
+    let trouble = ["paused", "changed", "joined by a stranger"]
+        .map(|what| Trouble::begins(&format!("container {what} by hand")));
     plant.engine.docker(&["pause", &container("paused")]);
     plant.engine.docker(&["update", "--restart", "always", &container("bent")]);
     let stranger = [
@@ -42,6 +45,9 @@ fn promise_5_what_compose_would_not_see_is_noticed_repaired_and_reported() {
         );
         let history = plant.json(&["deployment", "history", name, "--device", &plant.device]).to_string();
         assert!(history.contains("unhealthy") && history.contains(reason), "{name}: {history}");
+    }
+    for (trouble, name) in trouble.iter().zip(names) {
+        trouble.tell(&plant, &plant.device, name);
     }
     let policy = plant.engine.inspect(&container("bent"), "{{.HostConfig.RestartPolicy.Name}}");
     assert!(matches!(policy.as_str(), "no" | ""), "{policy}");
@@ -117,6 +123,7 @@ fn a_removal_that_cannot_be_finished_says_why_and_ends_by_itself_once_it_can() {
     let holder = plant.engine.docker(&run);
     let _clear = Clear { plant: &plant, container: &holder };
 
+    let mut trouble = Trouble::begins("removal that somebody's container is in the way of");
     plant.json(&["deployment", "remove", "hello", "--yes"]);
     let text = |shown: &Value, key: &str| shown["error"][key].as_str().unwrap_or_default().to_owned();
     let told = wait_for("the server hears why it takes so long", || {
@@ -128,7 +135,9 @@ fn a_removal_that_cannot_be_finished_says_why_and_ends_by_itself_once_it_can() {
     assert_eq!(plant.engine.inspect(&holder, "{{.State.Running}}"), "true", "others are left alone");
 
     plant.engine.docker(&["rm", "-f", &holder]);
+    trouble.is_cured();
     wait_for("it is gone at the server", || plant.assignment(&plant.device, "hello").is_none().then_some(()));
+    trouble.tell(&plant, &plant.device, "hello");
     assert_eq!(plant.left_of(&project)[1], [""; 0]);
     // Gone, and not forgotten.
     let steps = plant.steps("hello");

@@ -2,6 +2,7 @@
 
 use crate::plant::{Plant, SLOW, WEB};
 use crate::stage::wait_for;
+use crate::trouble::Trouble;
 
 #[test]
 fn promise_8_an_agent_killed_while_it_installs_and_updates_continues_and_repeats_nothing() {
@@ -10,6 +11,7 @@ fn promise_8_an_agent_killed_while_it_installs_and_updates_continues_and_repeats
     let mut agent = plant.agent();
 
     // Once before anything runs, once while the container is on its way to being healthy.
+    let trouble = Trouble::begins("agent killed twice in an install");
     plant.deploy("slow");
     plant.wait("slow", "INSTALLING");
     agent.kill();
@@ -20,7 +22,9 @@ fn promise_8_an_agent_killed_while_it_installs_and_updates_continues_and_repeats
     plant.wait("slow", "INSTALLED");
     let installed = plant.container("slow", "main", "main");
     assert_eq!(plant.all_containers(), [installed.as_str()]);
+    trouble.tell(&plant, &plant.device, "slow");
 
+    let trouble = Trouble::begins("agent killed twice in an update");
     plant.update("slow", "changed");
     plant.wait("slow", "UPDATING");
     agent.kill();
@@ -35,6 +39,7 @@ fn promise_8_an_agent_killed_while_it_installs_and_updates_continues_and_repeats
     let updated = plant.container("slow", "main", "main");
     assert_eq!(plant.engine.exec(&updated, "echo $GREETING"), "changed");
     assert_eq!(plant.all_containers(), [updated.as_str()]);
+    trouble.tell(&plant, &plant.device, "slow");
 
     // A restart alone touches nothing. Whoever has installed something new since then has looked at the old.
     let before = plant.run_of("slow", "main", "main");
@@ -57,6 +62,7 @@ fn a_server_killed_during_an_update_loses_nothing() {
     plant.deploy("slow");
     plant.wait("slow", "INSTALLED");
 
+    let trouble = Trouble::begins("server killed in an update");
     plant.update("slow", "second");
     plant.wait("slow", "UPDATING");
     plant.stage.server().kill();
@@ -69,6 +75,7 @@ fn a_server_killed_during_an_update_loses_nothing() {
     assert_eq!(greeting(), "second");
     let steps = ["PENDING", "INSTALLING", "INSTALLED", "UPDATING", "INSTALLED"];
     assert_eq!(plant.steps("slow"), steps, "what happened meanwhile is told afterwards");
+    trouble.tell(&plant, &plant.device, "slow");
 
     // At the worst moment: the wish is written down and perhaps nobody has heard of it. The new version needs
     // an image from the very registry that is gone.
@@ -100,8 +107,11 @@ fn promise_5_what_hands_do_to_containers_is_noticed_repaired_and_reported() {
     let alone = plant.run_of("alone", "main", "web");
     let removed = plant.container("removed", "main", "web");
     plant.engine.exec(&removed, "echo kept > /data/file");
+    let stopped = Trouble::begins("container stopped by hand");
     plant.engine.docker(&["stop", &plant.container("stopped", "main", "web")]);
+    let killed = Trouble::begins("container killed by hand");
     plant.engine.docker(&["kill", &plant.container("killed", "main", "web")]);
+    let gone = Trouble::begins("container removed by hand");
     plant.engine.docker(&["rm", "-f", &removed]);
 
     let reasons = [
@@ -120,6 +130,9 @@ fn promise_5_what_hands_do_to_containers_is_noticed_repaired_and_reported() {
         assert!(history.contains("unhealthy") && history.contains(reason), "{history}");
         let container = plant.container(name, "main", "web");
         assert_eq!(plant.engine.inspect(&container, "{{.State.Health.Status}}"), "healthy");
+    }
+    for (name, trouble) in [("stopped", stopped), ("killed", killed), ("removed", gone)] {
+        trouble.tell(&plant, &plant.device, name);
     }
     let repaired = plant.container("removed", "main", "web");
     assert_eq!(plant.engine.exec(&repaired, "cat /data/file"), "kept");

@@ -3,6 +3,7 @@
 use crate::engine::said;
 use crate::plant::{Plant, WEB};
 use crate::stage::wait_for;
+use crate::trouble::Trouble;
 
 /// The same service, which ends every twelve seconds: longer than what counts as steady after a restart.
 fn looping() -> String {
@@ -19,9 +20,11 @@ fn a_slow_crash_loop_is_found_and_an_update_that_loops_is_gone_back_from() {
     let _agent = plant.agent();
     plant.add_package("hello", "1.0.0", &[("main", WEB)]);
     plant.add_package("hello", "1.1.0", &[("main", &looping())]);
+    let first = Trouble::begins("crash loop of a first install");
     plant.json(&["deploy", "hello@1.1.0", "--name", "first", "--to", &plant.device]);
     plant.json(&["deploy", "hello@1.0.0", "--name", "updated", "--to", &plant.device]);
     plant.wait("updated", "INSTALLED");
+    let updated = Trouble::begins("crash loop of an update");
     plant.json(&["deployment", "update", "updated", "--version", "1.1.0"]);
 
     plant.wait("first", "INSTALLED");
@@ -50,4 +53,6 @@ fn a_slow_crash_loop_is_found_and_an_update_that_loops_is_gone_back_from() {
     assert_eq!(steps[..4], ["PENDING", "INSTALLING", "INSTALLED", "FAILED"], "{steps:?}");
     assert!(!steps[4..].contains(&"INSTALLED".to_owned()), "{steps:?}");
     assert_eq!(plant.container("first", "main", "web"), looping);
+    first.tell(&plant, &plant.device, "first");
+    updated.tell(&plant, &plant.device, "updated");
 }

@@ -32,3 +32,5 @@ mod small_disk;
 mod stage;
 #[path = "../e2e/trap.rs"]
 mod trap;
+mod trouble;
+mod way;

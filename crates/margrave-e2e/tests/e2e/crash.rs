@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use life::{Line, SCENARIOS};
 
-use crate::stage::{PRETENDED, Stage};
+use crate::stage::{PRETENDED, Stage, tell};
 use crate::trap::{Fate, Point, Side, Trap};
 
 /// Devices that live at the same time. They wait for the disk and the server more than they work.
@@ -67,7 +67,7 @@ fn promise_8_a_device_killed_before_and_after_everything_that_lasts_continues_co
         }
     });
     let tally = tally.into_inner().expect("nobody panicked with it");
-    tell(&tally, begun.elapsed());
+    tell_of(&tally, begun.elapsed());
     assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n\n"));
     let points: usize = tally.killed.values().sum();
     assert!(points >= POINTS_MIN || std::env::var_os(ONLY).is_some(), "only {points} points");
@@ -136,16 +136,11 @@ fn live(stage: &Stage, trap: &Trap, number: usize, points: &[Option<Point>], tal
     }
 }
 
-#[allow(clippy::print_stderr, reason = "the figures of this test are part of its result")]
-fn tell(tally: &Tally, took: Duration) {
+fn tell_of(tally: &Tally, took: Duration) {
     for scenario in SCENARIOS {
         let of = |side| tally.killed.get(&(scenario.name, side)).copied().unwrap_or_default();
-        eprintln!(
-            "{}: killed {} before and {} after, and recovered",
-            scenario.name,
-            of(Side::Before),
-            of(Side::After)
-        );
+        let (name, before, after) = (scenario.name, of(Side::Before), of(Side::After));
+        tell(&format!("{name}: killed {before} before and {after} after, and recovered"));
     }
     let mut times = tally.recoveries.clone();
     times.sort();
@@ -153,13 +148,10 @@ fn tell(tally: &Tally, took: Duration) {
         |share: f64| times.get(((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1)));
     let (points, took): (usize, u64) = (tally.killed.values().sum(), took.as_secs());
     let Tally { by_target, elsewhere, survived, .. } = tally;
-    eprintln!(
+    tell(&format!(
         "{points} points in {took} s, on {by_target:?}; {elsewhere} died elsewhere, {survived} not at all"
-    );
-    eprintln!(
-        "recovery: median {:?}, longest {:?}",
-        at(0.5).unwrap_or(&Duration::ZERO),
-        at(1.0).unwrap_or(&Duration::ZERO)
-    );
-    eprintln!("components started once more because their start was cut off: {}", tally.restarts);
+    ));
+    let (median, longest) = (at(0.5).unwrap_or(&Duration::ZERO), at(1.0).unwrap_or(&Duration::ZERO));
+    tell(&format!("recovery: median {median:?}, longest {longest:?}"));
+    tell(&format!("components started once more because their start was cut off: {}", tally.restarts));
 }

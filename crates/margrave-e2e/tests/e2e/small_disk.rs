@@ -10,10 +10,16 @@ use crate::stage::skip;
 pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
+    /// Large enough for what an agent keeps.
     pub(crate) fn mount(path: &Path) -> Option<SmallDisk> {
+        SmallDisk::mount_of(path, 2)
+    }
+
+    pub(crate) fn mount_of(path: &Path, megabytes: u32) -> Option<SmallDisk> {
         std::fs::create_dir_all(path).expect("the stage's directory is writable");
+        let size = format!("size={megabytes}m,mode=0700");
         let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"]).arg(path).output();
+        let mount = mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(path).output();
         let mount = mount.expect("mount is everywhere");
         if !mount.status.success() {
             let said = String::from_utf8_lossy(&mount.stderr);
@@ -21,6 +27,10 @@ impl SmallDisk {
             return None;
         }
         Some(SmallDisk(path.to_owned()))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     /// Leaves no byte free.

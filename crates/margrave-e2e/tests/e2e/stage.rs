@@ -60,6 +60,12 @@ pub(crate) fn figure(name: &str, numbers: &[f64]) {
     eprintln!("figure {name}: {}", numbers.join(" "));
 }
 
+/// Prints what came of a test, in numbers. `.config/nextest.toml` says of which tests it is shown although they are green.
+#[allow(clippy::print_stderr, reason = "the figures of a test are part of its result")]
+pub(crate) fn tell(words: &str) {
+    eprintln!("{words}");
+}
+
 /// Says aloud that a test does not run here, and why; in CI nothing may be missing.
 pub(crate) fn skip(why: &str) {
     assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "in CI nothing may be missing: {why}");
@@ -350,11 +356,16 @@ impl Stage {
         })
     }
 
+    /// What the server was told of `deployment` on `device`, oldest first.
+    pub(crate) fn reports(&self, device: &str, deployment: &str) -> Vec<Value> {
+        transitions(&self.json(&["deployment", "history", deployment, "--device", device]))
+    }
+
     /// States that `deployment` went through on `device`, oldest first, repeats left out.
     pub(crate) fn history(&self, device: &str, deployment: &str) -> Vec<String> {
-        let shown = self.json(&["deployment", "history", deployment, "--device", device]);
+        let reports = self.reports(device, deployment);
         let mut states: Vec<String> =
-            transitions(&shown).iter().map(|t| t["state"].as_str().unwrap_or("?").to_owned()).collect();
+            reports.iter().map(|report| report["state"].as_str().unwrap_or("?").to_owned()).collect();
         states.dedup();
         states
     }

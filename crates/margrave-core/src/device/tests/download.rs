@@ -352,3 +352,59 @@ fn what_is_wanted_again_while_it_is_mended_is_not_fetched_beside_that() {
     world.run_until_converged();
     assert!(runs(&world, &all[0]));
 }
+
+/// The download that is under way fails, and that is written down; until when the next one waits.
+fn fail_ahead(world: &mut World, order: &Order) -> Moment {
+    world.absorb(Action::Prefetch(order.clone()).undone("the registry is away", FailureCode::PullFailed));
+    world.commit();
+    assignment(world).ahead.as_ref().unwrap().next
+}
+
+/// Somebody restarts the agent, or the power goes, again and again: no reason to ask a registry that is away as often.
+#[test]
+fn what_could_not_be_fetched_ahead_keeps_its_pause_over_restarts() {
+    let (mut world, _, mut order) = downloading(Some("mon 22:00-23:00"));
+    let mut pauses = vec![];
+    for _ in 0..5 {
+        let next = fail_ahead(&mut world, &order);
+        pauses.push(next.since(world.now));
+        let told = (world.waiting(1).map(str::to_owned), world.device.outbox().next_sequence());
+        assert!(told.0.as_ref().is_some_and(|waiting| waiting.ends_with("the registry is away")), "{told:?}");
+        world.boot();
+        order = fetching(&mut world);
+        assert!(world.now >= next, "{:?} too early", next.since(world.now));
+        // Nor is a restart news.
+        assert_eq!((world.waiting(1).map(str::to_owned), world.device.outbox().next_sequence()), told);
+    }
+    assert!(pauses.is_sorted() && pauses[4] > world.settings.retry_delay * 4, "{pauses:?}");
+    end(&mut world, &order);
+    world.now = OPENS;
+    world.run_until_converged();
+}
+
+/// A device without a battery for its clock starts in 1970: a pause that ends in half a century is none.
+#[test]
+fn what_could_not_be_fetched_ahead_is_tried_by_a_clock_that_starts_anew() {
+    let (mut world, _, order) = downloading(Some("mon 22:00-23:00"));
+    fail_ahead(&mut world, &order);
+    world.now = Moment(0);
+    world.boot();
+    fetching(&mut world);
+    assert!(world.now < Moment(0).after(minutes(1)), "{}", world.now);
+}
+
+#[test]
+fn what_could_not_be_fetched_of_one_version_is_not_said_of_another() {
+    let (mut world, all, order) = downloading(Some("mon 22:00-23:00"));
+    fail_ahead(&mut world, &order);
+    world.want(vec![all[1].clone()]);
+    accept(&mut world);
+    assert!(
+        world.waiting(1).is_some_and(|waiting| !waiting.contains("failed so far")),
+        "{:?}",
+        world.waiting(1)
+    );
+    let begun = world.now;
+    fetching(&mut world);
+    assert!(world.now < begun.after(world.settings.retry_delay / 2), "a changed manifest starts anew");
+}

@@ -228,12 +228,16 @@ impl Fleet {
         Ok(entries)
     }
 
+    /// Adds what lies at a reference. Which package that is, `id version`, is told to `named` once it is known and before anything
+    /// is written: who is cut off then has left its name.
     pub async fn add_package(
         &self,
         actor: &Actor,
         want: operator::AddPackage,
+        named: impl FnOnce(String) + Send,
     ) -> Result<operator::Package, Error> {
         let pulled = self.pull(actor, &want.reference).await?;
+        named(pulled.name());
         let (id, version) = (pulled.record.id.clone(), pulled.record.version.clone());
         self.change(actor, Change::AddPackage(Box::new(pulled))).await?;
         self.package(&id, &version).await

@@ -247,6 +247,21 @@ impl Fetch {
     pub fn bound(&self) -> &'static str {
         if self.unknown.is_empty() && self.unknown_images.is_empty() { "at most" } else { "at least" }
     }
+
+    /// What the bytes do not count, in words for people.
+    pub fn uncounted(&self) -> Vec<String> {
+        let names = self.unknown_images.join(", ");
+        let components = match self.unknown.is_empty() {
+            true => None,
+            false => Some(format!("of unknown size: {}", self.unknown.join(", "))),
+        };
+        let images = match self.unknown_images.len() {
+            0 => None,
+            1 => Some(format!("the size of 1 image is not known: {names}")),
+            count => Some(format!("the sizes of {count} images are not known: {names}")),
+        };
+        components.into_iter().chain(images).collect()
+    }
 }
 
 #[cfg(test)]

@@ -230,10 +230,10 @@ pub struct Fetch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<String>,
     pub devices: u64,
-    /// Of components in this server's registry, and of images that are pinned, for all devices together. What a device runs now
+    /// Of components and of images that are pinned, for all devices together. What a device runs now
     /// by the same deployment is not counted; what else lies there is not known here.
     pub bytes: u64,
-    /// Components whose size is not known, because they lie elsewhere.
+    /// Components whose size is not known: they lie elsewhere, and were added before sizes were kept or do not tell one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
     /// Images whose size is not known, and which are not counted; of a component whose images are not known, the component.

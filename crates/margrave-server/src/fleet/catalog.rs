@@ -16,7 +16,7 @@ use margrave_core::violation::Violation;
 use margrave_oci::archive::{self, ArchiveError};
 use margrave_oci::client::ClientError;
 use margrave_oci::compose;
-use margrave_oci::manifest::Descriptor;
+use margrave_oci::manifest::{Descriptor, ImageManifest};
 use margrave_oci::package::{DESCRIPTION_BYTES_MAX, PackageManifest, RESOURCE_BYTES_MAX, ResourceKind};
 use margrave_oci::reference::{Reference, Repository, TagOrDigest};
 use margrave_registry::RegistryError;
@@ -64,6 +64,11 @@ impl Entry {
     /// The digest behind a component's reference when the package was added.
     pub(super) fn pin(&self, component: &Component) -> Option<Digest> {
         self.record.pins.get(&pin_key(component)).copied()
+    }
+
+    /// What a device fetches for a component, in bytes, where that was told when the package was added.
+    pub(super) fn size(&self, component: &Component) -> Option<u64> {
+        self.record.sizes.get(&pin_key(component)).copied()
     }
 
     pub(super) fn pins(&self, profile: &Profile) -> BTreeMap<ComponentName, Digest> {
@@ -169,6 +174,7 @@ struct Looked {
 #[derive(Default)]
 struct Resolved {
     pins: BTreeMap<String, Digest>,
+    sizes: BTreeMap<String, u64>,
     claims: BTreeMap<String, Claims>,
     images: Uses,
 }
@@ -297,7 +303,7 @@ impl Fleet {
             );
             return Err(Error::invalid("/reference", "PK-014", message));
         }
-        let Resolved { pins, claims, images } = self.resolve_components(&package).await?;
+        let Resolved { pins, sizes, claims, images } = self.resolve_components(&package).await?;
         let images = self.find_images(&images, given, patience).await?;
         all_kept(images::misplaced(&images, given))?;
         let resources = self.resources(&reference, &manifest, &package, &what).await?;
@@ -308,6 +314,7 @@ impl Fleet {
             digest,
             description: description.to_vec(),
             pins,
+            sizes,
             claims,
             images,
             added_at: self.now(),
@@ -383,6 +390,7 @@ impl Fleet {
                 }
                 resolved.images.extend(images.map(|images| (pin_key(component), images)));
             }
+            resolved.sizes.extend(size_of(&manifest).map(|size| (pin_key(component), size)));
             resolved.pins.insert(pin_key(component), digest);
         }
         Ok(resolved)
@@ -544,6 +552,13 @@ impl Fleet {
         let found = found.map_err(|error| upstream(what, error))?;
         found.map(|blob| blob.path).ok_or_else(|| broken(what, layer, "is not"))
     }
+}
+
+/// What is fetched for a component with this manifest, itself included. An index for several architectures has no layers of its own.
+pub(super) fn size_of(manifest: &[u8]) -> Option<u64> {
+    let ImageManifest { layers, config, .. } = ImageManifest::from_bytes(manifest).ok()?;
+    let layers = layers.iter().map(|layer| layer.size).fold(0u64, u64::saturating_add);
+    Some(layers.saturating_add(config.size).saturating_add(manifest.len() as u64))
 }
 
 fn broken(what: &str, layer: &Descriptor, how: &str) -> Error {

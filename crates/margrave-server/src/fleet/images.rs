@@ -29,7 +29,7 @@ const IMAGES_MAX: usize = 200;
 /// Images that are asked about at the same time; more would only wait for the same network.
 const SIDE_BY_SIDE: usize = 4;
 /// For one image. Somebody waits for it, and a package without the answer is still a package.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
+pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// For all of a package, however many registries hang.
 const ALL_TIME_MAX: Duration = Duration::from_secs(20);
 /// For all packages of one commit together, so that a push of hundreds ends where registries hang.
@@ -83,7 +83,7 @@ pub(super) struct Silent {
 }
 
 impl Silent {
-    fn note(&self, host: &Host, now: Instant) {
+    pub(super) fn note(&self, host: &Host, now: Instant) {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         hosts.retain(|_, since| now.duration_since(*since) < SILENT_FOR);
         if hosts.len() < SILENT_MAX {
@@ -91,7 +91,7 @@ impl Silent {
         }
     }
 
-    fn has(&self, host: &Host, now: Instant) -> bool {
+    pub(super) fn has(&self, host: &Host, now: Instant) -> bool {
         let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         hosts.get(host.as_str()).is_some_and(|since| now.duration_since(*since) < SILENT_FOR)
     }
@@ -110,10 +110,7 @@ impl Fleet {
             let known = how.entry(name).or_insert(*named);
             *known = (*known).min(*named);
         }
-        let open: BTreeSet<String> = match self.options.air_gapped {
-            true => self.store.registries().await?.into_iter().map(|registry| registry.host).collect(),
-            false => BTreeSet::new(),
-        };
+        let open = self.open_registries().await?;
         let began = Instant::now();
         let until = patience.until(began);
         let mut asked: Vec<BoxFuture<'_, (String, Image)>> = Vec::new();
@@ -188,7 +185,7 @@ impl Fleet {
         if host.is_own_registry() {
             return self.look_at_image(reference).await;
         }
-        if self.options.air_gapped && !host.is_loopback() && !open.contains(host.as_str()) {
+        if !self.may_ask(host, open) {
             return Err(format!(
                 "this server asks no registries elsewhere but those it was told of, and {host} is none"
             ));

@@ -1,5 +1,5 @@
-//! What somebody should know of a deployment, and that is no reason to refuse it: its package is not in its registry any more as it
-//! was pinned, an image of it never was, or an override speaks of devices that do not get it. And the one case that is: nobody could
+//! What somebody should know of a deployment, and that is no reason to refuse it: its package or an image of it is not in its registry any
+//! more as it was pinned, an image never was, or an override speaks of devices that do not get it. And the one case that is: nobody could
 //! fetch it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -312,7 +312,7 @@ impl Fleet {
         let ask = async |queue: Vec<PackageRecord>| {
             for package in queue {
                 // Whoever does not answer is taken at its last word.
-                let Ok(Ok(warnings)) = self.ask_origin(&package).await else {
+                let Ok(Ok(warnings)) = self.ask_origin(&package, true).await else {
                     tracing::debug!(package = %package.id, "a registry could not be asked again");
                     break;
                 };

@@ -22,7 +22,7 @@ async fn registry() -> (Registry, String, tempfile::TempDir) {
     (registry, address, folder)
 }
 
-async fn serve(router: Router) -> String {
+pub(super) async fn serve(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -30,7 +30,7 @@ async fn serve(router: Router) -> String {
 }
 
 /// An image of these layers; each has as many bytes as its text.
-async fn push_image(registry: &Registry, name: &str, layers: &[&str]) -> Descriptor {
+pub(super) async fn push_image(registry: &Registry, name: &str, layers: &[&str]) -> Descriptor {
     let (repository, tag) = name.split_once(':').unwrap();
     let repository = RepositoryName::parse(repository).unwrap();
     let described = layers.iter().map(|layer| Descriptor::of("application/octet-stream", layer.as_bytes()));
@@ -76,7 +76,7 @@ impl World {
         self.push(version, &description).await;
     }
 
-    async fn add_services(&self, version: &str, services: &[&str]) -> operator::Package {
+    pub(super) async fn add_services(&self, version: &str, services: &[&str]) -> operator::Package {
         self.push_services(version, services).await;
         self.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap()
     }

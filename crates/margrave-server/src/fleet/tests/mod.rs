@@ -10,6 +10,7 @@ mod fitting;
 mod following;
 mod git;
 mod identity;
+mod image_questions;
 mod images;
 mod looking_back;
 mod moving;

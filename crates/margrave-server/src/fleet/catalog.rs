@@ -24,7 +24,7 @@ use margrave_store::{PackageRecord, ResourceRecord};
 use margrave_wire::{description, operator};
 use tokio::io::AsyncReadExt as _;
 
-use super::images::{self, Patience, Uses};
+use super::images::{self, Asking, Uses};
 use super::intent::Change;
 use super::{Actor, Error, Fleet, Resource};
 
@@ -274,7 +274,7 @@ impl Fleet {
 
     /// Pulls a package and checks everything about it; nothing is stored yet.
     pub(super) async fn pull(&self, actor: &Actor, reference: &str) -> Result<Pulled, Error> {
-        self.pull_pinned(actor, reference, &BTreeMap::new(), &mut Patience::default()).await
+        self.pull_pinned(actor, reference, &BTreeMap::new(), &mut Asking::default()).await
     }
 
     /// The same with images that mean what `given` says, as one of several packages that come in together.
@@ -283,7 +283,7 @@ impl Fleet {
         actor: &Actor,
         reference: &str,
         given: &BTreeMap<String, Digest>,
-        patience: &mut Patience,
+        asking: &mut Asking,
     ) -> Result<Pulled, Error> {
         let reference = Reference::parse(reference)
             .map_err(|error| Error::invalid("/reference", "PK-010", error.to_string()))?;
@@ -304,7 +304,7 @@ impl Fleet {
             return Err(Error::invalid("/reference", "PK-014", message));
         }
         let Resolved { pins, sizes, claims, images } = self.resolve_components(&package).await?;
-        let images = self.find_images(&images, given, patience).await?;
+        let images = self.find_images(&images, given, asking).await?;
         all_kept(images::misplaced(&images, given))?;
         let resources = self.resources(&reference, &manifest, &package, &what).await?;
         let record = PackageRecord {

@@ -1,5 +1,6 @@
-//! What registries are asked about images: whether they are still there, now and then.
+//! What registries are asked about images: little when a package comes in, and whether they are still there now and then.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +8,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse as _;
 use margrave_registry::{Action, Decision};
 
-use super::images::{push_image, serve};
+use super::images::{push_image, push_index, serve};
 use super::*;
 
 /// A registry of its own, on this machine, that writes down which manifests it was asked for.
@@ -58,6 +59,69 @@ impl Elsewhere {
             self.registry.delete_manifest(&repository, &version).await.unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn a_registry_is_asked_for_each_image_once_and_hardly_for_one_that_is_known() {
+    let world = World::empty().await;
+    let elsewhere = Elsewhere::new().await;
+    let address = &elsewhere.address;
+    let (amd, arm) = (
+        push_image(&elsewhere.registry, "plant/web:amd", &["amd"]).await,
+        push_image(&elsewhere.registry, "plant/web:arm", &["arm"]).await,
+    );
+    let list =
+        push_index(&elsewhere.registry, "plant/web:1", &[("amd64", amd.clone()), ("arm64", arm.clone())])
+            .await;
+    let parts = |list: &str| {
+        let mut asked = vec![
+            format!("GET plant/web/manifests/{list}"),
+            format!("GET plant/web/manifests/{}", amd.digest),
+            format!("GET plant/web/manifests/{}", arm.digest),
+        ];
+        asked.sort();
+        asked
+    };
+    let exact = format!("image: '{address}/plant/web@{list}'");
+    let tagged = format!("image: '{address}/plant/web:1'");
+    // A list, and what is in it for devices; whatever number of services have it.
+    let first = world.add_services("1.0.0", &[&tagged, &tagged]).await;
+    assert_eq!(elsewhere.asked(), parts("1"));
+    // The same again, by its name and by what it is.
+    let second = world.add_services("2.0.0", &[&tagged, &exact]).await;
+    assert_eq!(elsewhere.asked(), ["HEAD plant/web/manifests/1"]);
+    assert_eq!(second.images.len(), 2);
+    assert!(second.images.iter().all(|image| image.bytes == first.images[0].bytes), "{second:?}");
+    // Another image by the same name.
+    let other = push_index(&elsewhere.registry, "plant/web:1", &[("amd64", amd.clone())]).await;
+    let third = world.add_services("3.0.0", &[&tagged]).await;
+    assert_eq!(third.images[0].digest, Some(other.to_string()));
+    let mut fetched = vec![
+        "HEAD plant/web/manifests/1".to_owned(),
+        format!("GET plant/web/manifests/{other}"),
+        format!("GET plant/web/manifests/{}", amd.digest),
+    ];
+    fetched.sort();
+    assert_eq!(elsewhere.asked(), fetched);
+}
+
+#[tokio::test]
+async fn packages_that_come_in_together_ask_once_for_what_they_share() {
+    let world = World::empty().await;
+    let elsewhere = Elsewhere::new().await;
+    push_image(&elsewhere.registry, "plant/web:1", &["one"]).await;
+    let services =
+        ["plant/web:1", "plant/none:1"].map(|image| format!("image: '{}/{image}'", elsewhere.address));
+    let mut asking = crate::fleet::images::Asking::default();
+    for version in ["1.0.0", "2.0.0"] {
+        world.push_services(version, &services.each_ref().map(String::as_str)).await;
+        let reference = format!("oci://margrave/packages/hello:{version}");
+        let pulled =
+            world.fleet.pull_pinned(&ann(), &reference, &BTreeMap::new(), &mut asking).await.unwrap();
+        let pinned = pulled.record.images.known.values().filter(|image| image.digest.is_some()).count();
+        assert_eq!(pinned, 1, "{:?}", pulled.record.images);
+    }
+    assert_eq!(elsewhere.asked(), ["GET plant/none/manifests/1", "GET plant/web/manifests/1"]);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use margrave_core::deployment::Targets;
 use margrave_core::lifecycle::{Reported, State};
 use margrave_store::*;
 use serde_json::json;
@@ -298,4 +299,60 @@ async fn a_text_that_very_many_devices_have_finds_them_in_their_order() {
         let page = world.store.devices(DeviceFilter { limit: 1, after, ..filter.clone() }).await.unwrap();
         assert_eq!(page[0].device, device(first), "{filter:?}");
     }
+}
+
+/// Who is meant in every way that there is.
+fn means() -> Vec<Targets> {
+    let by = |devices: &[&str], labels: &[(&str, &str)], select: &str, sites: &[&str]| Targets {
+        devices: devices.iter().map(|name| device(name)).collect(),
+        labels: crate::fixture::labels(labels),
+        select: if select.is_empty() { Default::default() } else { select.parse().unwrap() },
+        sites: sites.iter().map(|site| (*site).to_owned()).collect(),
+    };
+    vec![
+        by(&["line-01", "line-08"], &[], "", &[]),
+        by(&["line-11", "nobody"], &[], "", &[]),
+        by(&[], &[("line", "a")], "", &[]),
+        by(&[], &[("line", "b"), ("site", "sued")], "", &[]),
+        by(&[], &[("line", "c")], "", &[]),
+        by(&[], &[], "site in (nord, west)", &[]),
+        by(&[], &[], "site, line!=a", &[]),
+        by(&[], &[], "!site", &[]),
+        by(&[], &[], "", &["sued"]),
+        by(&["line-00"], &[("line", "b")], "site=nord", &["west"]),
+        Targets::default(),
+    ]
+}
+
+#[tokio::test]
+async fn a_device_that_two_targets_mean_is_found_where_there_is_one() {
+    let world = plant().await;
+    let mut common = 0;
+    for one in means() {
+        let all = world.store.devices_targeted(&one).await.unwrap();
+        for other in means() {
+            let both: Vec<&Candidate> =
+                all.iter().filter(|found| other.matches(&found.device, &found.labels)).collect();
+            let found = world.store.device_in_both(&one, &other).await.unwrap();
+            match found {
+                Some(found) => assert!(both.contains(&&found), "{one:?} and {other:?}: {found:?}"),
+                None => assert!(both.is_empty(), "{one:?} and {other:?}: {both:?}"),
+            }
+            common += usize::from(!both.is_empty());
+        }
+    }
+    assert!((20..100).contains(&common), "{common} have somebody in common");
+}
+
+#[tokio::test]
+async fn nobody_is_looked_at_behind_the_first_that_two_targets_mean() {
+    let world = plant().await;
+    // Nobody can read it any more.
+    let database = rusqlite::Connection::open(world.directory.path().join("margrave.db")).unwrap();
+    database.execute("UPDATE device SET origin = ' ' WHERE client = 'line-05'", []).unwrap();
+    let of = |key: &str, value: &str| Targets { labels: labels(&[(key, value)]), ..Targets::default() };
+    let (line, site) = (of("line", "a"), of("site", "nord"));
+    assert!(world.store.devices_targeted(&line).await.is_err());
+    let found = world.store.device_in_both(&line, &site).await.unwrap().unwrap();
+    assert_eq!(found.device, device("line-01"));
 }

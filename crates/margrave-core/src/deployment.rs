@@ -79,8 +79,13 @@ impl Targets {
         by_label || self.select.matches(labels) || by_site() || self.devices.contains(device)
     }
 
+    /// Whether labels say nothing of who is meant.
+    pub fn is_by_name(&self) -> bool {
+        self.labels.is_empty() && self.select.is_empty() && self.sites.is_empty()
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.devices.is_empty() && self.labels.is_empty() && self.select.is_empty() && self.sites.is_empty()
+        self.devices.is_empty() && self.is_by_name()
     }
 }
 
@@ -130,10 +135,7 @@ impl Deployment {
 
     /// Whether a device's labels say what is answered for it.
     pub fn has_answers_by_label(&self) -> bool {
-        self.overrides.iter().any(|other| {
-            let Targets { labels, select, sites, .. } = &other.of;
-            !labels.is_empty() || !select.is_empty() || !sites.is_empty()
-        })
+        self.overrides.iter().any(|other| !other.of.is_by_name())
     }
 
     /// The answers for one device: the deployment's own, and what was answered otherwise for it.

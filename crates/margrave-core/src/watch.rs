@@ -244,6 +244,13 @@ pub enum Warning {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<String>,
     },
+    /// The registry no longer has an image that was pinned.
+    ImageGone {
+        /// As a Compose file names it.
+        image: String,
+        /// Where it was, by digest.
+        at: String,
+    },
 }
 
 impl Warning {
@@ -252,6 +259,7 @@ impl Warning {
             Warning::Moved { .. } => "moved",
             Warning::Gone => "gone",
             Warning::ComponentGone { .. } => "componentGone",
+            Warning::ImageGone { .. } => "imageGone",
         }
     }
 
@@ -260,7 +268,8 @@ impl Warning {
         match self {
             Warning::ComponentGone { at: Some(at), .. } => at == pinned_at,
             Warning::ComponentGone { component: gone, at: None } => gone == component,
-            Warning::Moved { .. } | Warning::Gone => false,
+            // An engine may have an image from elsewhere.
+            Warning::Moved { .. } | Warning::Gone | Warning::ImageGone { .. } => false,
         }
     }
 }
@@ -280,6 +289,15 @@ impl fmt::Display for Warning {
                 f,
                 "the registry no longer has the component {component}; devices that have not fetched it cannot, those that run it go on"
             ),
+            Warning::ImageGone { image, at } => {
+                let digest = at.split_once('@').map_or("", |(_, digest)| digest);
+                write!(
+                    f,
+                    "the registry no longer has the image {image} as it was pinned ({}); devices that do not have it cannot pull it, \
+                     those that run it go on",
+                    Digest::parse(digest).map_or_else(|_| at.clone(), |digest| digest.short())
+                )
+            }
         }
     }
 }

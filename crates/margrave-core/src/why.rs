@@ -215,7 +215,7 @@ codes! {
         "The deployment is not wanted any more, and some devices have not confirmed that it is gone.",
         "It goes by itself; those that are silent remove it when they are back.";
     PackageGone, "package-gone", Person,
-        "The registry no longer has the package, or a component of it, that devices would fetch.",
+        "The registry no longer has the package, or a component or image of it, that devices would fetch.",
         "Push the same bytes to the registry again, or deploy a version that is there.";
     PackageMoved, "package-moved", Person,
         "The tag in the registry leads to other bytes now; devices keep those that were pinned.",

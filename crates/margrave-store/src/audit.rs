@@ -29,9 +29,31 @@ pub struct AuditFilter {
     pub before: Option<u64>,
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
-    let entry = Entry {
-        sequence: row.unsigned("sequence")?,
+/// The columns that an entry has from its beginning on, as [`begun_values`] gives them.
+pub(crate) const BEGUN_COLUMNS: &str =
+    "at, actor, role, token, source, way, action, subject, detail, git_commit";
+
+pub(crate) fn begun_values(entry: &Entry) -> [Value; 10] {
+    let text = |text: &String| Value::from(text.clone());
+    let maybe = |text: &Option<String>| Value::from(text.clone());
+    [
+        Value::from(column::moment(entry.at)),
+        text(&entry.actor),
+        maybe(&entry.role),
+        maybe(&entry.token),
+        text(&entry.source),
+        text(&entry.way),
+        text(&entry.action),
+        text(&entry.subject),
+        text(&entry.detail),
+        maybe(&entry.commit),
+    ]
+}
+
+/// An entry as far as those columns tell it: without a number and what came of it.
+pub(crate) fn read_begun(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    Ok(Entry {
+        sequence: 0,
         at: row.moment("at")?,
         actor: row.get("actor")?,
         role: row.get("role")?,
@@ -40,11 +62,15 @@ fn read(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
         way: row.get("way")?,
         action: row.get("action")?,
         subject: row.get("subject")?,
-        outcome: row.get("outcome")?,
+        outcome: String::new(),
         detail: row.get("detail")?,
         commit: row.get("git_commit")?,
-    };
-    Ok(AuditRecord { entry, hash: row.digest("hash")? })
+    })
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
+    let (sequence, outcome) = (row.unsigned("sequence")?, row.get("outcome")?);
+    Ok(AuditRecord { entry: Entry { sequence, outcome, ..read_begun(row)? }, hash: row.digest("hash")? })
 }
 
 /// Writes an entry at the end; its number is given here.
@@ -58,25 +84,16 @@ pub(crate) fn append(sql: &Sql<'_>, entry: Entry) -> Result<AuditRecord, Error> 
     let at = column::moment(entry.at);
     let entry = Entry { sequence: newest + 1, at: Moment(u64::try_from(at).unwrap_or_default()), ..entry };
     let hash = entry.hash(&previous);
-    sql.statement(
-        "INSERT INTO audit (sequence, at, actor, role, token, source, way, action, subject, outcome, detail, git_commit, hash)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-    )?
-    .execute((
-        column::unsigned("an entry's number", entry.sequence)?,
-        at,
-        &entry.actor,
-        &entry.role,
-        &entry.token,
-        &entry.source,
-        &entry.way,
-        &entry.action,
-        &entry.subject,
-        &entry.outcome,
-        &entry.detail,
-        &entry.commit,
-        hash.as_bytes(),
-    ))?;
+    let last = [
+        Value::from(column::unsigned("an entry's number", entry.sequence)?),
+        Value::from(entry.outcome.clone()),
+        Value::from(hash.as_bytes().to_vec()),
+    ];
+    sql.statement(&format!(
+        "INSERT INTO audit ({BEGUN_COLUMNS}, sequence, outcome, hash)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
+    ))?
+    .execute(params_from_iter(begun_values(&entry).into_iter().chain(last)))?;
     Ok(AuditRecord { entry, hash })
 }
 

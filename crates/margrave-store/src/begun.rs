@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use margrave_core::audit::Entry;
-use rusqlite::Row;
+use rusqlite::params_from_iter;
+use rusqlite::types::Value;
 
-use crate::audit;
-use crate::column::{self, Columns as _};
+use crate::audit::{self, BEGUN_COLUMNS, begun_values, read_begun};
+use crate::column;
 use crate::sql::Sql;
 use crate::writer::Tx;
 use crate::{Error, Store};
@@ -98,26 +99,14 @@ impl Begun {
 
     pub(crate) fn keep(&self, sql: &Sql<'_>) -> Result<(), Error> {
         self.0.kept.store(true, Ordering::Relaxed);
-        let entry = self.entry();
-        sql.statement(
-            "INSERT INTO audit_begun (id, at, actor, role, token, source, way, action, subject, detail, git_commit)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
-             ON CONFLICT (id) DO UPDATE SET actor = ?3, role = ?4, token = ?5, action = ?8, subject = ?9, detail = ?10,
-                 git_commit = coalesce(?11, git_commit)",
-        )?
-        .execute((
-            column::unsigned("a number of something begun", self.0.id)?,
-            column::moment(entry.at),
-            &entry.actor,
-            &entry.role,
-            &entry.token,
-            &entry.source,
-            &entry.way,
-            &entry.action,
-            &entry.subject,
-            &entry.detail,
-            &entry.commit,
-        ))?;
+        let id = Value::from(column::unsigned("a number of something begun", self.0.id)?);
+        sql.statement(&format!(
+            "INSERT INTO audit_begun ({BEGUN_COLUMNS}, id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             ON CONFLICT (id) DO UPDATE SET actor = excluded.actor, role = excluded.role, token = excluded.token,
+                 action = excluded.action, subject = excluded.subject, detail = excluded.detail,
+                 git_commit = coalesce(excluded.git_commit, git_commit)"
+        ))?
+        .execute(params_from_iter(begun_values(&self.entry()).into_iter().chain([id])))?;
         Ok(())
     }
 
@@ -126,23 +115,6 @@ impl Begun {
         sql.statement("DELETE FROM audit_begun WHERE id = ?1")?.execute([id])?;
         Ok(())
     }
-}
-
-fn read(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    Ok(Entry {
-        sequence: 0,
-        at: row.moment("at")?,
-        actor: row.get("actor")?,
-        role: row.get("role")?,
-        token: row.get("token")?,
-        source: row.get("source")?,
-        way: row.get("way")?,
-        action: row.get("action")?,
-        subject: row.get("subject")?,
-        outcome: String::new(),
-        detail: row.get("detail")?,
-        commit: row.get("git_commit")?,
-    })
 }
 
 impl Store {
@@ -182,7 +154,7 @@ impl Store {
         }
         self.write_for_nobody(|tx: &Tx<'_, '_>| {
             let mut statement = tx.sql.statement("SELECT * FROM audit_begun ORDER BY at, id")?;
-            let left = statement.query_map([], read)?.collect::<Result<Vec<_>, _>>()?;
+            let left = statement.query_map([], read_begun)?.collect::<Result<Vec<_>, _>>()?;
             let written = left.into_iter().map(|entry| Ok(audit::append(tx.sql, entry.cut_off())?.entry));
             let written = written.collect::<Result<Vec<_>, Error>>()?;
             tx.sql.statement("DELETE FROM audit_begun")?.execute([])?;

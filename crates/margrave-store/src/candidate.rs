@@ -1,12 +1,13 @@
 //! Devices as far as they decide what they can be given, and who is meant by targets.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use margrave_core::deployment::{SITE, Targets};
 use margrave_core::id::{AssignmentId, DeploymentId, DeviceRef};
 use margrave_core::selector::{Part, Selector};
 use margrave_wire::Dialect;
-use rusqlite::{OptionalExtension as _, Row};
+use rusqlite::Row;
 
 use crate::column;
 use crate::device::DeviceRecord;
@@ -54,53 +55,86 @@ const LABELLED: &str =
     "label CROSS JOIN device ON device.client = label.client AND device.device = label.device
     CROSS JOIN client ON client.id = label.client";
 
-/// Adds what an expression matches. A condition that asks for values is looked up by index, and the others are asked of what
-/// that finds; an expression of nothing but denials has to look at the whole fleet.
-fn select(
+/// Whether to go on with the next device.
+type Visit<'v> = dyn FnMut(Candidate) -> ControlFlow<()> + 'v;
+
+/// Shows `visit` the devices that a statement finds, until it has seen enough.
+fn shown(
     sql: &Sql<'_>,
-    selector: &Selector,
-    found: &mut BTreeMap<DeviceRef, Candidate>,
-) -> rusqlite::Result<()> {
+    from: &str,
+    given: impl rusqlite::Params,
+    visit: &mut Visit<'_>,
+) -> rusqlite::Result<ControlFlow<()>> {
+    let mut statement =
+        sql.statement(&format!("SELECT {CANDIDATE} FROM {from} AND standing = 'accepted'"))?;
+    for record in statement.query_map(given, read_candidate)? {
+        if visit(record?).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Shows `visit` what an expression matches. A condition that asks for values is looked up by index, and the others are asked of what
+/// that finds; an expression of nothing but denials has to look at the whole fleet.
+fn select(sql: &Sql<'_>, selector: &Selector, visit: &mut Visit<'_>) -> rusqlite::Result<ControlFlow<()>> {
     let parts = selector.parts();
-    let mut looked_at = Vec::new();
     let indexed = parts.iter().find(|part| matches!(part, Part::In(..)));
     let indexed = indexed.or_else(|| parts.iter().find(|part| matches!(part, Part::Present(_))));
+    let is_sure = parts.len() == 1 && indexed.is_some();
+    let mut matching = |record: Candidate| match is_sure || selector.matches(&record.labels) {
+        true => visit(record),
+        false => ControlFlow::Continue(()),
+    };
     match indexed {
-        None if parts.is_empty() => return Ok(()),
+        None if parts.is_empty() => {}
         Some(Part::In(key, values)) => {
-            let text = format!(
-                "SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND value = ?2 AND standing = 'accepted'"
-            );
-            let mut statement = sql.statement(&text)?;
             for value in values {
-                for record in statement.query_map((key, value), read_candidate)? {
-                    looked_at.push(record?);
+                let by_value = format!("{LABELLED} WHERE key = ?1 AND value = ?2");
+                if shown(sql, &by_value, (key, value), &mut matching)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
                 }
             }
         }
         Some(part) => {
-            let text = format!("SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND standing = 'accepted'");
-            let mut statement = sql.statement(&text)?;
-            for record in statement.query_map([part.key()], read_candidate)? {
-                looked_at.push(record?);
-            }
+            return shown(sql, &format!("{LABELLED} WHERE key = ?1"), [part.key()], &mut matching);
         }
         None => {
-            let text = format!(
-                "SELECT {CANDIDATE} FROM device JOIN client ON client.id = device.client WHERE standing = 'accepted'"
-            );
-            let mut statement = sql.statement(&text)?;
-            for record in statement.query_map([], read_candidate)? {
-                looked_at.push(record?);
-            }
+            let all = "device JOIN client ON client.id = device.client WHERE 1";
+            return shown(sql, all, [], &mut matching);
         }
     }
-    for record in looked_at {
-        if parts.len() == 1 && indexed.is_some() || selector.matches(&record.labels) {
-            found.insert(record.device.clone(), record);
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Shows `visit` the devices of accepted clients that the targets name or match by label; those that they mean in several ways more
+/// than once.
+fn each(sql: &Sql<'_>, targets: &Targets, visit: &mut Visit<'_>) -> rusqlite::Result<ControlFlow<()>> {
+    let Targets { devices, labels, select: selector, sites } = targets;
+    let one =
+        "device JOIN client ON client.id = device.client WHERE device.client = ?1 AND device.device = ?2";
+    for device in devices {
+        if shown(sql, one, (device.client.as_str(), device.device.as_str()), visit)?.is_break() {
+            return Ok(ControlFlow::Break(()));
         }
     }
-    Ok(())
+    let sites = match sites.is_empty() {
+        true => Selector::default(),
+        false => Selector::any_of(SITE, sites.iter().cloned()),
+    };
+    for selector in [selector, &sites] {
+        if select(sql, selector, visit)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    // One pair by index, the others by looking: an empty selector matches nothing.
+    let Some((key, value)) = labels.first_key_value() else { return Ok(ControlFlow::Continue(())) };
+    let mut matching =
+        |record: Candidate| match labels.len() == 1 || targets.matches(&record.device, &record.labels) {
+            true => visit(record),
+            false => ControlFlow::Continue(()),
+        };
+    shown(sql, &format!("{LABELLED} WHERE key = ?1 AND value = ?2"), (key, value), &mut matching)
 }
 
 /// By place: a whole fleet is read in one go.
@@ -120,33 +154,29 @@ impl Store {
         let targets = targets.clone();
         self.read(move |sql| {
             let mut found = BTreeMap::new();
-            let mut statement = sql.statement(&format!(
-                "SELECT {CANDIDATE} FROM device JOIN client ON client.id = device.client
-                 WHERE device.client = ?1 AND device.device = ?2 AND standing = 'accepted'"
-            ))?;
-            for device in &targets.devices {
-                let key = (device.client.as_str(), device.device.as_str());
-                let record = statement.query_row(key, read_candidate).optional()?;
-                found.extend(record.map(|record| (record.device.clone(), record)));
-            }
-            select(sql, &targets.select, &mut found)?;
-            if !targets.sites.is_empty() {
-                let sites = Selector::any_of(SITE, targets.sites.iter().cloned());
-                select(sql, &sites, &mut found)?;
-            }
-            // One pair by index, the others by looking: an empty selector matches nothing.
-            if let Some((key, value)) = targets.labels.first_key_value() {
-                let mut statement = sql.statement(&format!(
-                    "SELECT {CANDIDATE} FROM {LABELLED} WHERE key = ?1 AND value = ?2 AND standing = 'accepted'"
-                ))?;
-                for record in statement.query_map((key, value), read_candidate)? {
-                    let record = record?;
-                    if targets.labels.len() == 1 || targets.matches(&record.device, &record.labels) {
-                        found.insert(record.device.clone(), record);
-                    }
-                }
-            }
+            let _whole = each(sql, &targets, &mut |record| {
+                found.insert(record.device.clone(), record);
+                ControlFlow::Continue(())
+            })?;
             Ok(found.into_values().collect())
+        })
+        .await
+    }
+
+    /// One of the devices that both mean, if there is any. Those of `one` are looked at until one of them is among the others.
+    pub async fn device_in_both(&self, one: &Targets, other: &Targets) -> Result<Option<Candidate>, Error> {
+        let (one, other) = (one.clone(), other.clone());
+        self.read(move |sql| {
+            let mut found = None;
+            let _first =
+                each(sql, &one, &mut |record| match other.matches(&record.device, &record.labels) {
+                    true => {
+                        found = Some(record);
+                        ControlFlow::Break(())
+                    }
+                    false => ControlFlow::Continue(()),
+                })?;
+            Ok(found)
         })
         .await
     }

@@ -113,7 +113,7 @@ impl Store {
             }
             let most = filter.limit;
             let filter = DeviceFilter { limit: most.saturating_add(1), ..filter };
-            let counted = filter.finding(Side::All).rows(
+            let counted = filter.finding(sql, Side::All)?.rows(
                 sql,
                 |text| format!("SELECT count(*) AS count FROM ({text})"),
                 |row| row.unsigned("count"),

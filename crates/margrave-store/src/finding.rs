@@ -1,5 +1,5 @@
-//! Devices found: by an index and in its order wherever there is one, and otherwise in a table that is narrow enough to be looked
-//! through (`device_standing`), so that a page costs what it shows and hardly what the fleet has.
+//! Devices found: by an index and in its order wherever there is one, a text by its trigrams (`named.rs`), and otherwise in a table
+//! that is narrow enough to be looked through (`device_standing`), so that a page costs what it shows and hardly what the fleet has.
 
 use margrave_core::deployment::SITE;
 use margrave_core::id::{ClientId, DeploymentName, DeviceRef};
@@ -9,6 +9,7 @@ use rusqlite::ToSql;
 
 use crate::column::{self, Columns as _};
 use crate::device::{self, DeviceRecord};
+use crate::named::{self, Named};
 use crate::sql::Sql;
 use crate::{Condition, Error, Store};
 
@@ -97,7 +98,7 @@ impl Finding {
 
 impl DeviceFilter {
     /// Only what is asked for is in the statement: every other condition would be looked up for nothing.
-    pub(crate) fn finding(&self, side: Side) -> Finding {
+    pub(crate) fn finding(&self, sql: &Sql<'_>, side: Side) -> rusqlite::Result<Finding> {
         let DeviceFilter {
             search,
             label,
@@ -116,7 +117,23 @@ impl DeviceFilter {
 
         // Where to look at all: what leads to the fewest, in the order of its index.
         let labelled = label.as_ref().and_then(|(key, value)| Some((key, value.as_ref()?)));
-        let (from, among) = if let Some((key, value)) = labelled {
+        let capability = capability.as_ref().map(|text| text.to_lowercase());
+        let searched = search.as_ref().map(|text| named::with_text(sql, text)).transpose()?.flatten();
+        let capable =
+            capability.as_ref().map(|text| named::with_capability(sql, text)).transpose()?.flatten();
+        let gathered: Vec<(&'static str, Named)> = [(":searched", searched), (":capable", capable)]
+            .into_iter()
+            .filter_map(|(name, named)| Some((name, named?)))
+            .collect();
+        let (from, among) = if !gathered.is_empty() {
+            for (name, named) in gathered {
+                finding.give(name, column::json(&named));
+                asked.push(format!(
+                    "(standing.client, standing.device) IN (SELECT value ->> 0, value ->> 1 FROM json_each({name}))"
+                ));
+            }
+            ("device_standing", "standing")
+        } else if let Some((key, value)) = labelled {
             finding.give(":key", key.clone());
             finding.give(":value", value.clone());
             asked.push("among.key = :key AND among.value = :value".to_owned());
@@ -157,12 +174,16 @@ impl DeviceFilter {
                 false => format!("({among}.client {like} OR {among}.device {like})"),
             });
         }
-        if let Some((key, None)) = label {
+        if let Some((key, value)) = label.as_ref().filter(|(_, value)| value.is_none() || from != "label") {
             finding.give(":key", key.clone());
-            asked.push(format!(
-                "EXISTS (SELECT 1 FROM label AS given WHERE given.client = {among}.client
-                 AND given.device = {among}.device AND given.key = :key)"
-            ));
+            let mut given = format!(
+                "given.client = {among}.client AND given.device = {among}.device AND given.key = :key"
+            );
+            if let Some(value) = value {
+                finding.give(":value", value.clone());
+                given.push_str(" AND given.value = :value");
+            }
+            asked.push(format!("EXISTS (SELECT 1 FROM label AS given WHERE {given})"));
         }
         if from != "assignment" && (deployment.is_some() || state.is_some()) {
             let mut held = format!("held.client = {among}.client AND held.device = {among}.device");
@@ -188,7 +209,7 @@ impl DeviceFilter {
             asked.push("standing.site IS NULL".to_owned());
         }
         if let Some(text) = capability {
-            finding.give(":capability", text.to_lowercase());
+            finding.give(":capability", text);
             asked.push(CAPABLE.to_owned());
         }
         match condition {
@@ -225,7 +246,7 @@ impl DeviceFilter {
             "SELECT {distinct} {among}.client, {among}.device FROM {from} AS {among} {beside}
              WHERE {asked} {order} LIMIT :limit"
         );
-        finding
+        Ok(finding)
     }
 }
 
@@ -239,7 +260,7 @@ impl Store {
     pub async fn devices(&self, filter: DeviceFilter) -> Result<Vec<DeviceRecord>, Error> {
         self.read(move |sql| {
             let mut found = Vec::new();
-            for name in names(sql, &filter.finding(Side::Behind))? {
+            for name in names(sql, &filter.finding(sql, Side::Behind)?)? {
                 found.extend(device::one(sql, &name)?);
             }
             Ok(found)
@@ -251,8 +272,11 @@ impl Store {
     pub async fn page_before(&self, mut filter: DeviceFilter) -> Result<Option<DeviceRef>, Error> {
         let size = filter.limit;
         filter.limit = size + 1;
-        self.read(move |sql| Ok(names(sql, &filter.finding(Side::Before))?.into_iter().nth(size as usize)))
-            .await
+        self.read(move |sql| {
+            let before = names(sql, &filter.finding(sql, Side::Before)?)?;
+            Ok(before.into_iter().nth(size as usize))
+        })
+        .await
     }
 }
 

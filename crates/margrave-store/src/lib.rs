@@ -29,6 +29,7 @@ mod event;
 mod finding;
 mod git;
 mod histogram;
+mod named;
 mod operator;
 mod origin;
 mod package;

@@ -28,6 +28,8 @@ pub struct PackageRecord {
     pub description: Vec<u8>,
     /// The manifest digest behind each component's reference, `repository:revision` (PK-053).
     pub pins: BTreeMap<String, Digest>,
+    /// Bytes that a device fetches for each component, under the same names, where its manifest tells them.
+    pub sizes: BTreeMap<String, u64>,
     /// What each component takes of a device that nothing else may have there, under the same names.
     pub claims: BTreeMap<String, Claims>,
     /// What the images mean that its components name.
@@ -64,6 +66,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<PackageRecord> {
         digest: row.digest("digest")?,
         description: row.get("description")?,
         pins: row.json("pins")?,
+        sizes: row.json("sizes")?,
         claims: row.json("claims")?,
         images: row.json("images")?,
         added_at: row.moment("added_at")?,
@@ -185,6 +188,7 @@ pub(crate) fn add(
         digest,
         description,
         pins,
+        sizes,
         claims,
         images,
         added_at,
@@ -192,8 +196,9 @@ pub(crate) fn add(
     } = package;
     tx.sql
         .statement(
-            "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by, claims, images)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            "INSERT INTO package (id, version, reference, digest, description, pins, added_at, added_by, claims, images,
+                 sizes)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
         )?
         .execute((
             id.as_str(),
@@ -206,6 +211,7 @@ pub(crate) fn add(
             added_by,
             column::json(claims),
             column::json(images),
+            column::json(sizes),
         ))?;
     for ResourceRecord { path, media_type, bytes } in resources {
         tx.sql

@@ -230,10 +230,10 @@ pub struct Fetch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<String>,
     pub devices: u64,
-    /// Of components in this server's registry, and of images that are pinned, for all devices together. What a device runs now
+    /// Of components and of images that are pinned, for all devices together. What a device runs now
     /// by the same deployment is not counted; what else lies there is not known here.
     pub bytes: u64,
-    /// Components whose size is not known, because they lie elsewhere.
+    /// Components whose size is not known: they lie elsewhere, and were added before sizes were kept or do not tell one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
     /// Images whose size is not known, and which are not counted; of a component whose images are not known, the component.
@@ -246,6 +246,21 @@ impl Fetch {
     /// is counted.
     pub fn bound(&self) -> &'static str {
         if self.unknown.is_empty() && self.unknown_images.is_empty() { "at most" } else { "at least" }
+    }
+
+    /// What the bytes do not count, in words for people.
+    pub fn uncounted(&self) -> Vec<String> {
+        let names = self.unknown_images.join(", ");
+        let components = match self.unknown.is_empty() {
+            true => None,
+            false => Some(format!("of unknown size: {}", self.unknown.join(", "))),
+        };
+        let images = match self.unknown_images.len() {
+            0 => None,
+            1 => Some(format!("the size of 1 image is not known: {names}")),
+            count => Some(format!("the sizes of {count} images are not known: {names}")),
+        };
+        components.into_iter().chain(images).collect()
     }
 }
 

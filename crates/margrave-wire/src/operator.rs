@@ -238,7 +238,7 @@ pub struct Deployment {
 #[serde(rename_all = "camelCase")]
 pub struct Warning {
     pub deployment: String,
-    /// Of its package `moved`, `gone` or `componentGone`, as the catalog says it, or `imageUnpinned`; of an override `deviceUnknown`,
+    /// Of its package `moved`, `gone`, `componentGone` or `imageGone`, as the catalog says it, or `imageUnpinned`; of an override `deviceUnknown`,
     /// `noTarget` or `noDevice`; `more` counts those that are left out.
     pub kind: String,
     pub text: String,

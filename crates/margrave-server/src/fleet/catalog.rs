@@ -16,7 +16,7 @@ use margrave_core::violation::Violation;
 use margrave_oci::archive::{self, ArchiveError};
 use margrave_oci::client::ClientError;
 use margrave_oci::compose;
-use margrave_oci::manifest::Descriptor;
+use margrave_oci::manifest::{Descriptor, ImageManifest};
 use margrave_oci::package::{DESCRIPTION_BYTES_MAX, PackageManifest, RESOURCE_BYTES_MAX, ResourceKind};
 use margrave_oci::reference::{Reference, Repository, TagOrDigest};
 use margrave_registry::RegistryError;
@@ -24,7 +24,7 @@ use margrave_store::{PackageRecord, ResourceRecord};
 use margrave_wire::{description, operator};
 use tokio::io::AsyncReadExt as _;
 
-use super::images::{self, Patience, Uses};
+use super::images::{self, Asking, Uses};
 use super::intent::Change;
 use super::{Actor, Error, Fleet, Resource};
 
@@ -64,6 +64,11 @@ impl Entry {
     /// The digest behind a component's reference when the package was added.
     pub(super) fn pin(&self, component: &Component) -> Option<Digest> {
         self.record.pins.get(&pin_key(component)).copied()
+    }
+
+    /// What a device fetches for a component, in bytes, where that was told when the package was added.
+    pub(super) fn size(&self, component: &Component) -> Option<u64> {
+        self.record.sizes.get(&pin_key(component)).copied()
     }
 
     pub(super) fn pins(&self, profile: &Profile) -> BTreeMap<ComponentName, Digest> {
@@ -169,6 +174,7 @@ struct Looked {
 #[derive(Default)]
 struct Resolved {
     pins: BTreeMap<String, Digest>,
+    sizes: BTreeMap<String, u64>,
     claims: BTreeMap<String, Claims>,
     images: Uses,
 }
@@ -228,12 +234,16 @@ impl Fleet {
         Ok(entries)
     }
 
+    /// Adds what lies at a reference. Which package that is, `id version`, is told to `named` once it is known and before anything
+    /// is written: who is cut off then has left its name.
     pub async fn add_package(
         &self,
         actor: &Actor,
         want: operator::AddPackage,
+        named: impl FnOnce(String) + Send,
     ) -> Result<operator::Package, Error> {
         let pulled = self.pull(actor, &want.reference).await?;
+        named(pulled.name());
         let (id, version) = (pulled.record.id.clone(), pulled.record.version.clone());
         self.change(actor, Change::AddPackage(Box::new(pulled))).await?;
         self.package(&id, &version).await
@@ -264,7 +274,7 @@ impl Fleet {
 
     /// Pulls a package and checks everything about it; nothing is stored yet.
     pub(super) async fn pull(&self, actor: &Actor, reference: &str) -> Result<Pulled, Error> {
-        self.pull_pinned(actor, reference, &BTreeMap::new(), &mut Patience::default()).await
+        self.pull_pinned(actor, reference, &BTreeMap::new(), &mut Asking::default()).await
     }
 
     /// The same with images that mean what `given` says, as one of several packages that come in together.
@@ -273,7 +283,7 @@ impl Fleet {
         actor: &Actor,
         reference: &str,
         given: &BTreeMap<String, Digest>,
-        patience: &mut Patience,
+        asking: &mut Asking,
     ) -> Result<Pulled, Error> {
         let reference = Reference::parse(reference)
             .map_err(|error| Error::invalid("/reference", "PK-010", error.to_string()))?;
@@ -293,8 +303,8 @@ impl Fleet {
             );
             return Err(Error::invalid("/reference", "PK-014", message));
         }
-        let Resolved { pins, claims, images } = self.resolve_components(&package).await?;
-        let images = self.find_images(&images, given, patience).await?;
+        let Resolved { pins, sizes, claims, images } = self.resolve_components(&package).await?;
+        let images = self.find_images(&images, given, asking).await?;
         all_kept(images::misplaced(&images, given))?;
         let resources = self.resources(&reference, &manifest, &package, &what).await?;
         let record = PackageRecord {
@@ -304,6 +314,7 @@ impl Fleet {
             digest,
             description: description.to_vec(),
             pins,
+            sizes,
             claims,
             images,
             added_at: self.now(),
@@ -379,6 +390,7 @@ impl Fleet {
                 }
                 resolved.images.extend(images.map(|images| (pin_key(component), images)));
             }
+            resolved.sizes.extend(size_of(&manifest).map(|size| (pin_key(component), size)));
             resolved.pins.insert(pin_key(component), digest);
         }
         Ok(resolved)
@@ -540,6 +552,13 @@ impl Fleet {
         let found = found.map_err(|error| upstream(what, error))?;
         found.map(|blob| blob.path).ok_or_else(|| broken(what, layer, "is not"))
     }
+}
+
+/// What is fetched for a component with this manifest, itself included. An index for several architectures has no layers of its own.
+pub(super) fn size_of(manifest: &[u8]) -> Option<u64> {
+    let ImageManifest { layers, config, .. } = ImageManifest::from_bytes(manifest).ok()?;
+    let layers = layers.iter().map(|layer| layer.size).fold(0u64, u64::saturating_add);
+    Some(layers.saturating_add(config.size).saturating_add(manifest.len() as u64))
 }
 
 fn broken(what: &str, layer: &Descriptor, how: &str) -> Error {

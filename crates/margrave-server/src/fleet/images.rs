@@ -29,7 +29,7 @@ const IMAGES_MAX: usize = 200;
 /// Images that are asked about at the same time; more would only wait for the same network.
 const SIDE_BY_SIDE: usize = 4;
 /// For one image. Somebody waits for it, and a package without the answer is still a package.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
+pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// For all of a package, however many registries hang.
 const ALL_TIME_MAX: Duration = Duration::from_secs(20);
 /// For all packages of one commit together, so that a push of hundreds ends where registries hang.
@@ -50,9 +50,11 @@ const REASON_MAX: usize = 300;
 /// The images in components' Compose files, under the components' references.
 pub(super) type Uses = BTreeMap<String, BTreeMap<String, Named>>;
 type Parts = BTreeMap<String, Vec<Part>>;
+/// The digest behind an image's name and what there is to fetch of it, or why that is not known.
+type Answer = Result<(Digest, Parts), String>;
 
 /// The time that is left to ask what images mean, for everything that comes in together.
-pub(super) struct Patience(Duration);
+struct Patience(Duration);
 
 impl Default for Patience {
     fn default() -> Self {
@@ -66,13 +68,51 @@ impl Patience {
         (!self.0.is_zero()).then(|| now + ALL_TIME_MAX.min(self.0 + QUICK))
     }
 
-    #[cfg(test)]
-    pub(super) fn spent() -> Self {
-        Patience(Duration::ZERO)
-    }
-
     fn waited(&mut self, time: Duration) {
         self.0 = self.0.saturating_sub(time.saturating_sub(QUICK));
+    }
+}
+
+/// What packages of the catalog know of images elsewhere.
+#[derive(Default)]
+struct Held {
+    /// What their names mean may have changed.
+    names: BTreeSet<Reference>,
+    /// What is fetched for them never does.
+    parts: HashMap<Digest, Parts>,
+}
+
+/// Asking what images mean, for everything that comes in together: each is asked about once.
+#[derive(Default)]
+pub(super) struct Asking {
+    patience: Patience,
+    /// From the catalog, once it was needed.
+    held: Option<Held>,
+    answers: Mutex<HashMap<Reference, Answer>>,
+}
+
+impl Asking {
+    /// What is known without asking.
+    fn answer(&self, reference: &Reference) -> Option<Answer> {
+        let held = match &reference.version {
+            TagOrDigest::Digest(digest) => {
+                let parts = self.held.as_ref().and_then(|held| held.parts.get(digest));
+                parts.map(|parts| Ok((*digest, parts.clone())))
+            }
+            TagOrDigest::Tag(_) => None,
+        };
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        held.or_else(|| answers.get(reference).cloned())
+    }
+
+    fn answered(&self, reference: &Reference, answer: &Answer) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert(reference.clone(), answer.clone());
+    }
+
+    #[cfg(test)]
+    pub(super) fn spent() -> Self {
+        Asking { patience: Patience(Duration::ZERO), ..Asking::default() }
     }
 }
 
@@ -83,7 +123,7 @@ pub(super) struct Silent {
 }
 
 impl Silent {
-    fn note(&self, host: &Host, now: Instant) {
+    pub(super) fn note(&self, host: &Host, now: Instant) {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         hosts.retain(|_, since| now.duration_since(*since) < SILENT_FOR);
         if hosts.len() < SILENT_MAX {
@@ -91,7 +131,7 @@ impl Silent {
         }
     }
 
-    fn has(&self, host: &Host, now: Instant) -> bool {
+    pub(super) fn has(&self, host: &Host, now: Instant) -> bool {
         let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         hosts.get(host.as_str()).is_some_and(|since| now.duration_since(*since) < SILENT_FOR)
     }
@@ -103,65 +143,83 @@ impl Fleet {
         &self,
         uses: &Uses,
         given: &BTreeMap<String, Digest>,
-        patience: &mut Patience,
+        asking: &mut Asking,
     ) -> Result<Images, Error> {
         let mut how: BTreeMap<&String, Named> = BTreeMap::new();
         for (name, named) in uses.values().flatten() {
             let known = how.entry(name).or_insert(*named);
             *known = (*known).min(*named);
         }
-        let open: BTreeSet<String> = match self.options.air_gapped {
-            true => self.store.registries().await?.into_iter().map(|registry| registry.host).collect(),
-            false => BTreeSet::new(),
-        };
+        let mut known: BTreeMap<String, Image> = BTreeMap::new();
+        // Names that lead to the same place are one question.
+        let mut questions: BTreeMap<Reference, Vec<String>> = BTreeMap::new();
+        for (name, named) in how {
+            match self.question(name, named, given.get(name).copied()) {
+                Ok(reference) => questions.entry(reference).or_default().push(name.clone()),
+                Err(image) => drop(known.insert(name.clone(), image)),
+            }
+        }
+        if asking.held.is_none() && !questions.is_empty() {
+            asking.held = Some(self.held_images().await?);
+        }
+        let open = self.open_registries().await?;
         let began = Instant::now();
-        let until = patience.until(began);
-        let mut asked: Vec<BoxFuture<'_, (String, Image)>> = Vec::new();
-        for (index, (name, named)) in how.into_iter().enumerate() {
-            let (open, given) = (&open, given.get(name).copied());
+        let until = asking.patience.until(began);
+        let mut asked: Vec<BoxFuture<'_, (Vec<String>, Image)>> = Vec::new();
+        for (index, (reference, names)) in questions.into_iter().enumerate() {
+            let (open, asking) = (&open, &*asking);
             asked.push(Box::pin(async move {
-                let image = match index < IMAGES_MAX {
-                    true => self.find_image(name, named, given, open, until).await,
-                    false => unknown(given, format!("of a package, {IMAGES_MAX} images are asked about")),
+                let found = match index < IMAGES_MAX {
+                    true => self.ask_about(&reference, open, until, asking).await,
+                    false => Err(format!("of a package, {IMAGES_MAX} images are asked about")),
                 };
-                (name.clone(), image)
+                let image = match (found, &reference.version) {
+                    (Ok((digest, parts)), _) => Image { digest: Some(digest), unpinned: None, parts },
+                    // What it is says its name; only its size is not known.
+                    (Err(why), TagOrDigest::Digest(digest)) => unknown(Some(*digest), why),
+                    (Err(why), TagOrDigest::Tag(_)) => unknown(None, why),
+                };
+                (names, image)
             }));
         }
-        let known = stream::iter(asked).buffer_unordered(SIDE_BY_SIDE).collect().await;
-        patience.waited(began.elapsed());
+        let answers: Vec<(Vec<String>, Image)> =
+            stream::iter(asked).buffer_unordered(SIDE_BY_SIDE).collect().await;
+        for (names, image) in answers {
+            known.extend(names.into_iter().map(|name| (name, image.clone())));
+        }
+        asking.patience.waited(began.elapsed());
         let named =
             uses.iter().map(|(component, images)| (component.clone(), images.keys().cloned().collect()));
         Ok(Images { named: named.collect(), known })
     }
 
-    async fn find_image(
-        &self,
-        name: &str,
-        named: Named,
-        given: Option<Digest>,
-        open: &BTreeSet<String>,
-        until: Option<Instant>,
-    ) -> Image {
-        let reason = match named {
-            Named::ByVariable => Unpinned::Variable,
-            Named::OnDevice => Unpinned::OnDevice,
-            Named::ByTag | Named::ByDigest => {
-                let reference = match self.image_reference(name) {
-                    Ok(reference) => reference,
-                    Err(error) => return unknown(given, error.to_string()),
-                };
-                let reference = given.map_or(reference.clone(), |digest| reference.pinned(digest));
-                return match self.ask_about(&reference, open, until).await {
-                    Ok((digest, parts)) => Image { digest: Some(digest), unpinned: None, parts },
-                    // What it is says its name; only its size is not known.
-                    Err(why) => match &reference.version {
-                        TagOrDigest::Digest(digest) => unknown(Some(*digest), why),
-                        TagOrDigest::Tag(_) => unknown(None, why),
-                    },
-                };
+    /// Where to ask what an image is; or what there is to say of it without asking anybody.
+    fn question(&self, name: &str, named: Named, given: Option<Digest>) -> Result<Reference, Image> {
+        let unpinned = |reason| Err(Image { unpinned: Some(reason), ..Image::default() });
+        match named {
+            Named::ByVariable => unpinned(Unpinned::Variable),
+            Named::OnDevice => unpinned(Unpinned::OnDevice),
+            Named::ByTag | Named::ByDigest => match self.image_reference(name) {
+                Ok(reference) => Ok(given.map_or(reference.clone(), |digest| reference.pinned(digest))),
+                Err(error) => Err(unknown(given, error.to_string())),
+            },
+        }
+    }
+
+    /// What packages of the catalog know of images elsewhere.
+    async fn held_images(&self) -> Result<Held, Error> {
+        let mut held = Held::default();
+        for entry in self.entries().await? {
+            for (name, image) in &entry.record.images.known {
+                if let (Some(digest), false, Ok(reference)) =
+                    (image.digest, image.parts.is_empty(), self.image_reference(name))
+                {
+                    held.names.insert(reference);
+                    held.parts.entry(digest).or_insert_with(|| image.parts.clone());
+                }
             }
-        };
-        Image { unpinned: Some(reason), ..Image::default() }
+        }
+        Ok(held)
     }
 
     /// Where an image of this name lies; our own registry has several names.
@@ -183,12 +241,16 @@ impl Fleet {
         reference: &Reference,
         open: &BTreeSet<String>,
         until: Option<Instant>,
-    ) -> Result<(Digest, Parts), String> {
+        asking: &Asking,
+    ) -> Answer {
         let host = &reference.repository.host;
         if host.is_own_registry() {
             return self.look_at_image(reference).await;
         }
-        if self.options.air_gapped && !host.is_loopback() && !open.contains(host.as_str()) {
+        if let Some(answer) = asking.answer(reference) {
+            return answer;
+        }
+        if !self.may_ask(host, open) {
             return Err(format!(
                 "this server asks no registries elsewhere but those it was told of, and {host} is none"
             ));
@@ -203,8 +265,12 @@ impl Fleet {
             ));
         };
         let answer_by = now + ANSWER_TIME_MAX;
-        match tokio::time::timeout_at(until.min(answer_by), self.look_at_image(reference)).await {
-            Ok(looked) => looked,
+        let looking = self.look_elsewhere(reference, asking);
+        match tokio::time::timeout_at(until.min(answer_by), looking).await {
+            Ok(looked) => {
+                asking.answered(reference, &looked);
+                looked
+            }
             Err(_) => {
                 // One that had less than its time may only be slow.
                 if answer_by <= until {
@@ -215,7 +281,20 @@ impl Fleet {
         }
     }
 
-    async fn look_at_image(&self, reference: &Reference) -> Result<(Digest, Parts), String> {
+    /// What was met before under its name is probably the same still. Whether it is can be asked without fetching anything, which no
+    /// registry counts; fetching is what public ones allow only so often.
+    async fn look_elsewhere(&self, reference: &Reference, asking: &Asking) -> Answer {
+        let Some(held) = asking.held.as_ref().filter(|held| held.names.contains(reference)) else {
+            return self.look_at_image(reference).await;
+        };
+        let digest = self.upstream().digest(reference).await.map_err(|error| sentence(&error))?;
+        match held.parts.get(&digest) {
+            Some(parts) => Ok((digest, parts.clone())),
+            None => self.look_at_image(&reference.pinned(digest)).await,
+        }
+    }
+
+    async fn look_at_image(&self, reference: &Reference) -> Answer {
         let (digest, bytes) = self.image_manifest(reference).await?;
         if let Ok(manifest) = ImageManifest::from_bytes(&bytes) {
             let parts = parts_of(&manifest);

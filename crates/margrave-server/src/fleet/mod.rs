@@ -24,6 +24,7 @@ pub(crate) mod git;
 mod images;
 mod intent;
 mod keeping;
+mod lost_images;
 mod made;
 mod meters;
 mod moving;
@@ -232,6 +233,7 @@ pub struct Fleet {
     signed: signed::SignedClients,
     catalog: catalog::Catalog,
     silent: images::Silent,
+    image_looks: lost_images::ImageLooks,
     /// One decision at a time: what is published is made from what was read. Several servers on one database
     /// are kept apart by compare-and-swap; this only spares one server from losing to itself. Devices that join
     /// decide nothing and do so side by side, but not beside a decision.
@@ -280,6 +282,7 @@ impl Fleet {
             signed,
             catalog: catalog::Catalog::default(),
             silent: images::Silent::default(),
+            image_looks: lost_images::ImageLooks::default(),
             deciding: RwLock::default(),
             git,
             desired,

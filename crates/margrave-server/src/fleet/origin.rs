@@ -17,7 +17,7 @@ use super::catalog::Entry;
 use super::{Error, Fleet};
 
 /// Packages that come from a watched repository are looked at with it; all others at this pace.
-const LOOK_EVERY: Duration = Duration::from_secs(6 * 60 * 60);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(6 * 60 * 60);
 /// In one go; the rest comes with the next.
 const LOOKS_MAX: usize = 50;
 
@@ -53,18 +53,28 @@ impl Fleet {
         &self,
         package: PackageRecord,
     ) -> Result<Result<(), ClientError>, Error> {
-        match self.ask_origin(&package).await? {
+        match self.ask_origin(&package, false).await? {
             Ok(warnings) => self.note_origin(&package, warnings).await.map(Ok),
             Err(error) => Ok(Err(error)),
         }
     }
 
-    /// What there is to tell of one package now; nothing is written.
+    /// What there is to tell of one package now; nothing is written. What was said of its images a while ago counts, but for those
+    /// that were gone where it is asked `anew`.
     pub(super) async fn ask_origin(
         &self,
         package: &PackageRecord,
+        anew: bool,
     ) -> Result<Result<Vec<Warning>, ClientError>, Error> {
-        Ok(self.found(package).await?.map(|found| warnings(package.digest, &found)))
+        let mut told = match self.found(package).await? {
+            Ok(found) => warnings(package.digest, &found),
+            Err(error) => return Ok(Err(error)),
+        };
+        if let Some(entry) = self.entry(&package.id, &package.version).await? {
+            let before = self.origin_warnings(&package.id, &package.version).await?;
+            told.extend(self.images_gone(&entry, &before, anew).await?);
+        }
+        Ok(Ok(told))
     }
 
     /// Writes down what registries said of a package, and tells what is new in it.
@@ -82,7 +92,9 @@ impl Fleet {
             .map(|warning| {
                 let kind = match warning {
                     Warning::Moved { .. } => "package.moved",
-                    Warning::Gone | Warning::ComponentGone { .. } => "package.gone",
+                    Warning::Gone | Warning::ComponentGone { .. } | Warning::ImageGone { .. } => {
+                        "package.gone"
+                    }
                 };
                 NewEvent::new(now, kind, "server", format!("package {name}: {warning}")).package(name.clone())
             })
@@ -165,7 +177,7 @@ pub(super) fn pinned_at(entry: &Entry, component: &Component) -> Option<Referenc
 }
 
 /// The digest behind a reference, or that it is not there; whoever does not answer says neither.
-async fn there(client: &Client, reference: &Reference) -> Result<Option<Digest>, ClientError> {
+pub(super) async fn there(client: &Client, reference: &Reference) -> Result<Option<Digest>, ClientError> {
     match client.digest(reference).await {
         Ok(digest) => Ok(Some(digest)),
         Err(ClientError::NotFound(_)) => Ok(None),

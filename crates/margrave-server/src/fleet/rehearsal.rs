@@ -9,8 +9,7 @@ use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, Pack
 use margrave_core::image::Unsized;
 use margrave_core::package::{Profile, ProfileKind};
 use margrave_core::rollout::{Batch, Member};
-use margrave_oci::manifest::ImageManifest;
-use margrave_oci::reference::{Repository, TagOrDigest};
+use margrave_oci::reference::Reference;
 use margrave_store::Candidate;
 use margrave_store::MisfitRecord;
 use margrave_wire::intent::{
@@ -20,9 +19,10 @@ use margrave_wire::operator;
 use margrave_wire::resource::Place;
 use margrave_wire::rollout::{StrategyBody, after};
 
-use super::catalog::Entry;
+use super::catalog::{Entry, size_of};
 use super::desired::Fetching;
 use super::intent::{Change, Refusals};
+use super::origin::pinned_at;
 use super::prospect::Prospect;
 use super::publish::{Decision, Difference, Paced, Wish};
 use super::warning::{Coming, Origins, bounded};
@@ -350,16 +350,19 @@ impl Fleet {
             let device = whereabouts.get(&difference.device).unwrap_or(&unknown);
             let load = fetches.entry(device.site.clone()).or_default();
             load.devices.insert(difference.device.clone());
-            let pins = entry.pins(profile);
             for component in &profile.components {
                 let what = format!("{}:{}", component.repository, component.revision.as_str());
-                let size = match sizes.get(&what) {
-                    Some(size) => *size,
-                    None => {
-                        let size = self.size(&component.repository, pins.get(&component.name)).await?;
-                        sizes.insert(what.clone(), size);
-                        size
-                    }
+                let size = match (entry.size(component), pinned_at(entry, component)) {
+                    (Some(size), _) => Some(size),
+                    (None, None) => None,
+                    (None, Some(pinned)) => match sizes.get(&pinned.to_string()) {
+                        Some(size) => *size,
+                        None => {
+                            let size = self.size_in_own_registry(&pinned).await;
+                            sizes.insert(pinned.to_string(), size);
+                            size
+                        }
+                    },
                 };
                 match size {
                     Some(size) => load.bytes = load.bytes.saturating_add(size),
@@ -375,17 +378,10 @@ impl Fleet {
         Ok(fetches.into_iter().map(|(site, load)| load.shown(site)).collect())
     }
 
-    /// Of a component in our own registry; what lies elsewhere is not asked for.
-    async fn size(&self, repository: &str, pin: Option<&Digest>) -> Result<Option<u64>, Error> {
-        let (Ok(repository), Some(pin)) = (Repository::parse(repository), pin) else { return Ok(None) };
-        if !repository.host.is_own_registry() {
-            return Ok(None);
-        }
-        let found = self.registry.manifest(&repository.name, &TagOrDigest::Digest(*pin)).await;
-        let Ok(Some(found)) = found else { return Ok(None) };
-        // An index for several architectures has no layers of its own.
-        let Ok(manifest) = serde_json::from_slice::<ImageManifest>(&found.bytes) else { return Ok(None) };
-        let layers = manifest.layers.iter().map(|layer| layer.size).fold(0u64, u64::saturating_add);
-        Ok(Some(layers.saturating_add(manifest.config.size).saturating_add(found.bytes.len() as u64)))
+    /// Of a component that was pinned before sizes were kept. What lies elsewhere is not asked for.
+    async fn size_in_own_registry(&self, pinned: &Reference) -> Option<u64> {
+        let repository = Some(&pinned.repository).filter(|repository| repository.host.is_own_registry())?;
+        let found = self.registry.manifest(&repository.name, &pinned.version).await;
+        size_of(&found.ok().flatten()?.bytes)
     }
 }

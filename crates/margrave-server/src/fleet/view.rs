@@ -436,7 +436,7 @@ impl Fleet {
     }
 
     /// One deployment, with its assignments only counted, whatever its size. What it says to devices that do not get it is left out:
-    /// for that all its devices have to be looked at.
+    /// for that devices have to be looked at.
     pub async fn deployment_counted(&self, name: &DeploymentName) -> Result<operator::Deployment, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;

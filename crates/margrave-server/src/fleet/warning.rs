@@ -1,5 +1,5 @@
-//! What somebody should know of a deployment, and that is no reason to refuse it: its package is not in its registry any more as it
-//! was pinned, an image of it never was, or an override speaks of devices that do not get it. And the one case that is: nobody could
+//! What somebody should know of a deployment, and that is no reason to refuse it: its package or an image of it is not in its registry any
+//! more as it was pinned, an image never was, or an override speaks of devices that do not get it. And the one case that is: nobody could
 //! fetch it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use margrave_core::deployment::{Deployment, Idle, Targets};
+use margrave_core::deployment::{Deployment, Idle, Override, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::image::Image;
 use margrave_core::package::ProfileKind;
@@ -126,13 +126,34 @@ impl Fleet {
 
     /// What there is to know of one deployment, as it is.
     pub(super) async fn warnings(&self, deployment: &Deployment) -> Result<Vec<Warning>, Error> {
-        let reached = match deployment.overrides.is_empty() {
-            true => Vec::new(),
-            false => self.store.devices_targeted(&deployment.targets).await?,
-        };
+        let reached = self.reached_by_overrides(deployment).await?;
         let entry = self.entry(&deployment.package, &deployment.version).await?;
         let origins = self.known_origins().await?;
         self.warnings_among(deployment, entry.as_deref(), &reached, &origins).await
+    }
+
+    /// Of the devices that a deployment reaches as many as say which overrides speak of nobody: those that are named, and one for each
+    /// that means some by label. All of them would be a whole fleet.
+    async fn reached_by_overrides(&self, deployment: &Deployment) -> Result<Vec<Candidate>, Error> {
+        let named = |other: &Override| other.of.devices.clone();
+        let named =
+            Targets { devices: deployment.overrides.iter().flat_map(named).collect(), ..Targets::default() };
+        let mut reached = match named.devices.is_empty() {
+            true => Vec::new(),
+            false => self.store.devices_targeted(&named).await?,
+        };
+        reached.retain(|candidate| deployment.targets.matches(&candidate.device, &candidate.labels));
+        for Override { of, .. } in &deployment.overrides {
+            if !reached.iter().any(|candidate| of.matches(&candidate.device, &candidate.labels)) {
+                // Few are named, and a label may be everybody's.
+                let (one, other) = match deployment.targets.is_by_name() {
+                    true => (&deployment.targets, of),
+                    false => (of, &deployment.targets),
+                };
+                reached.extend(self.store.device_in_both(one, other).await?);
+            }
+        }
+        Ok(reached)
     }
 
     /// The same, for the devices that it reaches with a package, if that is in the catalog.
@@ -217,10 +238,7 @@ impl Fleet {
             if record.removed || record.commit.as_deref() != Some(commit) {
                 continue;
             }
-            let reached = match deployment.overrides.is_empty() {
-                true => Vec::new(),
-                false => self.store.devices_targeted(&deployment.targets).await?,
-            };
+            let reached = self.reached_by_overrides(deployment).await?;
             let entry = self.entry(&deployment.package, &deployment.version).await?;
             warnings.extend(self.warnings_among(deployment, entry.as_deref(), &reached, &origins).await?);
         }
@@ -312,7 +330,7 @@ impl Fleet {
         let ask = async |queue: Vec<PackageRecord>| {
             for package in queue {
                 // Whoever does not answer is taken at its last word.
-                let Ok(Ok(warnings)) = self.ask_origin(&package).await else {
+                let Ok(Ok(warnings)) = self.ask_origin(&package, true).await else {
                     tracing::debug!(package = %package.id, "a registry could not be asked again");
                     break;
                 };

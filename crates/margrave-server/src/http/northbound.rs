@@ -108,8 +108,7 @@ async fn add_package(
         return Err(Error::invalid("/spec/source/authentication", "northbound", words).into());
     }
     let want = operator::AddPackage { reference: source.reference() };
-    let added = app.fleet.add_package(&actor, want).await?;
-    note.subject(format!("{} {}", added.id, added.version));
+    let added = app.fleet.add_package(&actor, want, |name| note.subject(name)).await?;
     Ok(taken(shown_package(added)))
 }
 

@@ -260,6 +260,10 @@ async fn what_devices_and_the_server_do_by_themselves_is_written_down_and_strang
 async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the_next_start() {
     let plant = Plant::new().await;
     stock::device(&plant, "press-1", 4).await;
+    // It stays in its registry.
+    stock::gate(&plant).await;
+    let gate = ("gate".parse().unwrap(), "1.0.0".parse().unwrap());
+    plant.server.fleet().remove_package(&crate::plant::operator(), &gate.0, &gate.1).await.unwrap();
     let admin = plant.server.context().token;
     let join = plant.token("press-9").await;
     let mut line = plant.local().await;
@@ -275,12 +279,14 @@ async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the
 
     let labels = json!({"labels": {"site": "nord"}});
     let token = json!({"name": "x", "role": "viewer"});
+    let package = json!({"reference": "oci://margrave/packages/gate:1.0.0"});
     let labelled =
         "apiVersion: margrave/v1\nkind: Device\nmetadata:\n  id: press-1\nspec:\n  labels: {line: '1'}\n";
     let documents = json!({"documents": [labelled]});
     for (method, path, body, status) in [
         ("PATCH", "/devices/press-1/labels", &labels, 200),
         ("POST", "/intent/apply", &documents, 200),
+        ("POST", "/packages", &package, 201),
         ("POST", "/tokens", &token, 201),
         ("POST", "/authority/rotate", &json!({}), 200),
         ("POST", "/devices/nobody/retire", &Value::Null, 404),
@@ -311,6 +317,7 @@ async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the
         [
             "operator admin (admin) by rest: device.labels \"press-1\" done",
             "operator admin (admin) by rest: intent.apply \"devices/press-1.yaml\" done",
+            "operator admin (admin) by rest: package.add \"gate 1.0.0\" done",
             "operator admin (admin) by rest: token.add \"x\" interrupted",
             "operator admin (admin) by rest: authority.rotate \"\" interrupted",
             "operator admin (admin) by registry: registry.push \"team/app:1\" interrupted",
@@ -318,9 +325,9 @@ async fn what_was_cut_off_between_a_change_and_its_entry_is_in_the_log_after_the
             "device press-9 (-) by device: device.join \"press-9\" interrupted",
         ]
     );
-    let applied = entries.iter().find(|entry| entry.action == "intent.apply").unwrap();
-    assert_eq!(applied.commit, commit, "{applied:?}");
-    assert!(entries.iter().take(7).all(|entry| entry.source == "127.0.0.1"), "{entries:?}");
+    let added = entries.iter().find(|entry| entry.action == "package.add").unwrap();
+    assert_eq!(added.commit, commit, "{added:?}");
+    assert!(entries.iter().take(8).all(|entry| entry.source == "127.0.0.1"), "{entries:?}");
     // Once.
     let plant = plant.restart().await;
     assert_eq!(read(&mut plant.local().await, &admin, "").await.items.len(), entries.len());

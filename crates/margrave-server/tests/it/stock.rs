@@ -111,7 +111,7 @@ pub(crate) async fn gate_at(plant: &Plant, version: &str) {
     let blobs = vec![files.description().clone(), Bytes::from_static(ICON)];
     push(plant, "packages/gate", version, &files.manifest(), blobs).await;
     let want = AddPackage { reference: format!("oci://margrave/packages/gate:{version}") };
-    plant.server.fleet().add_package(&operator(), want).await.unwrap();
+    plant.server.fleet().add_package(&operator(), want, |_| ()).await.unwrap();
 }
 
 pub(crate) async fn push(plant: &Plant, name: &str, tag: &str, manifest: &ImageManifest, blobs: Vec<Bytes>) {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use margrave_core::deployment::Targets;
 use margrave_core::lifecycle::{Reported, State};
 use margrave_store::*;
+use serde_json::json;
 
 use crate::body;
 use crate::fixture::*;
@@ -39,11 +41,14 @@ fn questions() -> Vec<(&'static str, DeviceFilter)> {
     let ask = DeviceFilter::default;
     let mut questions = vec![
         ("name", DeviceFilter { search: Some("-0".into()), ..ask() }),
+        ("more of a name", DeviceFilter { search: Some("INE-0".into()), ..ask() }),
         ("label", DeviceFilter { label: Some(("line".into(), Some("a".into()))), ..ask() }),
         ("any label", DeviceFilter { label: Some(("site".into(), None)), ..ask() }),
         ("site", DeviceFilter { site: Some("nord".into()), ..ask() }),
         ("without a site", DeviceFilter { without_site: true, ..ask() }),
         ("capability", DeviceFilter { capability: Some("ARM".into()), ..ask() }),
+        ("part of a capability", DeviceFilter { capability: Some("m6".into()), ..ask() }),
+        ("an id", DeviceFilter { capability: Some("line-1".into()), ..ask() }),
         ("deployment", DeviceFilter { deployment: Some("hello".parse().unwrap()), ..ask() }),
         ("state", DeviceFilter { state: Some(State::Failed), ..ask() }),
     ];
@@ -121,4 +126,233 @@ async fn what_several_questions_find_is_what_each_of_them_finds() {
         }
     }
     assert!(divided > 40, "only {divided} of them find somebody");
+}
+
+/// What a device is called and told, as a program that knows nothing of indexes looks through it.
+struct Told {
+    client: &'static str,
+    device: &'static str,
+    serial: &'static str,
+    cpu: &'static str,
+}
+
+impl Told {
+    fn named(&self, text: &str) -> bool {
+        let whole = format!("{}:{}", self.client, self.device);
+        let texts = if text.contains(':') { vec![&whole[..]] } else { vec![self.client, self.device] };
+        texts.iter().any(|own| own.to_ascii_lowercase().contains(&text.to_ascii_lowercase()))
+    }
+
+    fn capable(&self, text: &str) -> bool {
+        let texts = [self.device, self.serial, self.cpu];
+        texts.iter().any(|own| own.to_ascii_lowercase().contains(&text.to_lowercase()))
+    }
+}
+
+/// Gateways before their children.
+const TOLD: [Told; 7] = [
+    Told { client: "Press_1", device: "Press_1", serial: "100%_\\\"q\"", cpu: "arm64" },
+    Told { client: "press-1", device: "press-1", serial: "'; --", cpu: "arm64" },
+    Told { client: "press-1", device: "press-1/left.Arm", serial: "", cpu: "\u{212a}elvin" },
+    Told { client: "gate", device: "other", serial: "* OR NEAR(a b)", cpu: "x86_64" },
+    Told { client: "a", device: "a", serial: "ab", cpu: "e\u{301}tude" },
+    Told { client: "a.b", device: "a.b", serial: "日本語のデバイス", cpu: "étude 100%" },
+    Told { client: "b", device: "b", serial: "Grün-ÄÖ", cpu: "" },
+];
+
+/// Every part of every text that devices have, in both cases, and what no text has or a search might take for something else.
+fn parts() -> BTreeSet<String> {
+    let mut parts: BTreeSet<String> = [
+        "nothing",
+        "%",
+        "_",
+        "%%%",
+        "___",
+        "r_ss",
+        "p%s",
+        "\"",
+        "\"\"",
+        "\"\"\"",
+        "\\",
+        "\\%",
+        "'",
+        "*",
+        "pre*",
+        "^pre",
+        "-a",
+        "a OR b",
+        "text:press",
+        "{text}",
+        "NOT a",
+        "press ",
+        " press",
+        "k",
+        "\u{212a}",
+        "kelvin",
+        "ss",
+        "ß",
+        "ßßß",
+        "é",
+        "E\u{301}tu",
+        "ﬁﬁﬁ",
+        "İ",
+        "gate:other",
+        "GATE:OTHER",
+        ":other",
+        "e:o",
+        "gate\nx",
+        "a:a",
+        ":",
+        "::",
+        ":::",
+    ]
+    .map(str::to_owned)
+    .into();
+    for told in &TOLD {
+        for text in [told.client, told.device, told.serial, told.cpu] {
+            let letters: Vec<char> = text.chars().collect();
+            for from in 0..letters.len() {
+                for to in from + 1..=letters.len().min(from + 6) {
+                    let part: String = letters[from..to].iter().collect();
+                    parts.extend([part.to_uppercase(), part.to_lowercase(), part]);
+                }
+            }
+            parts.insert(format!("{text}{}", "x".repeat(100)));
+        }
+    }
+    parts
+}
+
+#[tokio::test]
+async fn a_text_finds_what_has_it_whatever_is_in_it() {
+    let world = World::new();
+    for told in &TOLD {
+        let Told { client: name, device, serial, cpu } = told;
+        if !device.contains('/') {
+            world.join(name).await;
+        }
+        let json = json!({ "properties": { "id": device, "serialNumber": serial, "cpu": cpu } });
+        let told = body(device, json.to_string().as_bytes());
+        world.store.put_capabilities(&client(name), told, NOW).await.unwrap();
+    }
+    let find = async |filter: DeviceFilter| -> BTreeSet<String> {
+        let found = world.store.devices(DeviceFilter { limit: 100, ..filter }).await.unwrap();
+        found.iter().map(|record| record.device.to_string()).collect()
+    };
+    let meant = |matches: &dyn Fn(&Told) -> bool| -> BTreeSet<String> {
+        let meant = TOLD.iter().filter(|told| matches(told));
+        meant.map(|told| device(&format!("{}:{}", told.client, told.device)).to_string()).collect()
+    };
+    assert_eq!(find(DeviceFilter::default()).await, meant(&|_| true));
+    let (mut by_name, mut by_capability) = (0, 0);
+    for part in parts() {
+        let found = find(DeviceFilter { search: Some(part.clone()), ..DeviceFilter::default() }).await;
+        assert_eq!(found, meant(&|told| told.named(&part)), "name {part:?}");
+        by_name += usize::from(!found.is_empty());
+        let found = find(DeviceFilter { capability: Some(part.clone()), ..DeviceFilter::default() }).await;
+        assert_eq!(found, meant(&|told| told.capable(&part)), "capability {part:?}");
+        by_capability += usize::from(!found.is_empty());
+    }
+    assert!(by_name > 50 && by_capability > 100, "{by_name} are in names, {by_capability} in capabilities");
+}
+
+/// Where a text leads to many, they are found in another way.
+#[tokio::test]
+async fn a_text_that_very_many_devices_have_finds_them_in_their_order() {
+    const MANY: usize = 1_200;
+    let world = World::new();
+    let mut database = rusqlite::Connection::open(world.directory.path().join("margrave.db")).unwrap();
+    let work = database.transaction().unwrap();
+    for number in 0..MANY {
+        let name = format!("line-{number:04}");
+        let cpu = if number < 1_100 { "arm64" } else { "amd64" };
+        let told = json!({ "properties": { "id": name, "cpu": cpu } }).to_string();
+        work.execute("INSERT INTO client (id, standing, joined_at) VALUES (?1, 'accepted', 1)", [&name])
+            .unwrap();
+        work.execute("INSERT INTO manifest (client, version, body) VALUES (?1, 1, x'00')", [&name]).unwrap();
+        work.execute(
+            "INSERT INTO device (client, device, created_at, capabilities, capabilities_at)
+             VALUES (?1, ?1, 1, ?2, 1)",
+            (&name, told.as_bytes()),
+        )
+        .unwrap();
+    }
+    work.commit().unwrap();
+    let ask = |search: &str, capability: &str| {
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        DeviceFilter { search: some(search), capability: some(capability), ..DeviceFilter::default() }
+    };
+    for (filter, count, first) in [
+        (ask("LINE", ""), MANY, "line-0100"),
+        (ask("ine-01", ""), 100, "line-0100"),
+        (ask("ine-1", ""), 200, "line-1000"),
+        (ask("", "LINE"), MANY, "line-0100"),
+        (ask("", "arm64"), 1_100, "line-0100"),
+        (ask("", "amd64"), 100, "line-1100"),
+        (ask("ine-110", "amd64"), 10, "line-1100"),
+        (ask("line", "amd64"), 100, "line-1100"),
+    ] {
+        let all = DeviceFilter { limit: 5_000, ..filter.clone() };
+        let counted = world.store.devices_counted(all).await.unwrap();
+        assert_eq!(counted, Counted::Exactly(count as u64), "{filter:?}");
+        let after = Some(device("line-0099"));
+        let page = world.store.devices(DeviceFilter { limit: 1, after, ..filter.clone() }).await.unwrap();
+        assert_eq!(page[0].device, device(first), "{filter:?}");
+    }
+}
+
+/// Who is meant in every way that there is.
+fn means() -> Vec<Targets> {
+    let by = |devices: &[&str], labels: &[(&str, &str)], select: &str, sites: &[&str]| Targets {
+        devices: devices.iter().map(|name| device(name)).collect(),
+        labels: crate::fixture::labels(labels),
+        select: if select.is_empty() { Default::default() } else { select.parse().unwrap() },
+        sites: sites.iter().map(|site| (*site).to_owned()).collect(),
+    };
+    vec![
+        by(&["line-01", "line-08"], &[], "", &[]),
+        by(&["line-11", "nobody"], &[], "", &[]),
+        by(&[], &[("line", "a")], "", &[]),
+        by(&[], &[("line", "b"), ("site", "sued")], "", &[]),
+        by(&[], &[("line", "c")], "", &[]),
+        by(&[], &[], "site in (nord, west)", &[]),
+        by(&[], &[], "site, line!=a", &[]),
+        by(&[], &[], "!site", &[]),
+        by(&[], &[], "", &["sued"]),
+        by(&["line-00"], &[("line", "b")], "site=nord", &["west"]),
+        Targets::default(),
+    ]
+}
+
+#[tokio::test]
+async fn a_device_that_two_targets_mean_is_found_where_there_is_one() {
+    let world = plant().await;
+    let mut common = 0;
+    for one in means() {
+        let all = world.store.devices_targeted(&one).await.unwrap();
+        for other in means() {
+            let both: Vec<&Candidate> =
+                all.iter().filter(|found| other.matches(&found.device, &found.labels)).collect();
+            let found = world.store.device_in_both(&one, &other).await.unwrap();
+            match found {
+                Some(found) => assert!(both.contains(&&found), "{one:?} and {other:?}: {found:?}"),
+                None => assert!(both.is_empty(), "{one:?} and {other:?}: {both:?}"),
+            }
+            common += usize::from(!both.is_empty());
+        }
+    }
+    assert!((20..100).contains(&common), "{common} have somebody in common");
+}
+
+#[tokio::test]
+async fn nobody_is_looked_at_behind_the_first_that_two_targets_mean() {
+    let world = plant().await;
+    // Nobody can read it any more.
+    let database = rusqlite::Connection::open(world.directory.path().join("margrave.db")).unwrap();
+    database.execute("UPDATE device SET origin = ' ' WHERE client = 'line-05'", []).unwrap();
+    let of = |key: &str, value: &str| Targets { labels: labels(&[(key, value)]), ..Targets::default() };
+    let (line, site) = (of("line", "a"), of("site", "nord"));
+    assert!(world.store.devices_targeted(&line).await.is_err());
+    let found = world.store.device_in_both(&line, &site).await.unwrap().unwrap();
+    assert_eq!(found.device, device("line-01"));
 }

@@ -71,6 +71,7 @@ pub(crate) fn package(id: &str, version: &str) -> PackageRecord {
         claims: [("oci://margrave/components/web:1.0.0".to_owned(), claims())].into(),
         images: images("oci://margrave/components/web:1.0.0", "web:1", Some("image")),
         pins: BTreeMap::from([("oci://margrave/web:1.0.0".to_owned(), Digest::of(b"pin"))]),
+        sizes: BTreeMap::from([("oci://margrave/web:1.0.0".to_owned(), 12_345)]),
         added_at: NOW,
         added_by: "operator ann".into(),
     }

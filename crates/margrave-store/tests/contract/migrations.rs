@@ -14,7 +14,7 @@ use crate::fixture::*;
 /// Every migration, with the digest of its text. One that has run somewhere never runs there again, so nothing in it can be
 /// mended once it was released: what is wrong is put right by another one. A new one is listed here as it is made, and may
 /// change together with its line until it is released; the test says what to write.
-const LISTED: [(&str, &str); 25] = [
+const LISTED: [(&str, &str); 27] = [
     ("0001_first.sql", "86c4346ddbe7680607ef1c7c221e92567361478540ff4fbdc01286d31aaadf85"),
     ("0002_signed.sql", "53dc24077e514d7e432620c87405c42cf9d3f72fab150e685029e3a6addfa0cb"),
     ("0003_git.sql", "b738a74920e5e27cec18cbad52b8b20b1688d6b1701b20edf38d0ae9c2fd48a5"),
@@ -40,6 +40,8 @@ const LISTED: [(&str, &str); 25] = [
     ("0023_unfinished.sql", "f600760ca67b9c33a2d8d93116a04cbfd9918e92135ebd3a34ec8c341068b5dd"),
     ("0024_begun.sql", "1fd8e07a278936d5be92bf99b2de15d3d8ff756a8f5bdfc74bfec90b29a34e92"),
     ("0025_images.sql", "9583f525498b8cc2c37644a061e0a27878a11bf5a8effbce1fd64fffca524c73"),
+    ("0026_named.sql", "7d4c48594f69eedbe548fd28532c0cec0d13df1539228feee856a243787d61b2"),
+    ("0027_sizes.sql", "8c0c96d0ed5c299e550e756c5260a13f951cc9d83a403dba218c4d6d0695e97a"),
 ];
 
 fn folder() -> PathBuf {
@@ -300,6 +302,10 @@ async fn check(store: &Store, schema: usize) {
     assert_eq!(found.origin, (schema >= 5).then(|| device("s-1:old")));
     let retired = store.device(&device("line-9")).await.unwrap().unwrap();
     assert_eq!(retired.standing, Standing::Retired);
+    for (text, count) in [("ine-", 2), ("INE-9", 1), ("ine-2", 0)] {
+        let filter = DeviceFilter { search: Some(text.to_owned()), limit: 10, ..DeviceFilter::default() };
+        assert_eq!(store.devices(filter).await.unwrap().len(), count, "{schema}: {text}");
+    }
 
     let name = DeploymentName::parse("hello").unwrap();
     let deployment = store.deployment(&name).await.unwrap().unwrap();
@@ -323,7 +329,8 @@ async fn check(store: &Store, schema: usize) {
         Some(&b"one"[..])
     );
 
-    assert_eq!(store.packages().await.unwrap().len(), 1);
+    let packages = store.packages().await.unwrap();
+    assert_eq!((packages.len(), packages[0].sizes.len()), (1, 0), "nobody asked how large it was");
     assert_eq!(store.events_after(0, 10).await.unwrap()[0].text, "line-1 joined");
     let tokens = store.operator_tokens().await.unwrap();
     assert_eq!((tokens.len(), tokens[0].hash), (1, Digest::of(b"token")), "who had a token has it still");

@@ -30,6 +30,15 @@ fn assert_kept(world: &World, after: &str) {
          FROM device_now AS now LEFT JOIN device_told USING (client, device)",
     );
     assert_eq!(standing, 0, "{after}: how devices do, and what they are found by");
+    let named = differences(
+        "SELECT client, device, text FROM device_named",
+        "SELECT client, device, client || ':' || device || coalesce(char(10) || own, '')
+         FROM device LEFT JOIN device_told USING (client, device)",
+    );
+    assert_eq!(named, 0, "{after}: what names devices");
+    database
+        .execute("INSERT INTO device_trigram (device_trigram, rank) VALUES ('integrity-check', 1)", [])
+        .unwrap_or_else(|error| panic!("{after}: the trigrams of what names devices: {error}"));
     let sites = differences(
         "SELECT * FROM site_tally",
         "SELECT site, condition, count(*) FROM device_standing WHERE site IS NOT NULL GROUP BY 1, 2",

@@ -118,7 +118,7 @@ pub struct PutWatch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PackageWarning {
-    /// `moved`, `gone` or `componentGone`.
+    /// `moved`, `gone`, `componentGone` or `imageGone`.
     pub kind: String,
     pub text: String,
 }

@@ -149,24 +149,8 @@ fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
 fn to_fetch(fetch: &Fetch) -> String {
     let site = fetch.site.as_deref().unwrap_or("(no site)");
     let devices = counted(fetch.devices as usize, "device");
-    let mut line = format!("{site}: {} {} bytes for {devices}", fetch.bound(), fetch.bytes);
-    if !fetch.unknown.is_empty() {
-        line.push_str(&format!("; of unknown size: {}", fetch.unknown.join(", ")));
-    }
-    if let Some(words) = sizes_unknown(fetch) {
-        line.push_str(&format!("; {words}"));
-    }
-    line
-}
-
-/// What the bytes do not count.
-fn sizes_unknown(fetch: &Fetch) -> Option<String> {
-    let names = fetch.unknown_images.join(", ");
-    match fetch.unknown_images.len() {
-        0 => None,
-        1 => Some(format!("the size of 1 image is not known: {names}")),
-        count => Some(format!("the sizes of {count} images are not known: {names}")),
-    }
+    let line = format!("{site}: {} {} bytes for {devices}", fetch.bound(), fetch.bytes);
+    [line].into_iter().chain(fetch.uncounted()).collect::<Vec<_>>().join("; ")
 }
 
 /// The batches of a rollout, a line each, in their order.

@@ -24,7 +24,7 @@ use margrave_wire::schedule::ScheduleBody;
 use super::super::catalog::{Entry, Pulled};
 use super::super::draft::read_rollback;
 use super::super::git::Quarantine;
-use super::super::images::{self, Patience, Uses};
+use super::super::images::{self, Asking, Uses};
 use super::super::intent::{Change, Incoming, Refusals, Source};
 use super::super::rollout::read_strategy;
 use super::super::{Actor, Error, Fleet, Seen};
@@ -97,8 +97,8 @@ struct Reading {
     /// Devices that have a schedule of their own; asked once, for there may be a file for each of ten thousand.
     scheduled: BTreeSet<DeviceRef>,
     fetching: Fetching,
-    /// Over the images of all its packages.
-    patience: Patience,
+    /// What the images of all its packages mean.
+    asking: Asking,
 }
 
 fn device_of(reach: Reach) -> Option<DeviceRef> {
@@ -473,8 +473,7 @@ impl Fleet {
             refuse(reading, "PK-040", message);
             return Ok(());
         }
-        let pulled = match self.pull_pinned(actor, &file.spec.reference, &given, &mut reading.patience).await
-        {
+        let pulled = match self.pull_pinned(actor, &file.spec.reference, &given, &mut reading.asking).await {
             Ok(pulled) => pulled,
             Err(Error::Invalid(violations)) => {
                 let told =
@@ -531,7 +530,7 @@ impl Fleet {
         let found = match reading.fetching {
             Fetching::Allowed => {
                 let uses = Uses::from([(String::new(), named)]);
-                self.find_images(&uses, &new, &mut reading.patience).await?.known
+                self.find_images(&uses, &new, &mut reading.asking).await?.known
             }
             Fetching::Refused => BTreeMap::new(),
         };

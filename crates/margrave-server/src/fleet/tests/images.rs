@@ -22,7 +22,7 @@ async fn registry() -> (Registry, String, tempfile::TempDir) {
     (registry, address, folder)
 }
 
-async fn serve(router: Router) -> String {
+pub(super) async fn serve(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -30,7 +30,7 @@ async fn serve(router: Router) -> String {
 }
 
 /// An image of these layers; each has as many bytes as its text.
-async fn push_image(registry: &Registry, name: &str, layers: &[&str]) -> Descriptor {
+pub(super) async fn push_image(registry: &Registry, name: &str, layers: &[&str]) -> Descriptor {
     let (repository, tag) = name.split_once(':').unwrap();
     let repository = RepositoryName::parse(repository).unwrap();
     let described = layers.iter().map(|layer| Descriptor::of("application/octet-stream", layer.as_bytes()));
@@ -45,7 +45,7 @@ async fn push_image(registry: &Registry, name: &str, layers: &[&str]) -> Descrip
 }
 
 /// Several images under one name, by processor.
-async fn push_index(registry: &Registry, name: &str, images: &[(&str, Descriptor)]) -> Digest {
+pub(super) async fn push_index(registry: &Registry, name: &str, images: &[(&str, Descriptor)]) -> Digest {
     let made = images.iter().map(|(processor, image)| Descriptor {
         platform: Some(Platform { os: "linux".into(), architecture: (*processor).into(), variant: None }),
         ..image.clone()
@@ -60,7 +60,7 @@ async fn push_index(registry: &Registry, name: &str, images: &[(&str, Descriptor
 
 impl World {
     /// The package hello at a version, whose one component has services with these images.
-    async fn push_services(&self, version: &str, services: &[&str]) {
+    pub(super) async fn push_services(&self, version: &str, services: &[&str]) {
         let folder = tempfile::tempdir().unwrap();
         let service = |(index, service): (usize, &&str)| format!("  s{index}: {{{service}}}\n");
         let services: String = services.iter().enumerate().map(service).collect();
@@ -76,7 +76,7 @@ impl World {
         self.push(version, &description).await;
     }
 
-    async fn add_services(&self, version: &str, services: &[&str]) -> operator::Package {
+    pub(super) async fn add_services(&self, version: &str, services: &[&str]) -> operator::Package {
         self.push_services(version, services).await;
         self.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap()
     }
@@ -494,8 +494,8 @@ async fn what_a_commit_has_no_time_left_for_is_not_asked_and_told() {
     let (image, ours) = (format!("{address}/plant/web:1"), "${MARGRAVE_REGISTRY}/plant/own:1");
     world.push_services("1.0.0", &[&format!("image: '{image}'"), &format!("image: '{ours}'")]).await;
     let reference = "oci://margrave/packages/hello:1.0.0";
-    let mut patience = crate::fleet::images::Patience::spent();
-    let pulled = world.fleet.pull_pinned(&ann(), reference, &BTreeMap::new(), &mut patience).await.unwrap();
+    let mut asking = crate::fleet::images::Asking::spent();
+    let pulled = world.fleet.pull_pinned(&ann(), reference, &BTreeMap::new(), &mut asking).await.unwrap();
     let known = pulled.record.images.known;
     assert!(known[&image].unpinned.as_ref().unwrap().to_string().contains("was not asked"), "{known:?}");
     assert!(known[ours].digest.is_some(), "our own registry is here: {known:?}");

@@ -10,6 +10,7 @@ mod fitting;
 mod following;
 mod git;
 mod identity;
+mod image_questions;
 mod images;
 mod looking_back;
 mod moving;
@@ -228,7 +229,8 @@ impl World {
     }
 
     pub(super) async fn add(&self, reference: &str) -> Result<operator::Package, Error> {
-        self.fleet.add_package(&ann(), operator::AddPackage { reference: reference.into() }).await
+        let want = operator::AddPackage { reference: reference.into() };
+        self.fleet.add_package(&ann(), want, |_| ()).await
     }
 
     /// A device that has joined, is in contact and has said nothing else.

@@ -173,6 +173,13 @@ async fn another_package_of_the_same_version_is_something_else_to_fetch() {
     let want = operator::PutDeployment { package: "other".into(), ..on(&["line-1"]) };
     let plan = world.fleet.rehearse_deployment(&ann(), &name("web"), want.clone()).await.unwrap();
     assert_eq!(plan.fetches.len(), 1, "{plan:?}");
+    // What it has is known from when it was pinned, and nobody is asked for it now.
+    let (repository, tag) = web();
+    let manifest = registry.manifest(&repository, &tag).await.unwrap().unwrap().bytes;
+    let layers = ImageManifest::from_bytes(&manifest).unwrap().layers;
+    let size = layers[0].size + (EMPTY_CONFIG.len() + manifest.len()) as u64;
+    let fetch = &plan.fetches[0];
+    assert_eq!((fetch.bytes, fetch.bound(), fetch.unknown.len()), (size, "at most", 0), "{fetch:?}");
     lose(&registry, "components/web").await;
     world.pass(7 * 3600);
     world.fleet.look_at_origins().await.unwrap();

@@ -418,7 +418,7 @@ impl Fleet {
         }
         let (id, version) = package;
         let gone = self.origin_warnings(id, version).await?.into_iter();
-        let gone = gone.filter(|warning| matches!(warning, Warning::Gone | Warning::ComponentGone { .. }));
+        let gone = gone.filter(|warning| !matches!(warning, Warning::Moved { .. }));
         chain.extend(
             gone.take(1)
                 .map(|warning| Reason::new(Code::PackageGone, format!("package {id} {version}: {warning}"))),

@@ -51,8 +51,7 @@ pub(super) async fn add(
     note: Note,
     Body(want): Body<operator::AddPackage>,
 ) -> Result<(StatusCode, Json<operator::Package>), Problem> {
-    let package = api.fleet().add_package(&actor, want).await?;
-    note.subject(format!("{} {}", package.id, package.version));
+    let package = api.fleet().add_package(&actor, want, |name| note.subject(name)).await?;
     Ok((StatusCode::CREATED, Json(package)))
 }
 

@@ -176,11 +176,8 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
     let Submitted { visitor, fields, .. } = submitted;
     let reference = fields.one("reference").to_owned();
     let want = operator::AddPackage { reference: reference.clone() };
-    match web.fleet().add_package(&visitor.actor, want).await {
-        Ok(package) => {
-            visitor.note.subject(format!("{} {}", package.id, package.version));
-            Ok(Redirect::to(&link::package(&package.id, &package.version)).into_response())
-        }
+    match web.fleet().add_package(&visitor.actor, want, |name| visitor.note.subject(name)).await {
+        Ok(package) => Ok(Redirect::to(&link::package(&package.id, &package.version)).into_response()),
         Err(error @ (Error::Storage(_) | Error::Overloaded)) => Err(error.into()),
         Err(error) => {
             let problem = crate::http::problem::Problem::from(error);

@@ -221,16 +221,8 @@ pub(super) fn shown_size(bytes: u64) -> String {
 fn fetched(fetch: &Fetch) -> String {
     let site = fetch.site.as_deref().map(|site| format!(" of {site}")).unwrap_or_default();
     let bytes = shown_size(fetch.bytes);
-    let unknown = match fetch.unknown.as_slice() {
-        [] => String::new(),
-        unknown => format!(", and {} of unknown size", unknown.join(", ")),
-    };
-    let images = match fetch.unknown_images.as_slice() {
-        [] => String::new(),
-        [one] => format!("; the size of 1 image is not known: {one}"),
-        several => format!("; the sizes of {} images are not known: {}", several.len(), several.join(", ")),
-    };
-    format!("{}{site}: {} {bytes}{unknown}{images}", counted(fetch.devices, "device"), fetch.bound())
+    let line = format!("{}{site}: {} {bytes}", counted(fetch.devices, "device"), fetch.bound());
+    [line].into_iter().chain(fetch.uncounted()).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -285,6 +277,6 @@ mod tests {
             "2 devices of nord: at least 2.0 KiB; the sizes of 2 images are not known: a:1, b:1"
         );
         let told = fetched(&Fetch { unknown: vec!["oci://x/y:1".into()], ..fetch(&[]) });
-        assert_eq!(told, "2 devices of nord: at least 2.0 KiB, and oci://x/y:1 of unknown size");
+        assert_eq!(told, "2 devices of nord: at least 2.0 KiB; of unknown size: oci://x/y:1");
     }
 }

@@ -10,7 +10,7 @@ use crate::parameters::Answers;
 use crate::rollback::Rollback;
 use crate::rollout::Strategy;
 use crate::schedule::Weekly;
-use crate::selector::Selector;
+use crate::selector::{Part, Selector};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deployment {
@@ -77,6 +77,13 @@ impl Targets {
             !self.labels.is_empty() && self.labels.iter().all(|(key, value)| labels.get(key) == Some(value));
         let by_site = || labels.get(SITE).is_some_and(|site| self.sites.contains(site));
         by_label || self.select.matches(labels) || by_site() || self.devices.contains(device)
+    }
+
+    /// The labels that decide whether a device matches; of the others nothing has to be known.
+    pub fn keys(&self) -> BTreeSet<&str> {
+        let selected = self.select.parts().iter().map(Part::key);
+        let site = (!self.sites.is_empty()).then_some(SITE);
+        self.labels.keys().map(String::as_str).chain(selected).chain(site).collect()
     }
 
     pub fn is_empty(&self) -> bool {

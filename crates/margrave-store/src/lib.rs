@@ -29,6 +29,7 @@ mod event;
 mod finding;
 mod git;
 mod histogram;
+mod lineup;
 mod operator;
 mod origin;
 mod package;
@@ -66,6 +67,7 @@ pub use event::{Event, NewEvent};
 pub use finding::{DeviceFilter, Silence};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};
 pub use histogram::{Distribution, Histogram};
+pub use lineup::LinedRecord;
 pub use margrave_core::observed::{Observed, Outlook, Verdict};
 pub use operator::{
     NewOperatorToken, NewTokenError, OperatorTokenRecord, RevokeError, SessionRecord, TOKENS_MAX,

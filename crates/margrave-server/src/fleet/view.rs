@@ -27,7 +27,6 @@ use super::client::Clients;
 use super::event::time;
 use super::images::{shown_images, shown_unread};
 use super::rollout::shown_waiting;
-use super::schedule::is_excused;
 use super::{DeviceQuery, Error, Fleet, SiteCounts, origin, why};
 
 const PAGE_DEFAULT: usize = 100;
@@ -208,11 +207,7 @@ impl Fleet {
     pub(super) fn fresh(&self, mut record: DeviceRecord) -> DeviceRecord {
         let client = &record.device.client;
         record.last_contact = record.last_contact.max(self.live.contact(client));
-        let told = self.live.told.of(client);
-        record.excused = told.is_some_and(|schedule| {
-            let heard = record.last_contact.unwrap_or(record.joined_at);
-            is_excused(&schedule, heard, self.now(), self.options.silent_after)
-        });
+        record.excused = self.is_excused(client, record.last_contact.unwrap_or(record.joined_at));
         record
     }
 
@@ -450,12 +445,12 @@ impl Fleet {
     }
 
     /// One deployment as far as a page shows it: its assignments counted, and of them `limit`; what is not as wanted comes
-    /// first, and of each state there are some.
+    /// first, and of each state there are some. With why it is not as wanted, for which its rollout is looked at only once.
     pub async fn deployment_glimpsed(
         &self,
         name: &DeploymentName,
         limit: u32,
-    ) -> Result<operator::Deployment, Error> {
+    ) -> Result<(operator::Deployment, operator::Why), Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let id = record.deployment.id;
@@ -472,10 +467,13 @@ impl Fleet {
             assignments.extend(self.store.assignments_as_wanted(&record.deployment, room).await?);
         }
         let shown = self.shown_assignments(&assignments, waiting).await?;
-        let rollout = self.rollout_of(&record).await?;
+        let looked = self.rollout_looked(&record).await?;
+        let why = self.why_deployment_looked(&record, looked.as_ref()).await?;
+        let rollout = self.rollout_shown(&record, looked.as_ref()).await?;
         let counts = self.counts_of(id).await?;
         let warnings = self.warnings_shown(&record).await?;
-        Ok(operator::Deployment { rollout, warnings, ..shown_deployment(&self.live, record, shown, counts) })
+        let deployment = shown_deployment(&self.live, record, shown, counts);
+        Ok((operator::Deployment { rollout, warnings, ..deployment }, why))
     }
 
     /// One deployment, with each of its assignments.

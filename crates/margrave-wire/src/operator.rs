@@ -285,6 +285,10 @@ pub struct Intent {
     /// What is wrong with a commit that is not applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaws: Vec<crate::resource::Flaw>,
+    /// How many commits of the remote are not applied because of that, the newest among them; 0 where there are none, or more than
+    /// are counted.
+    #[serde(default)]
+    pub commits_waiting: u64,
 }
 
 /// On how many devices a deployment is, and how it does there.

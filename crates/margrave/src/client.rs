@@ -110,6 +110,12 @@ impl Client {
         self.all(&query).await
     }
 
+    /// The first devices in a condition, by name.
+    pub(crate) async fn devices_first(&self, condition: &str, limit: usize) -> Result<Vec<Device>> {
+        let page: Page<Device> = self.get(&format!("/devices?limit={limit}&condition={condition}")).await?;
+        Ok(page.items)
+    }
+
     /// Everything of a list, however many pages it has.
     async fn all<T: DeserializeOwned>(&self, query: &str) -> Result<Vec<T>> {
         let mut all = Vec::new();

@@ -310,10 +310,19 @@ fn changes(revision: &operator::Revision) -> String {
     words.join("; ")
 }
 
+/// The beginning of a commit's name, as long as people write it.
+fn short(commit: &str) -> &str {
+    commit.get(..10).unwrap_or(commit)
+}
+
+/// More devices than this are not told of unless one is named.
+const HISTORIES_MAX: usize = 20;
+
 #[derive(serde::Serialize)]
 struct History {
     /// Newest first.
     revisions: Vec<operator::Revision>,
+    /// None where they are too many.
     devices: Vec<DeviceHistory>,
 }
 
@@ -326,15 +335,22 @@ struct DeviceHistory {
 
 async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&str>) -> Result {
     let revisions = client.revisions(name).await?;
-    let devices: Vec<String> = match device {
-        Some(device) => vec![device.to_owned()],
-        None => match client.deployment(name).await {
-            Ok(deployment) => deployment.assignments.into_iter().map(|a| a.device).collect(),
+    let (devices, total) = match device {
+        Some(device) => (vec![device.to_owned()], 1),
+        None => match client.deployment_begun(name).await {
+            Ok(deployment) => {
+                let total = deployment.counts.total;
+                let devices = deployment.assignments.into_iter().map(|assignment| assignment.device);
+                (devices.take(HISTORIES_MAX).collect(), total)
+            }
             // It was removed and has gone from its last device; what it was is still known.
-            Err(trouble) if trouble.is_refusal() && revisions.iter().all(|r| !r.current) => Vec::new(),
+            Err(trouble) if trouble.is_refusal() && revisions.iter().all(|r| !r.current) => (Vec::new(), 0),
             Err(trouble) => return Err(trouble),
         },
     };
+    // Of many devices nobody reads everything, and each is a question of its own.
+    let devices = if total > HISTORIES_MAX as u64 { Vec::new() } else { devices };
+    let told_of_devices = !devices.is_empty();
     let mut histories = Vec::new();
     for device in devices {
         let transitions = client.transitions(name, &device).await?;
@@ -349,6 +365,7 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
         Column::fixed("TIME"),
         Column::fixed("BY").optional(),
         Column::fixed("PACKAGE").optional(),
+        Column::fixed("COMMIT").optional(),
         Column::flexible("WHAT CHANGED"),
     ]);
     // Oldest first, as what the devices went through.
@@ -358,10 +375,17 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
             render::clock(&revision.changed_at).into(),
             revision.changed_by.as_str().into(),
             format!("{}@{}", revision.package, revision.version).into(),
+            revision.commit.as_deref().map(short).unwrap_or_default().into(),
             changes(revision).into(),
         ]);
     }
     screen.table(&table)?;
+    if !told_of_devices && total > 0 {
+        screen.words(format_args!(
+            "It is on {}; what one of them went through: `margrave deployment history {name} --device DEVICE`.",
+            count(total, "device")
+        ));
+    }
     if histories.iter().all(|history| history.transitions.is_empty()) {
         return Ok(Answer::Done);
     }

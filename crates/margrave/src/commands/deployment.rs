@@ -19,13 +19,17 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Deployment>) -> Result 
         cli::Deployment::Update(update) => self::update(screen, &client, *update).await,
         cli::Deployment::Revert { name, to, waiting } => revert(screen, &client, &name, to, &waiting).await,
         cli::Deployment::Remove { name, yes, wait, timeout } => {
-            let deployment = client.deployment(&name).await?;
+            let deployment = match wait {
+                true => client.deployment(&name).await?,
+                false => client.deployment_begun(&name).await?,
+            };
             let devices = count(deployment.counts.total, "device");
             if !confirm(&format!("Remove {name} from {devices}?"), yes)? {
                 screen.words("Nothing was changed.");
                 return Ok(Answer::No);
             }
-            client.remove_deployment(&name).await?;
+            // What was asked about is what is removed, not what somebody made of it meanwhile.
+            client.remove_deployment(&name, Expected::Revision(deployment.revision)).await?;
             if screen.json {
                 screen.object(&serde_json::json!({ "removed": name }))?;
             } else {

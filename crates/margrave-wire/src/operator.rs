@@ -369,7 +369,8 @@ pub struct PutDeployment {
     pub overrides: Vec<Override>,
     pub targets: Targets,
     /// Why it is to be given also to devices that it does not fit. Without a reason such devices are left out, and naming one is
-    /// refused. What a device cannot run at all is never forced.
+    /// refused. What a device cannot run at all is never forced. It also lets through a package that is gone from its registry, and
+    /// images that could be pinned and are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 500)]
     pub force: Option<String>,

@@ -110,10 +110,7 @@ impl Fleet {
             let known = how.entry(name).or_insert(*named);
             *known = (*known).min(*named);
         }
-        let open: BTreeSet<String> = match self.options.air_gapped {
-            true => self.store.registries().await?.into_iter().map(|registry| registry.host).collect(),
-            false => BTreeSet::new(),
-        };
+        let open = self.registries_told_of().await?;
         let began = Instant::now();
         let until = patience.until(began);
         let mut asked: Vec<BoxFuture<'_, (String, Image)>> = Vec::new();
@@ -132,6 +129,18 @@ impl Fleet {
         let named =
             uses.iter().map(|(component, images)| (component.clone(), images.keys().cloned().collect()));
         Ok(Images { named: named.collect(), known })
+    }
+
+    /// The registries that a server which asks no others may ask.
+    pub(super) async fn registries_told_of(&self) -> Result<BTreeSet<String>, Error> {
+        Ok(match self.options.air_gapped {
+            true => self.store.registries().await?.into_iter().map(|registry| registry.host).collect(),
+            false => BTreeSet::new(),
+        })
+    }
+
+    pub(super) fn may_ask(&self, host: &Host, told_of: &BTreeSet<String>) -> bool {
+        !self.options.air_gapped || host.is_loopback() || told_of.contains(host.as_str())
     }
 
     async fn find_image(
@@ -188,7 +197,7 @@ impl Fleet {
         if host.is_own_registry() {
             return self.look_at_image(reference).await;
         }
-        if self.options.air_gapped && !host.is_loopback() && !open.contains(host.as_str()) {
+        if !self.may_ask(host, open) {
             return Err(format!(
                 "this server asks no registries elsewhere but those it was told of, and {host} is none"
             ));

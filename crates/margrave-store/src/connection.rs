@@ -36,6 +36,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0023_unfinished.sql"),
     include_str!("migrations/0024_begun.sql"),
     include_str!("migrations/0025_images.sql"),
+    include_str!("migrations/0026_refused.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

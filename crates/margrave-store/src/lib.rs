@@ -50,8 +50,8 @@ mod writer;
 pub use applied::{AppliedRecord, GoneBack};
 pub use asked::AskedRecord;
 pub use assignment::{
-    AssignmentCount, AssignmentRecord, Behind, HeldAssignment, HeldBack, Scope, Standpoint, TransitionRecord,
-    UnspokenRemoval,
+    Apart, AssignmentCount, AssignmentRecord, Behind, HeldAssignment, HeldBack, Scope, Standpoint,
+    TransitionRecord, UnspokenRemoval,
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};

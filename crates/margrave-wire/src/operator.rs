@@ -42,7 +42,8 @@ pub const PREFIX: &str = "/api/operator/v1";
 pub struct FleetStatus {
     pub devices: DeviceCounts,
     /// Assignments by state, every state present: `{"PENDING": 0, …}`. Those that wait for their turn in a rollout are under
-    /// `WAITING`, and those that an aborted one left behind under `LEFT`.
+    /// `WAITING`, those that an aborted one left behind under `LEFT`, those that their devices refuse under `NEVER`, and those that are
+    /// pending on devices that are not heard of under `NOTYET`.
     pub assignments: BTreeMap<String, u64>,
     pub packages: u64,
     pub deployments: u64,
@@ -303,14 +304,20 @@ pub struct AssignmentCounts {
     /// Of those that failed, how many run their last good version again; their state is `INSTALLED`.
     #[serde(default)]
     pub went_back: u64,
+    /// Of those that failed, how many their devices refuse: they will never have it, and nothing broke.
+    #[serde(default)]
+    pub never: u64,
     /// Of those that are pending, how many wait for their turn in a rollout.
     #[serde(default)]
     pub waiting: u64,
+    /// Of those that are pending, how many are on devices that are not heard of, also where their turn has not come.
+    #[serde(default)]
+    pub not_yet: u64,
     /// Of those that are pending, how many a rollout left behind that was aborted.
     #[serde(default)]
     pub left_behind: u64,
-    /// By state, such as `INSTALLED`; states that no device is in are left out. Those that wait for their turn are under
-    /// `WAITING`, and those that were left behind under `LEFT`, whatever the state of what they keep.
+    /// By state, such as `INSTALLED`; states that no device is in are left out. Those that wait for their turn are under `WAITING`, those
+    /// that were left behind under `LEFT`, `never` under `NEVER` and `notYet` under `NOTYET`, whatever their state.
     pub states: BTreeMap<String, u64>,
 }
 

@@ -13,7 +13,7 @@ use margrave_core::rollback::Rollback;
 use margrave_core::schedule::Weekly;
 use margrave_core::secret::Referred;
 use margrave_store::{
-    AskedRecord, AssignmentCount, AssignmentRecord, Candidate, Condition, Counted, DeploymentRecord,
+    Apart, AskedRecord, AssignmentCount, AssignmentRecord, Candidate, Condition, Counted, DeploymentRecord,
     DeviceFilter, DeviceRecord, HeldBack, Scope, Standing, Verdict, WaitingRecord,
 };
 use margrave_wire::rollout::StrategyBody;
@@ -53,12 +53,7 @@ impl Fleet {
                 failed: devices(Condition::Failed),
                 silent: devices(Condition::Silent),
             },
-            assignments: STATES
-                .iter()
-                .map(|known| known.as_str())
-                .chain([WAITING, LEFT])
-                .map(state)
-                .collect(),
+            assignments: STATES.iter().map(|known| known.as_str()).chain(COUNTED_APART).map(state).collect(),
             packages: counts.packages,
             deployments: counts.deployments,
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -419,7 +414,7 @@ impl Fleet {
     /// that the cost follows the deployments and not the fleet.
     pub async fn deployments(&self) -> Result<Vec<operator::Deployment>, Error> {
         let mut counts: HashMap<_, operator::AssignmentCounts> = HashMap::new();
-        for count in self.store.assignment_counts().await? {
+        for count in self.store.assignment_counts(self.silence()).await? {
             add(counts.entry(count.deployment).or_default(), &count);
         }
         let records = self.store.deployments().await?.into_iter();
@@ -569,40 +564,33 @@ impl Fleet {
 
     pub(super) async fn counts_of(&self, id: DeploymentId) -> Result<operator::AssignmentCounts, Error> {
         let mut counts = operator::AssignmentCounts::default();
-        for count in self.store.assignment_counts_of(id).await? {
+        for count in self.store.assignment_counts_of(id, self.silence()).await? {
             add(&mut counts, &count);
         }
         Ok(counts)
     }
 }
 
-/// Among the states: those whose turn in a rollout has not come, and those that an aborted one left behind.
-const WAITING: &str = "WAITING";
-const LEFT: &str = "LEFT";
+/// Among the states, as `AssignmentCount::word` says them.
+const COUNTED_APART: [&str; 4] = ["WAITING", "LEFT", "NEVER", "NOTYET"];
 
 fn add(counts: &mut operator::AssignmentCounts, found: &AssignmentCount) {
-    let AssignmentCount { deployment: _, state, verdict, held_back, count } = *found;
+    let AssignmentCount { deployment: _, state, verdict, held_back, apart, count } = *found;
     counts.total += count;
-    // What failed has failed, whether its device waits for something else or not.
-    if let Some(held_back) = held_back.filter(|_| verdict != Verdict::Failed) {
-        counts.pending += count;
-        let (word, number) = match held_back {
-            HeldBack::Waiting => (WAITING, &mut counts.waiting),
-            HeldBack::LeftBehind => (LEFT, &mut counts.left_behind),
-        };
-        *number += count;
-        *counts.states.entry(word.to_owned()).or_default() += count;
-        return;
+    *counts.states.entry(found.word().to_owned()).or_default() += count;
+    match (apart, held_back.filter(|_| verdict != Verdict::Failed)) {
+        (Some(Apart::Never), _) => counts.never += count,
+        (Some(Apart::NotYet), _) => counts.not_yet += count,
+        (None, Some(HeldBack::Waiting)) => counts.waiting += count,
+        (None, Some(HeldBack::LeftBehind)) => counts.left_behind += count,
+        (None, None) if (state, verdict) == (State::Installed, Verdict::Failed) => counts.went_back += count,
+        (None, None) => {}
     }
-    *match verdict {
-        Verdict::Converged => &mut counts.converged,
-        Verdict::Pending => &mut counts.pending,
-        Verdict::Failed => &mut counts.failed,
+    *match (verdict, held_back) {
+        (Verdict::Failed, _) => &mut counts.failed,
+        (Verdict::Pending, _) | (Verdict::Converged, Some(_)) => &mut counts.pending,
+        (Verdict::Converged, None) => &mut counts.converged,
     } += count;
-    if (state, verdict) == (State::Installed, Verdict::Failed) {
-        counts.went_back += count;
-    }
-    *counts.states.entry(state.to_string()).or_default() += count;
 }
 
 fn shown_deployment(

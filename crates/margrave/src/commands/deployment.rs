@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use margrave_core::access::Role;
-use margrave_wire::operator::{self, PutDeployment, Rollback, Targets};
+use margrave_wire::operator::{self, AssignmentCounts, PutDeployment, Rollback, Targets};
 
 use super::confirm::confirm;
 use super::{answers, deploy, device, settle};
@@ -66,7 +66,7 @@ fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
         table.row([
             deployment.name.as_str().into(),
             format!("{}@{}", deployment.package, deployment.version).into(),
-            format!("{}/{}", deployment.counts.converged, deployment.counts.total).into(),
+            devices(&deployment.counts).into(),
             deployment.revision.to_string().into(),
             render::ago(&deployment.changed_at, now).into(),
             targets(&deployment.targets).into(),
@@ -74,6 +74,14 @@ fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
     }
     screen.table(&table)?;
     Ok(Answer::Done)
+}
+
+/// How many have it, and of the others who never will and who is not heard of.
+fn devices(counts: &AssignmentCounts) -> String {
+    let AssignmentCounts { converged, total, never, not_yet, .. } = counts;
+    let apart = [(not_yet, "not yet"), (never, "never")].into_iter().filter(|(count, _)| **count > 0);
+    let apart: String = apart.map(|(count, word)| format!(", {count} {word}")).collect();
+    format!("{converged}/{total}{apart}")
 }
 
 fn targets(targets: &Targets) -> String {
@@ -433,6 +441,13 @@ mod tests {
             sites: vec!["nord".into()],
         };
         assert_eq!(targets(&all), "press-1 [line=4] [cell in (1, 2), !spare] site:nord");
+    }
+
+    #[test]
+    fn who_is_not_heard_of_and_who_refuses_is_told_beside_who_has_it() {
+        let counts = AssignmentCounts { total: 5, converged: 2, not_yet: 2, never: 1, ..Default::default() };
+        assert_eq!(devices(&counts), "2/5, 2 not yet, 1 never");
+        assert_eq!(devices(&AssignmentCounts { total: 1, converged: 1, ..Default::default() }), "1/1");
     }
 
     fn revisions(words: &str) -> Vec<operator::Revision> {

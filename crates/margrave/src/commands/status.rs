@@ -90,7 +90,9 @@ impl Look {
             "UPDATING",
             "DELETING",
             "WAITING",
+            "NOTYET",
             "LEFT",
+            "NEVER",
             "INSTALLED",
         ]
         .into_iter()

@@ -252,6 +252,8 @@ async fn silent_devices_are_not_yet_and_unfit_ones_never() {
         "2: 0 done 1 under way 0 waiting 1 not yet 0 never 0 failed"
     );
     assert_eq!(counts(&rollout.counts), "5: 0 done 1 under way 0 waiting 3 not yet 1 never 0 failed");
+    let shown = world.fleet.deployment_counted(&name("web")).await.unwrap().counts;
+    assert_eq!((shown.not_yet, shown.states["NOTYET"], shown.states.values().sum()), (2, 2, shown.total));
     world.report("web", "d1", State::Installed).await;
     world.fleet.touched(&client("d2"));
     world.advance().await;
@@ -342,6 +344,9 @@ async fn a_device_that_refuses_is_never_and_no_reason_to_halt() {
     assert_eq!(world.given(3).await, "yo yo hi", "nothing broke");
     let rollout = world.rollout().await;
     assert_eq!((rollout.counts.never, rollout.counts.failed), (1, 0), "{rollout:?}");
+    let shown = world.fleet.deployments().await.unwrap().remove(0).counts;
+    assert_eq!((shown.never, shown.failed, shown.states["NEVER"]), (1, 1, 1), "{shown:?}");
+    assert_eq!(world.fleet.status().await.unwrap().assignments["NEVER"], 1);
     // An archive that is not sound is nothing about the device.
     world.report_with("web", "d1", State::Failed, refuse("archive-invalid")).await;
     world.advance().await;

@@ -294,7 +294,7 @@ impl Fleet {
 
     /// How many devices a deployment is meant for, or is still going from.
     async fn devices_of(&self, record: &DeploymentRecord) -> Result<u64, Error> {
-        let counts = self.store.assignment_counts_of(record.deployment.id).await?;
+        let counts = self.store.assignment_counts_of(record.deployment.id, self.silence()).await?;
         let held: u64 = counts.iter().map(|count| count.count).sum();
         Ok(held + if record.removed { 0 } else { record.misfits.len() as u64 })
     }

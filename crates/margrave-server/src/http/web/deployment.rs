@@ -255,6 +255,7 @@ pub(super) async fn show(
             &deployment.assignments,
             deployment.counts.pending + deployment.counts.failed
                 - deployment.counts.waiting
+                - deployment.counts.not_yet
                 - deployment.counts.left_behind,
         ),
         rows: assignments

@@ -10,7 +10,7 @@ use crate::parameters::Answers;
 use crate::rollback::Rollback;
 use crate::rollout::Strategy;
 use crate::schedule::Weekly;
-use crate::selector::Selector;
+use crate::selector::{Part, Selector};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deployment {
@@ -82,6 +82,13 @@ impl Targets {
     /// Whether labels say nothing of who is meant.
     pub fn is_by_name(&self) -> bool {
         self.labels.is_empty() && self.select.is_empty() && self.sites.is_empty()
+    }
+
+    /// The labels that decide whether a device matches; of the others nothing has to be known.
+    pub fn keys(&self) -> BTreeSet<&str> {
+        let selected = self.select.parts().iter().map(Part::key);
+        let site = (!self.sites.is_empty()).then_some(SITE);
+        self.labels.keys().map(String::as_str).chain(selected).chain(site).collect()
     }
 
     pub fn is_empty(&self) -> bool {

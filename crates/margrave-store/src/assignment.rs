@@ -140,7 +140,32 @@ pub struct AssignmentCount {
     pub verdict: Verdict,
     /// Their rollout holds them back. Who waits for its first revision is among those that are pending.
     pub held_back: Option<HeldBack>,
+    /// They are counted apart from the others in that state.
+    pub apart: Option<Apart>,
     pub count: u64,
+}
+
+/// Why what is not as wanted is neither at work nor broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Apart {
+    /// The device refuses it: it failed, and nothing broke.
+    Never,
+    /// It is pending, or waits for its turn, on a device that is not heard of.
+    NotYet,
+}
+
+impl AssignmentCount {
+    /// Under which word they are counted.
+    pub fn word(&self) -> &'static str {
+        // What failed has failed, whether its device waits for something else or not.
+        match (self.apart, self.held_back.filter(|_| self.verdict != Verdict::Failed)) {
+            (Some(Apart::Never), _) => "NEVER",
+            (Some(Apart::NotYet), _) => "NOTYET",
+            (None, Some(HeldBack::Waiting)) => "WAITING",
+            (None, Some(HeldBack::LeftBehind)) => "LEFT",
+            (None, None) => self.state.as_str(),
+        }
+    }
 }
 
 /// What an assignment is, as far as a rollout looks at it.
@@ -235,11 +260,11 @@ pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<AssignmentRecord> {
 }
 
 /// What [`read_count`] reads.
-const COUNTS: &str =
+pub(crate) const COUNTS: &str =
     "SELECT assignment_tally.deployment, assignment_tally.state, verdict, waits, rollout.state AS rollout, count
     FROM assignment_tally LEFT JOIN rollout ON rollout.deployment = assignment_tally.deployment";
 
-fn read_count(row: &Row<'_>) -> rusqlite::Result<AssignmentCount> {
+pub(crate) fn read_count(row: &Row<'_>) -> rusqlite::Result<AssignmentCount> {
     let held_back = match row.get("waits")? {
         true => Some(HeldBack::in_rollout(column::word(row, "rollout", RolloutState::parse)?)),
         false => None,
@@ -249,6 +274,7 @@ fn read_count(row: &Row<'_>) -> rusqlite::Result<AssignmentCount> {
         deployment: DeploymentId::from_uuid(row.uuid("deployment")?),
         state: column::word(row, "state", State::parse)?,
         verdict: verdict_from_column(row.get("verdict")?),
+        apart: None,
         count: row.unsigned("count")?,
     })
 }
@@ -695,27 +721,6 @@ impl Store {
             ))?;
             let mut held = HeldReader::default();
             let rows = statement.query_map([deployment.uuid().as_bytes()], |row| held.read(row))?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
-        .await
-    }
-
-    /// The assignments of every deployment, counted by state; never archived ones.
-    pub async fn assignment_counts(&self) -> Result<Vec<AssignmentCount>, Error> {
-        self.read(|sql| {
-            let mut statement = sql.statement(&format!("{COUNTS} WHERE count > 0"))?;
-            let rows = statement.query_map([], read_count)?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
-        .await
-    }
-
-    /// The assignments of one deployment, counted by state; never archived ones.
-    pub async fn assignment_counts_of(&self, id: DeploymentId) -> Result<Vec<AssignmentCount>, Error> {
-        self.read(move |sql| {
-            let mut statement =
-                sql.statement(&format!("{COUNTS} WHERE assignment_tally.deployment = ?1 AND count > 0"))?;
-            let rows = statement.query_map([id.uuid().as_bytes()], read_count)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
         .await

@@ -38,6 +38,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0025_images.sql"),
     include_str!("migrations/0026_named.sql"),
     include_str!("migrations/0027_sizes.sql"),
+    include_str!("migrations/0028_refused.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use margrave_core::id::DeploymentId;
 use rusqlite::named_params;
 
+use crate::assignment::{Apart, AssignmentCount, COUNTS, read_count};
 use crate::column::{self, Columns as _};
 use crate::finding::{DeviceFilter, QUIET, SILENT, Side, Silence};
 use crate::sql::Sql;
@@ -16,7 +18,8 @@ pub type SiteCounts = BTreeMap<Option<String>, BTreeMap<String, u64>>;
 pub struct FleetCounts {
     /// Devices by condition.
     pub devices: BTreeMap<String, u64>,
-    /// Assignments by state, of clients that are not retired; those that a rollout holds back are under `WAITING` and `LEFT`.
+    /// Assignments by state, of clients that are not retired; those that a rollout holds back are under `WAITING` and `LEFT`, those that
+    /// their devices refuse under `NEVER`, and those of devices that are not heard of under `NOTYET`.
     pub assignments: BTreeMap<String, u64>,
     pub packages: u64,
     pub deployments: u64,
@@ -59,6 +62,77 @@ fn silent(sql: &Sql<'_>, silence: &Silence) -> rusqlite::Result<Vec<(Option<Stri
         |row| Ok((row.get(0)?, row.get(1)?, row.unsigned("count")?)),
     )?;
     rows.collect()
+}
+
+/// What failed because its device refuses it. The codes are those of `FailureCode::is_refusal`, as the index has them.
+const REFUSED: &str =
+    "SELECT assignment.deployment, assignment.state, verdict, waits, rollout.state AS rollout, count(*) AS count
+    FROM assignment INDEXED BY assignment_refused LEFT JOIN rollout ON rollout.deployment = assignment.deployment
+    WHERE archived = 0 AND verdict = 2 AND json_extract(report, '$.fault.code') IN ('document-invalid', 'not-eligible')
+        AND (:deployment IS NULL OR assignment.deployment = :deployment)
+    GROUP BY 1, 2, 3, 4";
+
+/// What is pending, or waits for its turn, on devices that are silent. Whom an aborted rollout left behind gets nothing by being heard.
+fn unheard() -> String {
+    format!(
+        "SELECT part.deployment, part.state, verdict, waits, rollout.state AS rollout, count(*) AS count FROM (
+            SELECT deployment, assignment.state, verdict, 0 AS waits FROM device_standing AS standing
+            CROSS JOIN assignment ON assignment.client = standing.client AND assignment.device = standing.device
+            WHERE standing.client IN ({QUIET}) AND {SILENT} AND archived = 0 AND verdict = 1 AND waits = 0
+                AND wanted = 1
+            UNION ALL
+            SELECT member.deployment, coalesce(assignment.state, 'PENDING'), coalesce(verdict, 1), 1
+            FROM device_standing AS standing
+            CROSS JOIN rollout_member AS member ON member.client = standing.client AND member.device = standing.device
+                AND member.waits = 1
+            LEFT JOIN assignment ON assignment.client = member.client AND assignment.device = member.device
+                AND assignment.deployment = member.deployment AND archived = 0
+            WHERE standing.client IN ({QUIET}) AND {SILENT} AND coalesce(verdict, 1) <> 2
+        ) AS part LEFT JOIN rollout ON rollout.deployment = part.deployment
+        WHERE (:deployment IS NULL OR part.deployment = :deployment)
+            AND (waits = 0 OR rollout.state <> 'aborted')
+        GROUP BY 1, 2, 3, 4"
+    )
+}
+
+/// Assignments by deployment and what they are; never archived ones. What is counted apart is taken from where it was counted.
+fn assignments(
+    sql: &Sql<'_>,
+    silence: &Silence,
+    only: Option<DeploymentId>,
+) -> rusqlite::Result<Vec<AssignmentCount>> {
+    let only = only.map(|only| *only.uuid().as_bytes());
+    let mut counts: Vec<AssignmentCount> = sql
+        .statement(&format!(
+            "{COUNTS} WHERE (:deployment IS NULL OR assignment_tally.deployment = :deployment) AND count > 0"
+        ))?
+        .query_map(named_params! { ":deployment": only }, read_count)?
+        .collect::<Result<_, _>>()?;
+    let refused: Vec<AssignmentCount> = sql
+        .statement(REFUSED)?
+        .query_map(named_params! { ":deployment": only }, read_count)?
+        .collect::<Result<_, _>>()?;
+    let (before, heard) = (column::moment(silence.before), column::json(&silence.heard));
+    let unheard: Vec<AssignmentCount> = sql
+        .statement(&unheard())?
+        .query_map(
+            named_params! { ":deployment": only, ":silent_before": before, ":heard": heard },
+            read_count,
+        )?
+        .collect::<Result<_, _>>()?;
+    let never = refused.into_iter().map(|count| AssignmentCount { apart: Some(Apart::Never), ..count });
+    let not_yet = unheard.into_iter().map(|count| AssignmentCount { apart: Some(Apart::NotYet), ..count });
+    for part in never.chain(not_yet) {
+        let whole = AssignmentCount { apart: None, count: 0, ..part.clone() };
+        let found =
+            counts.iter_mut().find(|count| AssignmentCount { count: 0, ..(**count).clone() } == whole);
+        if let Some(found) = found {
+            found.count = found.count.saturating_sub(part.count);
+        }
+        counts.push(part);
+    }
+    counts.retain(|count| count.count > 0);
+    Ok(counts)
 }
 
 impl DeviceFilter {
@@ -166,6 +240,20 @@ impl Store {
         .await
     }
 
+    /// The assignments of every deployment, counted by state; never archived ones.
+    pub async fn assignment_counts(&self, silence: Silence) -> Result<Vec<AssignmentCount>, Error> {
+        self.read(move |sql| Ok(assignments(sql, &silence, None)?)).await
+    }
+
+    /// The assignments of one deployment, counted by state; never archived ones.
+    pub async fn assignment_counts_of(
+        &self,
+        id: DeploymentId,
+        silence: Silence,
+    ) -> Result<Vec<AssignmentCount>, Error> {
+        self.read(move |sql| Ok(assignments(sql, &silence, Some(id))?)).await
+    }
+
     /// The whole fleet in numbers.
     pub async fn fleet_counts(&self, silence: Silence) -> Result<FleetCounts, Error> {
         self.read(move |sql| {
@@ -174,14 +262,8 @@ impl Store {
                 hush(&mut counts.devices, &otherwise, count);
             }
             counts.devices.retain(|_, count| *count > 0);
-            let mut statement = sql.statement(
-                "SELECT CASE WHEN waits = 0 OR verdict = 2 THEN assignment_tally.state
-                     WHEN rollout.state = 'aborted' THEN 'LEFT' ELSE 'WAITING' END AS word, sum(count) AS count
-                 FROM assignment_tally LEFT JOIN rollout USING (deployment) GROUP BY word",
-            )?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                counts.assignments.insert(row.get(0)?, row.unsigned("count")?);
+            for count in assignments(sql, &silence, None)? {
+                *counts.assignments.entry(count.word().to_owned()).or_default() += count.count;
             }
             let count = |rows: &str| {
                 sql.query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| row.unsigned("count(*)"))

@@ -29,6 +29,7 @@ mod event;
 mod finding;
 mod git;
 mod histogram;
+mod lineup;
 mod named;
 mod operator;
 mod origin;
@@ -50,8 +51,8 @@ mod writer;
 pub use applied::{AppliedRecord, GoneBack};
 pub use asked::AskedRecord;
 pub use assignment::{
-    AssignmentCount, AssignmentRecord, Behind, HeldAssignment, HeldBack, Scope, Standpoint, TransitionRecord,
-    UnspokenRemoval,
+    Apart, AssignmentCount, AssignmentRecord, Behind, HeldAssignment, HeldBack, Scope, Standpoint,
+    TransitionRecord, UnspokenRemoval,
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};
@@ -67,6 +68,7 @@ pub use event::{Event, NewEvent};
 pub use finding::{DeviceFilter, Silence};
 pub use git::{GitError, GitHolder, GitRecord, GitTokenRecord, GitVersion, NewGitToken};
 pub use histogram::{Distribution, Histogram};
+pub use lineup::LinedRecord;
 pub use margrave_core::observed::{Observed, Outlook, Verdict};
 pub use operator::{
     NewOperatorToken, NewTokenError, OperatorTokenRecord, RevokeError, SessionRecord, TOKENS_MAX,

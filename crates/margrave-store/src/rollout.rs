@@ -83,6 +83,19 @@ pub struct MemberRecord {
     pub keeps: Option<u64>,
 }
 
+impl MemberRecord {
+    /// From a row that begins with the name, and the place.
+    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<MemberRecord> {
+        Ok(MemberRecord {
+            device: DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?),
+            place: row.get(2)?,
+            released_at: row.moment_maybe("released_at")?,
+            forgiven: row.get(4)?,
+            keeps: unsigned_maybe(row, "keeps")?,
+        })
+    }
+}
+
 /// A device of a rollout that begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMember {
@@ -186,15 +199,7 @@ impl Store {
                 "SELECT client, device, place, released_at, forgiven, keeps FROM rollout_member
                  WHERE deployment = ?1 ORDER BY place",
             )?;
-            let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
-                Ok(MemberRecord {
-                    device: DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?),
-                    place: row.get(2)?,
-                    released_at: row.moment_maybe("released_at")?,
-                    forgiven: row.get(4)?,
-                    keeps: unsigned_maybe(row, "keeps")?,
-                })
-            })?;
+            let rows = statement.query_map([deployment.uuid().as_bytes()], MemberRecord::read)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
         .await

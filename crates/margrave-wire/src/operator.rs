@@ -42,7 +42,8 @@ pub const PREFIX: &str = "/api/operator/v1";
 pub struct FleetStatus {
     pub devices: DeviceCounts,
     /// Assignments by state, every state present: `{"PENDING": 0, …}`. Those that wait for their turn in a rollout are under
-    /// `WAITING`, and those that an aborted one left behind under `LEFT`.
+    /// `WAITING`, those that an aborted one left behind under `LEFT`, those that their devices refuse under `NEVER`, and those that are
+    /// pending on devices that are not heard of under `NOTYET`.
     pub assignments: BTreeMap<String, u64>,
     pub packages: u64,
     pub deployments: u64,
@@ -285,6 +286,10 @@ pub struct Intent {
     /// What is wrong with a commit that is not applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaws: Vec<crate::resource::Flaw>,
+    /// How many commits of the remote are not applied because of that, the newest among them; 0 where there are none, or more than
+    /// are counted.
+    #[serde(default)]
+    pub commits_waiting: u64,
 }
 
 /// On how many devices a deployment is, and how it does there.
@@ -299,14 +304,20 @@ pub struct AssignmentCounts {
     /// Of those that failed, how many run their last good version again; their state is `INSTALLED`.
     #[serde(default)]
     pub went_back: u64,
+    /// Of those that failed, how many their devices refuse: they will never have it, and nothing broke.
+    #[serde(default)]
+    pub never: u64,
     /// Of those that are pending, how many wait for their turn in a rollout.
     #[serde(default)]
     pub waiting: u64,
+    /// Of those that are pending, how many are on devices that are not heard of, also where their turn has not come.
+    #[serde(default)]
+    pub not_yet: u64,
     /// Of those that are pending, how many a rollout left behind that was aborted.
     #[serde(default)]
     pub left_behind: u64,
-    /// By state, such as `INSTALLED`; states that no device is in are left out. Those that wait for their turn are under
-    /// `WAITING`, and those that were left behind under `LEFT`, whatever the state of what they keep.
+    /// By state, such as `INSTALLED`; states that no device is in are left out. Those that wait for their turn are under `WAITING`, those
+    /// that were left behind under `LEFT`, `never` under `NEVER` and `notYet` under `NOTYET`, whatever their state.
     pub states: BTreeMap<String, u64>,
 }
 
@@ -365,7 +376,8 @@ pub struct PutDeployment {
     pub overrides: Vec<Override>,
     pub targets: Targets,
     /// Why it is to be given also to devices that it does not fit. Without a reason such devices are left out, and naming one is
-    /// refused. What a device cannot run at all is never forced.
+    /// refused. What a device cannot run at all is never forced. It also lets through a package that is gone from its registry, and
+    /// images that could be pinned and are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 500)]
     pub force: Option<String>,

@@ -110,6 +110,12 @@ impl Client {
         self.all(&query).await
     }
 
+    /// The first devices in a condition, by name.
+    pub(crate) async fn devices_first(&self, condition: &str, limit: usize) -> Result<Vec<Device>> {
+        let page: Page<Device> = self.get(&format!("/devices?limit={limit}&condition={condition}")).await?;
+        Ok(page.items)
+    }
+
     /// Everything of a list, however many pages it has.
     async fn all<T: DeserializeOwned>(&self, query: &str) -> Result<Vec<T>> {
         let mut all = Vec::new();
@@ -316,8 +322,14 @@ impl Client {
         }
     }
 
-    pub(crate) async fn remove_deployment(&self, name: &str) -> Result<()> {
-        self.done(Request::delete(at(&format!("/deployments/{}", segment(name))))).await
+    /// Removes a deployment, unless somebody changed it meanwhile.
+    pub(crate) async fn remove_deployment(&self, name: &str, expected: Expected) -> Result<()> {
+        let request = Request::delete(at(&format!("/deployments/{}", segment(name))));
+        let response = self.send(expected.on(request)).await?;
+        if response.status == StatusCode::PRECONDITION_FAILED {
+            return Err(lost(name));
+        }
+        if response.status.is_success() { Ok(()) } else { Err(refusal(&response)) }
     }
 
     /// What a deployment was, newest first; also of one that is gone.

@@ -14,6 +14,7 @@ use margrave_simulate::fleet::Fleet;
 use margrave_simulate::operator::Operator;
 use margrave_simulate::roster::Roster;
 use margrave_wire::operator::{Deployment, FleetStatus, PREFIX, PutDeployment, Targets};
+use margrave_wire::rollout::{CanaryBody, StrategyBody};
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
@@ -58,6 +59,13 @@ const PAGES: [(&str, &str, Duration); 10] = [
 const FILTER_TIME_MAX: Duration = Duration::from_millis(200);
 /// What looking at ten times as many devices may cost, in times of what the fewer cost.
 const LOOK_RATIO_MAX: f64 = 3.0;
+/// The page of a deployment that goes in steps, with why it is where it is. All its devices are counted for that, and no more.
+const STEPS_PAGE: &str = "/deployments/steps";
+const STEPS_TIME_MAX: Duration = Duration::from_millis(500);
+/// A rollout has to look at every one of its devices to say who is next; this is what each may cost.
+const LOOK_TIME_MAX: Duration = Duration::from_micros(10);
+/// The server looks at rollouts that often, whether something happened or not.
+const LOOKS_WITHIN: Duration = Duration::from_secs(30);
 /// Sites that the devices are spread over.
 const SITES: usize = 40;
 
@@ -133,6 +141,37 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         let goal_words = format!("≤ {}", millis(goal));
         table.judged(format!("{what}, {large} devices"), millis(took), &goal_words, took <= goal);
     }
+
+    for side in &sides {
+        runtime.block_on(side.put_in_steps())?;
+    }
+    let times = looked(&runtime, &sides, "page of a deployment in steps", STEPS_PAGE, rounds)?;
+    compared(table, "page of a deployment in steps", [small, large], &times, LOOK_RATIO_MAX)?;
+    let [_, took] = medians(&times)?;
+    let goal = format!("≤ {}", millis(STEPS_TIME_MAX));
+    table.judged(
+        format!("page of a deployment in steps, {large} devices"),
+        millis(took),
+        &goal,
+        took <= STEPS_TIME_MAX,
+    );
+    let mut looks = [Duration::ZERO; 2];
+    for (side, look) in sides.iter().zip(&mut looks) {
+        *look = runtime.block_on(side.rollout_look())?;
+    }
+    let [before, look] = looks;
+    let each = look / u32::try_from(large)?;
+    table.judged(
+        format!("one step of a rollout, which looks at all its {large} devices"),
+        format!(
+            "{:.1} µs per device ({}; {} with {small})",
+            each.as_secs_f64() * 1e6,
+            millis(look),
+            millis(before)
+        ),
+        &format!("≤ {} µs per device", LOOK_TIME_MAX.as_micros()),
+        each <= LOOK_TIME_MAX,
+    );
 
     let weight = runtime.block_on(sides[1].weight())?;
     table.judged(
@@ -215,6 +254,60 @@ impl Side {
             counts.total
         );
         Ok(took)
+    }
+
+    /// Puts a deployment that goes to ten devices and then to a hundred at a time, and waits for the first.
+    async fn put_in_steps(&self) -> Result<()> {
+        let canary = CanaryBody { size: "10".to_owned(), labels: Default::default(), soak_seconds: None };
+        let want = PutDeployment {
+            package: PACKAGE.to_owned(),
+            version: Some(VERSIONS[0].to_owned()),
+            targets: Targets {
+                labels: [("fleet".to_owned(), "all".to_owned())].into(),
+                ..Default::default()
+            },
+            strategy: Some(StrategyBody {
+                canary: Some(canary),
+                batches: vec!["100".to_owned()],
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let request = Request::put(format!("{PREFIX}/deployments/steps")).json(&want);
+        let put: Deployment = self.operator.ask(request.timeout(PATIENCE)).await?;
+        let counts = &put.counts;
+        ensure!(
+            (counts.total, counts.waiting) == (self.devices as u64, self.devices as u64 - 10),
+            "of {} devices {} wait",
+            counts.total,
+            counts.waiting
+        );
+        Ok(())
+    }
+
+    /// How long the server took to look at a rollout that waits, on average of some looks that it made by itself.
+    async fn rollout_look(&self) -> Result<Duration> {
+        let (sum_before, count_before) = self.rollout_looks().await?;
+        let begun = Instant::now();
+        loop {
+            let (sum, count) = self.rollout_looks().await?;
+            if count - count_before >= 3.0 {
+                return Ok(Duration::from_secs_f64((sum - sum_before) / (count - count_before)));
+            }
+            ensure!(begun.elapsed() < LOOKS_WITHIN, "the server did not look at its rollout");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// The time that all looks took until now, in seconds, and how many there were.
+    async fn rollout_looks(&self) -> Result<(f64, f64)> {
+        let answer = self.operator.send(Request::get("/metrics")).await?;
+        let text = String::from_utf8(answer.body.to_vec())?;
+        let read = |name: &str| -> Result<f64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            Ok(line.with_context(|| format!("no {name} among the metrics"))?.parse()?)
+        };
+        Ok((read("margrave_rollout_look_seconds_sum")?, read("margrave_rollout_look_seconds_count")?))
     }
 
     async fn look(&self, path: &str) -> Result<Duration> {

@@ -165,6 +165,7 @@ impl Fleet {
     ) -> Result<bool, Refusals> {
         let whole = |error: Error| vec![(usize::MAX, error)];
         Box::pin(self.look_again_for(changes)).await;
+        let pins = Box::pin(self.pins_for(changes)).await;
         let deciding = self.deciding.write().await;
         if source.is_asked() {
             self.desired.may_change().map_err(whole)?;
@@ -176,7 +177,7 @@ impl Fleet {
             {
                 return Err(whole(Error::conflict("something was changed at the same moment; try again")));
             }
-            let prospect = self.prospect(actor, changes).await?;
+            let prospect = self.prospect(actor, changes, &pins).await?;
             if prospect.is_nothing() && !matches!(source, Source::Commit(_)) {
                 return Ok(false);
             }
@@ -298,6 +299,7 @@ impl Fleet {
             };
             let origins = self.known_origins().await.map_err(failed)?;
             self.check_fetchable(&comings, &origins, differences, place).map_err(failed)?;
+            self.check_pinned(&comings, place).await.map_err(failed)?;
         }
         let head = self.desired.head();
         let next = match source {

@@ -15,6 +15,8 @@ pub(super) struct Meters {
     reports_refused: AtomicU64,
     manifests: AtomicU64,
     publications: Histogram,
+    /// Looking at all devices of a rollout.
+    pub(super) rollout_looks: Histogram,
 }
 
 /// The numbers at one moment.
@@ -25,6 +27,7 @@ pub(crate) struct Readings {
     pub(crate) reports_refused: u64,
     pub(crate) manifests: u64,
     pub(crate) publications: Distribution,
+    pub(crate) rollout_looks: Distribution,
     pub(crate) store: StoreLoad,
 }
 
@@ -69,6 +72,7 @@ impl Fleet {
             reports_refused: read(&meters.reports_refused),
             manifests: read(&meters.manifests),
             publications: meters.publications.distribution(),
+            rollout_looks: meters.rollout_looks.distribution(),
             store: self.store.load(),
         }
     }

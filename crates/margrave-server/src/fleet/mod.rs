@@ -29,6 +29,7 @@ mod made;
 mod meters;
 mod moving;
 mod origin;
+mod pinning;
 mod prospect;
 mod publish;
 mod registries;

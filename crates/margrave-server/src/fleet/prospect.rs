@@ -70,8 +70,13 @@ fn turn(change: &Change) -> u8 {
 }
 
 impl Fleet {
-    /// Looks at all changes together. Everything that is wrong is told, not only the first.
-    pub(super) async fn prospect(&self, actor: &Actor, changes: &[Change]) -> Result<Prospect, Refusals> {
+    /// Looks at all changes together, with what was found out for them meanwhile. Everything that is wrong is told, not only the first.
+    pub(super) async fn prospect(
+        &self,
+        actor: &Actor,
+        changes: &[Change],
+        found: &[Change],
+    ) -> Result<Prospect, Refusals> {
         let whole = |error: Error| vec![(usize::MAX, error)];
         let defaults = self.store.defaults().await.map_err(|error| whole(error.into()))?;
         let choices = match changes.iter().any(|change| matches!(turn(change), 1 | 2)) {
@@ -87,6 +92,9 @@ impl Fleet {
             if let Change::SetLabels { device, .. } = change {
                 prospect.overlay.awaited.insert(self.live.addressed(device));
             }
+        }
+        for change in found {
+            self.look_at(actor, change, &mut prospect).await.map_err(whole)?;
         }
         let mut order: Vec<(usize, &Change)> = changes.iter().enumerate().collect();
         order.sort_by_key(|(_, change)| turn(change));

@@ -138,12 +138,14 @@ impl Fleet {
         changes: &[Change],
         fetching: Fetching,
     ) -> Result<Plan, Refusals> {
-        let answers = match fetching {
-            Fetching::Allowed => Box::pin(self.ask_again_for(changes)).await,
-            Fetching::Refused => Vec::new(),
+        let (answers, pins) = match fetching {
+            Fetching::Allowed => {
+                (Box::pin(self.ask_again_for(changes)).await, Box::pin(self.pins_for(changes)).await)
+            }
+            Fetching::Refused => (Vec::new(), Vec::new()),
         };
         let _deciding = self.deciding.write().await;
-        let prospect = self.prospect(actor, changes).await?;
+        let prospect = self.prospect(actor, changes, &pins).await?;
         let by_file = changes.iter().any(|change| matches!(change, Change::PutFile { .. }));
         let whole = |error: Error| vec![(usize::MAX, error)];
         let mut origins = self.known_origins().await.map_err(whole)?;
@@ -202,6 +204,7 @@ impl Fleet {
         let asked =
             || touched.iter().flat_map(|touched| touched.differences()).chain(later.clone()).collect();
         self.check_fetchable(&comings, &origins, asked, place)?;
+        self.check_pinned(&comings, place).await?;
         let mut differences: BTreeMap<(DeviceRef, DeploymentName), Difference> = BTreeMap::new();
         let first = touched.iter().chain(&settled.touched).flat_map(|touched| touched.differences());
         for next in first.chain(later) {

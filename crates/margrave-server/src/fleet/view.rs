@@ -13,7 +13,7 @@ use margrave_core::rollback::Rollback;
 use margrave_core::schedule::Weekly;
 use margrave_core::secret::Referred;
 use margrave_store::{
-    AskedRecord, AssignmentCount, AssignmentRecord, Candidate, Condition, Counted, DeploymentRecord,
+    Apart, AskedRecord, AssignmentCount, AssignmentRecord, Candidate, Condition, Counted, DeploymentRecord,
     DeviceFilter, DeviceRecord, HeldBack, Scope, Standing, Verdict, WaitingRecord,
 };
 use margrave_wire::rollout::StrategyBody;
@@ -27,7 +27,6 @@ use super::client::Clients;
 use super::event::time;
 use super::images::{shown_images, shown_unread};
 use super::rollout::shown_waiting;
-use super::schedule::is_excused;
 use super::{DeviceQuery, Error, Fleet, SiteCounts, origin, why};
 
 const PAGE_DEFAULT: usize = 100;
@@ -54,12 +53,7 @@ impl Fleet {
                 failed: devices(Condition::Failed),
                 silent: devices(Condition::Silent),
             },
-            assignments: STATES
-                .iter()
-                .map(|known| known.as_str())
-                .chain([WAITING, LEFT])
-                .map(state)
-                .collect(),
+            assignments: STATES.iter().map(|known| known.as_str()).chain(COUNTED_APART).map(state).collect(),
             packages: counts.packages,
             deployments: counts.deployments,
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -208,11 +202,7 @@ impl Fleet {
     pub(super) fn fresh(&self, mut record: DeviceRecord) -> DeviceRecord {
         let client = &record.device.client;
         record.last_contact = record.last_contact.max(self.live.contact(client));
-        let told = self.live.told.of(client);
-        record.excused = told.is_some_and(|schedule| {
-            let heard = record.last_contact.unwrap_or(record.joined_at);
-            is_excused(&schedule, heard, self.now(), self.options.silent_after)
-        });
+        record.excused = self.is_excused(client, record.last_contact.unwrap_or(record.joined_at));
         record
     }
 
@@ -424,7 +414,7 @@ impl Fleet {
     /// that the cost follows the deployments and not the fleet.
     pub async fn deployments(&self) -> Result<Vec<operator::Deployment>, Error> {
         let mut counts: HashMap<_, operator::AssignmentCounts> = HashMap::new();
-        for count in self.store.assignment_counts().await? {
+        for count in self.store.assignment_counts(self.silence()).await? {
             add(counts.entry(count.deployment).or_default(), &count);
         }
         let records = self.store.deployments().await?.into_iter();
@@ -450,12 +440,12 @@ impl Fleet {
     }
 
     /// One deployment as far as a page shows it: its assignments counted, and of them `limit`; what is not as wanted comes
-    /// first, and of each state there are some.
+    /// first, and of each state there are some. With why it is not as wanted, for which its rollout is looked at only once.
     pub async fn deployment_glimpsed(
         &self,
         name: &DeploymentName,
         limit: u32,
-    ) -> Result<operator::Deployment, Error> {
+    ) -> Result<(operator::Deployment, operator::Why), Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
         let id = record.deployment.id;
@@ -472,10 +462,13 @@ impl Fleet {
             assignments.extend(self.store.assignments_as_wanted(&record.deployment, room).await?);
         }
         let shown = self.shown_assignments(&assignments, waiting).await?;
-        let rollout = self.rollout_of(&record).await?;
+        let looked = self.rollout_looked(&record).await?;
+        let why = self.why_deployment_looked(&record, looked.as_ref()).await?;
+        let rollout = self.rollout_shown(&record, looked.as_ref()).await?;
         let counts = self.counts_of(id).await?;
         let warnings = self.warnings_shown(&record).await?;
-        Ok(operator::Deployment { rollout, warnings, ..shown_deployment(&self.live, record, shown, counts) })
+        let deployment = shown_deployment(&self.live, record, shown, counts);
+        Ok((operator::Deployment { rollout, warnings, ..deployment }, why))
     }
 
     /// One deployment, with each of its assignments.
@@ -571,40 +564,33 @@ impl Fleet {
 
     pub(super) async fn counts_of(&self, id: DeploymentId) -> Result<operator::AssignmentCounts, Error> {
         let mut counts = operator::AssignmentCounts::default();
-        for count in self.store.assignment_counts_of(id).await? {
+        for count in self.store.assignment_counts_of(id, self.silence()).await? {
             add(&mut counts, &count);
         }
         Ok(counts)
     }
 }
 
-/// Among the states: those whose turn in a rollout has not come, and those that an aborted one left behind.
-const WAITING: &str = "WAITING";
-const LEFT: &str = "LEFT";
+/// Among the states, as `AssignmentCount::word` says them.
+const COUNTED_APART: [&str; 4] = ["WAITING", "LEFT", "NEVER", "NOTYET"];
 
 fn add(counts: &mut operator::AssignmentCounts, found: &AssignmentCount) {
-    let AssignmentCount { deployment: _, state, verdict, held_back, count } = *found;
+    let AssignmentCount { deployment: _, state, verdict, held_back, apart, count } = *found;
     counts.total += count;
-    // What failed has failed, whether its device waits for something else or not.
-    if let Some(held_back) = held_back.filter(|_| verdict != Verdict::Failed) {
-        counts.pending += count;
-        let (word, number) = match held_back {
-            HeldBack::Waiting => (WAITING, &mut counts.waiting),
-            HeldBack::LeftBehind => (LEFT, &mut counts.left_behind),
-        };
-        *number += count;
-        *counts.states.entry(word.to_owned()).or_default() += count;
-        return;
+    *counts.states.entry(found.word().to_owned()).or_default() += count;
+    match (apart, held_back.filter(|_| verdict != Verdict::Failed)) {
+        (Some(Apart::Never), _) => counts.never += count,
+        (Some(Apart::NotYet), _) => counts.not_yet += count,
+        (None, Some(HeldBack::Waiting)) => counts.waiting += count,
+        (None, Some(HeldBack::LeftBehind)) => counts.left_behind += count,
+        (None, None) if (state, verdict) == (State::Installed, Verdict::Failed) => counts.went_back += count,
+        (None, None) => {}
     }
-    *match verdict {
-        Verdict::Converged => &mut counts.converged,
-        Verdict::Pending => &mut counts.pending,
-        Verdict::Failed => &mut counts.failed,
+    *match (verdict, held_back) {
+        (Verdict::Failed, _) => &mut counts.failed,
+        (Verdict::Pending, _) | (Verdict::Converged, Some(_)) => &mut counts.pending,
+        (Verdict::Converged, None) => &mut counts.converged,
     } += count;
-    if (state, verdict) == (State::Installed, Verdict::Failed) {
-        counts.went_back += count;
-    }
-    *counts.states.entry(state.to_string()).or_default() += count;
 }
 
 fn shown_deployment(

@@ -1,6 +1,6 @@
 //! What somebody should know of a deployment, and that is no reason to refuse it: its package or an image of it is not in its registry any
-//! more as it was pinned, an image never was, or an override speaks of devices that do not get it. And the one case that is: nobody could
-//! fetch it.
+//! more as it was pinned, an image never was, or an override speaks of devices that do not get it. And what is one: nobody could
+//! fetch it. (`pinning.rs` has the other: an image could be pinned and is not.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use margrave_core::deployment::{Deployment, Idle, Override, Targets};
-use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion};
+use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
 use margrave_core::image::Image;
 use margrave_core::package::ProfileKind;
 use margrave_core::violation::Violation;
@@ -36,10 +36,11 @@ const SIDE_BY_SIDE: usize = 8;
 
 /// A deployment that is about to change, as far as devices have to fetch something for it.
 pub(super) struct Coming {
-    name: DeploymentName,
-    entry: Arc<Entry>,
+    pub(super) name: DeploymentName,
+    pub(super) entry: Arc<Entry>,
+    pub(super) profile: Option<ProfileId>,
     /// Somebody said why it is to be so all the same, or it goes back.
-    is_excused: bool,
+    pub(super) is_excused: bool,
 }
 
 impl Coming {
@@ -48,13 +49,14 @@ impl Coming {
         Coming {
             name: deployment.name.clone(),
             entry: Arc::clone(entry),
+            profile: deployment.profile.clone(),
             is_excused: draft.goes_back || deployment.forced.is_some(),
         }
     }
 }
 
 /// The first, and how many there are besides.
-fn named(all: &[String]) -> String {
+pub(super) fn named(all: &[String]) -> String {
     let first = all[..all.len().min(NAMED_MAX)].join(", ");
     match all.len().saturating_sub(NAMED_MAX) {
         0 => first,

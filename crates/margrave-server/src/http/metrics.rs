@@ -91,6 +91,11 @@ async fn scrape(app: &App, uptime: Duration) -> Result<String, Error> {
         "From a decision to manifests that are on disk and shown.",
         &readings.publications,
     );
+    page.histogram(
+        "margrave_rollout_look_seconds",
+        "Looking at all devices of a rollout, to move or to show it.",
+        &readings.rollout_looks,
+    );
     page.histogram("margrave_store_commit_seconds", "Commits of the database.", &readings.store.commits);
     page.gauge("margrave_store_writes_waiting", "Writes that wait for the database.")
         .sample(&[], readings.store.waiting);

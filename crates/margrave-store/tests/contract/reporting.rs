@@ -3,7 +3,7 @@
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeploymentName};
 use margrave_core::lifecycle::{Reported, State};
-use margrave_core::report::{Fault, Holding, Report};
+use margrave_core::report::{FAILURE_CODES, Fault, Holding, Report};
 use margrave_store::*;
 
 use crate::fixture::*;
@@ -200,13 +200,14 @@ async fn assignments_are_counted_by_deployment_and_state() {
     world.join("line-2").await;
     world.run("line-2", &[("hello", b"two"), ("other", b"three")]).await;
     world.say(report(id, 2, Reported::Installed)).await;
-    let mut counts = world.store.assignment_counts().await.unwrap();
+    let mut counts = world.store.assignment_counts(Silence::default()).await.unwrap();
     counts.sort_by_key(|count| (count.deployment != deployment_id("hello"), count.verdict));
     let counted = |name, state, verdict| AssignmentCount {
         deployment: deployment_id(name),
         state,
         verdict,
         held_back: None,
+        apart: None,
         count: 1,
     };
     assert_eq!(
@@ -354,4 +355,31 @@ async fn a_device_clock_without_a_battery_does_not_date_the_history() {
     let name = DeploymentName::parse("hello").unwrap();
     let history = world.store.transitions(&name, &device("line-1")).await.unwrap();
     assert_eq!([history[0].at, history[1].at], [NOW, later(2)]);
+}
+
+#[tokio::test]
+async fn what_devices_refuse_and_what_waits_for_silent_ones_is_counted_apart() {
+    let (world, id) = world_with_hello().await;
+    let words = async |before| {
+        let silence = Silence { before, heard: vec![] };
+        let counts = world.store.assignment_counts_of(deployment_id("hello"), silence.clone()).await.unwrap();
+        assert_eq!(counts, world.store.assignment_counts(silence.clone()).await.unwrap());
+        let words: Vec<String> =
+            counts.iter().map(|count| format!("{} {}", count.count, count.word())).collect();
+        let fleet = world.store.fleet_counts(silence).await.unwrap().assignments;
+        let fleet: Vec<String> = fleet.iter().map(|(word, count)| format!("{count} {word}")).collect();
+        assert_eq!(fleet, words);
+        words.join(", ")
+    };
+    world.store.touch_contacts(vec![(client("line-1"), later(5))]).await.unwrap();
+    assert_eq!((words(later(5)).await.as_str(), words(later(6)).await.as_str()), ("1 PENDING", "1 NOTYET"));
+    for code in FAILURE_CODES {
+        let (source, message) = ("agent".to_owned(), "no".to_owned());
+        let fault = Some(Fault { code: code.as_str().to_owned(), source, message });
+        world.say(Report { fault, ..report(id, 2, Reported::Failed) }).await;
+        let word = if code.is_refusal() { "1 NEVER" } else { "1 FAILED" };
+        assert_eq!(words(later(6)).await, word, "{}", code.as_str());
+    }
+    world.say(report(id, 2, Reported::Installed)).await;
+    assert_eq!(words(later(6)).await, "1 INSTALLED", "what was said was said");
 }

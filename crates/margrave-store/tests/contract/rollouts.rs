@@ -1,5 +1,6 @@
 //! How far a revision came.
 
+use margrave_core::deployment::Targets;
 use margrave_core::rollout::Reached;
 use margrave_store::*;
 
@@ -138,4 +139,46 @@ async fn a_new_revision_or_the_removal_ends_it() {
     world.remove("hello").await;
     assert!(world.store.rollouts_open().await.unwrap().is_empty());
     assert_eq!(members(&world).await, "");
+}
+
+#[tokio::test]
+async fn the_lineup_says_of_every_device_what_its_record_says() {
+    let world = begun().await;
+    world.join("line-4").await;
+    world.label(&device("line-1"), &[("site", "nord"), ("line", "1"), ("colour", "red")]).await;
+    world.label(&device("line-4"), &[("line", "4")]).await;
+    world.store.touch_contacts(vec![(client("line-1"), later(7))]).await.unwrap();
+    change(&world, release(1, 1, &["line-1"])).await.unwrap();
+    let join = RolloutChange::Join {
+        deployment: deployment_id("hello"),
+        revision: 1,
+        devices: vec![device("line-4"), device("line-3")],
+    };
+    change(&world, join).await.unwrap();
+    world.store.retire_clients(vec![client("line-3")], later(8), "operator ann").await.unwrap();
+    let mut wanted = deployment("hello", 1);
+    for targets in [
+        Targets::default(),
+        Targets { labels: labels(&[("line", "1")]), ..Default::default() },
+        Targets { select: "colour in (red), !spare".parse().unwrap(), ..Default::default() },
+        Targets { sites: ["nord".to_owned()].into(), ..Default::default() },
+    ] {
+        wanted.targets = targets;
+        let members = world.store.rollout_members(wanted.id).await.unwrap();
+        let mut expected = Vec::new();
+        for member in members {
+            let record = world.store.device(&member.device).await.unwrap().unwrap();
+            let mut lined = LinedRecord::new(member, &record);
+            lined.labels.retain(|key, _| wanted.targets.keys().contains(key.as_str()));
+            let matches = |labels| wanted.targets.matches(&record.device, labels);
+            assert_eq!(matches(&lined.labels), matches(&record.labels), "the other labels decide nothing");
+            expected.push(lined);
+        }
+        assert_eq!(world.store.rollout_lineup(&wanted).await.unwrap(), expected);
+    }
+    let lineup = world.store.rollout_lineup(&wanted).await.unwrap();
+    let told = |lined: &LinedRecord| (lined.member.device.to_string(), lined.retired, lined.speaks);
+    let told: Vec<_> = lineup.iter().map(told).collect();
+    assert_eq!(told.iter().filter(|(_, retired, _)| *retired).count(), 1, "{told:?}");
+    assert_eq!(told.len(), 4);
 }

@@ -170,7 +170,8 @@ async fn who_waits_for_its_turn_in_a_rollout_is_pending_and_counted_as_waiting()
     }
     world.add_package(package("app", "1.0.0"), vec![]).await.unwrap();
     let counted = async || {
-        let counts = world.store.assignment_counts_of(deployment_id("hello")).await.unwrap();
+        let counts =
+            world.store.assignment_counts_of(deployment_id("hello"), Silence::default()).await.unwrap();
         let mut words: Vec<String> = counts
             .iter()
             .map(|count| format!("{} {:?} {:?} {}", count.state, count.verdict, count.held_back, count.count))

@@ -57,7 +57,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   margrave deployment history andon-board
-  margrave deployment history andon-board --device press-1")]
+  margrave deployment history andon-board --device press-1
+
+Of a deployment on more than 20 devices only the revisions are shown, unless a device is named.")]
     History {
         /// The deployment
         name: String,

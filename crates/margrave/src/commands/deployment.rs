@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use margrave_core::access::Role;
-use margrave_wire::operator::{self, PutDeployment, Rollback, Targets};
+use margrave_wire::operator::{self, AssignmentCounts, PutDeployment, Rollback, Targets};
 
 use super::confirm::confirm;
 use super::{answers, deploy, device, settle};
@@ -19,13 +19,17 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Deployment>) -> Result 
         cli::Deployment::Update(update) => self::update(screen, &client, *update).await,
         cli::Deployment::Revert { name, to, waiting } => revert(screen, &client, &name, to, &waiting).await,
         cli::Deployment::Remove { name, yes, wait, timeout } => {
-            let deployment = client.deployment(&name).await?;
+            let deployment = match wait {
+                true => client.deployment(&name).await?,
+                false => client.deployment_begun(&name).await?,
+            };
             let devices = count(deployment.counts.total, "device");
             if !confirm(&format!("Remove {name} from {devices}?"), yes)? {
                 screen.words("Nothing was changed.");
                 return Ok(Answer::No);
             }
-            client.remove_deployment(&name).await?;
+            // What was asked about is what is removed, not what somebody made of it meanwhile.
+            client.remove_deployment(&name, Expected::Revision(deployment.revision)).await?;
             if screen.json {
                 screen.object(&serde_json::json!({ "removed": name }))?;
             } else {
@@ -62,7 +66,7 @@ fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
         table.row([
             deployment.name.as_str().into(),
             format!("{}@{}", deployment.package, deployment.version).into(),
-            format!("{}/{}", deployment.counts.converged, deployment.counts.total).into(),
+            devices(&deployment.counts).into(),
             deployment.revision.to_string().into(),
             render::ago(&deployment.changed_at, now).into(),
             targets(&deployment.targets).into(),
@@ -70,6 +74,14 @@ fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
     }
     screen.table(&table)?;
     Ok(Answer::Done)
+}
+
+/// How many have it, and of the others who never will and who is not heard of.
+fn devices(counts: &AssignmentCounts) -> String {
+    let AssignmentCounts { converged, total, never, not_yet, .. } = counts;
+    let apart = [(not_yet, "not yet"), (never, "never")].into_iter().filter(|(count, _)| **count > 0);
+    let apart: String = apart.map(|(count, word)| format!(", {count} {word}")).collect();
+    format!("{converged}/{total}{apart}")
 }
 
 fn targets(targets: &Targets) -> String {
@@ -310,10 +322,19 @@ fn changes(revision: &operator::Revision) -> String {
     words.join("; ")
 }
 
+/// The beginning of a commit's name, as long as people write it.
+fn short(commit: &str) -> &str {
+    commit.get(..10).unwrap_or(commit)
+}
+
+/// More devices than this are not told of unless one is named.
+const HISTORIES_MAX: usize = 20;
+
 #[derive(serde::Serialize)]
 struct History {
     /// Newest first.
     revisions: Vec<operator::Revision>,
+    /// None where they are too many.
     devices: Vec<DeviceHistory>,
 }
 
@@ -326,15 +347,22 @@ struct DeviceHistory {
 
 async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&str>) -> Result {
     let revisions = client.revisions(name).await?;
-    let devices: Vec<String> = match device {
-        Some(device) => vec![device.to_owned()],
-        None => match client.deployment(name).await {
-            Ok(deployment) => deployment.assignments.into_iter().map(|a| a.device).collect(),
+    let (devices, total) = match device {
+        Some(device) => (vec![device.to_owned()], 1),
+        None => match client.deployment_begun(name).await {
+            Ok(deployment) => {
+                let total = deployment.counts.total;
+                let devices = deployment.assignments.into_iter().map(|assignment| assignment.device);
+                (devices.take(HISTORIES_MAX).collect(), total)
+            }
             // It was removed and has gone from its last device; what it was is still known.
-            Err(trouble) if trouble.is_refusal() && revisions.iter().all(|r| !r.current) => Vec::new(),
+            Err(trouble) if trouble.is_refusal() && revisions.iter().all(|r| !r.current) => (Vec::new(), 0),
             Err(trouble) => return Err(trouble),
         },
     };
+    // Of many devices nobody reads everything, and each is a question of its own.
+    let devices = if total > HISTORIES_MAX as u64 { Vec::new() } else { devices };
+    let told_of_devices = !devices.is_empty();
     let mut histories = Vec::new();
     for device in devices {
         let transitions = client.transitions(name, &device).await?;
@@ -349,6 +377,7 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
         Column::fixed("TIME"),
         Column::fixed("BY").optional(),
         Column::fixed("PACKAGE").optional(),
+        Column::fixed("COMMIT").optional(),
         Column::flexible("WHAT CHANGED"),
     ]);
     // Oldest first, as what the devices went through.
@@ -358,10 +387,17 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
             render::clock(&revision.changed_at).into(),
             revision.changed_by.as_str().into(),
             format!("{}@{}", revision.package, revision.version).into(),
+            revision.commit.as_deref().map(short).unwrap_or_default().into(),
             changes(revision).into(),
         ]);
     }
     screen.table(&table)?;
+    if !told_of_devices && total > 0 {
+        screen.words(format_args!(
+            "It is on {}; what one of them went through: `margrave deployment history {name} --device DEVICE`.",
+            count(total, "device")
+        ));
+    }
     if histories.iter().all(|history| history.transitions.is_empty()) {
         return Ok(Answer::Done);
     }
@@ -405,6 +441,13 @@ mod tests {
             sites: vec!["nord".into()],
         };
         assert_eq!(targets(&all), "press-1 [line=4] [cell in (1, 2), !spare] site:nord");
+    }
+
+    #[test]
+    fn who_is_not_heard_of_and_who_refuses_is_told_beside_who_has_it() {
+        let counts = AssignmentCounts { total: 5, converged: 2, not_yet: 2, never: 1, ..Default::default() };
+        assert_eq!(devices(&counts), "2/5, 2 not yet, 1 never");
+        assert_eq!(devices(&AssignmentCounts { total: 1, converged: 1, ..Default::default() }), "1/1");
     }
 
     fn revisions(words: &str) -> Vec<operator::Revision> {

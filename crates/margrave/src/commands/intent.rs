@@ -6,7 +6,7 @@ use margrave_wire::operator;
 use crate::cli::{self, Noun};
 use crate::client::Client;
 use crate::exit::{Answer, Result};
-use crate::render::{Column, Field, Screen, Table};
+use crate::render::{Column, Field, Screen, Table, count};
 
 pub(crate) async fn run(screen: &Screen, args: Noun<cli::Intent>) -> Result {
     let client = Client::connect(&args.connection)?;
@@ -82,6 +82,9 @@ fn show(screen: &Screen, intent: &operator::Intent) -> Result {
         screen.heading("What is wrong with a commit that is not applied")?;
         for flaw in &intent.flaws {
             screen.data(crate::render::printable(&flaw.to_string()))?;
+        }
+        if intent.commits_waiting > 1 {
+            screen.words(format_args!("{} wait behind it.", count(intent.commits_waiting, "commit")));
         }
     }
     Ok(answer)

@@ -1,11 +1,12 @@
 //! `margrave status`: the fleet at a glance, once or live.
 
+use std::collections::HashSet;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use margrave_wire::history::FleetThen;
-use margrave_wire::operator::{Device, FleetStatus, Intent};
+use margrave_wire::operator::{Device, DeviceCounts, FleetStatus, Intent};
 use tokio::time::Instant;
 
 use super::{device, events};
@@ -29,6 +30,7 @@ const STREAM_AGAIN_AFTER: Duration = Duration::from_secs(10);
 struct Look {
     #[serde(flatten)]
     status: FleetStatus,
+    /// The worst first, as many as are shown.
     device_list: Vec<Device>,
     /// How the server stands to the repository that says what is wanted.
     intent: Intent,
@@ -36,14 +38,14 @@ struct Look {
 
 impl Look {
     async fn take(client: &Client) -> Result<Look> {
-        let (status, devices, intent) =
-            tokio::try_join!(client.status(), client.devices(&[]), client.intent())?;
-        Ok(Look { status, device_list: worst_first(devices), intent })
+        let (status, intent) = tokio::try_join!(client.status(), client.intent())?;
+        let device_list = worst(client, &status.devices).await?;
+        Ok(Look { status, device_list, intent })
     }
 
     /// What keeps the server from what its repository says, and whom it follows.
     fn intent_lines(&self) -> Vec<String> {
-        let Intent { follows, away_since, conflict, flaws, .. } = &self.intent;
+        let Intent { follows, away_since, conflict, flaws, commits_waiting, .. } = &self.intent;
         let mut lines = Vec::new();
         if let Some(url) = follows {
             let away = away_since.as_ref().map(|since| format!(", which does not answer since {since}"));
@@ -53,7 +55,11 @@ impl Look {
             lines.push(format!("a person has to decide: {conflict}"));
         }
         if let Some(flaw) = flaws.first() {
-            lines.push(format!("a commit cannot be applied: {flaw}; see `margrave intent show`"));
+            let waiting = match commits_waiting {
+                0 | 1 => String::new(),
+                waiting => format!("; {} wait behind it", count(*waiting, "commit")),
+            };
+            lines.push(format!("a commit cannot be applied: {flaw}{waiting}; see `margrave intent show`"));
         }
         lines.iter().map(|line| printable(line)).collect()
     }
@@ -84,7 +90,9 @@ impl Look {
             "UPDATING",
             "DELETING",
             "WAITING",
+            "NOTYET",
             "LEFT",
+            "NEVER",
             "INSTALLED",
         ]
         .into_iter()
@@ -104,9 +112,8 @@ impl Look {
         lines.extend(self.intent_lines());
         if !self.device_list.is_empty() {
             lines.push(String::new());
-            let shown = &self.device_list[..self.device_list.len().min(DEVICES_SHOWN_MAX)];
-            lines.extend(screen.table_lines(&device::table(shown, now)));
-            let more = self.device_list.len() - shown.len();
+            lines.extend(screen.table_lines(&device::table(&self.device_list, now)));
+            let more = counts.total.saturating_sub(self.device_list.len() as u64);
             if more > 0 {
                 lines.push(format!("… and {more} more; see `margrave device list`"));
             }
@@ -115,16 +122,21 @@ impl Look {
     }
 }
 
-fn worst_first(mut devices: Vec<Device>) -> Vec<Device> {
-    let rank = |device: &Device| match device.condition.as_str() {
-        "failed" => 0,
-        "pending" => 1,
-        "silent" => 2,
-        "converged" => 3,
-        _ => 4,
-    };
-    devices.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id)));
-    devices
+/// The devices that need eyes first, by name within a condition. Whoever watches asks often, so only for what is shown.
+async fn worst(client: &Client, counts: &DeviceCounts) -> Result<Vec<Device>> {
+    let DeviceCounts { total: _, failed, pending, silent, converged } = *counts;
+    let conditions = [("failed", failed), ("pending", pending), ("silent", silent), ("converged", converged)];
+    let mut found: Vec<Device> = Vec::new();
+    for (condition, count) in conditions {
+        let room = DEVICES_SHOWN_MAX.saturating_sub(found.len());
+        if room > 0 && count > 0 {
+            found.extend(client.devices_first(condition, room).await?);
+        }
+    }
+    // One that changed between two of these questions is shown as it was at the first.
+    let mut seen = HashSet::new();
+    found.retain(|device| seen.insert(device.id.clone()));
+    Ok(found)
 }
 
 pub(crate) async fn run(screen: &Screen, args: Status) -> Result {
@@ -359,11 +371,13 @@ mod tests {
             intent: serde_json::from_value(serde_json::json!({
                 "follows": "https://git.example/fleet", "awaySince": "2026-11-17T01:00:00Z",
                 "flaws": [{ "file": "fleet.yaml", "line": 3, "rule": "resource", "message": "is no list" }],
+                "commitsWaiting": 3,
             }))
             .unwrap(),
         };
         let lines = look.lines(&Screen::new(false), Timestamp::UNIX_EPOCH);
         assert!(lines.iter().any(|line| line.contains("does not answer since 2026-11-17")), "{lines:?}");
         assert!(lines.iter().any(|line| line.contains("fleet.yaml:3")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("; 3 commits wait behind it")), "{lines:?}");
     }
 }

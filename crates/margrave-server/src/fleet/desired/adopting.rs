@@ -137,6 +137,23 @@ impl Fleet {
         self.adopt_read(actor, reading, Incoming { commit, on, quarantine: None }).await
     }
 
+    /// Whether a commit says nothing beside what is applied but what `newest` says as well: of what it changes nothing was taken
+    /// back or changed once more since.
+    pub(in crate::fleet) async fn leads_to(
+        &self,
+        commit: CommitId,
+        newest: CommitId,
+    ) -> Result<bool, Unadopted> {
+        let (on, repository) = (self.desired.head(), self.desired.repository());
+        let is_wanted = |change: &FileChange| !matches!(Path::read(&change.path), Path::Other);
+        let newest = self.differing(on, newest, repository, false).await?;
+        let newest: BTreeMap<String, Option<Vec<u8>>> =
+            newest.into_iter().map(|FileChange { path, bytes }| (path, bytes)).collect();
+        let mut changes = self.differing(on, commit, repository, false).await?;
+        changes.retain(is_wanted);
+        Ok(changes.iter().all(|change| newest.get(&change.path) == Some(&change.bytes)))
+    }
+
     /// What [`Fleet::adopt`] would do.
     pub(super) async fn rehearse_commit(&self, actor: &Actor, commit: CommitId) -> Result<Plan, Unadopted> {
         let files = self.differing(self.desired.head(), commit, self.desired.repository(), false).await?;

@@ -473,6 +473,7 @@ impl Fleet {
         let following = self.desired.following();
         let refused = following.map(|following| following.flaws()).unwrap_or_default();
         let away = following.and_then(|following| following.away());
+        let waiting = following.map_or(0, |following| following.waiting());
         Ok(operator::Intent {
             commit: head.map(|head| head.to_string()),
             changed_at: changed.as_ref().map(|changed| changed.at.clone()),
@@ -484,6 +485,7 @@ impl Fleet {
             away_because: away.map(|(_, why)| why),
             conflict: conflict.as_ref().map(|conflict| conflict.message.clone()),
             gone_back: gone_back.collect(),
+            commits_waiting: waiting,
             // Of a commit that a restored server cannot apply both are told.
             flaws: conflict
                 .map(|conflict| conflict.flaws)

@@ -427,6 +427,29 @@ impl Repository {
         .await
     }
 
+    /// The commits that came upon `earlier` one after the other, newest first and up to `later`; nothing where `earlier` is not
+    /// on the way of first parents, or is further away than `limit`.
+    pub(crate) async fn way(
+        &self,
+        earlier: CommitId,
+        later: CommitId,
+        limit: usize,
+    ) -> Result<Option<Vec<CommitId>>, RepositoryError> {
+        self.on(move |repository| {
+            let mut way = Vec::new();
+            let mut at = Some(later.0);
+            while let Some(id) = at.filter(|_| way.len() <= limit) {
+                if id == earlier.0 {
+                    return Ok(Some(way));
+                }
+                way.push(CommitId(id));
+                at = repository.find_commit(id)?.parent_ids().next();
+            }
+            Ok(None)
+        })
+        .await
+    }
+
     /// The newest commit in the history of `from` that was made by `at`.
     pub(crate) async fn at(&self, from: CommitId, at: Moment) -> Result<Option<CommitId>, RepositoryError> {
         let seconds = i64::try_from(at.0 / 1000).unwrap_or(i64::MAX);

@@ -2,8 +2,9 @@
 //!
 //! It is asked now and then where its branch is. A new commit is fetched and done as a push would be. One that is wrong is not
 //! done; the last good one stays, and what is wrong can be seen until the next comes. It is tried again now and then: what it
-//! was refused for may have been a registry that was away, or a device that had not joined. One that does not follow what is
-//! applied waits for a person. A remote that is away changes nothing.
+//! was refused for may have been a registry that was away, or a device that had not joined. Where it stays wrong, what came before
+//! it is done, as far as it leads there (`way.rs`). One that does not follow what is applied waits for a person. A remote that is away
+//! changes nothing.
 //!
 //! What is fetched waits outside of the repository until it is whole, and is bounded in bytes and in time: whatever a remote sends,
 //! the repository and what is applied stay as they are.
@@ -105,10 +106,14 @@ pub(in crate::fleet) struct Following {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Since when there is no answer, and why not.
     away: Option<(Moment, String)>,
     flaws: Vec<Flaw>,
+    /// Since when the newest commit, whichever it was, could not be applied.
+    flawed_since: Option<Moment>,
+    /// How many commits are not applied because of that; 0 where they cannot be counted.
+    pub(super) waiting: u64,
     refused: Option<Refused>,
     /// The commit about which somebody has to decide.
     held: Option<CommitId>,
@@ -152,6 +157,11 @@ fn pause(tries: u32) -> Duration {
 }
 
 impl State {
+    /// Whether what is wrong did not pass in the time in which most of what passes does.
+    pub(super) fn lasts(&self, now: Moment) -> bool {
+        self.flawed_since.is_some_and(|since| since.after(REFUSED_PAUSE) <= now)
+    }
+
     /// What it is once a commit was found not to be applicable, and whether that is news.
     fn flawed(&self, commit: CommitId, flaws: Vec<Flaw>, at: Moment) -> (State, bool) {
         let before = self.refused.filter(|refused| refused.commit == commit);
@@ -161,7 +171,8 @@ impl State {
         };
         let is_news = before.is_none() || self.flaws != flaws;
         let refused = Some(Refused { commit, again: Again::After { at, tries } });
-        (State { flaws, refused, ..State::default() }, is_news)
+        let flawed_since = Some(self.flawed_since.map_or(at, |since| since.min(at)));
+        (State { flaws, flawed_since, waiting: self.waiting, refused, ..State::default() }, is_news)
     }
 }
 
@@ -195,7 +206,7 @@ impl Following {
         Ok(Following { follow, askpass, nudge: Notify::new(), state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -206,6 +217,11 @@ impl Following {
 
     pub(in crate::fleet) fn flaws(&self) -> Vec<Flaw> {
         self.state().flaws.clone()
+    }
+
+    /// How many commits of the remote are not applied because the newest cannot be.
+    pub(in crate::fleet) fn waiting(&self) -> u64 {
+        self.state().waiting
     }
 
     pub(in crate::fleet) fn held(&self) -> Option<CommitId> {
@@ -505,7 +521,7 @@ impl Fleet {
                     let refused = Unasked { outcome: "invalid", detail, commit, ..following.unasked() };
                     self.record_unasked(refused).await;
                 }
-                Ok(())
+                self.follow_way(following, commit).await
             }
             Err(Unadopted::Failed(error)) => {
                 tracing::warn!(%commit, error = sentence(&error), "a commit of the remote could not be applied now");

@@ -14,6 +14,7 @@ mod push;
 mod quarantine;
 mod repository;
 mod upload;
+mod way;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::rollout::{Batch, Decision, Hold, Member, Progress, Reached, Strategy, decide};
 use margrave_store::{
-    Candidate, ClientPicture, MemberRecord, MisfitRecord, NewMember, RolloutChange, RolloutState,
-    WantedAssignment,
+    Candidate, ClientPicture, LinedRecord, MemberRecord, MisfitRecord, NewMember, RolloutChange,
+    RolloutState, WantedAssignment,
 };
 
 use super::{Changes, Pictures, Touched, Unplaced, Wish, needs};
@@ -172,16 +172,17 @@ impl Fleet {
         let mut ordered = self.store.devices_named(devices).await?;
         ordered.sort_by_cached_key(|device| (strategy.rank(&device.labels), device.device.clone()));
         let places = (0..).zip(&ordered);
-        let records = places.map(|(place, device)| MemberRecord {
-            device: device.device.clone(),
-            place,
-            released_at: None,
-            forgiven: false,
-            keeps: None,
+        let lineup = places.map(|(place, device)| {
+            let member = MemberRecord {
+                device: device.device.clone(),
+                place,
+                released_at: None,
+                forgiven: false,
+                keeps: None,
+            };
+            LinedRecord::new(member, device)
         });
-        let records: Vec<MemberRecord> = records.collect();
-        let members: Vec<Member> =
-            self.members_now(deployment, &BTreeSet::new(), records, ordered.clone()).await?;
+        let members: Vec<Member> = self.members_now(deployment, &BTreeSet::new(), lineup.collect()).await?;
         let progress = Progress {
             size: u32::try_from(members.len()).unwrap_or(u32::MAX),
             members,

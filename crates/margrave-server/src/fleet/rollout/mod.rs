@@ -9,11 +9,12 @@ mod shown;
 mod step;
 mod waiting;
 
-pub(super) use shown::RolloutTold;
+pub(super) use shown::{Looked, RolloutTold};
 pub use waiting::RolloutGlimpse;
 pub(super) use waiting::shown_waiting;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::time::Instant;
 
 use margrave_core::deployment::Deployment;
 use margrave_core::id::{DeploymentName, DeviceRef};
@@ -22,12 +23,12 @@ use margrave_core::report::FAILURE_CODES;
 use margrave_core::rollout::{Hold, Member, Now, Progress, Strategy};
 use margrave_core::violation::Violation;
 use margrave_store::{
-    Condition, DeploymentRecord, DeviceRecord, MemberRecord, NewEvent, RolloutRecord, RolloutState,
-    RolloutUpdate, Standing, Standpoint, Verdict,
+    DeploymentRecord, LinedRecord, MemberRecord, NewEvent, RolloutRecord, RolloutState, RolloutUpdate,
+    Standpoint, Verdict,
 };
 use margrave_wire::operator;
 use margrave_wire::rollout::{Rollout, StrategyBody};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use super::view::shown_rollback;
 use super::{Actor, Error, Fleet};
@@ -36,6 +37,8 @@ use super::{Actor, Error, Fleet};
 #[derive(Default)]
 pub(super) struct Rollouts {
     news: Notify,
+    /// Held while one is looked at and moved: two that look at the same would both move what one of them should.
+    stepping: Mutex<()>,
 }
 
 /// What a person does to a rollout.
@@ -191,20 +194,21 @@ impl Fleet {
         Ok(members.filter(failed).map(|member| member.device).collect())
     }
 
-    /// A rollout as it stands.
+    /// A rollout as it stands: all of its devices are looked at.
     async fn progress(
         &self,
         record: &RolloutRecord,
         deployment: &DeploymentRecord,
     ) -> Result<Progress, Error> {
-        let members = self.store.rollout_members(record.deployment).await?;
-        let devices = members.iter().map(|member| member.device.clone()).collect();
-        let devices = self.store.devices_named(devices).await?;
+        let begun = Instant::now();
+        let lineup = self.store.rollout_lineup(&deployment.deployment).await?;
         let never = deployment.misfits.iter().filter(|misfit| !misfit.temporary);
         let never = never.map(|misfit| misfit.device.clone()).collect();
+        let members = self.members_now(&deployment.deployment, &never, lineup).await?;
+        self.meters.rollout_looks.observe(begun.elapsed());
         Ok(Progress {
             size: record.size,
-            members: self.members_now(&deployment.deployment, &never, members, devices).await?,
+            members,
             reached: record.reached,
             hold: match record.state {
                 RolloutState::Running | RolloutState::Reverting | RolloutState::Done => Hold::None,
@@ -221,36 +225,30 @@ impl Fleet {
         &self,
         deployment: &Deployment,
         never: &BTreeSet<DeviceRef>,
-        members: Vec<MemberRecord>,
-        devices: Vec<DeviceRecord>,
+        lineup: Vec<LinedRecord>,
     ) -> Result<Vec<Member>, Error> {
         let verdicts = self.store.assignment_verdicts(deployment.id).await?;
-        let mut devices: HashMap<DeviceRef, DeviceRecord> =
-            devices.into_iter().map(|device| (device.device.clone(), self.fresh(device))).collect();
-        let member = |record: MemberRecord| {
-            let MemberRecord { device, place, released_at, forgiven, keeps: _ } = record;
-            let known = devices.remove(&device)?;
-            if known.standing == Standing::Retired || !deployment.targets.matches(&device, &known.labels) {
+        let member = |lined: LinedRecord| {
+            if lined.retired || !deployment.targets.matches(&lined.member.device, &lined.labels) {
                 return None;
             }
-            let released = released_at.is_some();
-            let now = match never.contains(&device) {
+            let now = match never.contains(&lined.member.device) {
                 true => Now::Never,
-                false => self.now_of(&known, verdicts.get(&device), released),
+                false => self.now_of(&lined, verdicts.get(&lined.member.device)),
             };
-            let site = known.labels.get("site").cloned().unwrap_or_default();
-            Some(Member { device, place, site, released, forgiven, now })
+            let MemberRecord { device, place, released_at, forgiven, keeps: _ } = lined.member;
+            let site = lined.site.unwrap_or_default();
+            Some(Member { device, place, site, released: released_at.is_some(), forgiven, now })
         };
-        Ok(members.into_iter().filter_map(member).collect())
+        Ok(lineup.into_iter().filter_map(member).collect())
     }
 
-    fn now_of(&self, device: &DeviceRecord, assignment: Option<&Standpoint>, released: bool) -> Now {
-        let silent =
-            device.condition(self.silent_before()) == Condition::Silent || device.capabilities.is_none();
+    fn now_of(&self, lined: &LinedRecord, assignment: Option<&Standpoint>) -> Now {
+        let silent = self.is_silent(&lined.member.device.client, lined.heard) || !lined.speaks;
         let down = assignment.is_some_and(|is| (is.state, is.verdict) == (State::Failed, Verdict::Failed));
         let fault = assignment.and_then(|is| is.fault.as_deref());
         let refuses = FAILURE_CODES.iter().any(|code| code.is_refusal() && fault == Some(code.as_str()));
-        if !released {
+        if lined.member.released_at.is_none() {
             return if silent { Now::Silent } else { Now::Waits { down } };
         }
         match assignment.map(|is| is.verdict) {

@@ -7,7 +7,7 @@ use margrave_core::rollout::{
     Batch, Decision, Hold, Member, Now, Progress, Reached, Standing, Strategy, Waiting, decide,
 };
 use margrave_core::why::Code;
-use margrave_store::{DeploymentRecord, MemberRecord, RolloutRecord, RolloutState, Scope};
+use margrave_store::{DeploymentRecord, RolloutRecord, RolloutState, Scope};
 use margrave_wire::rollout::{Rollout, RolloutBatch, RolloutCounts, StrategyBody};
 
 use crate::fleet::event::time;
@@ -22,7 +22,10 @@ impl Fleet {
     pub async fn rollout(&self, name: &DeploymentName) -> Result<Rollout, Error> {
         let (deployment, record) = self.paced(name).await?;
         match record {
-            Some(record) => self.shown_rollout(&record, &deployment).await,
+            Some(record) => {
+                let looked = self.looked(record, &deployment).await?;
+                self.shown_rollout(&looked, &deployment).await
+            }
             None => self.shown_at_once(&deployment).await,
         }
     }
@@ -32,20 +35,45 @@ impl Fleet {
         &self,
         deployment: &DeploymentRecord,
     ) -> Result<Option<Rollout>, Error> {
-        match self.store.rollout(deployment.deployment.id).await?.filter(|_| !deployment.removed) {
-            Some(record) => Ok(Some(self.shown_rollout(&record, deployment).await?)),
+        let looked = self.rollout_looked(deployment).await?;
+        self.rollout_shown(deployment, looked.as_ref()).await
+    }
+
+    /// The same of what was looked at already.
+    pub(in crate::fleet) async fn rollout_shown(
+        &self,
+        deployment: &DeploymentRecord,
+        looked: Option<&Looked>,
+    ) -> Result<Option<Rollout>, Error> {
+        match looked {
+            Some(looked) => Ok(Some(self.shown_rollout(looked, deployment).await?)),
             None => Ok(None),
         }
     }
 
+    /// All devices of a rollout at this moment; nothing where there is none.
+    pub(in crate::fleet) async fn rollout_looked(
+        &self,
+        deployment: &DeploymentRecord,
+    ) -> Result<Option<Looked>, Error> {
+        match self.store.rollout(deployment.deployment.id).await?.filter(|_| !deployment.removed) {
+            Some(record) => Ok(Some(self.looked(record, deployment).await?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn looked(&self, record: RolloutRecord, deployment: &DeploymentRecord) -> Result<Looked, Error> {
+        let progress = self.progress(&record, deployment).await?;
+        let decision = decide(&deployment.deployment.strategy, &progress, self.now());
+        Ok(Looked { record, progress, decision })
+    }
+
     async fn shown_rollout(
         &self,
-        record: &RolloutRecord,
+        Looked { record, progress, decision }: &Looked,
         deployment: &DeploymentRecord,
     ) -> Result<Rollout, Error> {
-        let progress = self.progress(record, deployment).await?;
-        let decision = decide(&deployment.deployment.strategy, &progress, self.now());
-        let (state, reason, until) = told(record, &decision, &progress);
+        let (state, reason, until) = told(record, decision, progress);
         let taken_back = self.taken_back(deployment).await?;
         Ok(Rollout {
             deployment: record.name.to_string(),
@@ -54,8 +82,8 @@ impl Fleet {
             reason: joined(taken_back, reason),
             until,
             batch: record.reached.batch + 1,
-            batches_total: batches_total(&decision),
-            counts: sum(&decision.batches, deployment, &progress),
+            batches_total: batches_total(decision),
+            counts: sum(&decision.batches, deployment, progress),
             batches: decision.batches.iter().take(BATCHES_SHOWN_MAX).map(shown_batch).collect(),
             strategy: StrategyBody::from(&deployment.deployment.strategy),
             before: record.before,
@@ -68,20 +96,10 @@ impl Fleet {
     /// Everybody was given it with the change itself.
     async fn shown_at_once(&self, deployment: &DeploymentRecord) -> Result<Rollout, Error> {
         let wanted = &deployment.deployment;
-        let assignments = self.store.assignments(Scope::Deployment(wanted.id)).await?;
-        let devices: Vec<DeviceRef> =
-            assignments.iter().filter(|held| held.wanted).map(|held| held.device.clone()).collect();
-        let records = self.store.devices_named(devices.clone()).await?;
-        let members = devices.into_iter().map(|device| MemberRecord {
-            device,
-            place: 0,
-            released_at: Some(deployment.changed_at),
-            forgiven: true,
-            keeps: None,
-        });
+        let lineup = self.store.assigned_lineup(wanted).await?;
         let progress = Progress {
             size: 1,
-            members: self.members_now(wanted, &Default::default(), members.collect(), records).await?,
+            members: self.members_now(wanted, &Default::default(), lineup).await?,
             reached: Reached::default(),
             hold: Hold::None,
             revertible: false,
@@ -118,15 +136,14 @@ impl Fleet {
             return Ok(Vec::new());
         };
         let Some((deployment, record)) = self.rollout_open(name).await? else { return Ok(Vec::new()) };
-        let progress = self.progress(&record, &deployment).await?;
-        let own = progress.members.iter().find(|member| member.device == *device && !member.released);
+        let looked = self.looked(record, &deployment).await?;
+        let mut members = looked.progress.members.iter();
+        let own = members.find(|member| member.device == *device && !member.released);
         let Some(own) = own.filter(|own| own.now != Now::Never) else { return Ok(Vec::new()) };
-        let strategy = &deployment.deployment.strategy;
-        let decision = decide(strategy, &progress, self.now());
         let id = self.live.spoken(device);
         let text = self.waiting_text(waiting);
         let mut chain = vec![Reason::new(Code::RolloutWaiting, text).on(&id).of(name)];
-        let stand = Stand { record: &record, strategy, decision: &decision, progress: &progress };
+        let stand = Stand::new(&looked, &deployment.deployment.strategy);
         let held = stand.holds(Some(own)).of(name);
         let culprit = stand.culprit(held.code, Some(own));
         chain.push(held);
@@ -147,20 +164,21 @@ impl Fleet {
     pub(in crate::fleet) async fn rollout_told(
         &self,
         deployment: &DeploymentRecord,
+        looked: Option<&Looked>,
     ) -> Result<Option<RolloutTold>, Error> {
+        let Some(looked) = looked.filter(|looked| looked.record.state != RolloutState::Done) else {
+            return Ok(None);
+        };
         let name = &deployment.deployment.name;
-        let Some((deployment, record)) = self.rollout_open(name).await? else { return Ok(None) };
-        let progress = self.progress(&record, &deployment).await?;
-        let strategy = &deployment.deployment.strategy;
-        let decision = decide(strategy, &progress, self.now());
-        let stand = Stand { record: &record, strategy, decision: &decision, progress: &progress };
-        let waits = progress.members.iter().filter(|member| !member.released && member.now != Now::Never);
+        let stand = Stand::new(looked, &deployment.deployment.strategy);
+        let members = looked.progress.members.iter();
+        let waits = members.filter(|member| !member.released && member.now != Now::Never);
         let held = waits.map(|member| (member.device.clone(), stand.holds(Some(member)).of(name))).collect();
         let first = stand.holds(None).of(name);
         let culprit = stand.culprit(first.code, None);
         let mut chain = vec![first];
         chain.extend(self.culprit_reasons(culprit, name).await?);
-        let devices = sum(&decision.batches, &deployment, &progress).total;
+        let devices = sum(&looked.decision.batches, deployment, &looked.progress).total;
         Ok(Some(RolloutTold { chain, held, devices: devices.into() }))
     }
 
@@ -206,21 +224,36 @@ pub(in crate::fleet) struct RolloutTold {
 }
 
 /// A rollout at one moment.
+pub(in crate::fleet) struct Looked {
+    record: RolloutRecord,
+    progress: Progress,
+    decision: Decision,
+}
+
+/// The same, with what is asked for every one of its devices.
 struct Stand<'a> {
     record: &'a RolloutRecord,
     strategy: &'a Strategy,
     decision: &'a Decision,
     progress: &'a Progress,
+    state: &'static str,
+    reason: Option<String>,
+    release: HashSet<&'a DeviceRef>,
 }
 
-impl Stand<'_> {
+impl<'a> Stand<'a> {
+    fn new(Looked { record, progress, decision }: &'a Looked, strategy: &'a Strategy) -> Stand<'a> {
+        let (state, reason, _) = told(record, decision, progress);
+        let release = decision.release.iter().collect();
+        Stand { record, strategy, decision, progress, state, reason, release }
+    }
+
     /// What keeps it, or one of its devices.
     fn holds(&self, own: Option<&Member>) -> Reason {
-        let Stand { record, strategy, decision, progress } = self;
-        let (state, reason, _) = told(record, decision, progress);
+        let Stand { record, strategy, decision, progress, state, reason, release } = self;
         let why = || reason.clone().unwrap_or_default();
         let by = &record.changed_by;
-        match (state, own) {
+        match (*state, own) {
             ("paused", _) => {
                 return Reason::new(Code::RolloutPaused, format!("the rollout was paused by {by}"));
             }
@@ -242,7 +275,7 @@ impl Stand<'_> {
                 return Reason::new(Code::RolloutNotYet, text);
             }
             if strategy.batch_of(own.place, progress.size) <= decision.reached.batch {
-                return match decision.release.contains(&own.device) {
+                return match release.contains(&own.device) {
                     true => Reason::new(Code::RolloutTurn, "its turn has come"),
                     false => {
                         let text = "its site has as many devices unavailable as it may";
@@ -251,7 +284,7 @@ impl Stand<'_> {
                 };
             }
         }
-        let text = reason.unwrap_or_else(|| under_way(decision));
+        let text = reason.clone().unwrap_or_else(|| under_way(decision));
         let code = match &decision.standing {
             Standing::Waiting(Waiting::Soak { .. }) => Code::RolloutSoaking,
             Standing::Waiting(Waiting::Sites { .. }) => Code::RolloutSiteFull,

@@ -1,11 +1,14 @@
 //! What happens to rollouts by themselves: the next devices, a halt, the way back, the end.
 
+use std::collections::HashMap;
+
+use margrave_core::deployment::{Deployment, SITE};
 use margrave_core::id::{DeploymentId, DeviceRef};
-use margrave_core::rollout::{Decision, Standing, decide};
+use margrave_core::rollout::{Decision, Progress, Standing, decide};
 use margrave_core::secret::is_wanting;
 use margrave_store::{
-    Candidate, DeploymentRecord, NewEvent, Publication, RolloutChange, RolloutRecord, RolloutState,
-    RolloutUpdate,
+    Candidate, DeploymentRecord, DeviceRecord, NewEvent, Publication, RolloutChange, RolloutRecord,
+    RolloutState, RolloutUpdate, Standing as Retirement,
 };
 
 use crate::fleet::audit::Unasked;
@@ -53,7 +56,7 @@ impl Fleet {
     }
 
     async fn advance_alone(&self, deployment: DeploymentId) -> Result<Then, Error> {
-        let _deciding = self.deciding.write().await;
+        let _stepping = self.rollouts.stepping.lock().await;
         for attempt in 1.. {
             let Some(rollout) = self.store.rollout(deployment).await? else { return Ok(Then::Nothing) };
             match rollout.state {
@@ -67,6 +70,19 @@ impl Fleet {
             };
             let progress = self.progress(&rollout, &held).await?;
             let decision = decide(&held.deployment.strategy, &progress, self.now());
+            let moves = !decision.release.is_empty() || decision.reached != rollout.reached;
+            if !moves && matches!(decision.standing, Standing::Running | Standing::Waiting(_)) {
+                return Ok(Then::Nothing);
+            }
+            // Until here nobody was kept from deciding anything: looking at all devices takes as long as there are many.
+            let _deciding = self.deciding.write().await;
+            if !self.is_as_seen(&rollout, &held).await? {
+                match attempt < ATTEMPTS_MAX {
+                    true => continue,
+                    // The next look is not far.
+                    false => return Ok(Then::Nothing),
+                }
+            }
             let name = &rollout.name;
             let about = format!("the rollout of {name}, revision {}", rollout.revision);
             let (to, why, kind, text): Turn = match &decision.standing {
@@ -79,12 +95,10 @@ impl Fleet {
                     format!("{about}, goes back: {why}"),
                 ),
                 _ if decision.release.is_empty() => {
-                    if decision.reached != rollout.reached {
-                        self.store.update_rollout(update(&rollout, &decision, RolloutState::Running)).await?;
-                    }
+                    self.store.update_rollout(update(&rollout, &decision, RolloutState::Running)).await?;
                     return Ok(Then::Nothing);
                 }
-                _ => match self.release(&rollout, &held, &decision).await {
+                _ => match self.release(&rollout, &held, &progress, &decision).await {
                     Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => continue,
                     Err(unpublished) => return Err(unpublished.into()),
                     Ok(None) => return Ok(Then::Nothing),
@@ -107,11 +121,18 @@ impl Fleet {
         unreachable!("the last attempt returns")
     }
 
+    /// Whether nobody changed a rollout, or what it takes to the devices, since it was looked at.
+    async fn is_as_seen(&self, rollout: &RolloutRecord, held: &DeploymentRecord) -> Result<bool, Error> {
+        let same = self.store.rollout(rollout.deployment).await?.as_ref() == Some(rollout);
+        Ok(same && self.store.deployment(&rollout.name).await?.as_ref() == Some(held))
+    }
+
     /// Gives the devices of a decision what the deployment wants now; says why that cannot be made, if it cannot.
     async fn release(
         &self,
         rollout: &RolloutRecord,
         held: &DeploymentRecord,
+        progress: &Progress,
         decision: &Decision,
     ) -> Result<Option<String>, Unpublished> {
         let deployment = &held.deployment;
@@ -122,7 +143,7 @@ impl Fleet {
             Unpublished::Failed(Error::not_found(what))
         })?;
         let wish = self.wish(deployment.clone(), entry, None);
-        let devices = self.candidates(decision.release.clone()).await.map_err(Unpublished::Failed)?;
+        let devices = self.candidates(deployment, progress, decision).await?;
         let released = self.decide_release(&wish, devices).await.map_err(Unpublished::Failed)?;
         // It would be wanting for everybody after these, too, and none of them is to blame.
         let reasons = released.misfits.iter().flat_map(|misfit| &misfit.reasons);
@@ -157,8 +178,27 @@ impl Fleet {
         self.publish(publication, released.touched).await.map(|()| None)
     }
 
-    async fn candidates(&self, devices: Vec<DeviceRef>) -> Result<Vec<Candidate>, Error> {
-        Ok(self.store.devices_named(devices).await?.iter().map(Candidate::from).collect())
+    /// Those whose turn has come. Who left, or is at another site now, since all were looked at changes whose turn it is.
+    async fn candidates(
+        &self,
+        deployment: &Deployment,
+        progress: &Progress,
+        decision: &Decision,
+    ) -> Result<Vec<Candidate>, Unpublished> {
+        let devices = self.store.devices_named(decision.release.clone()).await;
+        let devices = devices.map_err(|error| Unpublished::Failed(error.into()))?;
+        let sites: HashMap<&DeviceRef, &str> =
+            progress.members.iter().map(|member| (&member.device, member.site.as_str())).collect();
+        let is_as_seen = |device: &DeviceRecord| {
+            let site = device.labels.get(SITE).map(String::as_str).unwrap_or_default();
+            device.standing != Retirement::Retired
+                && deployment.targets.matches(&device.device, &device.labels)
+                && sites.get(&device.device) == Some(&site)
+        };
+        if devices.len() != decision.release.len() || !devices.iter().all(is_as_seen) {
+            return Err(Unpublished::Moved);
+        }
+        Ok(devices.iter().map(Candidate::from).collect())
     }
 
     /// Wants again what was wanted before. Whoever got the new revision goes back at once.

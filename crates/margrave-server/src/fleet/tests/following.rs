@@ -220,3 +220,98 @@ async fn a_commit_that_was_refused_for_what_passes_is_applied_once_it_passed() {
     world.fleet.follow_once().await.unwrap();
     assert_eq!(world.workloads("d9").await.len(), 1);
 }
+
+const GOOD: &str = "apiVersion: margrave/v1\nkind: Deployment\nmetadata:\n  name: NAME\nspec:\n  package: hello\n  version: 1.0.0\n  \
+                    targets: {devices: [d0]}\n";
+
+/// A world whose remote is at good deployments `a` and `b`, and then at one that will never be good.
+async fn with_a_bad_end(good: &[&str]) -> (World, PathBuf) {
+    let world = World::new().await;
+    world.device("d0", &[]).await;
+    let remote = world.remote();
+    for name in good {
+        commit(&remote, &format!("deployments/{name}.yaml"), &GOOD.replace("NAME", name), false);
+    }
+    commit(&remote, "deployments/bad.yaml", "kind: Nothing\n", false);
+    (world, remote)
+}
+
+impl World {
+    async fn looks_after(&self, seconds: u64) -> operator::Intent {
+        self.pass(seconds);
+        self.fleet.follow_once().await.unwrap();
+        self.fleet.intent().await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn what_leads_to_a_lasting_bad_commit_is_applied_and_the_rest_is_counted() {
+    if !git_is_here() {
+        return;
+    }
+    let (world, remote) = with_a_bad_end(&["a", "b"]).await;
+    let before = world.fleet.intent().await.unwrap().commit;
+    let intent = world.looks_after(0).await;
+    assert_eq!((intent.commit, intent.commits_waiting), (before, 3), "it may pass");
+    let intent = world.looks_after(60).await;
+    assert_eq!((world.workloads("d0").await.len(), intent.commits_waiting), (2, 1));
+    assert!(intent.flaws[0].file == "deployments/bad.yaml" && intent.conflict.is_none(), "{intent:?}");
+
+    // What comes upon it waits with it, and what is wrong is told by file and line, with how much waits.
+    commit(&remote, "deployments/c.yaml", &GOOD.replace("NAME", "c"), false);
+    let intent = world.looks_after(1).await;
+    assert_eq!((world.workloads("d0").await.len(), intent.commits_waiting), (2, 2));
+    let told = world.fleet.why_of(operator::WhyKind::Deployment, "a").await.unwrap();
+    let told = told.chain.iter().find(|cause| cause.code == "intent-flawed").unwrap();
+    assert!(
+        told.text.contains("deployments/bad.yaml") && told.text.ends_with("; 2 commits wait behind it"),
+        "{told:?}"
+    );
+
+    commit(&remote, "deployments/bad.yaml", &GOOD.replace("NAME", "bad"), false);
+    let intent = world.looks_after(1).await;
+    assert_eq!((world.workloads("d0").await.len(), intent.commits_waiting, intent.flaws), (4, 0, vec![]));
+}
+
+#[tokio::test]
+async fn of_what_was_taken_back_before_it_went_wrong_nothing_is_done() {
+    if !git_is_here() {
+        return;
+    }
+    let (world, remote) = with_a_bad_end(&["a"]).await;
+    // Somebody corrected `a` together with what is wrong: what it was before nobody wants any more.
+    commit(&remote, "deployments/a.yaml", &GOOD.replace("NAME", "a").replace("1.0.0", "1.0.0 # now"), false);
+    world.looks_after(0).await;
+    let intent = world.looks_after(60).await;
+    assert_eq!((world.workloads("d0").await.len(), intent.commits_waiting), (0, 3));
+}
+
+#[tokio::test]
+async fn nobody_is_led_back_by_a_part_of_the_way() {
+    if !git_is_here() {
+        return;
+    }
+    // After a restored backup devices may be further than what is applied.
+    let (world, _) = with_a_bad_end(&["a"]).await;
+    world.fleet.desired.set_returning(true);
+    world.looks_after(0).await;
+    let intent = world.looks_after(60).await;
+    assert_eq!((world.workloads("d0").await.len(), intent.commits_waiting), (0, 2));
+
+    // A history that was rewritten is for a person to decide, however good its commits are.
+    let (world, remote) = with_a_bad_end(&["a"]).await;
+    world.looks_after(0).await;
+    world.looks_after(60).await;
+    assert_eq!(world.workloads("d0").await.len(), 1);
+    let repository = git2::Repository::open_bare(&remote).unwrap();
+    let head = repository.find_reference("refs/heads/main").unwrap().peel_to_commit().unwrap();
+    let begun = head.parent(0).unwrap().parent(0).unwrap();
+    repository.reference("refs/heads/main", begun.id(), true, "rewritten").unwrap();
+    commit(&remote, "deployments/b.yaml", &GOOD.replace("NAME", "b"), false);
+    commit(&remote, "deployments/bad.yaml", "kind: Nothing\n", false);
+    for _ in 0..3 {
+        let intent = world.looks_after(60).await;
+        assert!(intent.conflict.is_some(), "{intent:?}");
+        assert_eq!(world.workloads("d0").await.len(), 1);
+    }
+}

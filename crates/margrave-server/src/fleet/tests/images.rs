@@ -23,7 +23,11 @@ async fn registry() -> (Registry, String, tempfile::TempDir) {
 }
 
 pub(super) async fn serve(router: Router) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    serve_at("127.0.0.1:0", router).await
+}
+
+async fn serve_at(address: &str, router: Router) -> String {
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
@@ -179,6 +183,53 @@ async fn what_cannot_be_asked_about_is_told_and_blocks_nothing() {
     assert!(world.pinned("line-1").await.is_empty(), "documents say nothing of what is not pinned");
     let fetch = world.foreseen("1.0.0", &["line-1", "line-2"]).await;
     assert_eq!(fetch.unknown_images.len(), 6, "{fetch:?}");
+}
+
+#[tokio::test]
+async fn what_could_be_pinned_and_is_not_is_asked_for_again_and_then_refused_unless_forced() {
+    let world = World::empty().await;
+    world.device("line-1", &[]).await;
+    // A registry that is away at first, and one that stays away.
+    let bound = [("127.0.0.1", 0); 2].map(|address| std::net::TcpListener::bind(address).unwrap());
+    let [address, gone] = bound.map(|listener| listener.local_addr().unwrap().to_string());
+    let image = format!("{address}/plant/web:1");
+    let added = world.add_services("1.0.0", &[&format!("image: '{image}'")]).await;
+    assert!(added.images[0].unpinned.is_some(), "{added:?}");
+    let of = |version: &str| operator::PutDeployment { version: Some(version.into()), ..on(&["line-1"]) };
+    let refused = world.put("greeter", of("1.0.0")).await.unwrap_err();
+    let foreseen = world.fleet.rehearse_deployment(&ann(), &name("greeter"), of("1.0.0")).await.unwrap_err();
+    for refused in [refused, foreseen] {
+        let Error::Invalid(violations) = &refused else { panic!("{refused}") };
+        assert_eq!((violations[0].place.as_str(), violations[0].rule), ("/version", "PK-053"));
+        assert!(violations[0].message.contains(&image), "{violations:?}");
+        assert!(violations[0].message.contains("say under `force`"), "{violations:?}");
+    }
+    assert!(world.workloads("line-1").await.is_empty());
+
+    // Back again, it is asked with the deployment, and pinned with it.
+    let (elsewhere, _, _folder) = registry().await;
+    let digest = push_image(&elsewhere, "plant/web:1", &["one"]).await.digest.to_string();
+    let open = |_: &http::request::Parts, _: Action, _: Option<&RepositoryName>| Decision::Allow;
+    serve_at(&address, margrave_registry::router(elsewhere, open)).await;
+    let plan = world.fleet.rehearse_deployment(&ann(), &name("greeter"), of("1.0.0")).await.unwrap();
+    assert_eq!(plan.warnings, [], "a rehearsal asks as well");
+    assert!(!world.file("packages/hello/1.0.0.yaml").await.unwrap().contains(&digest), "and writes nothing");
+    let put = world.put("greeter", of("1.0.0")).await.unwrap();
+    assert_eq!(put.warnings, []);
+    assert_eq!(world.pinned("line-1").await, BTreeMap::from([(image, digest.clone())]));
+    assert!(world.file("packages/hello/1.0.0.yaml").await.unwrap().contains(&digest));
+
+    // Somebody says why; from then on the version is in use as it is, and others are only told.
+    world.add_services("2.0.0", &[&format!("image: '{gone}/plant/web:1'")]).await;
+    assert!(world.put("other", of("2.0.0")).await.is_err());
+    let forced = operator::PutDeployment { force: Some("the line stands".into()), ..of("2.0.0") };
+    let put = world.put("other", forced).await.unwrap();
+    assert_eq!(
+        put.warnings.iter().map(|warning| warning.kind.as_str()).collect::<Vec<_>>(),
+        ["imageUnpinned"]
+    );
+    let put = world.put("third", of("2.0.0")).await.unwrap();
+    assert_eq!(put.warnings.len(), 1, "{put:?}");
 }
 
 #[tokio::test]

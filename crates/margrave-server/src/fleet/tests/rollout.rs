@@ -2,7 +2,7 @@
 
 mod failing;
 
-use margrave_store::{RolloutState, RolloutUpdate};
+use margrave_store::{Intent, Publication, RolloutState, RolloutUpdate};
 use margrave_wire::rollout::{Rollout, RolloutCounts};
 
 use super::super::intent::Change;
@@ -252,6 +252,8 @@ async fn silent_devices_are_not_yet_and_unfit_ones_never() {
         "2: 0 done 1 under way 0 waiting 1 not yet 0 never 0 failed"
     );
     assert_eq!(counts(&rollout.counts), "5: 0 done 1 under way 0 waiting 3 not yet 1 never 0 failed");
+    let shown = world.fleet.deployment_counted(&name("web")).await.unwrap().counts;
+    assert_eq!((shown.not_yet, shown.states["NOTYET"], shown.states.values().sum()), (2, 2, shown.total));
     world.report("web", "d1", State::Installed).await;
     world.fleet.touched(&client("d2"));
     world.advance().await;
@@ -342,6 +344,9 @@ async fn a_device_that_refuses_is_never_and_no_reason_to_halt() {
     assert_eq!(world.given(3).await, "yo yo hi", "nothing broke");
     let rollout = world.rollout().await;
     assert_eq!((rollout.counts.never, rollout.counts.failed), (1, 0), "{rollout:?}");
+    let shown = world.fleet.deployments().await.unwrap().remove(0).counts;
+    assert_eq!((shown.never, shown.failed, shown.states["NEVER"]), (1, 1, 1), "{shown:?}");
+    assert_eq!(world.fleet.status().await.unwrap().assignments["NEVER"], 1);
     // An archive that is not sound is nothing about the device.
     world.report_with("web", "d1", State::Failed, refuse("archive-invalid")).await;
     world.advance().await;
@@ -462,7 +467,7 @@ async fn who_waits_for_its_turn_is_not_as_wanted_and_says_so_everywhere_in_the_s
     let counts = &deployment.counts;
     assert_eq!((counts.converged, counts.total, counts.pending, counts.waiting), (1, 4, 3, 3));
     assert_eq!(counts, &world.fleet.deployments().await.unwrap()[0].counts);
-    let glimpsed = world.fleet.deployment_glimpsed(&name("web"), 200).await.unwrap();
+    let (glimpsed, _) = world.fleet.deployment_glimpsed(&name("web"), 200).await.unwrap();
     assert_eq!((&glimpsed.counts, glimpsed.assignments.len()), (counts, 4));
     // The assignment and the device: as rows, and when asked why.
     for shown in [&deployment, &glimpsed] {
@@ -518,7 +523,7 @@ async fn who_waits_for_a_first_revision_is_in_the_table_and_the_tally() {
     let mut want = greeting("yo", Some(json!({ "batches": ["1"] })));
     want.package = "hello".into();
     world.put("new", want).await.unwrap();
-    let shown = world.fleet.deployment_glimpsed(&name("new"), 200).await.unwrap();
+    let (shown, _) = world.fleet.deployment_glimpsed(&name("new"), 200).await.unwrap();
     assert_eq!((shown.counts.total, shown.counts.waiting, shown.assignments.len()), (2, 1, 2));
     let row = shown.assignments.iter().find(|row| row.device == "d1").unwrap();
     assert_eq!(
@@ -702,4 +707,81 @@ async fn a_push_while_a_rollout_runs_supersedes_it_or_leaves_it_alone() {
     }
     assert_eq!(world.given(4).await, "hej hej hej hej");
     assert_eq!(world.rollout().await.state, "done");
+}
+
+#[tokio::test]
+async fn looking_at_a_rollout_keeps_nobody_from_deciding() {
+    let world = World::plant(4).await;
+    world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+    let deciding = world.fleet.deciding.write().await;
+    // There is nothing to do as long as the first is at it, and that is found out beside whoever decides.
+    tokio::time::timeout(Duration::from_secs(60), world.fleet.advance_rollouts()).await.unwrap().unwrap();
+    drop(deciding);
+    assert_eq!(world.given(4).await, "yo hi hi hi");
+}
+
+#[tokio::test]
+async fn what_changes_while_a_rollout_is_looked_at_is_not_run_over() {
+    let strategy = json!({ "batches": ["1", "100%"], "maxUnavailablePerSite": "1" });
+    for happens in ["paused", "moved", "left", "nothing"] {
+        let world = World::plant(4).await;
+        world.put("web", greeting("yo", Some(strategy.clone()))).await.unwrap();
+        world.report("web", "d0", State::Installed).await;
+        let deciding = world.fleet.deciding.write().await;
+        let looks = || world.fleet.readings().rollout_looks.count;
+        let before = looks();
+        let changed = async {
+            // Whoever looked waits here for its turn to decide.
+            while looks() == before {
+                tokio::task::yield_now().await;
+            }
+            let store = &world.fleet.store;
+            let label = |device: &str, labels: &[(&str, &str)]| Intent::Label {
+                device: DeviceRef::parse(device).unwrap(),
+                labels: Some(
+                    labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+                ),
+                by: "operator ann".into(),
+            };
+            let wanted = match happens {
+                "paused" => {
+                    let rollout = store.rollouts_open().await.unwrap().remove(0);
+                    let update = RolloutUpdate {
+                        deployment: rollout.deployment,
+                        revision: rollout.revision,
+                        from: vec![RolloutState::Running],
+                        to: RolloutState::Paused,
+                        why: None,
+                        reached: rollout.reached,
+                        forgiven: Vec::new(),
+                        at: world.fleet.now(),
+                        by: Some("operator ann".into()),
+                        event: None,
+                    };
+                    assert!(store.update_rollout(update).await.unwrap());
+                    None
+                }
+                // Now it is one of the first site, of which one may be unavailable.
+                "moved" => Some(label("d1", &[("plant", "a"), ("site", "nord")])),
+                "left" => Some(label("d1", &[("plant", "b"), ("site", "sued")])),
+                _ => None,
+            };
+            if let Some(wanted) = wanted {
+                let at = world.fleet.now();
+                let publication = Publication { at, intents: vec![wanted], ..Default::default() };
+                store.publish(publication).await.unwrap();
+            }
+            drop(deciding);
+        };
+        let both = async { tokio::join!(world.fleet.advance_rollouts(), changed) };
+        tokio::time::timeout(Duration::from_secs(60), both).await.unwrap().0.unwrap();
+        let given = world.given(4).await;
+        let expected = match happens {
+            "paused" => "yo hi hi hi",
+            "moved" => "yo yo hi yo",
+            "left" => "yo hi yo yo",
+            _ => "yo yo yo hi",
+        };
+        assert_eq!(given, expected, "{happens}");
+    }
 }

@@ -252,8 +252,8 @@ async fn the_status_has_every_state() {
     let world = one_greeter().await;
     world.report("greeter", "line-1", State::Installed).await;
     let status = world.fleet.status().await.unwrap();
-    // The eight, and the two words for who is held back.
-    assert_eq!(status.assignments.len(), 10);
+    // The eight, the two words for who is held back, and the two for who refuses and who is not heard of.
+    assert_eq!(status.assignments.len(), 12);
     assert_eq!((status.assignments["INSTALLED"], status.assignments["PENDING"]), (1, 0));
     assert_eq!((status.packages, status.deployments, status.devices.converged), (1, 1, 1));
 }

@@ -17,7 +17,7 @@ use margrave_wire::operator::{self, CauseGroup};
 
 use super::assignment::waits_for_window;
 use super::{Reason, extend, told};
-use crate::fleet::rollout::RolloutTold;
+use crate::fleet::rollout::{Looked, RolloutTold};
 use crate::fleet::{Error, Fleet};
 
 /// So many devices are looked at of each state that is not as wanted, and of those that do not fit: enough to find the causes
@@ -51,7 +51,7 @@ struct Group {
 
 impl Groups {
     /// Takes a device that was not taken before. `cut`: there are others like it that are not looked at.
-    fn add(&mut self, device: &DeviceRef, spoken: String, chain: Vec<Reason>, cut: bool) {
+    fn add(&mut self, device: &DeviceRef, spoken: impl FnOnce() -> String, chain: &[Reason], cut: bool) {
         let Some(code) = chain.last().map(|last| last.code) else { return };
         if !self.devices.insert(device.clone()) {
             return;
@@ -62,9 +62,9 @@ impl Groups {
                     device: device.clone(),
                     count: 1,
                     at_least: cut,
-                    example: spoken,
+                    example: spoken(),
                     others: Vec::new(),
-                    chain,
+                    chain: chain.to_vec(),
                 });
             }
             Entry::Occupied(mut held) => {
@@ -72,7 +72,7 @@ impl Groups {
                 group.count += 1;
                 group.at_least |= cut;
                 if group.others.len() < OTHERS_MAX {
-                    group.others.push(spoken);
+                    group.others.push(spoken());
                 }
             }
         }
@@ -126,13 +126,24 @@ impl Fleet {
     pub(super) async fn why_deployment(&self, name: &DeploymentName) -> Result<operator::Why, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
-        let rollout = self.rollout_told(&record).await?;
-        let groups = self.groups(&record, rollout.as_ref()).await?;
+        let looked = self.rollout_looked(&record).await?;
+        self.why_deployment_looked(&record, looked.as_ref()).await
+    }
+
+    /// The same of a deployment whose rollout was looked at.
+    pub(in crate::fleet) async fn why_deployment_looked(
+        &self,
+        record: &DeploymentRecord,
+        looked: Option<&Looked>,
+    ) -> Result<operator::Why, Error> {
+        let name = &record.deployment.name;
+        let rollout = self.rollout_told(record, looked).await?;
+        let groups = self.groups(record, rollout.as_ref()).await?;
         let (behind, looked_at, both) = (groups.behind(), groups.looked_at(), groups.both);
         let groups = groups.sorted();
         let total = match &rollout {
             Some(rollout) => rollout.devices.max(behind.devices),
-            None => self.devices_of(&record).await?.saturating_sub(both).max(behind.devices),
+            None => self.devices_of(record).await?.saturating_sub(both).max(behind.devices),
         };
         let (package, version) = (&record.deployment.package, &record.deployment.version);
         let mut chain = Vec::new();
@@ -195,7 +206,8 @@ impl Fleet {
     pub(super) async fn why_rollout(&self, name: &DeploymentName) -> Result<operator::Why, Error> {
         let record = self.store.deployment(name).await?.filter(|found| !found.removed);
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
-        let rollout = self.rollout_told(&record).await?;
+        let looked = self.rollout_looked(&record).await?;
+        let rollout = self.rollout_told(&record, looked.as_ref()).await?;
         let groups = self.groups(&record, rollout.as_ref()).await?;
         let looked_at = groups.looked_at();
         let groups = groups.sorted();
@@ -245,7 +257,7 @@ impl Fleet {
             chain.extend(self.cannot_look(device));
             extend(&mut chain, self.unreachable(device));
             let cut = behind.is_cut(assignment.outlook());
-            groups.add(&assignment.device, self.live.spoken(&assignment.device), chain, cut);
+            groups.add(&assignment.device, || self.live.spoken(&assignment.device), &chain, cut);
         }
         for blind in &blind {
             let Some(device) = devices.get(blind) else { continue };
@@ -254,7 +266,7 @@ impl Fleet {
                 extend(&mut chain, self.unreachable(device));
             }
             let cut = blind_total > u64::from(LOOKED_AT_EACH);
-            groups.add(&device.device, self.live.spoken(&device.device), chain, cut);
+            groups.add(&device.device, || self.live.spoken(&device.device), &chain, cut);
         }
         let unseen = behind.total.saturating_sub(behind.found.len() as u64)
             + blind_total.saturating_sub(LOOKED_AT_EACH.into());
@@ -265,11 +277,11 @@ impl Fleet {
         for misfit in &misfits[..looked_at] {
             let Some(device) = devices.get(&misfit.device) else { continue };
             let chain = self.misfit(device, &record.deployment.name, &misfit.reasons);
-            groups.add(&misfit.device, self.live.spoken(&misfit.device), chain, cut);
+            groups.add(&misfit.device, || self.live.spoken(&misfit.device), &chain, cut);
         }
         let held = rollout.filter(|_| !record.removed).map_or(&[][..], |rollout| &rollout.held);
         for (device, reason) in held {
-            groups.add(device, self.live.spoken(device), vec![reason.clone()], false);
+            groups.add(device, || self.live.spoken(device), std::slice::from_ref(reason), false);
         }
         let others = (groups.devices.len() - before) as u64;
         let left = misfits[looked_at..].iter().filter(|misfit| !groups.devices.contains(&misfit.device));
@@ -282,7 +294,7 @@ impl Fleet {
 
     /// How many devices a deployment is meant for, or is still going from.
     async fn devices_of(&self, record: &DeploymentRecord) -> Result<u64, Error> {
-        let counts = self.store.assignment_counts_of(record.deployment.id).await?;
+        let counts = self.store.assignment_counts_of(record.deployment.id, self.silence()).await?;
         let held: u64 = counts.iter().map(|count| count.count).sum();
         Ok(held + if record.removed { 0 } else { record.misfits.len() as u64 })
     }

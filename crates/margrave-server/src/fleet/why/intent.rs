@@ -52,7 +52,11 @@ impl Fleet {
                     0 => String::new(),
                     more => format!(", and {more} more"),
                 };
-                let text = format!("the newest commit of {url} cannot be applied: {first}{more}");
+                let waiting = match following.waiting() {
+                    0 | 1 => String::new(),
+                    waiting => format!("; {waiting} commits wait behind it"),
+                };
+                let text = format!("the newest commit of {url} cannot be applied: {first}{more}{waiting}");
                 reasons.push(Reason::new(Code::IntentFlawed, text));
             }
         }

@@ -45,9 +45,16 @@ impl ListParams {
         };
         self.search.as_deref().is_none_or(|part| deployment.name.contains(part))
             && self.label.as_deref().is_none_or(labelled)
-            && self.state.as_deref().is_none_or(|state| deployment.counts.states.contains_key(state))
+            && self.state.as_deref().is_none_or(|state| is_in(&deployment.counts, state))
             && self.package.as_deref().is_none_or(|package| deployment.package == package)
     }
+}
+
+/// Whether some device has it in this state, or in what is counted apart from it.
+fn is_in(counts: &operator::AssignmentCounts, state: &str) -> bool {
+    counts.states.contains_key(state)
+        || (state == "FAILED" && counts.never > 0)
+        || (state == "PENDING" && counts.not_yet > 0)
 }
 
 /// Whether these targets ask for a label, by pairs, by sites or in their expression; with this value, if one is given.
@@ -83,15 +90,15 @@ pub(super) async fn list(
     Ok(Json(page))
 }
 
-/// One of the eight states.
-/// A state, or how a rollout holds devices back.
+/// A state, or what is counted apart from them.
 fn known_count(text: &str) -> Result<(), Error> {
-    if ["WAITING", "LEFT"].contains(&text) {
+    if ["WAITING", "LEFT", "NEVER", "NOTYET"].contains(&text) {
         return Ok(());
     }
     known_state(text).map(drop)
 }
 
+/// One of the eight states.
 pub(super) fn known_state(text: &str) -> Result<State, Error> {
     State::parse(text).ok_or_else(|| {
         let known: Vec<&str> = STATES.iter().map(|state| state.as_str()).collect();

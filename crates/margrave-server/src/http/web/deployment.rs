@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use margrave_core::id::DeploymentName;
 use margrave_core::why::Code;
-use margrave_wire::operator::{self, WhyKind};
+use margrave_wire::operator;
 
 use super::Web;
 use super::address::{Path, Query};
@@ -223,11 +223,10 @@ pub(super) async fn show(
     let name = parse(&name)?;
     let frame = Frame::new(&web, &visitor, Section::Deployments, name.to_string()).await?;
     let frame = frame.watching("deployment", name.as_str()).leading_to(format!("/deployments?gone={name}"));
-    let mut deployment = web.fleet().deployment_glimpsed(&name, DEVICES_MAX).await?;
+    let (mut deployment, why) = web.fleet().deployment_glimpsed(&name, DEVICES_MAX).await?;
     let misfits_more = deployment.misfits.len().saturating_sub(DEVICES_MAX as usize);
     deployment.misfits.truncate(DEVICES_MAX as usize);
     let revisions = web.fleet().revisions(&name).await?;
-    let why = web.fleet().why_of(WhyKind::Deployment, name.as_str()).await?;
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     // What needs eyes comes first; within a state, by name.
     let urgent = |assignment: &operator::Assignment| match assignment {
@@ -256,6 +255,7 @@ pub(super) async fn show(
             &deployment.assignments,
             deployment.counts.pending + deployment.counts.failed
                 - deployment.counts.waiting
+                - deployment.counts.not_yet
                 - deployment.counts.left_behind,
         ),
         rows: assignments

@@ -53,7 +53,12 @@ impl Tally {
             let back = if state == State::Installed { counts.went_back.min(count) } else { 0 };
             [(Badge::state(state.as_str()), count - back), (Badge::went_back(), back)]
         });
-        let held = [(Badge::step("waiting"), counts.waiting), (Badge::left_behind(), counts.left_behind)];
+        let held = [
+            (Badge::step("waiting"), counts.waiting),
+            (Badge::left_behind(), counts.left_behind),
+            (Badge::step("not yet"), counts.not_yet),
+            (Badge::step("never"), counts.never),
+        ];
         Tally::new(states.chain(held))
     }
 
@@ -113,6 +118,16 @@ mod tests {
         let shown: Vec<_> =
             tally.shares.iter().map(|share| (share.badge.word.as_str(), share.width)).collect();
         assert_eq!(shown, [("INSTALLED", 250), ("waiting", 750)]);
+    }
+
+    #[test]
+    fn who_refuses_and_who_is_not_heard_of_is_told_in_the_words_of_rollouts() {
+        let states = [("INSTALLED".to_owned(), 2), ("NOTYET".to_owned(), 1), ("NEVER".to_owned(), 1)].into();
+        let counts = AssignmentCounts { total: 4, never: 1, not_yet: 1, states, ..Default::default() };
+        let tally = Tally::of(&counts);
+        let shown: Vec<_> =
+            tally.shares.iter().map(|share| (share.badge.word.as_str(), share.width)).collect();
+        assert_eq!(shown, [("INSTALLED", 500), ("not yet", 250), ("never", 250)]);
     }
 
     #[test]

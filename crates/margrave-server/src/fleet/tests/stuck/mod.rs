@@ -184,10 +184,10 @@ async fn of_very_many_devices_some_are_looked_at_and_all_are_counted() {
     assert_eq!(why.groups[0].others, ["d001", "d002", "d003", "d004"]);
 
     // The page shows the first of each state, and counts the rest.
-    let shown = world.fleet.deployment_glimpsed(&name("web"), 10).await.unwrap();
+    let (shown, _) = world.fleet.deployment_glimpsed(&name("web"), 10).await.unwrap();
     assert_eq!(shown.counts.failed, 110);
     assert_eq!(shown.assignments.iter().filter(|shown| shown.state == "FAILED").count(), 10);
-    let shown = world.fleet.deployment_glimpsed(&name("web"), 200).await.unwrap();
+    let (shown, _) = world.fleet.deployment_glimpsed(&name("web"), 200).await.unwrap();
     assert_eq!(shown.assignments.iter().filter(|shown| shown.state == "INSTALLED").count(), 9);
 
     // Of those that were not looked at, any may be one of those that do not fit.

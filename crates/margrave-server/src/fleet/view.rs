@@ -27,7 +27,6 @@ use super::client::Clients;
 use super::event::time;
 use super::images::{shown_images, shown_unread};
 use super::rollout::shown_waiting;
-use super::schedule::is_excused;
 use super::{DeviceQuery, Error, Fleet, SiteCounts, origin, why};
 
 const PAGE_DEFAULT: usize = 100;
@@ -211,7 +210,7 @@ impl Fleet {
         let told = self.live.told.of(client);
         record.excused = told.is_some_and(|schedule| {
             let heard = record.last_contact.unwrap_or(record.joined_at);
-            is_excused(&schedule, heard, self.now(), self.options.silent_after)
+            self.is_excused(&schedule, heard)
         });
         record
     }

@@ -240,8 +240,8 @@ pub struct Deployment {
 #[serde(rename_all = "camelCase")]
 pub struct Warning {
     pub deployment: String,
-    /// Of its package `moved`, `gone` or `componentGone`, as the catalog says it, or `imageUnpinned`; of an override `deviceUnknown`,
-    /// `noTarget` or `noDevice`; `more` counts those that are left out.
+    /// Of its package `moved`, `gone` or `componentGone`, as the catalog says it, or `imageUnpinned`; `secretInGit`; of an override
+    /// `deviceUnknown`, `noTarget` or `noDevice`; `more` counts those that are left out.
     pub kind: String,
     pub text: String,
 }

@@ -46,6 +46,14 @@ struct Live {
 }
 
 impl Live {
+    /// When it was last heard of, or when it joined.
+    fn heard(&self) -> Moment {
+        match self.contact.load(Ordering::Relaxed) {
+            0 => self.joined,
+            contact => Moment(contact),
+        }
+    }
+
     /// Looks at an accepted client that is spoken to in this form.
     fn within<T>(&self, dialect: Dialect, look: impl FnOnce(&State) -> T) -> Result<T, Outside> {
         let state = self.state.borrow();
@@ -297,12 +305,18 @@ impl Clients {
         heard.map(|(client, _)| client.clone()).collect()
     }
 
+    /// When a client that is let in was last heard of, or when it joined.
+    pub(super) fn heard(&self, client: &ClientId) -> Option<Moment> {
+        self.of(client)
+            .filter(|live| live.state.borrow().standing == Standing::Accepted)
+            .map(|live| live.heard())
+    }
+
     /// Clients that are let in and were not heard of since, each with when it was, or when it joined.
     pub(super) fn quiet_since(&self, before: Moment) -> Vec<(ClientId, Moment)> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let quiet = known.iter().filter_map(|(client, live)| {
-            let contact = live.contact.load(Ordering::Relaxed);
-            let heard = if contact > 0 { Moment(contact) } else { live.joined };
+            let heard = live.heard();
             let is_quiet = heard < before && live.state.borrow().standing == Standing::Accepted;
             is_quiet.then(|| (client.clone(), heard))
         });

@@ -75,6 +75,13 @@ impl Fleet {
         Silence { before, heard }
     }
 
+    /// Whether this client is silent, from memory alone.
+    pub(super) fn is_silent(&self, client: &ClientId) -> bool {
+        let heard = self.live.heard(client).filter(|heard| *heard < self.silent_before());
+        let told = self.live.told.of(client);
+        heard.is_some_and(|heard| !told.is_some_and(|schedule| self.is_excused(&schedule, heard)))
+    }
+
     /// The clients that are silent, from memory alone.
     pub(super) fn silent(&self) -> BTreeSet<ClientId> {
         let quiet = self.live.quiet_since(self.silent_before()).into_iter();

@@ -175,3 +175,41 @@ async fn what_failed_is_counted_by_its_cause_and_not_by_how_many_were_looked_at(
     world.fleet.touched(&client("line-40"));
     assert_eq!(told().await, [line("unhealthy", 1, "line-40")]);
 }
+
+#[tokio::test]
+async fn a_device_that_is_held_back_and_silent_is_not_yet_its_turn() {
+    let world = World::new().await;
+    for device in ["line-1", "line-2"] {
+        world.device(device, &[("plant", "a")]).await;
+    }
+    let strategy = serde_json::from_value(json!({"batches": ["1"]})).unwrap();
+    let want = operator::PutDeployment { strategy: Some(strategy), ..labelled("plant", "a") };
+    world.put("web", want).await.unwrap();
+    let said = async || world.fleet.device(&device("line-2")).await.unwrap().assignments[0].reason.clone();
+    assert_eq!(said().await.unwrap(), "web waits for the turn of line-2 in batch 2");
+    world.pass(121);
+    assert_eq!(
+        said().await.unwrap(),
+        "web is not yet on line-2: line-2 is not in contact, and gets its turn in batch 2 when it is back"
+    );
+}
+
+#[tokio::test]
+async fn who_gets_it_later_and_who_refuses_it_are_told_apart() {
+    let world = World::new().await;
+    for number in 1..=4 {
+        world.device(&format!("line-{number}"), &[("plant", "a")]).await;
+    }
+    world.put("web", labelled("plant", "a")).await.unwrap();
+    world.report("web", "line-1", State::Installed).await;
+    let refuses = |report: &mut Report| report.fault.as_mut().unwrap().code = "not-eligible".into();
+    world.report_with("web", "line-2", State::Failed, refuses).await;
+    world.report("web", "line-3", State::Failed).await;
+    let apart = async || {
+        let shown = world.fleet.deployment(&name("web")).await.unwrap();
+        world.fleet.devices_apart(&shown).await.unwrap()
+    };
+    assert_eq!(apart().await, (0, 1));
+    world.pass(121);
+    assert_eq!(apart().await, (1, 1), "what was said was said");
+}

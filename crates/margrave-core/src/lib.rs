@@ -33,6 +33,7 @@ pub mod rollout;
 pub mod schedule;
 pub mod secret;
 pub mod selector;
+pub mod silence;
 pub mod violation;
 pub mod watch;
 pub mod why;

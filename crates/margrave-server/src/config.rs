@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use margrave_core::id::{TrustDomain, WfmId};
+use margrave_device_api::g2::WAIT_MAX;
 
 use crate::drill::Drills;
 use crate::fleet::{Accept, Follow};
@@ -13,6 +14,9 @@ use crate::http::PathPrefix;
 /// A week: devices renew at half of it, and one that was switched off for longer renews with its old key.
 /// Being put out is a matter of policy, asked on every request, and does not wait for any expiry.
 pub const SVID_LIFETIME_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Who has a poll held says nothing for as long as that lasts; and some patience for those on a bad line.
+pub const SILENT_AFTER_DEFAULT: Duration = WAIT_MAX.saturating_add(Duration::from_secs(120));
 
 /// The specification's own example (MI-G1-065).
 pub const SIGNED_WINDOW_DEFAULT: Duration = Duration::from_secs(5 * 60);
@@ -75,6 +79,8 @@ pub struct Config {
     pub registry_address: Option<String>,
     /// Ask no registry elsewhere what images mean, but those that an operator told of.
     pub air_gapped: bool,
+    /// Without contact for longer than this, a device is called silent.
+    pub silent_after: Duration,
     /// A remote that says what is wanted; then nothing else does.
     pub follow: Option<Follow>,
     /// Set by `margrave demo`: what is real and what is simulated, in a sentence.
@@ -99,6 +105,7 @@ impl Config {
             svid_lifetime: SVID_LIFETIME_DEFAULT,
             registry_address: None,
             air_gapped: false,
+            silent_after: SILENT_AFTER_DEFAULT,
             follow: None,
             demo: None,
             drills: None,

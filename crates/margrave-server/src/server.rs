@@ -9,11 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use margrave_core::access::Role;
 use margrave_device_api::g1::Terms;
-use margrave_device_api::g2::WAIT_MAX;
 use margrave_identity::message::Roots;
 use margrave_identity::tls::{device_server_config, web_server_config};
 use margrave_oci::reference::Host;
@@ -44,8 +42,6 @@ use crate::rotation::Rotation;
 use crate::tasks;
 use crate::vault::Vault;
 
-/// Who has a poll held says nothing for as long as that lasts; and some patience for those on a bad line.
-const SILENT_AFTER: Duration = WAIT_MAX.saturating_add(Duration::from_secs(120));
 const ADMIN: &str = "admin";
 
 /// Why a server did not start. Each says what to do about it.
@@ -141,6 +137,7 @@ impl Server {
             svid_lifetime,
             registry_address,
             air_gapped,
+            silent_after,
             follow,
             demo,
             drills,
@@ -218,7 +215,7 @@ impl Server {
             registry_address: registry_address.clone(),
             // A demo needs nothing from anywhere.
             air_gapped: air_gapped || demo.is_some(),
-            silent_after: SILENT_AFTER,
+            silent_after,
             demo,
             git_directory,
             intent_directory: data.join("intent.git"),
@@ -424,7 +421,11 @@ impl Server {
         while let Some(ended) = self.tasks.join_next().await {
             log_panic(ended);
         }
-        if let Err(error) = self.fleet.flush_contacts().await {
+        let written = async {
+            self.fleet.flush_contacts().await?;
+            self.fleet.is_alive().await
+        };
+        if let Err(error) = written.await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "the last contacts could not be written"

@@ -42,6 +42,7 @@ pub struct ClientRecord {
     /// In which form it is given its documents and manifest.
     pub dialect: Dialect,
     pub last_contact: Option<Moment>,
+    pub joined_at: Moment,
     pub manifest_version: u64,
     /// The exact body of the manifest.
     pub manifest_body: Vec<u8>,
@@ -51,7 +52,7 @@ impl Store {
     pub async fn clients(&self) -> Result<Vec<ClientRecord>, Error> {
         self.read(|sql| {
             let mut statement = sql.prepare(
-                "SELECT client.id, standing, dialect, contact.at, manifest.version, manifest.body FROM client
+                "SELECT client.id, standing, dialect, joined_at, contact.at, manifest.version, manifest.body FROM client
                  JOIN manifest ON manifest.client = client.id LEFT JOIN contact ON contact.client = client.id",
             )?;
             let clients = statement.query_map([], |row| {
@@ -60,6 +61,7 @@ impl Store {
                     standing: column::word(row, "standing", Standing::parse)?,
                     dialect: column::word(row, "dialect", Dialect::parse)?,
                     last_contact: row.moment_maybe("at")?,
+                    joined_at: row.moment("joined_at")?,
                     manifest_version: row.unsigned("version")?,
                     manifest_body: row.get("body")?,
                 })

@@ -45,6 +45,7 @@ mod signed;
 mod sql;
 mod store;
 mod token;
+mod trouble;
 mod watch;
 mod writer;
 
@@ -91,6 +92,7 @@ pub use signature::UsedSignature;
 pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
 pub use store::{Options, Store, StoreLoad};
 pub use token::{JoinError, NewJoinToken, OpenJoinToken, Redeemed};
+pub use trouble::Failing;
 pub use watch::{TagRecord, WATCHES_MAX, WatchRecord, WatchTurn};
 
 /// Whether something is new or was there before.

@@ -18,6 +18,7 @@ use crate::schedule::ScheduleBody;
 
 mod access;
 mod device;
+mod following;
 mod package;
 mod secret;
 mod waiting;
@@ -26,6 +27,7 @@ mod why;
 pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
 pub use catalog::*;
 pub use device::{CannotLook, Hold, HoldDevice, Look};
+pub use following::Following;
 pub use package::{
     AddPackage, Package, PackageComponent, PackageImage, PackageProfile, PackageSection, PackageSetting,
 };
@@ -239,8 +241,8 @@ pub struct Deployment {
 #[serde(rename_all = "camelCase")]
 pub struct Warning {
     pub deployment: String,
-    /// Of its package `moved`, `gone`, `componentGone` or `imageGone`, as the catalog says it, or `imageUnpinned`; of an override `deviceUnknown`,
-    /// `noTarget` or `noDevice`; `more` counts those that are left out.
+    /// Of its package `moved`, `gone`, `componentGone` or `imageGone`, as the catalog says it, or `imageUnpinned`; `secretInGit`; of an
+    /// override `deviceUnknown`, `noTarget` or `noDevice`; `more` counts those that are left out.
     pub kind: String,
     pub text: String,
 }
@@ -270,6 +272,9 @@ pub struct Intent {
     /// The remote that is followed; changes are made there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
+    /// How that is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub following: Option<Following>,
     /// Since when that remote gives no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away_since: Option<String>,

@@ -262,6 +262,9 @@ pub(crate) struct Serve {
     /// Take a lifetime that makes no sense, for tests that wait until certificates expire
     #[arg(long, hide = true)]
     pub(crate) svid_lifetime_any: bool,
+    /// After how long a device is called silent, for tests that wait for it; devices whose polls are held are silent for long
+    #[arg(long, hide = true, value_name = "DURATION", value_parser = duration)]
+    pub(crate) silent_after: Option<Duration>,
     /// host:port at which devices reach the built-in registry, if not at the server's own address
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) registry_address: Option<String>,
@@ -322,8 +325,9 @@ Examples:
 
 docs/why.md has every cause, and what to do about it.")]
 pub(crate) struct Why {
-    /// A device, one deployment on it, or what kind of thing is named next: device, deployment or rollout
-    #[arg(value_name = "[KIND] DEVICE[/DEPLOYMENT]|DEPLOYMENT")]
+    /// A device, one deployment on it, or what kind of thing is named next: device, deployment or rollout; `intent` is what is
+    /// wanted as a whole, and has no name
+    #[arg(value_name = "[KIND] DEVICE[/DEPLOYMENT]|DEPLOYMENT|intent")]
     pub(crate) subject: String,
     /// The name, where the kind comes first
     #[arg(hide = true)]

@@ -15,6 +15,7 @@ mod keyboard;
 mod pacing;
 mod people;
 mod resuming;
+mod silence;
 mod storm;
 
 use std::process::Command;

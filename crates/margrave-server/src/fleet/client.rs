@@ -29,6 +29,7 @@ struct Live {
     /// For as long as it exists.
     dialect: Dialect,
     state: watch::Sender<State>,
+    joined: Moment,
     /// Milliseconds; 0 when never.
     contact: AtomicU64,
     /// The contact that is in the store.
@@ -45,6 +46,14 @@ struct Live {
 }
 
 impl Live {
+    /// When it was last heard of, or when it joined.
+    fn heard(&self) -> Moment {
+        match self.contact.load(Ordering::Relaxed) {
+            0 => self.joined,
+            contact => Moment(contact),
+        }
+    }
+
     /// Looks at an accepted client that is spoken to in this form.
     fn within<T>(&self, dialect: Dialect, look: impl FnOnce(&State) -> T) -> Result<T, Outside> {
         let state = self.state.borrow();
@@ -117,7 +126,7 @@ impl Clients {
                 record.standing,
                 record.manifest_version,
                 record.manifest_body,
-                record.last_contact,
+                (record.joined_at, record.last_contact),
             );
         }
         for device in store.devices_in(Dialect::Signed).await? {
@@ -133,7 +142,7 @@ impl Clients {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(client).cloned()
     }
 
-    /// Makes a client known; one that is known already keeps its place.
+    /// Makes a client known, that joined and was last heard of then; one that is known already keeps its place.
     pub(super) fn admit(
         &self,
         client: ClientId,
@@ -141,12 +150,13 @@ impl Clients {
         standing: Standing,
         version: u64,
         body: Vec<u8>,
-        contact: Option<Moment>,
+        (joined, contact): (Moment, Option<Moment>),
     ) {
         let manifest = Arc::new(LiveManifest::new(version, body.into()));
         let live = Live {
             dialect,
             state: watch::Sender::new(State { standing, manifest }),
+            joined,
             contact: AtomicU64::new(contact.map_or(0, |at| at.0)),
             contact_saved: AtomicU64::new(contact.map_or(0, |at| at.0)),
             fetched: AtomicU64::new(0),
@@ -293,6 +303,31 @@ impl Clients {
                 && live.contact_saved.load(Ordering::Relaxed) < silent_before.0
         });
         heard.map(|(client, _)| client.clone()).collect()
+    }
+
+    /// When a client that is let in was last heard of, or when it joined.
+    pub(super) fn heard(&self, client: &ClientId) -> Option<Moment> {
+        self.of(client)
+            .filter(|live| live.state.borrow().standing == Standing::Accepted)
+            .map(|live| live.heard())
+    }
+
+    /// Clients that are let in and were not heard of since, each with when it was, or when it joined.
+    pub(super) fn quiet_since(&self, before: Moment) -> Vec<(ClientId, Moment)> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let quiet = known.iter().filter_map(|(client, live)| {
+            let heard = live.heard();
+            let is_quiet = heard < before && live.state.borrow().standing == Standing::Accepted;
+            is_quiet.then(|| (client.clone(), heard))
+        });
+        quiet.collect()
+    }
+
+    /// When anybody was last heard of.
+    pub(super) fn heard_last(&self) -> Option<Moment> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let contacts = known.values().map(|live| live.contact.load(Ordering::Relaxed));
+        contacts.max().filter(|at| *at > 0).map(Moment)
     }
 }
 

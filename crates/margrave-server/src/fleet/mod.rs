@@ -21,6 +21,7 @@ mod error;
 mod event;
 mod fit;
 pub(crate) mod git;
+mod hearing;
 mod images;
 mod intent;
 mod keeping;
@@ -53,6 +54,7 @@ mod warning;
 mod watches;
 mod why;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,11 +63,12 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
+use margrave_core::silence::Up;
 use margrave_oci::client::Client;
 use margrave_registry::Registry;
-use margrave_store::{Silence, Store};
+use margrave_store::Store;
 use margrave_wire::operator;
-use tokio::sync::{RwLock, broadcast};
+use tokio::sync::{Mutex, RwLock, broadcast};
 
 use crate::vault::Vault;
 
@@ -83,9 +86,9 @@ pub use git::{FETCH_BYTES_MAX, Follow};
 pub(crate) use made::noting;
 pub use margrave_store::{Counted, Put, SiteCounts, Standing, UsedSignature};
 pub use rollout::{RolloutGlimpse, RolloutVerb};
-use schedule::is_excused;
 pub use seen::Seen;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};
+pub use why::FailedFor;
 
 /// Who did something: `operator admin`, `device line-1` or `server`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -244,6 +247,8 @@ pub struct Fleet {
     access: access::Access,
     rollouts: rollout::Rollouts,
     meters: meters::Meters,
+    up: Up,
+    heard: Mutex<hearing::Heard>,
     events: broadcast::Sender<Arc<operator::Event>>,
 }
 
@@ -272,7 +277,8 @@ impl Fleet {
             desired::Desired::open(&options.intent_directory, options.intent_durable, &store).await?;
         let access = access::Access::load(&store, clock.now()).await?;
         let upstream = ArcSwap::from_pointee(registries::client_of(&store.registries().await?));
-        let fleet = Fleet {
+        let up = hearing::up(&store, &live, clock.now()).await?;
+        let mut fleet = Fleet {
             store,
             registry,
             upstream,
@@ -290,8 +296,11 @@ impl Fleet {
             access,
             rollouts: rollout::Rollouts::default(),
             meters: meters::Meters::default(),
+            up,
+            heard: Mutex::new(hearing::Heard::new(BTreeSet::new())),
             events,
         };
+        fleet.heard = Mutex::new(hearing::Heard::new(fleet.silent()));
         fleet.conclude_cut_off().await?;
         fleet.tell_restored().await?;
         fleet.come_back().await?;
@@ -302,24 +311,6 @@ impl Fleet {
 
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
-    }
-
-    /// Devices that were not heard of since are silent.
-    fn silent_before(&self) -> Moment {
-        let after = u64::try_from(self.options.silent_after.as_millis()).unwrap_or(u64::MAX);
-        Moment(self.now().0.saturating_sub(after))
-    }
-
-    /// Who counts as silent, by what is in memory and not only by what is written down: looking writes nothing.
-    fn silence(&self) -> Silence {
-        let before = self.silent_before();
-        let mut heard = self.live.heard_since(before);
-        let now = self.now();
-        heard.extend(self.live.told.all().into_iter().filter_map(|(client, schedule)| {
-            let contact = self.live.contact(&client).unwrap_or_default();
-            is_excused(&schedule, contact, now, self.options.silent_after).then_some(client)
-        }));
-        Silence { before, heard }
     }
 
     /// Ends removals of what devices never had: it went again before they saw a manifest with it, and what they do not know

@@ -15,7 +15,7 @@ use margrave_wire::operator;
 
 use super::catalog::{Entry, Pulled, all_kept};
 use super::draft::Overlay;
-use super::images::{Patience, RULE, Uses};
+use super::images::{Asking, RULE, Uses};
 use super::intent::Change;
 use super::warning::{Coming, named};
 use super::{Error, Fleet};
@@ -33,7 +33,7 @@ impl Fleet {
             })
             .collect();
         // For everything that comes in together, like a commit of many packages.
-        let mut patience = Patience::default();
+        let mut asking = Asking::default();
         for change in changes {
             let want: &operator::PutDeployment = match change {
                 Change::PutDeployment { want, .. } | Change::PutFile { want, .. } => want,
@@ -43,7 +43,7 @@ impl Fleet {
             if !known.insert((entry.record.id.clone(), entry.record.version.clone())) {
                 continue;
             }
-            match self.pinned_now(&entry, &mut patience).await {
+            match self.pinned_now(&entry, &mut asking).await {
                 Ok(pulled) => found.extend(pulled.map(|pulled| Change::AddPackage(Box::new(pulled)))),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -54,14 +54,14 @@ impl Fleet {
         found
     }
 
-    async fn pinned_now(&self, entry: &Entry, patience: &mut Patience) -> Result<Option<Pulled>, Error> {
+    async fn pinned_now(&self, entry: &Entry, asking: &mut Asking) -> Result<Option<Pulled>, Error> {
         let open = self.open_images(entry, None).await?;
         if open.is_empty() {
             return Ok(None);
         }
         let names = open.into_keys().map(|name| (name, Named::ByTag)).collect();
         let asked = Uses::from([(String::new(), names)]);
-        let later = self.find_images(&asked, &BTreeMap::new(), patience).await?;
+        let later = self.find_images(&asked, &BTreeMap::new(), asking).await?;
         if later.known.values().all(|image| image.digest.is_none()) {
             return Ok(None);
         }

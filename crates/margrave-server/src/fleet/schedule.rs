@@ -173,19 +173,6 @@ impl Told {
 
 /// So late a device may begin where many are allowed to.
 const SPREAD: Duration = Duration::from_secs(30);
-
-impl Fleet {
-    /// Whether a client is quiet as it was told to be.
-    pub(super) fn is_excused(&self, client: &ClientId, heard: Moment) -> bool {
-        let told = self.live.told.of(client);
-        told.is_some_and(|schedule| is_excused(&schedule, heard, self.now(), self.options.silent_after))
-    }
-
-    /// Whether nothing was heard of a client for too long, as `DeviceRecord::condition` says it.
-    pub(super) fn is_silent(&self, client: &ClientId, heard: Moment) -> bool {
-        let heard = self.live.contact(client).map_or(heard, |contact| contact.max(heard));
-        heard < self.silent_before() && !self.is_excused(client, heard)
-    }
 }
 
 /// Whether a device that was last heard at `contact` is quiet as it was told to be, where others count as silent after

@@ -382,7 +382,7 @@ impl Fleet {
     fn admit_live(&self, record: &SignedRecord) {
         if record.decision == Admission::Accepted {
             let (id, body) = (record.id.clone(), first_manifest());
-            self.live.admit(id, Dialect::Signed, Standing::Accepted, 1, body, None);
+            self.live.admit(id, Dialect::Signed, Standing::Accepted, 1, body, (self.now(), None));
         }
     }
 

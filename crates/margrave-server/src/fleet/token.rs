@@ -166,7 +166,8 @@ impl Fleet {
             let _deciding = self.deciding.read().await;
             let redeemed =
                 self.store.redeem_join_token(hash, self.now(), body.clone()).await.map_err(join_error)?;
-            self.live.admit(redeemed.client.clone(), Dialect::Miaf, Standing::Accepted, 1, body, None);
+            let client = redeemed.client.clone();
+            self.live.admit(client, Dialect::Miaf, Standing::Accepted, 1, body, (self.now(), None));
             redeemed
         };
         self.settle_or_log().await;

@@ -202,7 +202,11 @@ impl Fleet {
     pub(super) fn fresh(&self, mut record: DeviceRecord) -> DeviceRecord {
         let client = &record.device.client;
         record.last_contact = record.last_contact.max(self.live.contact(client));
-        record.excused = self.is_excused(client, record.last_contact.unwrap_or(record.joined_at));
+        let told = self.live.told.of(client);
+        record.excused = told.is_some_and(|schedule| {
+            let heard = record.last_contact.unwrap_or(record.joined_at);
+            self.is_excused(&schedule, heard)
+        });
         record
     }
 

@@ -1,6 +1,6 @@
 //! What somebody should know of a deployment, and that is no reason to refuse it: its package or an image of it is not in its registry any
-//! more as it was pinned, an image never was, or an override speaks of devices that do not get it. And what is one: nobody could
-//! fetch it. (`pinning.rs` has the other: an image could be pinned and is not.)
+//! more as it was pinned, an image never was, a secret lies where others may read it, or an override speaks of devices that do not get it.
+//! And what is one: nobody could fetch it. (`pinning.rs` has the other: an image could be pinned and is not.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +11,7 @@ use margrave_core::deployment::{Deployment, Idle, Override, Targets};
 use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
 use margrave_core::image::Image;
 use margrave_core::package::ProfileKind;
+use margrave_core::parameters::Answer;
 use margrave_core::violation::Violation;
 use margrave_core::watch;
 use margrave_oci::reference::Reference;
@@ -77,6 +78,12 @@ pub(super) fn bounded(mut warnings: Vec<Warning>) -> Vec<Warning> {
     warnings
 }
 
+/// Whether any of its answers is a secret, for whomever it is.
+fn has_secrets(deployment: &Deployment) -> bool {
+    let overrides = deployment.overrides.iter().flat_map(|held| held.answers.values());
+    deployment.answers.values().chain(overrides).any(|answer| matches!(answer, Answer::Secret(_)))
+}
+
 /// The images that a deployment may bring to devices and that are not pinned, each with why.
 fn unpinned(entry: &Entry, deployment: &Deployment) -> Vec<String> {
     let profiles = entry.package.profiles.iter().filter(|profile| {
@@ -128,10 +135,18 @@ impl Fleet {
 
     /// What there is to know of one deployment, as it is.
     pub(super) async fn warnings(&self, deployment: &Deployment) -> Result<Vec<Warning>, Error> {
-        let reached = self.reached_by_overrides(deployment).await?;
+        let reached = self.reached(deployment).await?;
         let entry = self.entry(&deployment.package, &deployment.version).await?;
         let origins = self.known_origins().await?;
         self.warnings_among(deployment, entry.as_deref(), &reached, &origins).await
+    }
+
+    /// The devices that it reaches, where there may be something to say of them.
+    async fn reached(&self, deployment: &Deployment) -> Result<Vec<Candidate>, Error> {
+        match has_secrets(deployment) && self.git.is_used() {
+            true => Ok(self.store.devices_targeted(&deployment.targets).await?),
+            false => self.reached_by_overrides(deployment).await,
+        }
     }
 
     /// Of the devices that a deployment reaches as many as say which overrides speak of nobody: those that are named, and one for each
@@ -185,6 +200,17 @@ impl Fleet {
                 named(&unpinned)
             );
             warnings.push(warning("imageUnpinned", text));
+        }
+        let in_git = |candidate: &&Candidate| self.git.is_kept(&candidate.device.client);
+        let in_git: Vec<DeviceRef> =
+            reached.iter().filter(in_git).map(|candidate| candidate.device.clone()).collect();
+        if has_secrets(deployment) && !in_git.is_empty() {
+            let text = format!(
+                "its secret answers lie in the clear in the Git repositories of {}, for everybody who may fetch there, and stay in \
+                 their history; let these devices fetch without Git, or change the secret once they do",
+                self.listed(&in_git)
+            );
+            warnings.push(warning("secretInGit", text));
         }
         let idle =
             deployment.idle_overrides(reached.iter().map(|candidate| (&candidate.device, &candidate.labels)));
@@ -240,7 +266,7 @@ impl Fleet {
             if record.removed || record.commit.as_deref() != Some(commit) {
                 continue;
             }
-            let reached = self.reached_by_overrides(deployment).await?;
+            let reached = self.reached(deployment).await?;
             let entry = self.entry(&deployment.package, &deployment.version).await?;
             warnings.extend(self.warnings_among(deployment, entry.as_deref(), &reached, &origins).await?);
         }

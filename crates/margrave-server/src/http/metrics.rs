@@ -72,6 +72,13 @@ async fn scrape(app: &App, uptime: Duration) -> Result<String, Error> {
     for (state, count) in &rollouts {
         family.sample(&[("state", state)], count);
     }
+    let mut family = page.gauge(
+        "margrave_intent_wrong",
+        "Whether the repository of what is wanted is not followed, by what is wrong: 1 if so.",
+    );
+    for (what, is_wrong) in app.fleet.intent_wrong() {
+        family.sample(&[("what", what)], u8::from(is_wrong));
+    }
     page.gauge("margrave_packages", "Packages in the catalog, each version counted.")
         .sample(&[], status.packages);
     page.gauge("margrave_deployments", "Deployments that are wanted.").sample(&[], status.deployments);

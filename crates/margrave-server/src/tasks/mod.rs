@@ -42,7 +42,8 @@ pub(crate) fn start(
 
     let of = Arc::clone(fleet);
     tasks.spawn(repeat("flush contacts", FLUSH_EVERY, stopping.clone(), async move || {
-        of.flush_contacts().await
+        of.flush_contacts().await?;
+        of.listen().await
     }));
 
     let (keys, now) = (Arc::clone(identity), clock.clone());

@@ -8,6 +8,7 @@ use margrave_server::fleet::{AuditQuery, FETCH_BYTES_MAX, Follow};
 use margrave_wire::operator::{Intent, SetLabels};
 use tempfile::TempDir;
 
+use crate::browser::Browser;
 use crate::git::{Client, put_git};
 use crate::line::DEADLINE;
 use crate::plant::{Plant, operator};
@@ -286,6 +287,12 @@ async fn a_remote_that_is_away_changes_nothing() {
     std::fs::rename(remote.bare(), &away).unwrap();
     let intent = until(&plant, "that it is away", |intent| intent.away_since.is_some()).await;
     assert_eq!((intent.commit, intent.conflict), (Some(first), None));
+    let mut browser = Browser::signed_in(&plant).await;
+    assert!(!browser.page("/").await.contains("does not answer since"), "a hiccup is nobody's business");
+    plant.set_ahead(400);
+    let page = browser.page("/").await;
+    assert!(page.contains("does not answer since") && page.contains("/why?kind=intent"), "{page}");
+    assert!(browser.page("/why?kind=intent").await.contains("intent-away"));
     std::fs::rename(&away, remote.bare()).unwrap();
     let second = remote.say("{line: '2'}", false).await;
     let back = |intent: &Intent| at(&second)(intent) && intent.away_since.is_none();
@@ -298,6 +305,10 @@ async fn a_call_that_proves_to_know_the_token_brings_the_next_look() {
     let first = remote.say("{line: '1'}", false).await;
     let plant = remote.plant_told().await;
     until(&plant, "the look at the start", at(&first)).await;
+    let page = Browser::signed_in(&plant).await.page("/settings").await;
+    for part in ["<code>fleet</code>", "every 1h; last ", "POST /hooks/intent"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
     let mut line = plant.web().await;
     let body = r#"{"ref": "refs/heads/fleet"}"#;
     let sign = |key: &str, body: &str| {

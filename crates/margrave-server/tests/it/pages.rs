@@ -445,6 +445,10 @@ async fn a_package_says_what_every_device_runs_and_which_images_are_not_pinned()
     stock::gate(&plant).await;
     let mut browser = Browser::signed_in(&plant).await;
     let page = browser.page("/packages/gate/1.0.0").await;
+    assert!(
+        page.contains("id=\"package\" data-live") && page.contains("id=\"package-side\" data-live"),
+        "{page}"
+    );
     is_clean(&page);
     let digest = Digest::of(&image.to_bytes()).to_string();
     let pinned = page.split(OWN_IMAGE).nth(1).unwrap_or_else(|| panic!("{page}"));

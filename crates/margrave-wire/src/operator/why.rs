@@ -38,6 +38,8 @@ pub enum WhyKind {
     Device,
     Deployment,
     Rollout,
+    /// What is wanted as a whole: whether the server does what its repository says. It has no name.
+    Intent,
 }
 
 impl WhyKind {
@@ -46,6 +48,7 @@ impl WhyKind {
             WhyKind::Device => "device",
             WhyKind::Deployment => "deployment",
             WhyKind::Rollout => "rollout",
+            WhyKind::Intent => "intent",
         }
     }
 }

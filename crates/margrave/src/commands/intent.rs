@@ -66,6 +66,12 @@ fn show(screen: &Screen, intent: &operator::Intent) -> Result {
     fact("Brought by", &intent.applied_by);
     fact("Message", &intent.message);
     fact("Follows", &intent.follows);
+    if let Some(operator::Following { branch, every_seconds, looked_at, hook }) = &intent.following {
+        fact("Branch", &Some(branch.clone()));
+        fact("Looks", &Some(format!("every {every_seconds} s")));
+        fact("Last look", looked_at);
+        fact("Hook", &Some(if *hook { "POST /hooks/intent" } else { "none" }.to_owned()));
+    }
     fact("Remote away since", &intent.away_since);
     fact("Because", &intent.away_because);
     fact("Conflict", &intent.conflict);

@@ -71,6 +71,7 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
         wfm_id,
         svid_lifetime,
         svid_lifetime_any,
+        silent_after,
         registry_address,
         air_gapped,
         follow,
@@ -94,6 +95,9 @@ pub(crate) async fn run(screen: &Screen, args: Serve) -> Result {
     config.svid_lifetime = svid_lifetime;
     config.registry_address = registry_address;
     config.air_gapped = air_gapped;
+    if let Some(silent_after) = silent_after {
+        config.silent_after = silent_after;
+    }
     config.follow = follow_config(follow)?;
     config.signed = signed_config(signed);
 

@@ -21,12 +21,15 @@ pub(crate) async fn run(screen: &Screen, args: Why) -> Result {
 
 /// What is asked about, and what kind of thing that is: a device, unless it is said.
 fn subject(first: String, second: Option<String>) -> Result<(WhyKind, String)> {
-    let Some(name) = second else { return Ok((WhyKind::Device, first)) };
+    let Some(name) = second else {
+        let kind = if first == WhyKind::Intent.as_str() { WhyKind::Intent } else { WhyKind::Device };
+        return Ok((kind, first));
+    };
     let kinds = [WhyKind::Device, WhyKind::Deployment, WhyKind::Rollout];
     match kinds.into_iter().find(|kind| kind.as_str() == first) {
         Some(kind) => Ok((kind, name)),
         None => Err(Trouble::broke(format!("{} is no kind of thing to ask about", printable(&first)))
-            .hint("Write `margrave why DEVICE`, or name the kind first: device, deployment or rollout.")),
+            .hint("Write `margrave why DEVICE`, or name the kind first: device, deployment or rollout; `margrave why intent` needs no name.")),
     }
 }
 

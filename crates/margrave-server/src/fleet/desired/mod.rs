@@ -481,6 +481,7 @@ impl Fleet {
             applied_by: changed.as_ref().and_then(|changed| changed.applied_by.clone()),
             message: changed.map(|changed| changed.message),
             follows: following.map(|following| following.follow.url.clone()),
+            following: following.map(|following| following.shown()),
             away_since: away.as_ref().map(|(since, _)| event::time(*since)),
             away_because: away.map(|(_, why)| why),
             conflict: conflict.as_ref().map(|conflict| conflict.message.clone()),

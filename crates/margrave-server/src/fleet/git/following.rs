@@ -13,11 +13,13 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use margrave_core::chain::sentence;
 use margrave_core::moment::Moment;
+use margrave_wire::operator;
 use margrave_wire::resource::Flaw;
 use tokio::process::Command;
 use tokio::sync::Notify;
@@ -27,7 +29,7 @@ use super::program::{NoGit, RunError, run};
 use super::quarantine::{Quarantine, QuarantineError};
 use crate::fleet::audit::Unasked;
 use crate::fleet::desired::{CommitId, Conflict, KEPT_FROM, Unadopted};
-use crate::fleet::{Actor, Error, Fleet};
+use crate::fleet::{Actor, Error, Fleet, time};
 
 const LOOK_TIME_MAX: Duration = Duration::from_secs(60);
 const FETCH_TIME_MAX: Duration = Duration::from_secs(10 * 60);
@@ -102,6 +104,8 @@ pub(in crate::fleet) struct Following {
     pub(in crate::fleet) follow: Follow,
     askpass: Option<tempfile::TempPath>,
     nudge: Notify,
+    /// When it was last asked, in milliseconds; 0 when never.
+    looked: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -203,11 +207,28 @@ impl Following {
                 Some(file.into_temp_path())
             }
         };
-        Ok(Following { follow, askpass, nudge: Notify::new(), state: Mutex::default() })
+        Ok(Following {
+            follow,
+            askpass,
+            nudge: Notify::new(),
+            looked: AtomicU64::new(0),
+            state: Mutex::default(),
+        })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it is followed, for operators.
+    pub(in crate::fleet) fn shown(&self) -> operator::Following {
+        let looked = self.looked.load(Ordering::Relaxed);
+        operator::Following {
+            branch: self.follow.branch.clone(),
+            every_seconds: self.follow.every.as_secs(),
+            looked_at: (looked > 0).then(|| time(Moment(looked))),
+            hook: self.follow.hook_token_file.is_some(),
+        }
     }
 
     /// Since when the remote gives no answer, and why not as far as that is known.
@@ -370,11 +391,13 @@ impl Fleet {
     /// Looks at the remote once, and does what is new there.
     pub(crate) async fn follow_once(&self) -> Result<(), FollowError> {
         let Some(following) = self.desired.following() else { return Ok(()) };
+        following.looked.store(self.now().0, Ordering::Relaxed);
         let looked = self.follow_look(following).await;
         match &looked {
             Err(FollowError::Away(error)) => following.is_away(self.now(), reason(error)),
             Err(error @ FollowError::NoBranch(_)) => following.is_away(self.now(), error.to_string()),
-            Err(FollowError::NoGit(_) | FollowError::Unkept(_) | FollowError::Failed(_)) => {}
+            Err(error @ FollowError::NoGit(_)) => following.is_away(self.now(), error.to_string()),
+            Err(FollowError::Unkept(_) | FollowError::Failed(_)) => {}
             Ok(()) => following.state().away = None,
         }
         looked

@@ -112,6 +112,16 @@ impl Git {
         self.repositories.write().unwrap_or_else(PoisonError::into_inner).remove(client)
     }
 
+    /// Whether documents of this client lie in a repository of its own.
+    pub(super) fn is_kept(&self, client: &ClientId) -> bool {
+        self.of(client).is_some()
+    }
+
+    /// Whether any client's do.
+    pub(super) fn is_used(&self) -> bool {
+        !self.repositories.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// These clients have a new manifest.
     pub(super) fn published<'a>(&self, mut clients: impl Iterator<Item = &'a ClientId>) {
         if clients.any(|client| self.of(client).is_some()) {

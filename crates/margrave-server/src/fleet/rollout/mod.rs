@@ -244,7 +244,7 @@ impl Fleet {
     }
 
     fn now_of(&self, lined: &LinedRecord, assignment: Option<&Standpoint>) -> Now {
-        let silent = self.is_silent(&lined.member.device.client, lined.heard) || !lined.speaks;
+        let silent = self.is_silent_since(&lined.member.device.client, lined.heard) || !lined.speaks;
         let down = assignment.is_some_and(|is| (is.state, is.verdict) == (State::Failed, Verdict::Failed));
         let fault = assignment.and_then(|is| is.fault.as_deref());
         let refuses = FAILURE_CODES.iter().any(|code| code.is_refusal() && fault == Some(code.as_str()));

@@ -98,15 +98,24 @@ impl Fleet {
     pub(in crate::fleet) fn waiting_text(&self, waiting: &WaitingRecord) -> String {
         let WaitingRecord { name, revision, keeps, state, .. } = waiting;
         let id = self.live.spoken(&waiting.device);
+        let batch = waiting.batch();
         match (HeldBack::in_rollout(*state), keeps) {
+            // Its batch does not wait for it.
+            (HeldBack::Waiting, keeps) if self.is_silent(&waiting.device.client) => {
+                let turn =
+                    format!("{id} is not in contact, and gets its turn in batch {batch} when it is back");
+                match keeps {
+                    Some(keeps) => {
+                        format!("{name} on {id} is not changed yet: {turn}, keeps revision {keeps}")
+                    }
+                    None => format!("{name} is not yet on {id}: {turn}"),
+                }
+            }
             (HeldBack::Waiting, Some(keeps)) => {
-                format!(
-                    "{name} on {id} waits for its turn in batch {}, keeps revision {keeps}",
-                    waiting.batch()
-                )
+                format!("{name} on {id} waits for its turn in batch {batch}, keeps revision {keeps}")
             }
             (HeldBack::Waiting, None) => {
-                format!("{name} waits for the turn of {id} in batch {}", waiting.batch())
+                format!("{name} waits for the turn of {id} in batch {batch}")
             }
             (HeldBack::LeftBehind, Some(keeps)) => {
                 format!(

@@ -315,3 +315,41 @@ async fn nobody_is_led_back_by_a_part_of_the_way() {
         assert_eq!(world.workloads("d0").await.len(), 1);
     }
 }
+
+#[tokio::test]
+async fn a_remote_that_stays_away_is_told_of_and_so_is_that_it_is_back() {
+    if !git_is_here() {
+        return;
+    }
+    let world = World::new().await;
+    world.put("web", greeting("hi", None)).await.unwrap();
+    let remote = world.remote();
+    let told = async || -> Vec<String> {
+        world.fleet.listen().await.unwrap();
+        let events = world.fleet.events(0, 1000).await.unwrap().into_iter();
+        events.filter(|event| event.kind.starts_with("intent.")).map(|event| event.kind).collect()
+    };
+    world.fleet.follow_once().await.unwrap();
+    let shown = world.fleet.intent().await.unwrap().following.unwrap();
+    assert_eq!((shown.branch.as_str(), shown.every_seconds, shown.hook), ("main", 60, false));
+    assert_eq!(shown.looked_at.as_deref(), Some("2026-09-21T14:13:20Z"));
+    assert!(world.fleet.why_of(operator::WhyKind::Intent, "").await.unwrap().converged);
+
+    let elsewhere = remote.with_extension("away");
+    std::fs::rename(&remote, &elsewhere).unwrap();
+    world.fleet.follow_once().await.unwrap_err();
+    assert_eq!(told().await, [""; 0], "a hiccup is nobody's business");
+    assert_eq!(world.fleet.intent_wrong()[0], ("away", false));
+    world.pass(301);
+    world.fleet.follow_once().await.unwrap_err();
+    assert_eq!(told().await, ["intent.away"]);
+    assert_eq!(told().await, ["intent.away"], "told once");
+    assert_eq!(world.fleet.intent_wrong()[0], ("away", true));
+    let why = world.fleet.why_of(operator::WhyKind::Intent, "").await.unwrap();
+    assert_eq!((why.converged, why.chain.last().unwrap().code.as_str()), (false, "intent-away"));
+
+    std::fs::rename(&elsewhere, &remote).unwrap();
+    world.fleet.follow_once().await.unwrap();
+    assert_eq!(told().await, ["intent.away", "intent.back"]);
+    assert_eq!(world.fleet.intent_wrong()[0], ("away", false));
+}

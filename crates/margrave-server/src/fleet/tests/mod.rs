@@ -9,6 +9,7 @@ mod desired;
 mod fitting;
 mod following;
 mod git;
+mod hearing;
 mod identity;
 mod image_questions;
 mod images;

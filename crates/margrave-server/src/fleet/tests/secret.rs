@@ -252,3 +252,32 @@ async fn wrong_references_are_refused_with_parameter_and_place_and_without_their
     }
     assert!(world.fleet.deployments().await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn a_secret_that_lies_in_a_devices_git_repository_is_warned_of() {
+    if !super::git::git_is_here() {
+        return;
+    }
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.device("line-2", &[]).await;
+    world.set("secrets/hello/greeting", VALUE);
+    let want = || operator::PutDeployment {
+        parameters: [("greeting".to_owned(), secret("file", "hello/greeting"))].into(),
+        ..on(&["line-1", "line-2"])
+    };
+    let told = |shown: operator::Deployment| -> Vec<String> {
+        let warnings = shown.warnings.into_iter().filter(|warning| warning.kind == "secretInGit");
+        warnings.map(|warning| warning.text).collect()
+    };
+    assert_eq!(told(world.put("greeter", want()).await.unwrap()), [""; 0]);
+    world.fleet.put_git(&ann(), &device("line-2"), operator::PutGit::default()).await.unwrap();
+    for shown in
+        [world.put("greeter", want()).await.unwrap(), world.fleet.deployment(&name("greeter")).await.unwrap()]
+    {
+        let told = told(shown);
+        assert!(told.len() == 1 && told[0].contains("line-2") && !told[0].contains("line-1"), "{told:?}");
+    }
+    let clear = greeting(json!("in the clear"));
+    assert_eq!(told(world.put("greeter", clear).await.unwrap()), [""; 0], "there is none any more");
+}

@@ -3,16 +3,27 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use margrave_core::id::{ClientId, DeviceRef};
+use margrave_core::id::{ClientId, DeploymentId, DeviceRef};
+use margrave_core::report::FAILURE_CODES;
 use margrave_core::why::{Code, Needs};
 use margrave_store::{
-    AssignmentRecord, Condition, DeviceFilter, DeviceRecord, Scope, Standing, Verdict, WaitingRecord,
+    AssignmentRecord, Condition, DeviceFilter, DeviceRecord, Failing, Scope, Standing, Verdict, WaitingRecord,
 };
 use margrave_wire::{g2, operator};
 
 use super::{Reason, extend, sentence, told};
 use crate::fleet::event::time;
 use crate::fleet::{Error, Fleet};
+
+/// Devices that failed for one cause.
+pub struct FailedFor {
+    pub deployment: String,
+    /// As devices say it; empty where they said none.
+    pub code: String,
+    pub count: u64,
+    /// The first of them.
+    pub names: Vec<String>,
+}
 
 impl Fleet {
     pub(super) async fn why_device(
@@ -46,6 +57,29 @@ impl Fleet {
         }
         let converged = !self.look_behind_restore(&mut chain) && converged;
         Ok(told(subject, converged, &chain))
+    }
+
+    /// Devices that failed, by deployment and code, the most first, each with its number and the names of the first so many.
+    pub async fn devices_failing(&self, named: usize) -> Result<Vec<FailedFor>, Error> {
+        let failing = self.store.failing(self.silence(), named).await?.into_iter();
+        let shown = failing.map(|Failing { deployment, code, count, first }| FailedFor {
+            deployment: deployment.to_string(),
+            code,
+            count,
+            names: first.iter().map(|device| self.live.spoken(device)).collect(),
+        });
+        Ok(shown.collect())
+    }
+
+    /// Of a deployment's devices: how many get it when they are in contact again, and how many refuse it for good. Those that it
+    /// does not fit are not among them.
+    pub async fn devices_apart(&self, shown: &operator::Deployment) -> Result<(u64, u64), Error> {
+        let Ok(id) = DeploymentId::parse(&shown.id) else { return Ok((0, 0)) };
+        if shown.counts.pending + shown.counts.failed == 0 {
+            return Ok((0, 0));
+        }
+        let refusals = FAILURE_CODES.iter().filter(|code| code.is_refusal()).map(|code| code.as_str());
+        Ok(self.store.behind_apart(id, self.silence(), refusals.collect()).await?)
     }
 
     /// Of the first so many pending devices those that stay so until a person does something, each with the cause. Whoever

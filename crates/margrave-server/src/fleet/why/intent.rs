@@ -3,8 +3,9 @@
 use margrave_core::id::DeploymentName;
 use margrave_core::why::Code;
 use margrave_store::GoneBack;
+use margrave_wire::operator::{self, WhyKind};
 
-use super::Reason;
+use super::{Reason, told};
 use crate::fleet::event::time;
 use crate::fleet::{Error, Fleet};
 
@@ -30,6 +31,16 @@ impl Fleet {
         chain.retain(|reason| reason.code != Code::Converged);
         chain.push(Reason::new(Code::IntentHeld, conflict.message));
         true
+    }
+
+    /// Why the server does not do what its repository says.
+    pub(super) fn why_intent(&self) -> operator::Why {
+        let mut chain = self.intent_reasons();
+        let converged = chain.is_empty();
+        if converged {
+            chain.push(Reason::new(Code::Converged, "what is wanted is what the repository says"));
+        }
+        told(WhyKind::Intent.as_str(), converged, &chain)
     }
 
     /// Why what is wanted is not what was last committed or pushed; nothing if it is.

@@ -16,6 +16,7 @@ use margrave_store::Scope;
 use margrave_wire::operator::{self, Cause, WhyKind};
 
 use super::{Error, Fleet};
+pub use device::FailedFor;
 pub(in crate::fleet) use device::shown_blind;
 
 /// One link of a chain, before it is told.
@@ -112,6 +113,7 @@ impl Fleet {
                     told => told,
                 }
             }
+            WhyKind::Intent => Ok(self.why_intent()),
         }
     }
 

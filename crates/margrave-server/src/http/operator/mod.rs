@@ -178,8 +178,9 @@ async fn status(_: Viewer, State(api): State<Api>) -> Result<Json<operator::Flee
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WhyParams {
-    /// What: a device, a device and a deployment on it (`line-1`, `line-1/web`), or a deployment's name.
-    subject: String,
+    /// What: a device, a device and a deployment on it (`line-1`, `line-1/web`), or a deployment's name. What is wanted as a
+    /// whole (`intent`) has none.
+    subject: Option<String>,
     /// What kind of thing that is; a device when left out.
     #[serde(default)]
     #[param(inline)]
@@ -194,7 +195,12 @@ async fn why(
     State(api): State<Api>,
     Params(params): Params<WhyParams>,
 ) -> Result<Json<operator::Why>, Problem> {
-    Ok(Json(api.fleet().why_of(params.kind, &params.subject).await?))
+    let subject = match (params.kind, params.subject) {
+        (operator::WhyKind::Intent, subject) => subject.unwrap_or_default(),
+        (_, Some(subject)) => subject,
+        (_, None) => return Err(Problem::malformed("subject: names what is asked about, and is missing")),
+    };
+    Ok(Json(api.fleet().why_of(params.kind, &subject).await?))
 }
 
 async fn no_such_path(OriginalUri(uri): OriginalUri) -> Response {

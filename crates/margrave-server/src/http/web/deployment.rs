@@ -102,6 +102,8 @@ struct DeploymentPage {
     tally: Tally,
     /// How far the newest revision came, where it goes in steps.
     rollout: Option<RolloutCard>,
+    /// Who gets it later and who never does, where it goes to all at once; a rollout has a table of it.
+    apart: Vec<String>,
     /// Nothing when it is as wanted.
     why: Option<Chain>,
     /// That it is not as a remote says, because that failed.
@@ -215,6 +217,27 @@ impl AssignmentRow {
     }
 }
 
+/// In the words of a rollout's table.
+fn apart(not_yet: u64, refusing: u64, misfits: u64) -> Vec<String> {
+    let mut told = Vec::new();
+    if not_yet > 0 {
+        told.push(format!(
+            "Not yet: {}, not in contact; it comes when they are back.",
+            counted(not_yet, "device")
+        ));
+    }
+    let whys = [(misfits, "it does not fit"), (refusing, "refusing it")];
+    let never: Vec<String> = whys
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, why)| format!("{}, {why}", counted(count, "device")))
+        .collect();
+    if !never.is_empty() {
+        told.push(format!("Never: {}.", never.join("; ")));
+    }
+    told
+}
+
 pub(super) async fn show(
     State(web): State<Web>,
     visitor: Visitor,
@@ -224,6 +247,7 @@ pub(super) async fn show(
     let frame = Frame::new(&web, &visitor, Section::Deployments, name.to_string()).await?;
     let frame = frame.watching("deployment", name.as_str()).leading_to(format!("/deployments?gone={name}"));
     let (mut deployment, why) = web.fleet().deployment_glimpsed(&name, DEVICES_MAX).await?;
+    let misfits = deployment.misfits.iter().filter(|misfit| !misfit.temporary).count();
     let misfits_more = deployment.misfits.len().saturating_sub(DEVICES_MAX as usize);
     deployment.misfits.truncate(DEVICES_MAX as usize);
     let revisions = web.fleet().revisions(&name).await?;
@@ -236,7 +260,15 @@ pub(super) async fn show(
     };
     assignments.sort_by_key(|assignment| (urgent(assignment), assignment.device.clone()));
     let path = link::deployment(&deployment.name);
+    let apart = match deployment.rollout {
+        Some(_) => Vec::new(),
+        None => {
+            let (not_yet, refusing) = web.fleet().devices_apart(&deployment).await?;
+            apart(not_yet, refusing, misfits as u64)
+        }
+    };
     render(&DeploymentPage {
+        apart,
         rollout: deployment.rollout.as_ref().map(|rollout| RolloutCard::of(rollout, &path, &frame)),
         frame,
         path,
@@ -353,6 +385,14 @@ pub(super) fn parse(name: &str) -> Result<DeploymentName, PageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_gets_it_later_and_who_never_does_are_told_apart() {
+        assert_eq!(apart(0, 0, 0), [""; 0]);
+        assert_eq!(apart(1, 0, 0), ["Not yet: 1 device, not in contact; it comes when they are back."]);
+        assert_eq!(apart(0, 2, 1), ["Never: 1 device, it does not fit; 2 devices, refusing it."]);
+    }
+
     use serde_json::json;
 
     #[test]

@@ -68,6 +68,7 @@ impl Activity {
             "assignment" if event.text.contains(" went back to ") => ("back", "bad"),
             "assignment" if event.text.contains("INSTALLED") => ("ok", "ok"),
             "assignment" | "deployment" => ("deployment", ""),
+            "device" if event.kind == "device.silent" => ("silent", ""),
             "device" => ("device", ""),
             "package" => ("package", ""),
             "operator" | "token" | "session" => ("key", ""),
@@ -76,6 +77,7 @@ impl Activity {
         let path = match (&event.device, &event.deployment) {
             (Some(device), _) => Some(link::device(device)),
             (None, Some(deployment)) => Some(link::deployment(deployment)),
+            (None, None) if event.kind == "device.silent" => Some("/devices?condition=silent".to_owned()),
             (None, None) => None,
         };
         Activity {
@@ -106,6 +108,7 @@ pub(super) async fn page(
     let fleet = web.fleet();
     let status = fleet.status().await?;
     let total = usize::try_from(status.devices.total).unwrap_or(usize::MAX);
+    let counted = fleet.sites().await?;
     let tiers = match total {
         0 => None,
         _ => {
@@ -119,14 +122,14 @@ pub(super) async fn page(
                 }
                 false => Vec::new(),
             };
-            Some(Tiers::of(&fleet.sites().await?, &devices, sites.as_deref() == Some("all")))
+            Some(Tiers::of(&counted, &devices, sites.as_deref() == Some("all")))
         }
     };
     let events = fleet.recent_events(ACTIVITY_MAX).await?;
     let rollouts = fleet.rollouts_glimpsed().await?;
     render(&FleetPage {
         counts: counts(&status),
-        needs: Needs::of(&web, &status, &rollouts).await?,
+        needs: Needs::of(&web, &status, &counted, &rollouts).await?,
         rollouts: rollouts.iter().take(ROLLOUTS_MAX).map(RolloutLine::of).collect(),
         rollouts_more: rollouts.len().saturating_sub(ROLLOUTS_MAX),
         tiers,

@@ -45,6 +45,10 @@ pub(crate) fn why_rollout(name: &str) -> String {
     format!("/why?kind=rollout&subject={}", encode(name))
 }
 
+pub(crate) fn why_intent() -> String {
+    "/why?kind=intent".to_owned()
+}
+
 /// The form for when devices within reach talk and change.
 pub(crate) fn schedule(reach: &str) -> String {
     format!("/settings/schedule?reach={}", encode(reach))

@@ -4,14 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use margrave_core::deployment::SITE;
-use margrave_core::id::DeploymentName;
+use margrave_core::id::{DeploymentName, DeviceRef};
+use margrave_core::moment::Moment;
 use margrave_core::why::Code;
 use margrave_wire::intent::GoneBack;
 use margrave_wire::operator::{self, FleetStatus};
 
 use super::Web;
-use super::assignment::settled;
 use super::badge::Badge;
 use super::certificate::Certificate;
 use super::command::Command;
@@ -19,11 +18,13 @@ use super::error::{PageError, sentence};
 use super::link;
 use super::rollout::progress;
 use super::tiers::counted;
-use crate::fleet::{DeviceQuery, Error, Fleet, RolloutGlimpse};
+use crate::fleet::{DeviceQuery, Error, FailedFor, Fleet, RolloutGlimpse, SiteCounts, WITHOUT_SITE, time};
 
 /// Entries on the page.
 const NEEDS_MAX: usize = 8;
-/// Devices that are looked at to find what their trouble has in common.
+/// Sites that are told of one by one where devices are silent.
+const DARK_MAX: usize = 3;
+/// Pending devices that are looked at to find those that do not go on by themselves.
 const LOOKED_AT_MAX: usize = 50;
 /// Devices that an entry names.
 const NAMES_MAX: usize = 3;
@@ -89,59 +90,66 @@ impl Needs {
     pub(super) async fn of(
         web: &Web,
         status: &FleetStatus,
+        sites: &SiteCounts,
         rollouts: &[RolloutGlimpse],
     ) -> Result<Self, PageError> {
         let fleet = web.fleet();
         let mut items = Vec::new();
         let intent = fleet.intent().await?;
-        items.extend(repository(&intent));
+        items.extend(repository(&intent, fleet.intent_away()));
         items.extend(Certificate::all(web).into_iter().filter_map(ending));
         items.extend(intent.gone_back.iter().take(NEEDS_MAX / 2).map(taken_back));
         items.extend(rollouts.iter().filter(|rollout| rollout.needs_a_person()).map(stopped));
         let mut more = 0;
-        for (condition, total) in [("failed", status.devices.failed), ("silent", status.devices.silent)] {
-            if total == 0 {
-                continue;
+        // Whoever is silent is told of as well, however many things fail.
+        let room = NEEDS_MAX - usize::from(status.devices.silent > 0);
+        for FailedFor { deployment, code, count, names } in fleet.devices_failing(NAMES_MAX).await? {
+            let list = format!("/devices?condition=failed&deployment={}", link::encode(&deployment));
+            let deployment = Some(deployment);
+            let failed =
+                Trouble { condition: "failed", deployment, code, count, at_least: false, names, list };
+            match items.len() < room {
+                true => items.extend(trouble(fleet, failed).await?),
+                false => more += count,
             }
-            let query = DeviceQuery {
-                condition: Some(condition.to_owned()),
-                limit: Some(LOOKED_AT_MAX),
-                ..DeviceQuery::default()
-            };
-            let devices = fleet.devices(query).await?.items;
-            let mut told = 0;
-            for (cause, devices) in together(condition, &devices) {
-                if items.len() >= NEEDS_MAX {
-                    break;
-                }
-                told += devices.len() as u64;
-                items.push(trouble(fleet, condition, &cause, &devices).await?);
+        }
+        let (each, others) = dark(sites);
+        for (site, count) in each {
+            match items.len() < NEEDS_MAX {
+                true => items.extend(silent_at(fleet, site, count).await?),
+                false => more += count,
             }
-            more += total.saturating_sub(told);
+        }
+        if !others.is_empty() {
+            match items.len() < NEEDS_MAX {
+                true => items.push(silent_elsewhere(&others)),
+                false => more += others.iter().map(|(_, count)| count).sum::<u64>(),
+            }
         }
         let (blind, total) = fleet.devices_blind(LOOKED_AT_MAX).await?;
+        let unseen = total.saturating_sub(blind.len() as u64);
         // Those that also failed or fell silent are told of above.
         let pending: Vec<&operator::Device> =
             blind.iter().filter(|device| device.condition == "pending").collect();
         if !pending.is_empty() {
-            let cause = Cause { of: String::new(), code: "cannot-look".to_owned() };
+            let blind = Trouble::pending(Code::CannotLook, &pending, unseen > 0);
             match items.len() < NEEDS_MAX {
-                true => items.push(trouble(fleet, "pending", &cause, &pending).await?),
-                false => more += pending.len() as u64,
+                true => items.extend(trouble(fleet, blind).await?),
+                false => more += blind.count,
             }
-            more += total.saturating_sub(blind.len() as u64);
         }
         if status.devices.pending > 0 {
             let stuck = fleet.devices_stuck(LOOKED_AT_MAX).await?;
+            let at_least = status.devices.pending > LOOKED_AT_MAX as u64;
             let mut groups: BTreeMap<Code, Vec<&operator::Device>> = BTreeMap::new();
             for (code, device) in &stuck {
                 groups.entry(*code).or_default().push(device);
             }
             for (code, devices) in groups {
-                let cause = Cause { of: String::new(), code: code.as_str().to_owned() };
+                let stuck = Trouble::pending(code, &devices, at_least);
                 match items.len() < NEEDS_MAX {
-                    true => items.push(trouble(fleet, "pending", &cause, &devices).await?),
-                    false => more += devices.len() as u64,
+                    true => items.extend(trouble(fleet, stuck).await?),
+                    false => more += stuck.count,
                 }
             }
         }
@@ -160,50 +168,101 @@ impl Needs {
     }
 }
 
-/// What the trouble of several devices has in common: the deployment and what is wrong with it, or the site.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Cause {
-    of: String,
+/// Devices that are in trouble for the same cause.
+struct Trouble {
+    condition: &'static str,
+    /// What fails on them, where something does.
+    deployment: Option<String>,
+    /// Tells it from others of that condition.
     code: String,
+    count: u64,
+    /// There may be more: not all were looked at.
+    at_least: bool,
+    /// The first of them.
+    names: Vec<String>,
+    /// Where all of them are listed.
+    list: String,
 }
 
-/// Devices by what is the matter, the most first.
-fn together<'a>(condition: &str, devices: &'a [operator::Device]) -> Vec<(Cause, Vec<&'a operator::Device>)> {
-    let mut groups: BTreeMap<Cause, Vec<&operator::Device>> = BTreeMap::new();
-    for device in devices {
-        let wrong = failing(device).filter(|_| condition == "failed");
-        let cause = match wrong {
-            Some(assignment) => Cause {
-                of: assignment.deployment.clone(),
-                code: assignment.error.as_ref().map(|error| error.code.clone()).unwrap_or_default(),
-            },
-            None => Cause { of: String::new(), code: device.labels.get(SITE).cloned().unwrap_or_default() },
-        };
-        groups.entry(cause).or_default().push(device);
+impl Trouble {
+    fn pending(code: Code, devices: &[&operator::Device], at_least: bool) -> Self {
+        Trouble {
+            condition: "pending",
+            deployment: None,
+            code: code.as_str().to_owned(),
+            count: devices.len() as u64,
+            at_least,
+            names: devices.iter().take(NAMES_MAX).map(|device| device.id.clone()).collect(),
+            list: "/devices?condition=pending".to_owned(),
+        }
     }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(_, devices)| std::cmp::Reverse(devices.len()));
-    groups
 }
 
-/// The assignment that makes a device one that failed.
-fn failing(device: &operator::Device) -> Option<&operator::Assignment> {
-    let unsettled = || device.assignments.iter().filter(|assignment| !settled(assignment));
-    unsettled().find(|assignment| assignment.error.is_some()).or_else(|| unsettled().next())
+/// A site, if it is one, and how many devices are silent there.
+type Dark = (Option<String>, u64);
+
+/// Where devices are silent, the most first: those that are told of one by one, and those that are told of together.
+fn dark(sites: &SiteCounts) -> (Vec<Dark>, Vec<Dark>) {
+    let silent = |counts: &BTreeMap<String, u64>| counts.get("silent").copied().filter(|count| *count > 0);
+    let mut each: Vec<Dark> =
+        sites.iter().filter_map(|(site, counts)| Some((site.clone(), silent(counts)?))).collect();
+    each.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    // One that is left over needs no more room than "one other".
+    let others = if each.len() > DARK_MAX + 1 { each.split_off(DARK_MAX) } else { Vec::new() };
+    (each, others)
 }
 
-async fn trouble(
-    fleet: &Fleet,
-    condition: &str,
-    cause: &Cause,
-    devices: &[&operator::Device],
-) -> Result<Need, PageError> {
-    let first = devices[0];
-    let subject = match cause.of.as_str() {
-        "" => first.id.clone(),
-        deployment => format!("{}/{deployment}", first.id),
+async fn silent_at(fleet: &Fleet, site: Option<String>, count: u64) -> Result<Option<Need>, PageError> {
+    let asked = site.clone().unwrap_or_else(|| WITHOUT_SITE.to_owned());
+    let list = format!("/devices?condition=silent&site={}", link::encode(&asked));
+    let query = DeviceQuery {
+        condition: Some("silent".to_owned()),
+        site: Some(asked),
+        limit: Some(NAMES_MAX),
+        ..DeviceQuery::default()
     };
-    // The chain's last cause is the one to act on. It may have gone between two reads.
+    let names = fleet.devices(query).await?.items.into_iter().map(|device| device.id).collect();
+    let code = site.unwrap_or_default();
+    let silent = Trouble { condition: "silent", deployment: None, code, count, at_least: false, names, list };
+    trouble(fleet, silent).await
+}
+
+fn silent_elsewhere(others: &[Dark]) -> Need {
+    let path = "/devices?condition=silent".to_owned();
+    let named: Vec<&str> = others.iter().filter_map(|(site, _)| site.as_deref()).take(NAMES_MAX).collect();
+    let more = if others.len() > NAMES_MAX { ", …" } else { "" };
+    Need {
+        key: "need-silent-elsewhere".to_owned(),
+        badge: Badge::condition("silent"),
+        name: counted(others.iter().map(|(_, count)| count).sum(), "device"),
+        reason: format!(
+            "silent at {} ({}{more})",
+            counted(others.len() as u64, "more site"),
+            named.join(", ")
+        ),
+        next: Some(sentence(Code::Silent.next())),
+        why: None,
+        posts: Vec::new(),
+        command: None,
+        links: vec![Button::new("Show them", path.clone())],
+        path,
+    }
+}
+
+/// Nothing if the first of them went between two reads.
+async fn trouble(fleet: &Fleet, trouble: Trouble) -> Result<Option<Need>, PageError> {
+    let Trouble { condition, deployment, code, count, at_least, names, list } = trouble;
+    let Some(Ok(first)) = names.first().map(|name| DeviceRef::parse(name)) else { return Ok(None) };
+    let first = match fleet.device(&first).await {
+        Ok(first) => first,
+        Err(Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let subject = match &deployment {
+        None => first.id.clone(),
+        Some(deployment) => format!("{}/{deployment}", first.id),
+    };
+    // The chain's last cause is the one to act on.
     let last = match fleet.why(&subject).await {
         Ok(why) => why.chain.into_iter().next_back(),
         Err(Error::NotFound { .. }) => None,
@@ -211,28 +270,23 @@ async fn trouble(
     };
     let reason = first.reason.clone().or_else(|| last.as_ref().map(|cause| cause.text.clone()));
     let reason = reason.unwrap_or_else(|| "no reason is known yet".to_owned());
-    let (name, path) = match devices {
-        [one] => (one.id.clone(), link::device(&one.id)),
-        several => {
-            let site = (condition == "silent" && !cause.code.is_empty()).then(|| link::encode(&cause.code));
-            let site = site.map(|site| format!("&site={site}")).unwrap_or_default();
-            (counted(several.len() as u64, "device"), format!("/devices?condition={condition}{site}"))
-        }
+    let alone = count == 1 && !at_least;
+    let (name, path) = match alone {
+        true => (first.id.clone(), link::device(&first.id)),
+        false => (format!("{}{}", if at_least { "At least " } else { "" }, counted(count, "device")), list),
     };
-    let links = match (cause.of.as_str(), devices) {
-        ("", [_]) => vec![Button::new("Open the device", path.clone())],
-        ("", _) => vec![Button::new("Show them", path.clone())],
-        (deployment, _) => ways_on(fleet, deployment).await?,
+    let links = match &deployment {
+        None if alone => vec![Button::new("Open the device", path.clone())],
+        None => vec![Button::new("Show them", path.clone())],
+        Some(deployment) => ways_on(fleet, deployment).await?,
     };
-    Ok(Need {
-        key: format!("need-{condition}-{}-{}", cause.of, cause.code),
+    Ok(Some(Need {
+        key: format!("need-{condition}-{}-{code}", deployment.unwrap_or_default()),
         badge: Badge::condition(condition),
-        reason: match devices {
-            [_] => reason,
-            several => {
-                let names: Vec<&str> =
-                    several.iter().take(NAMES_MAX).map(|device| device.id.as_str()).collect();
-                let more = if several.len() > NAMES_MAX { ", …" } else { "" };
+        reason: match alone {
+            true => reason,
+            false => {
+                let more = if count > names.len() as u64 { ", …" } else { "" };
                 format!("{reason} ({}{more})", names.join(", "))
             }
         },
@@ -243,7 +297,7 @@ async fn trouble(
         posts: Vec::new(),
         command: None,
         links,
-    })
+    }))
 }
 
 /// Where a deployment is changed, or taken back.
@@ -323,13 +377,20 @@ fn ending(certificate: Certificate) -> Option<Need> {
     })
 }
 
-/// The server and the repository of what is wanted do not agree.
-fn repository(intent: &operator::Intent) -> Option<Need> {
+/// The server and the repository of what is wanted do not agree, or it has been away for more than a hiccup.
+fn repository(intent: &operator::Intent, away: Option<(Moment, String)>) -> Option<Need> {
     let flaw = intent.flaws.first().map(ToString::to_string);
-    let (reason, next, verb) = match (&intent.conflict, flaw) {
-        (Some(conflict), _) => (conflict.clone(), "Decide which of the two is right.", "Decide"),
-        (None, Some(flaw)) => (flaw, "Mend it where it is written; the next good commit is taken.", "Open"),
-        (None, None) => return None,
+    let (reason, next, verb) = match (&intent.conflict, flaw, away) {
+        (Some(conflict), ..) => (conflict.clone(), "Decide which of the two is right.", "Decide"),
+        (None, _, Some((since, why))) => {
+            let url = intent.follows.as_deref().unwrap_or("the remote");
+            let reason = format!("{url} does not answer since {}: {why}", time(since));
+            (reason, Code::IntentAway.next(), "Open")
+        }
+        (None, Some(flaw), None) => {
+            (flaw, "Mend it where it is written; the next good commit is taken.", "Open")
+        }
+        (None, None, None) => return None,
     };
     Some(Need {
         key: "need-repository".to_owned(),
@@ -338,7 +399,7 @@ fn repository(intent: &operator::Intent) -> Option<Need> {
         path: "/settings#git".to_owned(),
         reason,
         next: Some(next.to_owned()),
-        why: None,
+        why: Some(link::why_intent()),
         posts: Vec::new(),
         command: None,
         links: vec![Button::new(verb, "/settings#git".to_owned())],
@@ -368,41 +429,34 @@ fn taken_back(gone: &GoneBack) -> Need {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    fn device(id: &str, site: &str, code: Option<&str>) -> operator::Device {
-        let error = code.map(|code| json!({"code": code, "source": "device", "message": "no"}));
-        let assignments: Vec<_> = error
-            .map(|error| {
-                json!({"id": "a", "deployment": "gate", "device": id, "package": "p", "version": "1",
-                    "state": "FAILED", "current": true, "error": error, "components": [], "attempt": 1})
-            })
-            .into_iter()
-            .collect();
-        serde_json::from_value(json!({
-            "id": id, "client": id, "form": "g2", "standing": "accepted", "condition": "failed",
-            "simulated": true, "labels": {"site": site}, "manifestVersion": 1, "assignments": assignments,
-        }))
-        .unwrap()
-    }
 
     #[test]
-    fn one_cause_is_one_entry_however_many_devices_it_meets() {
-        let devices = [
-            device("a", "nord", Some("unhealthy")),
-            device("b", "nord", Some("image-pull")),
-            device("c", "sued", Some("image-pull")),
-        ];
-        let told = |condition: &str| -> Vec<String> {
-            let groups = together(condition, &devices).into_iter();
-            groups
-                .map(|(cause, devices)| {
-                    let names: Vec<&str> = devices.iter().map(|device| device.id.as_str()).collect();
-                    format!("{} {}: {}", cause.of, cause.code, names.join(" "))
+    fn a_few_dark_sites_are_told_one_by_one_and_many_together() {
+        let told = |silent: &[u64]| {
+            let sites: SiteCounts = silent
+                .iter()
+                .enumerate()
+                .map(|(number, count)| {
+                    let site = (number > 0).then(|| format!("site-{number}"));
+                    (site, BTreeMap::from([("silent".to_owned(), *count), ("converged".to_owned(), 7)]))
                 })
-                .collect()
+                .collect();
+            let (each, others) = dark(&sites);
+            let numbers = |dark: &[Dark]| dark.iter().map(|(_, count)| *count).collect::<Vec<u64>>();
+            (numbers(&each), numbers(&others))
         };
-        assert_eq!(told("failed"), ["gate image-pull: b c", "gate unhealthy: a"]);
-        assert_eq!(told("silent"), [" nord: a b", " sued: c"]);
+        assert_eq!(told(&[]), (vec![], vec![]));
+        assert_eq!(told(&[0, 2, 3]), (vec![3, 2], vec![]));
+        assert_eq!(told(&[1, 2, 3, 4]), (vec![4, 3, 2, 1], vec![]));
+        assert_eq!(told(&[1, 2, 3, 4, 5]), (vec![5, 4, 3], vec![2, 1]));
+        let need = silent_elsewhere(
+            &dark(&SiteCounts::from_iter(
+                (0..40)
+                    .map(|number| (Some(format!("s{number}")), BTreeMap::from([("silent".to_owned(), 250)]))),
+            ))
+            .1,
+        );
+        assert_eq!(need.name, "9,250 devices");
+        assert!(need.reason.starts_with("silent at 37 more sites (s"), "{}", need.reason);
     }
 }

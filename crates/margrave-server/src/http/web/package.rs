@@ -254,6 +254,7 @@ pub(super) async fn show(
     let package = fleet.package(&id, &version).await?;
     let texts = fleet.package_texts(&id, &version).await?;
     let frame = Frame::new(&web, &visitor, Section::Packages, package.name.clone()).await?;
+    let frame = frame.leading_to("/packages".to_owned());
     let versions = fleet
         .packages()
         .await?

@@ -19,6 +19,7 @@ use super::deployment::who;
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
+use super::pace::spoken;
 use super::registry::RegistryDraft;
 use super::session::{Administering, Changer, Submitted, Visitor};
 use super::stamp::Stamp;
@@ -66,6 +67,9 @@ struct RepositoryCard {
     changed: Option<Stamp>,
     by: Option<String>,
     away: Option<Stamp>,
+    /// How often a remote is asked, in words, and when it last was.
+    every: String,
+    looked: Option<Stamp>,
     flaws: Vec<String>,
     commits: Vec<CommitRow>,
 }
@@ -193,6 +197,7 @@ async fn repository(web: &Web) -> Result<RepositoryCard, PageError> {
         by: who(&logged.by),
         message: logged.message.lines().next().unwrap_or_default().to_owned(),
     };
+    let following = intent.following.as_ref();
     Ok(RepositoryCard {
         clone: Command::new([
             "git",
@@ -203,6 +208,8 @@ async fn repository(web: &Web) -> Result<RepositoryCard, PageError> {
         changed: intent.changed_at.as_deref().map(Stamp::ago),
         by: intent.changed_by.as_deref().map(who),
         away: intent.away_since.as_deref().map(Stamp::ago),
+        every: following.map(|following| spoken(following.every_seconds)).unwrap_or_default(),
+        looked: following.and_then(|following| following.looked_at.as_deref()).map(Stamp::ago),
         flaws: intent.flaws.iter().map(|flaw| sentence(&flaw.to_string())).collect(),
         commits: log.into_iter().map(commit).collect(),
         intent,

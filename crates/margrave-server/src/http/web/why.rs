@@ -124,7 +124,12 @@ pub(super) async fn page(
     visitor: Visitor,
     Query(Subject { subject, kind }): Query<Subject>,
 ) -> Result<Response, PageError> {
-    let section = if kind == WhyKind::Device { Section::Devices } else { Section::Deployments };
+    let (section, subject) = match kind {
+        WhyKind::Device => (Section::Devices, subject),
+        WhyKind::Deployment | WhyKind::Rollout => (Section::Deployments, subject),
+        // There is one, whatever it is called.
+        WhyKind::Intent => (Section::Settings, kind.as_str().to_owned()),
+    };
     let frame = Frame::new(&web, &visitor, section, format!("Why {subject}")).await?;
     let why = web.fleet().why_of(kind, &subject).await?;
     let back = match kind {
@@ -132,9 +137,10 @@ pub(super) async fn page(
         WhyKind::Deployment | WhyKind::Rollout => {
             Some(Back { path: link::deployment(&subject), noun: "deployment" })
         }
+        WhyKind::Intent => Some(Back { path: "/settings#git".to_owned(), noun: "repository" }),
     };
     let command = match kind {
-        WhyKind::Device => Command::new(["margrave", "why", &subject]),
+        WhyKind::Device | WhyKind::Intent => Command::new(["margrave", "why", &subject]),
         WhyKind::Deployment | WhyKind::Rollout => Command::new(["margrave", "why", kind.as_str(), &subject]),
     };
     render(&WhyPage {

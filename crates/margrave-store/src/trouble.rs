@@ -1,0 +1,112 @@
+//! What is wrong in a fleet, by cause, and where: read as narrowly as it is told.
+
+use std::collections::BTreeMap;
+
+use margrave_core::id::{ClientId, DeploymentId, DeploymentName, DeviceRef};
+use rusqlite::named_params;
+
+use crate::column::{self, Columns as _};
+use crate::finding::{SILENT, Silence};
+use crate::{Error, Store};
+
+/// Devices that failed for one cause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failing {
+    pub deployment: DeploymentName,
+    /// As the device said it; empty where it said none.
+    pub code: String,
+    pub count: u64,
+    /// The first of them, by name.
+    pub first: Vec<DeviceRef>,
+}
+
+impl Store {
+    /// Devices that failed and are not silent, by deployment and code, the most first, each with the first `named` of them. A
+    /// device counts once: for the first deployment that fails there. Costs what failed.
+    pub async fn failing(&self, silence: Silence, named: usize) -> Result<Vec<Failing>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(&format!(
+                "SELECT client, device, deployment_name,
+                     coalesce(json_extract(report, '$.fault.code'), '') AS code
+                 FROM (SELECT (SELECT assignment.id FROM assignment WHERE assignment.client = standing.client
+                           AND assignment.device = standing.device AND verdict = 2 AND archived = 0
+                           ORDER BY json_extract(report, '$.fault.code') IS NULL, deployment_name LIMIT 1) AS worst
+                       FROM device_standing AS standing WHERE standing.condition = 'failed' AND NOT {SILENT}
+                       ORDER BY standing.client, standing.device)
+                 CROSS JOIN assignment ON assignment.id = worst"
+            ))?;
+            let mut rows = statement.query(named_params! {
+                ":silent_before": column::moment(silence.before),
+                ":heard": column::json(&silence.heard),
+            })?;
+            let mut causes: BTreeMap<(String, String), (u64, Vec<DeviceRef>)> = BTreeMap::new();
+            while let Some(row) = rows.next()? {
+                let cause = (row.get("deployment_name")?, row.get("code")?);
+                let (count, first) = causes.entry(cause).or_default();
+                *count += 1;
+                if first.len() < named {
+                    first.push(DeviceRef::new(row.parsed("client")?, row.parsed("device")?));
+                }
+            }
+            let mut failing = Vec::new();
+            for ((deployment, code), (count, first)) in causes {
+                let deployment = DeploymentName::parse(&deployment)
+                    .map_err(|_| Error::Damaged { what: "a deployment's name cannot be read" })?;
+                failing.push(Failing { deployment, code, count, first });
+            }
+            failing.sort_by_key(|cause| std::cmp::Reverse(cause.count));
+            Ok(failing)
+        })
+        .await
+    }
+
+    /// Of a deployment's devices that are not as wanted: how many are silent, and how many say one of these codes. Costs what is not
+    /// as wanted.
+    pub async fn behind_apart(
+        &self,
+        deployment: DeploymentId,
+        silence: Silence,
+        refusals: Vec<&'static str>,
+    ) -> Result<(u64, u64), Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(&format!(
+                "SELECT coalesce(sum(verdict = 1 AND {SILENT}), 0) AS silent,
+                     coalesce(sum(verdict = 2 AND json_extract(report, '$.fault.code') IN
+                         (SELECT value FROM json_each(:refusals))), 0) AS refusing
+                 FROM assignment INDEXED BY assignment_deployment
+                 CROSS JOIN device_standing AS standing
+                     ON standing.client = assignment.client AND standing.device = assignment.device
+                 WHERE deployment = :deployment AND archived = 0 AND verdict <> 0"
+            ))?;
+            let found = statement.query_row(
+                named_params! {
+                    ":deployment": deployment.uuid().as_bytes(),
+                    ":silent_before": column::moment(silence.before),
+                    ":heard": column::json(&silence.heard),
+                    ":refusals": column::json(&refusals),
+                },
+                |row| Ok((row.unsigned("silent")?, row.unsigned("refusing")?)),
+            )?;
+            Ok(found)
+        })
+        .await
+    }
+
+    /// The devices that speak through these clients, by name, each with its site.
+    pub async fn devices_through(
+        &self,
+        clients: Vec<ClientId>,
+    ) -> Result<Vec<(DeviceRef, Option<String>)>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT standing.client, standing.device, standing.site FROM json_each(?1) AS named
+                 CROSS JOIN device_standing AS standing ON standing.client = named.value ORDER BY 1, 2",
+            )?;
+            let rows = statement.query_map([column::json(&clients)], |row| {
+                Ok((DeviceRef::new(row.parsed("client")?, row.parsed("device")?), row.get("site")?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+}

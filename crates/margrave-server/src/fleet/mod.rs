@@ -63,7 +63,7 @@ use margrave_oci::client::Client;
 use margrave_registry::Registry;
 use margrave_store::{Silence, Store};
 use margrave_wire::operator;
-use tokio::sync::{RwLock, broadcast};
+use tokio::sync::{RwLock, broadcast, watch};
 
 use crate::vault::Vault;
 
@@ -242,6 +242,8 @@ pub struct Fleet {
     rollouts: rollout::Rollouts,
     meters: meters::Meters,
     events: broadcast::Sender<Arc<operator::Event>>,
+    /// Says that the audit log has an entry more.
+    audited: watch::Sender<()>,
 }
 
 impl Fleet {
@@ -287,6 +289,7 @@ impl Fleet {
             rollouts: rollout::Rollouts::default(),
             meters: meters::Meters::default(),
             events,
+            audited: watch::Sender::new(()),
         };
         fleet.conclude_cut_off().await?;
         fleet.tell_restored().await?;

@@ -18,6 +18,7 @@ mod intent;
 mod interface;
 mod leaf;
 mod line;
+mod live;
 mod metrics;
 mod northbound;
 mod operator;

@@ -138,6 +138,7 @@ pub fn router(app: App) -> Router {
         .route("/why", get(why::page))
         .route("/demo", post(demo::strike))
         .route("/audit", get(audit::page))
+        .route("/audit/stream", get(live::follow_audit))
         .route("/commits/{commit}", get(commit::page))
         .route("/access", get(access::page).post(access::create))
         .route("/access/{token}/revoke", get(access::revoke_ask).post(access::revoke))

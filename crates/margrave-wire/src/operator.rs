@@ -23,7 +23,7 @@ mod secret;
 mod waiting;
 mod why;
 
-pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
+pub use access::{AuditEntry, CreateToken, CreatedToken, EndedSessions, Token};
 pub use catalog::*;
 pub use device::{CannotLook, Hold, HoldDevice, Look};
 pub use package::{

@@ -123,3 +123,18 @@ async fn the_page_of_the_audit_log_is_told_of_every_entry_that_is_kept() {
     assert!(!all[told..].contains("id:"), "{all}");
     vera.get("/audit/stream").await.is(401);
 }
+
+#[tokio::test]
+async fn who_is_signed_out_hears_no_more() {
+    let plant = Plant::new().await;
+    let (mut one, two) = (Browser::signed_in(&plant).await, Browser::signed_in(&plant).await);
+    let streams = [
+        Stream::open(&plant, &two, "/events/stream").await,
+        Stream::open(&plant, &two, "/audit/stream").await,
+    ];
+    one.post("/sign-out/everywhere", &[]).await.is(303);
+    for stream in streams {
+        let all = stream.ended().await;
+        assert!(!all.contains("id:"), "{all}");
+    }
+}

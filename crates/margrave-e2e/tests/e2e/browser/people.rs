@@ -92,7 +92,16 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.wait_text("#entries", "device.labels");
     assert!(browser.is_still_here(), "the page was loaded anew instead of following by itself");
     assert_eq!(browser.value("Who"), "half a na");
-    browser.press("Sign out");
+    browser.follow("Sign out everywhere");
+    browser.wait_text("h1", "Sign admin out everywhere?");
+    browser.look("sign-out-everywhere");
+    browser.press("Sign out everywhere");
+    browser.wait_text("h1", "Sign in");
+    // As a command, a page that is open leads to the door by itself.
+    browser.sign_in(&demo.page, &demo.token);
+    browser.wait_text("#link", "Live");
+    assert_eq!(demo.margrave(&["session", "end-all"])["ended"], 1);
+    browser.wait_text("h1", "Sign in");
     browser.sign_in(&demo.page, &secret);
     browser.wait_text(".wrong", "revoked");
 

@@ -84,9 +84,9 @@ fn too_many() -> PageError {
 
 /// The stream as an answer, for as long as the visitor may follow it.
 fn told(web: &Web, visitor: Visitor, news: impl Stream<Item = SseEvent> + Send + 'static) -> Response {
-    // Whoever loses the token loses the stream.
+    // Whoever is signed out, or loses the token, loses the stream.
     let fleet = Arc::clone(&web.app.fleet);
-    let ended = async move { fleet.token_ended(&visitor.token).await };
+    let ended = async move { visitor.signed_out(&fleet).await };
     // A pause behind each, in which what happens meanwhile gathers for the next.
     let paced = stream::unfold((Box::pin(news), None), |(mut news, told)| async move {
         if let Some(told) = told {

@@ -157,7 +157,7 @@ pub fn router(app: App) -> Router {
         .route("/events/stream", get(live::follow))
         .route("/sign-in", get(session::sign_in_page).post(session::sign_in))
         .route("/sign-out", post(session::sign_out))
-        .route("/sign-out/everywhere", post(session::sign_out_everywhere))
+        .route("/sign-out/everywhere", get(session::everywhere_ask).post(session::sign_out_everywhere))
         .route("/welcome/{code}", get(session::welcome))
         .route("/assets/{digest}/{name}", get(assets::asset))
         .fallback(async || PageError::NotFound)

@@ -156,6 +156,9 @@ pub struct ComponentStatus {
     pub state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,
+    /// How often the engine brought its containers back since they were started; left out where the device said of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -34,6 +34,8 @@ pub(super) struct Work {
     pub(super) look_asked: u64,
     observe_failures: u32,
     pub(super) seen: Vec<Observation>,
+    /// The tick at which the look that saw this began.
+    pub(super) seen_began: u64,
     seen_at: Option<Moment>,
     trouble: Option<Failure>,
     pub(super) sight: Sight,
@@ -443,6 +445,7 @@ impl Device {
         self.work.observe_failures = 0;
         self.work.trouble = None;
         self.work.seen = seen;
+        self.work.seen_began = began;
         let before = self.work.seen_at.replace(now);
         if before.is_some_and(|before| now.since(before) > settings.observe_every * UNWATCHED_LOOKS) {
             self.forget_impressions();
@@ -461,6 +464,7 @@ impl Device {
             }
         }
         self.remove_orphans(settings, now);
+        self.tell_restarts(settings, now);
 
         let unsettled = self.assignments.values().any(|a| a.here().unhealthy_since.is_some())
             || self.work.seen.iter().any(|seen| seen.health == Health::Starting);
@@ -526,6 +530,7 @@ impl Device {
         if !self.worked(id) || !self.is_ordered(id, &component, fingerprint) {
             return;
         }
+        self.started_anew(id, &component);
         match result {
             Ok(()) => {
                 let assignment = self.assignments.get_mut(&id).expect("worked() knows it");

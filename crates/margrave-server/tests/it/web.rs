@@ -83,8 +83,12 @@ async fn what_a_device_says_went_wrong_stays_text() {
         source: format!("source {HOSTILE}"),
         message: format!("it broke {HOSTILE}"),
     };
-    let part =
-        ComponentReport { name: format!("gate {HOSTILE}"), state: Reported::Failed, fault: Some(fault()) };
+    let part = ComponentReport {
+        name: format!("gate {HOSTILE}"),
+        state: Reported::Failed,
+        fault: Some(fault()),
+        restarts: 7,
+    };
     // As a whole, and then closer to the cause.
     for components in [vec![], vec![part]] {
         stock::report(&plant, "press-1", |report| {
@@ -111,6 +115,8 @@ async fn what_a_device_says_went_wrong_stays_text() {
     }
     let page = browser.page("/devices/press-1").await;
     assert!(page.contains("gate &#60;script&#62;"), "its components are named: {page}");
+    let (_, health) = page.split_once("id=\"health\"").unwrap();
+    assert!(health.contains("It was restarted 7 times since it was started."), "{health}");
 }
 
 #[tokio::test]

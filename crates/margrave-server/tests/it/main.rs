@@ -7,6 +7,7 @@ mod backup;
 mod bad_input;
 mod browser;
 mod conformance;
+mod conventions;
 mod described;
 mod device;
 mod follow;

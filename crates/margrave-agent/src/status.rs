@@ -12,6 +12,7 @@ use margrave_core::device::{Device, Health, Observation};
 use margrave_core::digest::Digest;
 use margrave_core::id::DeviceId;
 use margrave_core::moment::Moment;
+use margrave_core::report::restarted;
 use margrave_ledger::{Blobs, LedgerError, StateFile};
 use margrave_wire::document;
 use margrave_wire::schedule::ScheduleBody;
@@ -199,7 +200,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
             wanted: wanted.map(|(document, _)| document),
             held: held.map(|(document, _)| document),
             goes,
-            seen: seen.map(|seen| (seen.component.to_string(), words(&seen.health))).collect(),
+            seen: seen.map(|seen| (seen.component.to_string(), words(seen))).collect(),
             attempt: assignment.attempt,
             next_try: assignment.next_try.map(timestamp),
             code: failure.map(|failure| failure.code.to_string()),
@@ -256,11 +257,15 @@ fn told(blobs: &Blobs, device: &DeviceId, digest: Digest) -> (DocumentStatus, Op
     (DocumentStatus { digest: digest.short(), version }, name)
 }
 
-fn words(health: &Health) -> String {
-    match health {
-        Health::Healthy => "healthy".to_owned(),
-        Health::Starting => "starting".to_owned(),
-        other => other.complaint().unwrap_or_default().to_owned(),
+fn words(seen: &Observation) -> String {
+    let words = match &seen.health {
+        Health::Healthy => "healthy",
+        Health::Starting => "starting",
+        other => other.complaint().unwrap_or_default(),
+    };
+    match seen.restarts {
+        0 => words.to_owned(),
+        times => format!("{words}; {}", restarted(times)),
     }
 }
 

@@ -37,6 +37,38 @@ impl Report {
             && *components == before.components
             && *detail == before.detail
     }
+
+    /// Whether it says nothing but that the engine brought something back another number of times since `before`: no step in
+    /// anybody's life.
+    pub fn only_counts(&self, before: &Report) -> bool {
+        let (Some(detail), Some(detail_before)) = (&self.detail, &before.detail) else { return false };
+        let told = |report: &Report| report.components.iter().map(|of| of.restarts).collect::<Vec<_>>();
+        let otherwise_the_same = || {
+            let mut same = self.clone();
+            same.signed_at = before.signed_at;
+            same.detail =
+                Some(Detail { sequence: detail_before.sequence, at: detail_before.at, ..detail.clone() });
+            for (component, before) in same.components.iter_mut().zip(&before.components) {
+                component.restarts = before.restarts;
+            }
+            same == *before
+        };
+        told(self) != told(before) && otherwise_the_same()
+    }
+
+    /// How often everything of it was brought back.
+    pub fn restarts(&self) -> u64 {
+        self.components.iter().map(|component| u64::from(component.restarts)).sum()
+    }
+}
+
+/// "restarted 3 times": how often the engine brought something back, in words.
+pub fn restarted(times: u32) -> String {
+    match times {
+        1 => "restarted once".to_owned(),
+        2 => "restarted twice".to_owned(),
+        more => format!("restarted {more} times"),
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +76,13 @@ pub struct ComponentReport {
     pub name: String,
     pub state: Reported,
     pub fault: Option<Fault>,
+    /// How often the engine brought its containers back since they were started, as far as the device said; only our agent does.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub restarts: u32,
+}
+
+fn is_none_yet(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The standard's error object: who failed, how, and in words.

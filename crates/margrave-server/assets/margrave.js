@@ -149,8 +149,8 @@
   }
   function soon() { timer ||= setTimeout(refresh, pause); }
 
-  // What the page is about, as `device:line-1`; changes elsewhere are none of its business.
-  const { watch = "", after: newest, gone = "/" } = document.body.dataset;
+  // What the page is about, as `device:line-1`; changes elsewhere do not concern it.
+  const { stream, watch = "", after: newest, gone = "/" } = document.body.dataset;
   const [kind, name] = watch.split(/:(.*)/s);
   const concerns = (change) => !change[kind] || change[kind] === name;
 
@@ -161,7 +161,7 @@
   }
   let source = null, after = newest;
   function open() {
-    source = new EventSource("/events/stream?after=" + after);
+    source = new EventSource(`${stream}?after=${after}`);
     source.onopen = () => {
       if (link.dataset.link === "offline") soon();
       say("live", "Live");

@@ -411,6 +411,7 @@ impl Subject {
                 name: "main".to_owned(),
                 state: state.reported(),
                 fault: None,
+                restarts: 0,
             }],
             detail: Some(Detail {
                 state,

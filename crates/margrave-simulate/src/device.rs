@@ -252,6 +252,7 @@ impl SimulatedDevice {
                     name: component.name.to_string(),
                     state: state.reported(),
                     fault: None,
+                    restarts: 0,
                 })
                 .collect(),
             // Numbered by the clock, far above what the device itself has counted to.

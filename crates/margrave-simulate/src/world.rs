@@ -14,7 +14,13 @@ impl World {
     pub(crate) fn start(&mut self, assignment: AssignmentId, component: ComponentName, fingerprint: Digest) {
         self.stop(assignment, &component);
         let fingerprint = Some(fingerprint);
-        self.running.push(Observation { assignment, component, fingerprint, health: Health::Healthy });
+        self.running.push(Observation {
+            assignment,
+            component,
+            fingerprint,
+            health: Health::Healthy,
+            restarts: 0,
+        });
     }
 
     pub(crate) fn stop(&mut self, assignment: AssignmentId, component: &ComponentName) {

@@ -8,7 +8,7 @@ use margrave_core::id::{ClientId, DeploymentName, DeviceId, DeviceRef};
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::moment::Moment;
 use margrave_core::observed::{Observed, Verdict, clock_words, reported_state};
-use margrave_core::report::Report;
+use margrave_core::report::{Report, restarted};
 use rusqlite::OptionalExtension as _;
 
 use crate::assignment::{self, Picture};
@@ -32,6 +32,9 @@ const TRANSITIONS_SWEPT_EVERY: u64 = 16;
 const CLOCK_AHEAD_MAX_MS: u64 = 5 * 60 * 1000;
 /// No device clock before 2020 is right: it has no battery and no time server yet.
 const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
+
+/// An event is a line.
+const RESTARTS_NAMED: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
@@ -185,7 +188,12 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
     }
     let state = reported_state(picture.observed.as_ref(), report);
     let late = picture.aim.is_late(picture.observed.as_ref(), report);
-    append(tx.sql, told, state, now, late)?;
+    let counts = picture.observed.as_ref().filter(|before| report.only_counts(&before.report));
+    let restarts_before = counts.map(|before| before.report.restarts());
+    // The history is of steps; a count that grows for weeks would push them out of it.
+    if late || restarts_before.is_none() {
+        append(tx.sql, told, state, now, late)?;
+    }
     if late {
         return Ok(Ok(recorded));
     }
@@ -218,8 +226,20 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
         };
         let event = NewEvent::new(now, "assignment.state", format!("device {device}"), text);
         tx.note(event.device(device).deployment(name))?;
+    } else if restarts_before.is_some_and(|before| report.restarts() > before) {
+        let Picture { device, name, .. } = &picture;
+        let text = format!("{name} on {device}: {} since it was started", restarts_words(report));
+        let event = NewEvent::new(now, "assignment.restarts", format!("device {device}"), text);
+        tx.note(event.device(device).deployment(name))?;
     }
     Ok(Ok(recorded))
+}
+
+/// Which components were brought back how often; of many the first few.
+fn restarts_words(report: &Report) -> String {
+    let again = report.components.iter().filter(|component| component.restarts > 0);
+    let words = again.take(RESTARTS_NAMED).map(|of| format!("{} was {}", of.name, restarted(of.restarts)));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// Tells that a device's clock went wrong, or is right again, once for all that it reports about. Before the report is written.

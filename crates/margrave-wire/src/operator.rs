@@ -24,7 +24,7 @@ mod secret;
 mod waiting;
 mod why;
 
-pub use access::{AuditEntry, CreateToken, CreatedToken, Token};
+pub use access::{AuditEntry, CreateToken, CreatedToken, EndedSessions, Token};
 pub use catalog::*;
 pub use device::{CannotLook, Hold, HoldDevice, Look};
 pub use following::Following;
@@ -159,6 +159,9 @@ pub struct ComponentStatus {
     pub state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,
+    /// How often the engine brought its containers back since they were started; left out where the device said of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -245,6 +245,7 @@ impl Engine {
             component: c.component.clone(),
             fingerprint: c.fingerprint,
             health: c.health(now),
+            restarts: 0,
         };
         // One line per component, as the real one gives it; a hidden one is a lie of the engine's.
         let mut looked: Vec<Observation> = vec![];

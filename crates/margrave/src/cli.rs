@@ -23,7 +23,7 @@ mod signed;
 mod simulate;
 mod windows;
 
-pub(crate) use access::{Audit, AuditVerb, Head, Token};
+pub(crate) use access::{Audit, AuditVerb, Head, Session, Token};
 pub(crate) use backup::{Backup, Completions, Restore, Shell};
 pub(crate) use deployment::{Deployment, DeploymentUpdate};
 pub(crate) use device::{Device, DeviceGit};
@@ -115,6 +115,10 @@ Examples:
   margrave token create ann --role operator --expires 90d
   margrave token list")]
     Token(Noun<Token>),
+    /// End your sessions of the page
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "Example:\n  margrave session end-all")]
+    Session(Noun<Session>),
     /// Seal secrets, so that they can stand in files
     #[command(arg_required_else_help = true)]
     #[command(after_help = "Example:\n  margrave secret seal andon-board password --file password.txt")]

@@ -63,6 +63,7 @@ async fn run(command: Command, screen: &Screen) -> Result {
         Command::Schedule(args) => commands::schedule::run(screen, args).await,
         Command::Authority(args) => commands::authority::run(screen, args).await,
         Command::Token(args) => commands::token::run(screen, args).await,
+        Command::Session(args) => commands::session::run(screen, args).await,
         Command::Secret(args) => commands::secret::run(screen, args).await,
         Command::Audit(args) => commands::audit::run(screen, args).await,
         Command::Package(args) => commands::package::run(screen, args).await,

@@ -58,6 +58,12 @@ impl Restarts {
     }
 }
 
+/// How often the engine brought these back since they were started, all of them together: as it counts, and not lately.
+pub(super) fn counted(containers: &[Container]) -> u32 {
+    let all = containers.iter().fold(0u64, |all, container| all.saturating_add(container.restart_count));
+    u32::try_from(all).unwrap_or(u32::MAX)
+}
+
 impl Followed {
     /// What there were since the last look may have been right after it: a long time without looks makes no loop.
     fn with_more_until(self, count: u64) -> Vec<Instant> {

@@ -433,6 +433,7 @@ impl SimulatedRuntime {
             component: running.component.clone(),
             fingerprint: running.fingerprint,
             health: running.health(),
+            restarts: 0,
         };
         Ok(self.world().components.iter().map(observe).collect())
     }

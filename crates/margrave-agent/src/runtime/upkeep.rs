@@ -21,6 +21,7 @@ use super::images::{ImagePolicy, SWEEP_EVERY};
 use super::model::LABEL_AGENT;
 use super::pins;
 use super::project::{Ending, Fetched, ProjectDirectory, Record, Stage};
+use super::restarts;
 
 /// More than a person reads.
 const REMARKS_MAX: usize = 100;
@@ -56,6 +57,7 @@ impl ComposeRuntime {
                 component: record.component.clone(),
                 fingerprint: known.then_some(record.fingerprint),
                 health: health::health(Some(&record), &containers, &looping, Timestamp::now()),
+                restarts: restarts::counted(&containers),
             });
         }
         // What runs without a record: its directory was lost. It is as good as its labels.
@@ -69,6 +71,7 @@ impl ComposeRuntime {
                     component,
                     fingerprint: None,
                     health: health::health(None, &containers, &looping, Timestamp::now()),
+                    restarts: restarts::counted(&containers),
                 }),
                 _ => {
                     tracing::warn!(project = %first.project, "containers carry our label and say not whose they are")

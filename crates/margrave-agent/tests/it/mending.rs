@@ -279,6 +279,13 @@ services:
         );
         until("it ends", async || inspect("{{.State.Restarting}}") == "true").await;
     }
+    // How often that was is seen too, and begins anew with what is started anew.
+    let counted = || inspect("{{.RestartCount}}").parse::<u32>().unwrap();
+    let (before, seen, after) = (counted(), rig.seen().await.restarts, counted());
+    assert!(before >= 3 && (before..=after).contains(&seen), "{before} {seen} {after}");
+    rig.push("web", "2.0.0", &[("compose.yaml", WEB)]).await;
+    rig.runtime.apply(&rig.order("web", "2.0.0")).await.unwrap();
+    assert_eq!(rig.seen().await.restarts, 0);
     rig.finish().await;
 }
 

@@ -50,6 +50,7 @@ async fn what_was_ordered_runs_and_is_left_alone() {
         component: order.component.clone(),
         fingerprint: Some(order.fingerprint()),
         health: Health::Healthy,
+        restarts: 0,
     };
     assert_eq!(seen(&runtime).await, [observation]);
     runtime.apply(&order).await.unwrap();

@@ -89,6 +89,9 @@ pub struct Assignment {
     /// When work on it last ended, in ticks of this process; older observations say nothing about it.
     #[serde(skip)]
     pub worked_at: u64,
+    /// When a report was last made for nothing but how often it was brought back; not durable, a start may tell it once more.
+    #[serde(skip)]
+    pub restarts_told: Option<Moment>,
     /// Components that were removed since the document was taken up; removing one twice does no harm.
     #[serde(skip)]
     pub cleared: BTreeSet<ComponentName>,
@@ -135,12 +138,19 @@ pub struct Progress {
     /// Everything it needs is on this device; not durable, asking again is cheap.
     #[serde(skip)]
     pub fetched: bool,
+    /// How often it was told to have been brought back since it was started; 0 where nothing was told.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub restarts: u32,
+}
+
+fn is_none_yet(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Progress {
     /// Of a component that is to go.
     pub fn removing(name: &ComponentName) -> Progress {
-        Progress { name: name.clone(), state: Reported::Removing, failure: None, fetched: false }
+        Progress { name: name.clone(), state: Reported::Removing, failure: None, fetched: false, restarts: 0 }
     }
 }
 
@@ -176,6 +186,7 @@ impl Assignment {
             down_since: None,
             well: None,
             worked_at: 0,
+            restarts_told: None,
             cleared: BTreeSet::new(),
             stray: None,
             stuck: BTreeSet::new(),
@@ -277,6 +288,7 @@ impl Assignment {
                 state: Reported::Pending,
                 failure: None,
                 fetched: false,
+                restarts: 0,
             })
             .collect();
         self.failure = None;

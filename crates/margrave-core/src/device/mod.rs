@@ -21,6 +21,7 @@ mod order;
 mod outbox;
 mod patience;
 mod removal;
+mod restarts;
 mod upstream;
 mod verify;
 mod waiting;
@@ -354,6 +355,7 @@ impl Device {
             // What is above is what is spoken of.
             return;
         }
+        self.count_restarts(id);
         let assignment = self.assignments.get(&id).expect("only known assignments are reported");
         let workload =
             assignment.held.or(assignment.wanted).and_then(|d| self.readings.get(&d)?.as_ref().ok());
@@ -370,6 +372,7 @@ impl Device {
                 name: progress.name.to_string(),
                 state: progress.state,
                 fault: progress.failure.as_ref().map(|failure| fault(failure, progress.name.as_str())),
+                restarts: progress.restarts,
             })
             .collect();
         if components.is_empty() {
@@ -380,6 +383,7 @@ impl Device {
                 name: c.name.to_string(),
                 state,
                 fault: None,
+                restarts: 0,
             }));
         }
         if let Some(ailment) = assignment.ailment.as_ref().filter(|_| assignment.beneath().is_some()) {
@@ -390,14 +394,14 @@ impl Device {
                 Some(component) => component.fault = fault,
                 None => {
                     let state = Reported::Failed;
-                    components.push(ComponentReport { name: of.to_owned(), state, fault });
+                    components.push(ComponentReport { name: of.to_owned(), state, fault, restarts: 0 });
                 }
             }
         }
         if let Some((name, failure)) = &assignment.stray {
             let state = if failure.is_some() { Reported::Removing } else { Reported::Removed };
             let fault = failure.as_ref().map(|failure| fault(failure, name.as_str()));
-            components.push(ComponentReport { name: name.to_string(), state, fault });
+            components.push(ComponentReport { name: name.to_string(), state, fault, restarts: 0 });
         }
         let mut state = assignment.state.reported();
         let mut failure = assignment.failure.as_ref();
@@ -412,7 +416,12 @@ impl Device {
                 let fault = Some(fault(&given_up.failure, culprit));
                 match components.iter_mut().find(|component| component.name == culprit) {
                     Some(component) => (component.state, component.fault) = (state, fault),
-                    None => components.push(ComponentReport { name: culprit.to_owned(), state, fault }),
+                    None => components.push(ComponentReport {
+                        name: culprit.to_owned(),
+                        state,
+                        fault,
+                        restarts: 0,
+                    }),
                 }
             }
         }

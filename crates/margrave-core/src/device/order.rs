@@ -87,6 +87,8 @@ pub struct Observation {
     /// The [`Order::fingerprint`] it was started with; `None` when it cannot be told.
     pub fingerprint: Option<Digest>,
     pub health: Health,
+    /// How often the engine brought its containers back since they were started.
+    pub restarts: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

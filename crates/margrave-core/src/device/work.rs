@@ -38,6 +38,8 @@ pub(super) struct Work {
     pub(super) look_asked: u64,
     observe_failures: u32,
     pub(super) seen: Vec<Observation>,
+    /// The tick at which the look that saw this began.
+    pub(super) seen_began: u64,
     seen_at: Option<Moment>,
     trouble: Option<Failure>,
     pub(super) sight: Sight,
@@ -449,6 +451,7 @@ impl Device {
         self.work.trouble = None;
         self.work.seen = seen;
         self.forget_removed(began);
+        self.work.seen_began = began;
         let before = self.work.seen_at.replace(now);
         let is_long = |time: Duration| time > settings.observe_every * UNWATCHED_LOOKS;
         // One long look is the clock's, or everything stood still. Where every look is, the engine is slow, and what it shows
@@ -471,6 +474,7 @@ impl Device {
             }
         }
         self.remove_orphans(settings, now);
+        self.tell_restarts(settings, now);
 
         let unsettled = self.assignments.values().any(|a| a.here().unhealthy_since.is_some())
             || self.work.seen.iter().any(|seen| seen.health == Health::Starting);
@@ -543,6 +547,7 @@ impl Device {
         if !self.worked(id) || !self.is_ordered(id, &component, fingerprint) {
             return;
         }
+        self.started_anew(id, &component);
         match result {
             Ok(()) => {
                 let assignment = self.assignments.get_mut(&id).expect("worked() knows it");

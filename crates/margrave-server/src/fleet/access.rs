@@ -74,6 +74,14 @@ impl State {
     fn token(&self, id: &str) -> Option<&OperatorTokenRecord> {
         self.tokens.get(self.ids.get(id)?)
     }
+
+    /// How many sessions of an operator last, whichever token began them.
+    fn sessions_of(&self, name: &str, now: Moment) -> u64 {
+        let is_of = |session: &&SessionRecord| {
+            session.expires_at > now && self.token(&session.token).is_some_and(|token| token.name == name)
+        };
+        self.sessions.values().filter(is_of).count() as u64
+    }
 }
 
 impl Access {
@@ -312,29 +320,54 @@ impl Fleet {
     }
 
     /// Ends every session of the operator who holds this token, in whichever browser it is.
-    pub async fn end_sessions_of(&self, token: &str) -> Result<(), Error> {
+    pub async fn end_sessions_of(&self, token: &str) -> Result<operator::EndedSessions, Error> {
         let name = self.access.read(|state| state.token(token).map(|token| token.name.clone()));
-        let Some(name) = name else { return Ok(()) };
+        let name = name.ok_or(Error::TokenUnknown)?;
         self.store.end_sessions_of(&name).await?;
-        self.access.change(|state| {
+        let now = self.now();
+        let ended = self.access.change(|state| {
+            let ended = state.sessions_of(&name, now);
             let State { tokens, ids, sessions } = state;
             sessions.retain(|_, session| {
                 let token = ids.get(&session.token).and_then(|hash| tokens.get(hash));
                 token.is_some_and(|token| token.name != name)
             });
+            ended
         });
-        Ok(())
+        Ok(operator::EndedSessions { name, ended })
+    }
+
+    /// In how many browsers this operator is signed in.
+    pub fn sessions_of(&self, name: &str) -> u64 {
+        let now = self.now();
+        self.access.read(|state| state.sessions_of(name, now))
     }
 
     /// Ends when the token does not count any more: what its holder follows ends with it.
     pub(crate) async fn token_ended(&self, token: &str) {
+        let lasting =
+            |state: &State, now| Some(state.token(token).filter(|token| token.is_usable(now))?.expires_at);
+        self.ended(lasting).await;
+    }
+
+    /// Ends when the session or its token does not count any more: what is followed on the page ends with it.
+    pub(crate) async fn session_ended(&self, id: &str) {
+        let Some(hash) = hash(id) else { return };
+        self.ended(|state, now| {
+            let session = state.sessions.get(&hash).filter(|session| session.expires_at > now)?;
+            let token = state.token(&session.token).filter(|token| token.is_usable(now))?;
+            let end = token.expires_at.map_or(session.expires_at, |end| end.min(session.expires_at));
+            Some(Some(end))
+        })
+        .await;
+    }
+
+    /// Ends when `lasting` says that something does not any more. While it does, it says until when, if there is an end to it.
+    async fn ended(&self, lasting: impl Fn(&State, Moment) -> Option<Option<Moment>>) {
         let mut changed = self.access.changed.subscribe();
         loop {
             let now = self.now();
-            let end = self.access.read(|state| {
-                state.token(token).filter(|token| token.is_usable(now)).map(|token| token.expires_at)
-            });
-            let Some(end) = end else { return };
+            let Some(end) = self.access.read(|state| lasting(state, now)) else { return };
             let expiry = async {
                 match end {
                     Some(end) => tokio::time::sleep(end.since(now).max(Duration::from_millis(1))).await,

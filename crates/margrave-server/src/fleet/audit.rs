@@ -4,6 +4,7 @@ use margrave_core::audit::Entry;
 use margrave_core::moment::Moment;
 use margrave_store::{AuditFilter, Begun};
 use margrave_wire::operator::{AuditEntry, Page};
+use tokio::sync::watch;
 
 use super::desired::CommitId;
 use super::{Error, Fleet};
@@ -103,7 +104,24 @@ impl Fleet {
     /// Writes an entry at the end of the log; its number and time are given here.
     pub(crate) async fn record(&self, entry: Entry) -> Result<(), Error> {
         self.store.audit(Entry { at: self.now(), ..entry }).await?;
+        self.tell_audited();
         Ok(())
+    }
+
+    /// Wakes whoever looks at the log: it has an entry more.
+    pub(super) fn tell_audited(&self) {
+        self.audited.send_replace(());
+    }
+
+    /// Changes whenever the log has grown. What there is, is read from the log itself.
+    pub(crate) fn audit_grown(&self) -> watch::Receiver<()> {
+        self.audited.subscribe()
+    }
+
+    /// The newest entry's number; 0 where there is none.
+    pub(crate) async fn newest_audit(&self) -> Result<u64, Error> {
+        let newest = self.store.audit_entries(AuditFilter::default(), 1).await?;
+        Ok(newest.first().map_or(0, |record| record.entry.sequence))
     }
 
     /// Writes down what no request asked for, because nobody else does.
@@ -142,12 +160,14 @@ impl Fleet {
     /// kept with the change.
     pub(crate) async fn conclude_or_log(&self, begun: &Begun, entry: Option<Entry>) {
         let entry = entry.map(|entry| Entry { at: self.now(), ..entry });
-        if let Err(error) = self.store.conclude(begun, entry.clone()).await {
-            tracing::error!(
+        match self.store.conclude(begun, entry.clone()).await {
+            Ok(()) if entry.is_some() => self.tell_audited(),
+            Ok(()) => {}
+            Err(error) => tracing::error!(
                 error = &error as &dyn std::error::Error,
                 ?entry,
                 "an audit entry could not be written"
-            );
+            ),
         }
     }
 

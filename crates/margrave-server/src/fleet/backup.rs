@@ -54,6 +54,7 @@ impl Fleet {
         if let Some(begun) = Begun::present() {
             let entry = Entry { at: self.now(), outcome: DONE.to_owned(), ..begun.entry() };
             self.store.conclude(&begun, Some(entry)).await?;
+            self.tell_audited();
         }
         Ok(())
     }

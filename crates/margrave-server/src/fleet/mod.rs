@@ -68,7 +68,7 @@ use margrave_oci::client::Client;
 use margrave_registry::Registry;
 use margrave_store::Store;
 use margrave_wire::operator;
-use tokio::sync::{Mutex, RwLock, broadcast};
+use tokio::sync::{Mutex, RwLock, broadcast, watch};
 
 use crate::vault::Vault;
 
@@ -250,6 +250,8 @@ pub struct Fleet {
     up: Up,
     heard: Mutex<hearing::Heard>,
     events: broadcast::Sender<Arc<operator::Event>>,
+    /// Says that the audit log has an entry more.
+    audited: watch::Sender<()>,
 }
 
 impl Fleet {
@@ -299,6 +301,7 @@ impl Fleet {
             up,
             heard: Mutex::new(hearing::Heard::new(BTreeSet::new())),
             events,
+            audited: watch::Sender::new(()),
         };
         fleet.heard = Mutex::new(hearing::Heard::new(fleet.silent()));
         fleet.conclude_cut_off().await?;

@@ -693,6 +693,7 @@ fn shown_components(report: &Report) -> Vec<operator::ComponentStatus> {
         name: component.name.clone(),
         state: component.state.as_str().to_owned(),
         error: component.fault.as_ref().map(shown_fault),
+        restarts: Some(component.restarts).filter(|restarts| *restarts > 0),
     });
     components.collect()
 }

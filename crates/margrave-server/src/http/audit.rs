@@ -138,6 +138,13 @@ impl Note {
         self.detail(format!("{} of {}{until}", token.role, token.name));
     }
 
+    /// Sessions that were ended together.
+    pub(crate) fn sessions(&self, ended: &operator::EndedSessions) {
+        let operator::EndedSessions { name, ended } = ended;
+        let sessions = if *ended == 1 { "session" } else { "sessions" };
+        self.detail(format!("{ended} {sessions} of {name}"));
+    }
+
     /// The Git commit that holds the change.
     pub(crate) fn commit(&self, commit: impl Into<String>) {
         self.noted(|noted| noted.commit = Some(commit.into()));

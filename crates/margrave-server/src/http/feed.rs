@@ -1,4 +1,4 @@
-//! Events, from where a reader left off and then as they happen.
+//! Events, from where a reader left off and then as they happen; and that the audit log has grown.
 //!
 //! Shared by the operator interface and the pages, which frame them differently. The store is the truth and
 //! the live channel only quickens it: whoever missed something, however it came about, reads it from the store.
@@ -10,7 +10,7 @@ use futures_util::stream::{self, Stream};
 use margrave_wire::operator::Event;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::Stopping;
@@ -40,17 +40,46 @@ impl Feed {
 
     /// A place to follow the fleet from, or `None` when all are taken. Without `after` it begins now.
     pub(crate) fn follow(&self, after: Option<u64>) -> Option<Follower> {
-        let place = self.places.clone().try_acquire_owned().ok()?;
         Some(Follower {
+            place: self.place()?,
             // Subscribed before anything is read, so that nothing falls in between.
             live: self.fleet.subscribe(),
             fleet: self.fleet.clone(),
-            stopping: self.stopping.clone(),
             behind: after.is_some(),
             seen: after,
-            ends: Instant::now() + STREAM_AGE_MAX,
-            _place: place,
         })
+    }
+
+    /// A place to follow the audit log from, or `None` when all are taken. Without `after` it begins now.
+    pub(crate) fn follow_audit(&self, after: Option<u64>) -> Option<AuditFollower> {
+        Some(AuditFollower {
+            place: self.place()?,
+            grown: self.fleet.audit_grown(),
+            fleet: self.fleet.clone(),
+            seen: after,
+        })
+    }
+
+    fn place(&self) -> Option<Place> {
+        let taken = self.places.clone().try_acquire_owned().ok()?;
+        Some(Place { stopping: self.stopping.clone(), ends: Instant::now() + STREAM_AGE_MAX, _taken: taken })
+    }
+}
+
+/// One of the places of a listener, for as long as its reader has it.
+struct Place {
+    stopping: Stopping,
+    ends: Instant,
+    _taken: OwnedSemaphorePermit,
+}
+
+impl Place {
+    /// Ends when the stream has to.
+    async fn over(&self) {
+        tokio::select! {
+            () = self.stopping.wait() => {}
+            () = tokio::time::sleep_until(self.ends) => {}
+        }
     }
 }
 
@@ -58,13 +87,11 @@ impl Feed {
 pub(crate) struct Follower {
     fleet: Arc<Fleet>,
     live: Receiver<Arc<Event>>,
-    stopping: Stopping,
     /// The last event given out.
     seen: Option<u64>,
     /// Whether the store may hold events that were not given out yet.
     behind: bool,
-    ends: Instant,
-    _place: OwnedSemaphorePermit,
+    place: Place,
 }
 
 impl Follower {
@@ -83,8 +110,7 @@ impl Follower {
                 }
             }
             let received = tokio::select! {
-                () = self.stopping.wait() => return None,
-                () = tokio::time::sleep_until(self.ends) => return None,
+                () = self.place.over() => return None,
                 received = self.live.recv() => received,
             };
             match received {
@@ -130,5 +156,42 @@ impl Follower {
 
     pub(crate) fn into_stream(self) -> impl Stream<Item = Vec<Arc<Event>>> {
         stream::unfold(self, |mut follower| async move { Some((follower.next().await?, follower)) })
+    }
+}
+
+/// One reader's place in the audit log. It is told the newest entry's number and none of the entries: however many there were
+/// since it last looked, they are one piece of news.
+pub(crate) struct AuditFollower {
+    fleet: Arc<Fleet>,
+    grown: watch::Receiver<()>,
+    /// The newest entry when it was last told.
+    seen: Option<u64>,
+    place: Place,
+}
+
+impl AuditFollower {
+    /// The newest entry's number, once it is another than was told before; `None` when the stream is over.
+    pub(crate) async fn next(&mut self) -> Option<u64> {
+        loop {
+            // What is kept while the log is read is seen in the next round.
+            self.grown.mark_unchanged();
+            let newest = match self.fleet.newest_audit().await {
+                Ok(newest) => newest,
+                Err(error) => {
+                    // The reader comes back by itself, after what it has seen.
+                    tracing::warn!(%error, "a stream of the audit log ends early");
+                    return None;
+                }
+            };
+            // A log that was restored from a backup may end earlier than before.
+            if self.seen.replace(newest).is_some_and(|seen| seen != newest) {
+                return Some(newest);
+            }
+            tokio::select! {
+                () = self.place.over() => return None,
+                // The sender is the fleet's own, and we hold the fleet.
+                grown = self.grown.changed() => grown.ok()?,
+            }
+        }
     }
 }

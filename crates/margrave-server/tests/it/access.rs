@@ -23,6 +23,8 @@ fn needed(method: &str, path: &str) -> usize {
         "GET" => 0,
         // A rehearsal is a look; what is more says its body, and audit.rs here that it is refused.
         "POST" if path == "/intent/apply" => 0,
+        // About oneself.
+        "POST" if path == "/sessions/end-all" => 0,
         _ if path.starts_with("/registries/") => 2,
         _ => 1,
     }
@@ -180,8 +182,8 @@ async fn every_page_asks_for_its_role_and_names_it() {
         // Signing out is for everybody, and ends the walk.
         let (out, pages): (Vec<_>, Vec<_>) =
             pages().into_iter().partition(|(_, path, _)| path.starts_with("/sign-out"));
-        assert_eq!(out.len(), 2);
-        for (method, path, needed) in pages.into_iter().filter(|(_, path, _)| *path != "/events/stream") {
+        assert_eq!(out.len(), 3);
+        for (method, path, needed) in pages.into_iter().filter(|(_, path, _)| !path.ends_with("/stream")) {
             let address = path.replace(['{', '}'], "");
             let reply = match method {
                 "GET" => browser.get(&address).await,
@@ -199,7 +201,11 @@ async fn every_page_asks_for_its_role_and_names_it() {
                 assert!(!reply.header("location").starts_with("/sign-in"), "{role} {method} {path}");
             }
         }
-        for (_, path, _) in out {
+        for (method, path, _) in out {
+            if method == "GET" {
+                browser.page(path).await;
+                continue;
+            }
             browser.post(path, "").await.is(303);
             browser.get("/").await.is(303);
             browser = Browser::signed_in(&plant, &token.secret).await;
@@ -350,10 +356,39 @@ async fn signing_out_everywhere_ends_every_session_of_a_person_and_no_other() {
     let headers = [("cookie", one.cookie.as_str()), ("content-type", "application/x-www-form-urlencoded")];
     one.line.send("POST", "/sign-out/everywhere", &headers, "csrf=guess").await.unwrap().is(403);
     two.page("/").await;
+    // The page asks first, and shows the command.
+    let page = one.page("/sign-out/everywhere").await;
+    assert!(page.contains("that of ann in one more browser"), "{page}");
+    assert!(page.contains("margrave session end-all"), "{page}");
+    two.page("/").await;
     one.post("/sign-out/everywhere", "").await.is(303);
     one.get("/").await.is(303);
     two.get("/").await.is(303);
     other.page("/").await;
+
+    // Over REST it is the same: also what another token of hers began, and no token is void.
+    let second = plant.operator_token("ann", "operator").await;
+    let mut one = Browser::signed_in(&plant, &ann.secret).await;
+    let mut two = Browser::signed_in(&plant, &second.secret).await;
+    let mut line = plant.local().await;
+    let path = format!("{PREFIX}/sessions/end-all");
+    for number in [2, 0] {
+        let ended: operator::EndedSessions =
+            ask(&mut line, "POST", &path, &second.secret).await.is(200).json();
+        assert_eq!((ended.name.as_str(), ended.ended), ("ann", number));
+    }
+    one.get("/").await.is(303);
+    two.get("/").await.is(303);
+    other.page("/").await;
+    Browser::signed_in(&plant, &ann.secret).await.page("/").await;
+    // Both ways have the same name in the log.
+    let log = plant.server.fleet().audit(Default::default()).await.unwrap().items;
+    let ended = log.iter().filter(|entry| entry.action == "session.end-all" && entry.outcome == "done");
+    let told: Vec<_> = ended.map(|entry| (entry.way.as_str(), entry.detail.as_str())).collect();
+    assert_eq!(
+        told,
+        [("rest", "0 sessions of ann"), ("rest", "2 sessions of ann"), ("page", "2 sessions of ann")]
+    );
 }
 
 #[tokio::test]

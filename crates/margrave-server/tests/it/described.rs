@@ -273,6 +273,7 @@ async fn every_operation_answers_as_it_is_described() {
         ("GET", "/tokens?limit=1", none.clone()),
         ("GET", "/tokens?limit=0", none.clone()),
         ("GET", "/tokens/mine", none.clone()),
+        ("POST", "/sessions/end-all", none.clone()),
         ("POST", "/tokens", json!({"name": "", "role": "king"})),
         ("GET", "/packages/gate/1.0.0/texts", none.clone()),
         ("PUT", "/registries/127.0.0.1:9", json!({"plain": true})),

@@ -151,6 +151,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "POST /packages",
             "POST /registries/{host}/check",
             "POST /secrets/seal",
+            "POST /sessions/end-all",
             "POST /signed-clients",
             "POST /tokens",
             "POST /tokens/{token}/revoke",

@@ -3,14 +3,9 @@
 use http::header::SET_COOKIE;
 use margrave_core::lifecycle::Reported;
 use margrave_core::report::{ComponentReport, Fault};
-use margrave_wire::operator::SetLabels;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::browser::{Browser, cookie, deployed, gate, is_clean, location, text};
-use crate::line::DEADLINE;
 use crate::plant::{Plant, operator};
 use crate::stock::{self, HOSTILE};
 
@@ -88,8 +83,12 @@ async fn what_a_device_says_went_wrong_stays_text() {
         source: format!("source {HOSTILE}"),
         message: format!("it broke {HOSTILE}"),
     };
-    let part =
-        ComponentReport { name: format!("gate {HOSTILE}"), state: Reported::Failed, fault: Some(fault()) };
+    let part = ComponentReport {
+        name: format!("gate {HOSTILE}"),
+        state: Reported::Failed,
+        fault: Some(fault()),
+        restarts: 7,
+    };
     // As a whole, and then closer to the cause.
     for components in [vec![], vec![part]] {
         stock::report(&plant, "press-1", |report| {
@@ -116,6 +115,8 @@ async fn what_a_device_says_went_wrong_stays_text() {
     }
     let page = browser.page("/devices/press-1").await;
     assert!(page.contains("gate &#60;script&#62;"), "its components are named: {page}");
+    let (_, health) = page.split_once("id=\"health\"").unwrap();
+    assert!(health.contains("It was restarted 7 times since it was started."), "{health}");
 }
 
 #[tokio::test]
@@ -134,7 +135,9 @@ async fn a_stranger_sees_only_the_door() {
         assert!(reply.body.is_empty());
     }
     stranger.get("/packages/gate/1.0.0/icon").await.is(303);
-    stranger.get("/events/stream").await.is(401);
+    for stream in ["/events/stream", "/audit/stream"] {
+        assert!(stranger.get(stream).await.is(401).body.is_empty(), "{stream}");
+    }
     let reply = stranger.send_form("/deployments/north/remove", &[("csrf", "")], &[]).await;
     reply.is(303);
     assert_eq!(location(&reply), "/sign-in?next=%2F");
@@ -516,33 +519,6 @@ async fn assets_may_be_kept_for_ever_and_icons_stay_pictures() {
     icon.is(200);
     assert_eq!(icon.header("content-type"), "image/svg+xml");
     assert!(icon.header("content-security-policy").contains("sandbox"));
-}
-
-#[tokio::test]
-async fn a_page_is_told_that_something_changed() {
-    let plant = Plant::new().await;
-    stock::device(&plant, "press-1", 4).await;
-    let browser = Browser::signed_in(&plant).await;
-    let newest = plant.server.fleet().recent_events(1).await.unwrap()[0].sequence;
-    let mut socket = TcpStream::connect(plant.server.addresses().local.unwrap()).await.unwrap();
-    let request = format!(
-        "GET /events/stream?after={newest} HTTP/1.1\r\nhost: localhost\r\ncookie: {}\r\n\r\n",
-        browser.cookie
-    );
-    socket.write_all(request.as_bytes()).await.unwrap();
-    let labels = SetLabels { labels: [("a".to_owned(), Some("b".to_owned()))].into() };
-    plant.server.fleet().label(&operator(), &"press-1".parse().unwrap(), labels).await.unwrap();
-    let mut seen = String::new();
-    let told = async {
-        while !seen.contains("\"device\":\"press-1\"") {
-            let mut bytes = [0; 4096];
-            let count = socket.read(&mut bytes).await.unwrap();
-            assert!(count > 0, "the stream ended: {seen}");
-            seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
-        }
-    };
-    timeout(DEADLINE, told).await.expect("the page is told");
-    assert!(seen.contains(&format!("id: {}", newest + 1)), "{seen}");
 }
 
 #[tokio::test]

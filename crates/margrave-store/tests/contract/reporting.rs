@@ -3,7 +3,7 @@
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, DeploymentName};
 use margrave_core::lifecycle::{Reported, State};
-use margrave_core::report::{FAILURE_CODES, Fault, Holding, Report};
+use margrave_core::report::{ComponentReport, FAILURE_CODES, Fault, Holding, Report};
 use margrave_store::*;
 
 use crate::fixture::*;
@@ -46,6 +46,45 @@ async fn mi_g2_110_the_first_report_is_created_and_later_ones_update() {
     let converged = Outlook { state: State::Installed, current: true, verdict: Verdict::Converged };
     assert_eq!(world.outlook(id).await, converged);
     assert_eq!(world.history().await, ["INSTALLING", "INSTALLED"]);
+}
+
+#[tokio::test]
+async fn a_count_of_restarts_is_kept_and_told_and_is_no_step() {
+    let (world, id) = world_with_hello().await;
+    let counted = |sequence: u64, restarts: [u32; 2]| {
+        let component = |name: &str, restarts: u32| ComponentReport {
+            name: name.to_owned(),
+            state: Reported::Installed,
+            fault: None,
+            restarts,
+        };
+        let components = vec![component("web", restarts[0]), component("db", restarts[1])];
+        Report { components, ..numbered(id, 2, State::Installed, sequence) }
+    };
+    for (sequence, restarts) in [(1, [0, 0]), (2, [1, 0]), (3, [7, 2]), (4, [0, 2]), (5, [0, 3])] {
+        world.say(counted(sequence, restarts)).await;
+        let kept = world.assignment(id).await.observed.unwrap().report;
+        assert_eq!(kept.components.iter().map(|of| of.restarts).collect::<Vec<_>>(), restarts);
+    }
+    // Asked again, and too late.
+    world.say(counted(5, [0, 3])).await;
+    world.say(counted(2, [1, 0])).await;
+    assert_eq!(world.assignment(id).await.observed.unwrap().report.restarts(), 3);
+    assert_eq!(world.history().await, ["INSTALLED", "INSTALLED late"]);
+    let events = world.store.events_after(0, 100).await.unwrap();
+    let told: Vec<_> = events.iter().filter(|event| event.kind == "assignment.restarts").collect();
+    let texts: Vec<&str> = told.iter().map(|event| event.text.as_str()).collect();
+    assert_eq!(
+        texts,
+        [
+            "hello on line-1: web was restarted once since it was started",
+            "hello on line-1: web was restarted 7 times, db was restarted twice since it was started",
+            "hello on line-1: db was restarted 3 times since it was started",
+        ]
+    );
+    // Whatever else is new is a step, with or without a count.
+    world.say(Report { components: vec![], ..counted(6, [0, 0]) }).await;
+    assert_eq!(world.history().await.len(), 3);
 }
 
 #[tokio::test]

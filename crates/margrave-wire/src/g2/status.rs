@@ -43,6 +43,9 @@ struct DetailBody {
     memory: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     holds: Option<Holding>,
+    /// Component to number, where there is one. Whatever a newer agent may make of it is no reason to lose the rest.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    restarts: Value,
 }
 
 /// The body of a status report.
@@ -82,10 +85,27 @@ pub(crate) fn common(report: &Report, mut body: Value) -> Value {
             life: detail.life,
             memory: detail.memory,
             holds: detail.holds,
+            restarts: restarts(&report.components),
         };
         body[EXTENSION] = serde_json::to_value(detail).expect("plain fields are JSON");
     }
     body
+}
+
+/// How often components were brought back; nothing where none was.
+fn restarts(components: &[ComponentReport]) -> Value {
+    let restarted = components.iter().filter(|component| component.restarts > 0);
+    let numbers: Map<String, Value> =
+        restarted.map(|component| (component.name.clone(), component.restarts.into())).collect();
+    if numbers.is_empty() { Value::Null } else { Value::Object(numbers) }
+}
+
+/// Takes into the components what the extension says of those that are in the report; of others it says nothing to anybody.
+fn read_restarts(restarts: &Value, components: &mut [ComponentReport]) {
+    for component in components {
+        let number = restarts.get(&component.name).and_then(Value::as_u64).unwrap_or(0);
+        component.restarts = u32::try_from(number).unwrap_or(u32::MAX);
+    }
 }
 
 fn insert_fault(fields: &mut Value, fault: Option<&Fault>) {
@@ -136,7 +156,9 @@ pub(crate) fn read_common(
         findings.add("/components", "DM-090", message);
         return None;
     }
-    let components = items.iter().filter_map(|at| read_component(at, findings)).collect();
+    let mut components: Vec<ComponentReport> =
+        items.iter().filter_map(|at| read_component(at, findings)).collect();
+    let detail = read_detail(root, &mut components);
     Some(Report {
         assignment: assignment?,
         device,
@@ -144,7 +166,7 @@ pub(crate) fn read_common(
         state: state?,
         fault,
         components,
-        detail: read_detail(root),
+        detail,
         signed_at: None,
     })
 }
@@ -156,7 +178,7 @@ fn read_component(at: &At<'_>, findings: &mut Findings) -> Option<ComponentRepor
     let name = findings.required_text(at, "name", "DM-090").map(|name| bounded(name, 200));
     let state = read_state(at, findings);
     let fault = read_fault(at, findings);
-    Some(ComponentReport { name: name?, state: state?, fault })
+    Some(ComponentReport { name: name?, state: state?, fault, restarts: 0 })
 }
 
 fn read_state(at: &At<'_>, findings: &mut Findings) -> Option<Reported> {
@@ -189,9 +211,10 @@ fn bounded(text: &str, length_max: usize) -> String {
 
 /// Our agent's addition. One that this server cannot read comes from a newer agent; the report itself is
 /// still true, and refusing it would block that agent's queue for ever.
-fn read_detail(root: &At<'_>) -> Option<Detail> {
+fn read_detail(root: &At<'_>, components: &mut [ComponentReport]) -> Option<Detail> {
     let fields: Map<String, Value> = root.field(EXTENSION)?.node.to_object();
     let detail: DetailBody = serde_json::from_value(Value::Object(fields)).ok()?;
+    read_restarts(&detail.restarts, components);
     Some(Detail {
         state: detail.state,
         sequence: detail.sequence,

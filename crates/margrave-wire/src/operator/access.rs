@@ -51,6 +51,16 @@ pub struct CreatedToken {
     pub secret: String,
 }
 
+/// An operator who is signed out of the page in every browser.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EndedSessions {
+    /// Who it is.
+    pub name: String,
+    /// How many browsers that were; none is no error.
+    pub ended: u64,
+}
+
 /// Something that an operator did, or was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

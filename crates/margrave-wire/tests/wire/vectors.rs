@@ -176,6 +176,30 @@ fn mi_g2_101_a_report_is_written_exactly_so_and_read_back() {
 }
 
 #[test]
+fn how_often_components_were_brought_back_stands_in_our_addition_alone() {
+    let mut report = status::read(STATUS.as_bytes()).unwrap();
+    assert!(report.components.iter().all(|component| component.restarts == 0));
+    report.components[0].restarts = 57;
+    let written: serde_json::Value = serde_json::from_slice(&status::write(&report)).unwrap();
+    let name = report.components[0].name.as_str();
+    assert_eq!(written["x-margrave-extensions"]["restarts"], serde_json::json!({ name: 57 }));
+    assert!(!written["components"].to_string().contains("57"), "others are not bothered: {written}");
+    assert_eq!(status::read(written.to_string().as_bytes()).unwrap(), report);
+    // What is not understood costs the count and nothing else.
+    for (odd, counted) in [
+        (serde_json::json!({ name: 5_000_000_000_u64, "nobody": 1 }), u32::MAX),
+        (serde_json::json!({ name: "often" }), 0),
+        (serde_json::json!({ name: -1 }), 0),
+        (serde_json::json!([57]), 0),
+    ] {
+        let mut told = written.clone();
+        told["x-margrave-extensions"]["restarts"] = odd;
+        let read = status::read(told.to_string().as_bytes()).unwrap();
+        assert_eq!((read.components[0].restarts, &read.detail), (counted, &report.detail), "{told}");
+    }
+}
+
+#[test]
 fn dm_097_a_foreign_report_is_read_without_our_additions() {
     let report = |extra: &str| {
         let text = format!(

@@ -270,7 +270,7 @@ impl World {
                     };
                     !is_judged(id) || seen.iter().any(stands)
                 });
-                for Observation { assignment, component, fingerprint, health } in seen {
+                for Observation { assignment, component, fingerprint, health, .. } in seen {
                     if matches!(health, Health::Unhealthy(_) | Health::Down(_)) {
                         machine.memory.sick.insert(*assignment);
                         machine.memory.left.remove(assignment);

@@ -1,4 +1,4 @@
-//! The arguments of `margrave token` and `margrave audit`.
+//! The arguments of `margrave token`, `margrave session` and `margrave audit`.
 
 use std::time::Duration;
 
@@ -38,6 +38,17 @@ looks after tokens, the authority, registries, settings and backups.")]
         #[arg(long, short)]
         yes: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Session {
+    /// Sign out of the page in every browser: every session of whoever this command's token belongs to
+    #[command(after_help = "\
+Example:
+  margrave session end-all
+
+Tokens stay as they are, and so does this command's own access; `margrave token revoke` puts an end to a token.")]
+    EndAll,
 }
 
 #[derive(Debug, Args)]

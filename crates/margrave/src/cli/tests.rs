@@ -31,7 +31,7 @@ fn the_commands_are_those_of_the_design() {
     let names: Vec<String> = all_leaves().into_iter().map(|(path, _)| path).collect();
     let wanted = "demo|serve|login|status|why|deploy|deployment list|deployment show|deployment update|\
         deployment revert|deployment remove|deployment history|rollout show|rollout pause|rollout resume|rollout abort|device list|device show|device token|device tokens|device untoken|device git|device accept|device reject|\
-        device move|device retire|device label|device hold|device release|device look|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|token create|token list|token revoke|secret seal|audit verify|package add|package list|package show|package check|package push|package watch|package watches|package look|package unwatch|package remove|\
+        device move|device retire|device label|device hold|device release|device look|schedule list|schedule show|schedule set|schedule remove|authority show|authority rotate|authority retire|token create|token list|token revoke|session end-all|secret seal|audit verify|package add|package list|package show|package check|package push|package watch|package watches|package look|package unwatch|package remove|\
         registry add|registry list|registry check|registry remove|intent show|intent log|intent resolve|get|apply|diff|plan|schema|events|backup|restore|completions|simulate";
     let wanted: Vec<String> = wanted.split('|').map(|name| format!("margrave {name}")).collect();
     assert_eq!(names, wanted);

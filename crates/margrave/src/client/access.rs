@@ -2,7 +2,9 @@
 
 use margrave_core::access::Role;
 use margrave_http::Request;
-use margrave_wire::operator::{AuditEntry, CreateToken, CreatedToken, Page, SealSecret, SealedSecret, Token};
+use margrave_wire::operator::{
+    AuditEntry, CreateToken, CreatedToken, EndedSessions, Page, SealSecret, SealedSecret, Token,
+};
 
 use super::{Client, at, segment};
 use crate::exit::{Result, Trouble};
@@ -29,6 +31,10 @@ impl Client {
 
     pub(crate) async fn revoke_token(&self, id: &str) -> Result<Token> {
         self.ask(Request::post(at(&format!("/tokens/{}/revoke", segment(id))))).await
+    }
+
+    pub(crate) async fn end_all_sessions(&self) -> Result<EndedSessions> {
+        self.ask(Request::post(at("/sessions/end-all"))).await
     }
 
     pub(crate) async fn seal(&self, want: &SealSecret) -> Result<SealedSecret> {

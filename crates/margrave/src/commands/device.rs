@@ -1,6 +1,7 @@
 //! `margrave device`: the fleet's devices.
 
 use jiff::Timestamp;
+use margrave_core::report::restarted;
 use margrave_wire::operator::{self, AcceptCertificate, CreateJoinToken, HoldDevice, MoveDevice, SetLabels};
 
 use super::confirm::confirm;
@@ -262,6 +263,7 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
     if let Some(operator::CannotLook { since, message }) = &device.cannot_look {
         facts.push(("Cannot look", format!("at its containers since {}: {message}", render::clock(since))));
     }
+    facts.extend(restarts(device).map(|words| ("Restarts", words)));
     for operator::Hold { holder, reason, until, .. } in &device.holds {
         facts.push(("Held back", format!("by {holder} until {}: {reason}", render::clock(until))));
     }
@@ -304,6 +306,15 @@ fn show(screen: &Screen, device: &operator::Device) -> Result {
         screen.words(format_args!("\nMore: margrave why {}", device.id));
     }
     Ok(Answer::Done)
+}
+
+/// What was brought back on the device since it was started, a line for each deployment.
+fn restarts(device: &operator::Device) -> impl Iterator<Item = String> {
+    device.assignments.iter().filter_map(|assignment| {
+        let again = assignment.components.iter().filter_map(|of| Some((&of.name, of.restarts?)));
+        let words: Vec<String> = again.map(|(name, times)| format!("{name} {}", restarted(times))).collect();
+        (!words.is_empty()).then(|| format!("{}: {}", assignment.deployment, words.join(", ")))
+    })
 }
 
 /// What the first column of a list of assignments is.

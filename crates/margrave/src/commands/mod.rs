@@ -25,6 +25,7 @@ pub(crate) mod rollout;
 pub(crate) mod schedule;
 pub(crate) mod secret;
 pub(crate) mod serve;
+pub(crate) mod session;
 pub(crate) mod settle;
 pub(crate) mod simulate;
 pub(crate) mod status;

@@ -6,6 +6,7 @@ mod beneath;
 mod blind;
 mod counting;
 mod crowds;
+mod dice;
 mod download;
 mod drift;
 mod going_back;
@@ -13,6 +14,7 @@ mod holding;
 mod overtaken;
 mod removal;
 mod restarting;
+mod restarts;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +22,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use self::dice::Dice;
 use super::*;
 use crate::digest::Document;
 use crate::id::{ComponentName, PackageId};
@@ -75,23 +78,6 @@ fn document(workload: &Workload) -> Document {
     Document::of(format!("{workload:?}").into_bytes())
 }
 
-/// Splitmix64: enough dice for a small world.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn hit(&mut self, chance: f64) -> bool {
-        self.roll() < chance
-    }
-}
-
 /// Server, runtime and disk around one device.
 struct World {
     settings: Settings,
@@ -114,6 +100,8 @@ struct World {
     sick: BTreeSet<Digest>,
     /// What is otherwise than it should be, and how the runtime tells it.
     odd: BTreeMap<Digest, Health>,
+    /// How often the engine brought something back.
+    restarts: BTreeMap<Digest, u32>,
 }
 
 impl World {
@@ -137,6 +125,7 @@ impl World {
             broken: BTreeSet::new(),
             sick: BTreeSet::new(),
             odd: BTreeMap::new(),
+            restarts: BTreeMap::new(),
         };
         world.commit();
         world.boot();
@@ -279,6 +268,7 @@ impl World {
                         true => Health::Unhealthy("it is not well".into()),
                         false => self.odd.get(fingerprint).cloned().unwrap_or(Health::Healthy),
                     },
+                    restarts: self.restarts.get(fingerprint).copied().unwrap_or(0),
                 })
                 .collect())),
             Action::Prefetch(order) => Event::Prefetched {
@@ -291,6 +281,7 @@ impl World {
                 let fails = fails || self.broken.contains(&order.fingerprint());
                 let key = (order.assignment, order.component.clone());
                 self.odd.remove(&order.fingerprint());
+                self.restarts.remove(&order.fingerprint());
                 // What fails to start has taken the place of what ran before.
                 match fails {
                     true => drop(self.running.remove(&key)),

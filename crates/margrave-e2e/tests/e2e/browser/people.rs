@@ -81,7 +81,27 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.follow("Audit");
     browser.wait_text("table", "token.revoke");
     browser.look("audit");
-    browser.press("Sign out");
+    // The log follows by itself, also when it is filtered, and leaves alone what somebody types.
+    browser.fill("What", "press-1");
+    browser.press("Show");
+    browser.wait_text("#entries", "No entry matches");
+    browser.wait_text("#link", "Live");
+    browser.watch();
+    browser.fill("Who", "half a na");
+    demo.margrave(&["device", "label", "press-1", "line=7"]);
+    browser.wait_text("#entries", "device.labels");
+    assert!(browser.is_still_here(), "the page was loaded anew instead of following by itself");
+    assert_eq!(browser.value("Who"), "half a na");
+    browser.follow("Sign out everywhere");
+    browser.wait_text("h1", "Sign admin out everywhere?");
+    browser.look("sign-out-everywhere");
+    browser.press("Sign out everywhere");
+    browser.wait_text("h1", "Sign in");
+    // As a command, a page that is open leads to the door by itself.
+    browser.sign_in(&demo.page, &demo.token);
+    browser.wait_text("#link", "Live");
+    assert_eq!(demo.margrave(&["session", "end-all"])["ended"], 1);
+    browser.wait_text("h1", "Sign in");
     browser.sign_in(&demo.page, &secret);
     browser.wait_text(".wrong", "revoked");
 

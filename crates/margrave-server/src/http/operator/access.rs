@@ -1,4 +1,4 @@
-//! Operators' tokens.
+//! Operators' tokens, and their sessions of the page.
 
 use axum::Json;
 use axum::extract::State;
@@ -66,4 +66,17 @@ pub(super) async fn revoke(
     let revoked = api.fleet().revoke_operator_token(&actor, ids.token()).await?;
     note.token(&revoked);
     Ok(Json(revoked))
+}
+
+/// Signs whoever asks out of the page, in every browser and whichever token was signed in with. Tokens stay as they are.
+#[utoipa::path(post, path = "/sessions/end-all", tag = "access", operation_id = "endAllSessions",
+    responses((status = 200, body = operator::EndedSessions), (status = 401, body = operator::Problem)))]
+pub(super) async fn end_all_sessions(
+    Following(holder): Following,
+    State(api): State<Api>,
+    note: Note,
+) -> Result<Json<operator::EndedSessions>, Problem> {
+    let ended = api.fleet().end_sessions_of(&holder.token).await?;
+    note.sessions(&ended);
+    Ok(Json(ended))
 }

@@ -139,6 +139,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(access::list, access::create))
         .routes(routes!(access::mine))
         .routes(routes!(access::revoke))
+        .routes(routes!(access::end_all_sessions))
         .routes(routes!(secret::seal))
         .routes(routes!(audit::list))
         .routes(routes!(backup::make))

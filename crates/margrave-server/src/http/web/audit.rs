@@ -45,6 +45,11 @@ pub(super) struct Filter {
 }
 
 impl Filter {
+    /// Whether the newest entries are asked for, which are others when there are more. Older ones stay what they are.
+    fn is_newest(&self) -> bool {
+        self.after.is_none()
+    }
+
     fn is_empty(&self) -> bool {
         [&self.actor, &self.subject, &self.since].iter().all(|text| text.trim().is_empty())
     }
@@ -127,7 +132,7 @@ pub(super) async fn page(
     visitor: Visitor,
     Query(filter): Query<Filter>,
 ) -> Result<Response, PageError> {
-    let frame = Frame::new(&web, &visitor, Section::Audit, "Audit").await?;
+    let frame = Frame::new(&web, &visitor, Section::Audit, "Audit").await?.of_the_log(&web).await?;
     let (page, wrong) = match web.fleet().audit(filter.query()).await {
         Ok(page) => (page, None),
         Err(error @ Error::Invalid(_)) => (Page { items: Vec::new(), next: None }, Some(told(&error))),

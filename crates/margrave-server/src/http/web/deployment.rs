@@ -43,6 +43,7 @@ struct DeploymentsPage {
     /// What has just gone from its last device.
     gone: Option<DeploymentName>,
     command: Command,
+    list_command: Command,
 }
 
 #[derive(serde::Deserialize)]
@@ -89,6 +90,7 @@ pub(super) async fn list(
             .and_then(|name| DeploymentName::parse(&name).ok())
             .filter(|name| deployments.iter().all(|deployment| deployment.name != name.as_str())),
         command: Command::new(["margrave", "deploy", "PACKAGE", "--to", "DEVICE"]),
+        list_command: Command::new(["margrave", "deployment", "list"]),
     })
 }
 

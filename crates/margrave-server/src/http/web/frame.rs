@@ -31,7 +31,9 @@ pub(super) struct Frame {
     pub(super) demo: Option<String>,
     /// What a demo lets people break.
     pub(super) breaking: Option<Breaking>,
-    /// The newest event when this page was made: the stream goes on from there.
+    /// The stream that the page follows.
+    pub(super) stream: &'static str,
+    /// What was newest there when this page was made: the stream goes on from there.
     pub(super) after: u64,
     /// What the page is about, `device:line-1`; changes elsewhere do not refresh it.
     pub(super) watch: Option<String>,
@@ -61,6 +63,7 @@ impl Frame {
             csrf: visitor.csrf(),
             demo: web.demo().await?.map(|text| text.strip_prefix("Demo: ").unwrap_or(&text).to_owned()),
             breaking: Breaking::of(web).filter(|_| visitor.role.allows(Role::Operator)),
+            stream: "/events/stream",
             after: newest.first().map_or(0, |event| event.sequence),
             watch: None,
             gone: None,
@@ -68,6 +71,12 @@ impl Frame {
             follows: web.fleet().follows(),
             bare: Bare,
         })
+    }
+
+    /// A page that follows the audit log instead of the fleet. As with [`Frame::new`], what it shows is read afterwards.
+    pub(super) async fn of_the_log(mut self, web: &Web) -> Result<Self, PageError> {
+        (self.stream, self.after) = ("/audit/stream", web.fleet().newest_audit().await?);
+        Ok(self)
     }
 
     pub(super) fn watching(mut self, kind: &str, name: &str) -> Self {

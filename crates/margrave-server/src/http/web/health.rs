@@ -1,6 +1,6 @@
 //! How healthy what a device runs is, by its own reports: since when, what is the matter, and how often that was so before.
 
-use margrave_core::report::FailureCode;
+use margrave_core::report::{FailureCode, restarted};
 use margrave_wire::operator;
 
 use super::assignment::went_back;
@@ -32,6 +32,8 @@ pub(super) struct HealthLine {
     pub(super) since: Option<Stamp>,
     /// What is the matter, in the device's words.
     pub(super) reason: Option<String>,
+    /// How often its only component was brought back; several say it each.
+    pub(super) restarts: Option<String>,
     /// Each of several; of one there is nothing else to tell.
     pub(super) components: Vec<ComponentHealth>,
     /// How often it was healthy and then not, as far back as is remembered, and when last.
@@ -41,6 +43,7 @@ pub(super) struct HealthLine {
 pub(super) struct ComponentHealth {
     pub(super) name: String,
     pub(super) badge: Badge,
+    pub(super) restarts: Option<String>,
 }
 
 impl Health {
@@ -72,6 +75,12 @@ impl HealthLine {
             words,
             since: assignment.changed_at.as_deref().map(Stamp::ago),
             reason: (word == "unhealthy" || word == "not running").then(|| reason(assignment)).flatten(),
+            restarts: match assignment.components.as_slice() {
+                [only] => {
+                    only.restarts.map(|times| format!("It was {} since it was started.", restarted(times)))
+                }
+                _ => None,
+            },
             components: match assignment.components.as_slice() {
                 [_] => Vec::new(),
                 several => several.iter().map(ComponentHealth::of).collect(),
@@ -91,7 +100,11 @@ impl ComponentHealth {
             "removing" | "removed" => "going",
             _ => "not started",
         };
-        ComponentHealth { name: component.name.clone(), badge: Badge::health(word) }
+        ComponentHealth {
+            name: component.name.clone(),
+            badge: Badge::health(word),
+            restarts: component.restarts.map(restarted),
+        }
     }
 }
 
@@ -186,7 +199,19 @@ mod tests {
         let shown: Vec<_> =
             line.components.iter().map(|it| (it.name.as_str(), it.badge.word.as_str())).collect();
         assert_eq!(shown, [("web", "unhealthy"), ("store", "healthy")]);
+        assert!(line.restarts.is_none() && line.components.iter().all(|it| it.restarts.is_none()));
         assert_eq!(line.reason.as_deref(), Some("its check answered 503"));
+    }
+
+    #[test]
+    fn how_often_something_was_brought_back_is_told() {
+        let only = json!([{ "name": "web", "state": "installed", "restarts": 1 }]);
+        let line = HealthLine::of(&assignment("INSTALLED", None, only), &[]);
+        assert_eq!(line.restarts.as_deref(), Some("It was restarted once since it was started."));
+        let both = json!([{ "name": "web", "state": "installed", "restarts": 3 }, { "name": "db", "state": "installed" }]);
+        let line = HealthLine::of(&assignment("INSTALLED", None, both), &[]);
+        let told: Vec<_> = line.components.iter().map(|of| of.restarts.as_deref()).collect();
+        assert_eq!((line.restarts, told), (None, vec![Some("restarted 3 times"), None]));
     }
 
     #[test]

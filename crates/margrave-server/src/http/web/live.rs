@@ -1,15 +1,16 @@
-//! The pages' own stream: tells a page that something changed, not what; the page then fetches itself again.
+//! The pages' own streams: each tells a page that something changed, not what; the page then fetches itself again.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Query, State};
+use axum::extract::{FromRequestParts, Query, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, StreamExt as _};
-use http::{HeaderMap, StatusCode};
+use futures_util::stream::{self, Stream, StreamExt as _};
+use http::StatusCode;
+use http::request::Parts;
 use margrave_wire::operator::Event;
 use tokio::time::Instant;
 
@@ -29,37 +30,73 @@ pub(super) struct After {
     after: Option<String>,
 }
 
-/// `GET /events/stream`. Unlike a page it answers 401 instead of leading to the sign-in page, which an
+/// Who follows and from where. Unlike a page a stream answers 401 instead of leading to the sign-in page, which an
 /// `EventSource` could not show.
-pub(super) async fn follow(
-    State(web): State<Web>,
-    visitor: Result<Visitor, PageError>,
-    headers: HeaderMap,
-    Query(After { after }): Query<After>,
-) -> Result<Response, PageError> {
-    let visitor = match visitor {
-        Ok(visitor) => visitor,
-        Err(PageError::SignIn { .. }) => return Ok(StatusCode::UNAUTHORIZED.into_response()),
-        Err(error) => return Err(error),
-    };
-    // What the browser saw last counts for more than the address that it first came with. A page that does not
-    // know where it stands begins now: it has just been made.
-    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let after = last.or(after.as_deref()).and_then(|text| text.parse().ok());
-    let follower = web.feed.follow(after).ok_or_else(|| PageError::Fleet(Problem::too_many_streams()))?;
-    // Whoever loses the token loses the stream.
+pub(super) struct Reader {
+    visitor: Visitor,
+    after: Option<u64>,
+}
+
+impl FromRequestParts<Web> for Reader {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Response> {
+        let visitor = match Visitor::from_request_parts(parts, web).await {
+            Ok(visitor) => visitor,
+            Err(PageError::SignIn { .. }) => return Err(StatusCode::UNAUTHORIZED.into_response()),
+            Err(error) => return Err(error.into_response()),
+        };
+        let Query(After { after }) =
+            Query::from_request_parts(parts, web).await.map_err(IntoResponse::into_response)?;
+        // What the browser saw last counts for more than the address that it first came with. A page that does not
+        // know where it stands begins now: it has just been made.
+        let last = parts.headers.get("last-event-id").and_then(|value| value.to_str().ok());
+        let after = last.or(after.as_deref()).and_then(|text| text.parse().ok());
+        Ok(Reader { visitor, after })
+    }
+}
+
+/// `GET /events/stream`: something happened in the fleet.
+pub(super) async fn follow(State(web): State<Web>, reader: Reader) -> Result<Response, PageError> {
+    let follower = web.feed.follow(reader.after).ok_or_else(too_many)?;
+    let news = stream::unfold(follower, |mut follower| async {
+        let events = follower.next().await?;
+        Some((frame(&events), follower))
+    });
+    Ok(told(&web, reader.visitor, news))
+}
+
+/// `GET /audit/stream`: the audit log has grown. An entry is kept after what it tells of happened, and of a refusal nothing happens
+/// at all, so that the page of the log has a stream of its own.
+pub(super) async fn follow_audit(State(web): State<Web>, reader: Reader) -> Result<Response, PageError> {
+    let follower = web.feed.follow_audit(reader.after).ok_or_else(too_many)?;
+    let news = stream::unfold(follower, |mut follower| async {
+        let newest = follower.next().await?;
+        // Which entries concern a page says its filter, which the server knows: all of them.
+        Some((SseEvent::default().id(newest.to_string()).data("[]"), follower))
+    });
+    Ok(told(&web, reader.visitor, news))
+}
+
+fn too_many() -> PageError {
+    PageError::Fleet(Problem::too_many_streams())
+}
+
+/// The stream as an answer, for as long as the visitor may follow it.
+fn told(web: &Web, visitor: Visitor, news: impl Stream<Item = SseEvent> + Send + 'static) -> Response {
+    // Whoever is signed out, or loses the token, loses the stream.
     let fleet = Arc::clone(&web.app.fleet);
-    let ended = async move { fleet.token_ended(&visitor.token).await };
+    let ended = async move { visitor.signed_out(&fleet).await };
     // A pause behind each, in which what happens meanwhile gathers for the next.
-    let paced = stream::unfold((follower, None), |(mut follower, told)| async move {
+    let paced = stream::unfold((Box::pin(news), None), |(mut news, told)| async move {
         if let Some(told) = told {
             tokio::time::sleep_until(told + FRAME_PAUSE).await;
         }
-        let events = follower.next().await?;
-        Some((events, (follower, Some(Instant::now()))))
+        let frame = news.next().await?;
+        Some((frame, (news, Some(Instant::now()))))
     });
-    let frames = paced.take_until(Box::pin(ended)).map(|events| Ok::<_, Infallible>(frame(&events)));
-    Ok(Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    let frames = paced.take_until(Box::pin(ended)).map(Ok::<_, Infallible>);
+    Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
 #[derive(serde::Serialize, PartialEq, Eq, PartialOrd, Ord)]

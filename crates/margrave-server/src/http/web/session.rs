@@ -20,12 +20,14 @@ use margrave_core::access::Role;
 use margrave_core::digest::Digest;
 
 use super::address::{Path, Query};
+use super::command::Command;
+use super::confirm::ConfirmPage;
 use super::error::PageError;
-use super::frame::{Bare, render};
+use super::frame::{Bare, Frame, Section, render};
 use super::link;
 use super::{FORM_MAX, Web};
 use crate::auth::{self, Unidentified, is_cross_site};
-use crate::fleet::{Actor, Error, Holder};
+use crate::fleet::{Actor, Error, Fleet, Holder};
 use crate::http::audit::Note;
 use crate::http::problem::Problem;
 use crate::http::{Arrival, BODY_TIME_MAX, is_declared_larger};
@@ -51,6 +53,11 @@ impl Visitor {
     /// nothing about it and cannot be guessed.
     pub(super) fn csrf(&self) -> String {
         Digest::of(format!("margrave form of session {}", self.session).as_bytes()).hex()
+    }
+
+    /// Ends when the visitor is signed out, or may not look any more.
+    pub(super) async fn signed_out(&self, fleet: &Fleet) {
+        fleet.session_ended(&self.session).await;
     }
 
     fn allowed(self, needed: Role) -> Result<Self, PageError> {
@@ -279,13 +286,36 @@ pub(super) async fn sign_out(
     Ok(signed_out(arrival))
 }
 
+/// Says what it ends before it does.
+pub(super) async fn everywhere_ask(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
+    let name = visitor.name();
+    let ends = match web.fleet().sessions_of(name).saturating_sub(1) {
+        0 => format!("It ends this session; {name} is signed in to the page in no other browser."),
+        1 => format!("It ends this session and that of {name} in one more browser."),
+        others => format!("It ends this session and those of {name} in {others} more browsers."),
+    };
+    let stays =
+        "Tokens stay as they are: whoever has one of them can sign in again, until an admin revokes it.";
+    render(&ConfirmPage {
+        frame: Frame::new(&web, &visitor, Section::Fleet, "Sign out everywhere").await?,
+        question: format!("Sign {name} out everywhere?"),
+        effects: vec![ends, stays.to_owned()],
+        verb: "Sign out everywhere",
+        action: "/sign-out/everywhere".to_owned(),
+        back: "/".to_owned(),
+        fields: Vec::new(),
+        command: Command::new(["margrave", "session", "end-all"]),
+    })
+}
+
 /// Also in every other browser that this operator signed in with.
 pub(super) async fn sign_out_everywhere(
     State(web): State<Web>,
     Extension(arrival): Extension<Arrival>,
     submitted: Submitted<Anybody>,
 ) -> Result<Response, PageError> {
-    web.fleet().end_sessions_of(&submitted.visitor.token).await?;
+    let ended = web.fleet().end_sessions_of(&submitted.visitor.token).await?;
+    submitted.visitor.note.sessions(&ended);
     Ok(signed_out(arrival))
 }
 

@@ -202,6 +202,7 @@ impl Machine<'_> {
                         true => Health::Unhealthy("its health check fails".into()),
                         false => Health::Healthy,
                     },
+                    restarts: 0,
                 });
                 Event::Observed(Ok(seen.collect()))
             }

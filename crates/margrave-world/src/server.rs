@@ -336,7 +336,7 @@ async fn make_template() -> anyhow::Result<Template> {
         let files = PackageFiles::new(Bytes::from(text.clone()), vec![])?;
         push(&registry, "packages/app", version, &files.manifest(), &[text.as_bytes()]).await?;
         let reference = format!("oci://margrave/packages/app:{version}");
-        fleet.add_package(&operator(), operator::AddPackage { reference }).await?;
+        fleet.add_package(&operator(), operator::AddPackage { reference }, |_| {}).await?;
     }
     for at in 0..DEVICES_MAX {
         let want = operator::CreateJoinToken {

@@ -34,6 +34,8 @@ pub struct Components {
     directory: PathBuf,
     /// One download per archive at a time.
     downloads: Turns<Digest>,
+    /// One at a time unpacks into a place.
+    unpacking: Turns<PathBuf>,
     written: Written,
 }
 
@@ -48,6 +50,7 @@ impl Components {
             own: None,
             directory,
             downloads: Turns::default(),
+            unpacking: Turns::default(),
             written: Written::default(),
         })
     }
@@ -110,6 +113,8 @@ impl Components {
     /// Unpacks an archive that is here into `place`, unless that was done before; returns the directory
     /// with `compose.yaml` (PK-082).
     pub(super) async fn unpack(&self, archive: Digest, place: PathBuf) -> Result<PathBuf, Failure> {
+        // Whoever waited for this may have been dropped, and what it began works on: until that ends, it has its turn.
+        let turn = self.unpacking.of(place.clone()).lock_owned().await;
         // It appears there as a whole or not at all, and containers may have files of it mounted.
         if let Some(files) = unpacked(&place) {
             return Ok(files);
@@ -117,6 +122,7 @@ impl Components {
         let path = self.path(archive);
         let written = self.written.clone();
         let unpack = move || -> Result<PathBuf, ArchiveError> {
+            let _turn = turn;
             let mut file =
                 File::open(&path).map_err(|source| ArchiveError::Io { doing: "open the archive", source })?;
             let files = archive::unpack(&mut file, archive, &place)?;

@@ -173,7 +173,6 @@ impl Told {
 
 /// So late a device may begin where many are allowed to.
 const SPREAD: Duration = Duration::from_secs(30);
-}
 
 /// Whether a device that was last heard at `contact` is quiet as it was told to be, where others count as silent after
 /// `silent_after`.

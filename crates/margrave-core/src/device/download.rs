@@ -13,6 +13,10 @@ use crate::lifecycle::State;
 use crate::moment::Moment;
 use crate::report::Failure;
 
+/// How much of what was good is mended, gone back to or taken away beside the rest. What is new may hang for as long as its timeout
+/// says, up to an hour, and must not keep an application down that ran well.
+const RESCUE_COUNT_MAX: usize = 1;
+
 /// Something that is under way.
 #[derive(Debug, Clone)]
 pub(super) struct Download {
@@ -39,8 +43,18 @@ impl Device {
                 ahead < AHEAD_COUNT_MAX && work + downloads < settings.work_count_max
             }
             Some(_) => downloads < settings.work_count_max,
-            None => work < settings.work_count_max,
+            None => work < settings.work_count_max + usize::from(self.rescues(action)) * RESCUE_COUNT_MAX,
         }
+    }
+
+    /// Whether this mends what was good, goes back to it or replaces it while it is broken, or takes something away.
+    fn rescues(&self, action: &Action) -> bool {
+        let (Action::Prefetch(order) | Action::Apply(order)) = action else {
+            return matches!(action, Action::Remove { .. });
+        };
+        let Some(assignment) = self.assignments.get(&order.assignment) else { return false };
+        let is_good = assignment.good.is_some_and(|good| self.orders(&good).contains(order));
+        is_good || assignment.beneath().is_some_and(|here| here.state != State::Installed)
     }
 
     /// Whether this fetches what may have to come from afar. What was touched, is good or was fetched ahead is here.

@@ -69,7 +69,8 @@ pub struct Settings {
     /// The pause after a first failed try; doubles with every further one.
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
-    /// How many assignments are downloaded at once, and how many are worked on that are here; beside one that is fetched ahead.
+    /// How many assignments are downloaded at once, and how many are worked on that are here; beside one that is fetched ahead,
+    /// and one that is mended, gone back to or removed.
     pub work_count_max: usize,
     pub overrides: Overrides,
 }

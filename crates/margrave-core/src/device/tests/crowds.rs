@@ -125,6 +125,45 @@ fn downloads_that_take_for_ever_keep_nobody_from_being_mended_removed_or_gone_ba
 }
 
 #[test]
+fn starts_that_hang_keep_nobody_from_being_mended_or_removed() {
+    let mut world = World::new(3);
+    let (mut here, new) = (all("a"), [8, 9, 10].map(|n| workload(n, &["web"], "a")));
+    world.publish(here.clone());
+    world.run_until_converged();
+    world.publish([here.clone(), new.to_vec()].concat());
+    // Nothing that is new ever comes to the end of its start.
+    let mut hanging = vec![];
+    let mut live = |world: &mut World| {
+        let (end, mut did) = (world.now.after(Duration::from_secs(120)), vec![]);
+        while world.now < end {
+            while let Some(action) = world.device.next(&world.settings, world.now) {
+                match &action {
+                    Action::Apply(order) if new.iter().any(|new| new.id == order.assignment) => {
+                        hanging.push(order.assignment);
+                        world.absorb(Event::Began(action));
+                        continue;
+                    }
+                    Action::Apply(order) => did.push(format!("apply {}", order.assignment)),
+                    Action::Remove { assignment, .. } => did.push(format!("remove {assignment}")),
+                    _ => {}
+                }
+                world.carry_out(action);
+            }
+            world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+        }
+        did
+    };
+    assert_eq!(live(&mut world), [""; 0]);
+    world.running.remove(&(id(1), name("web")));
+    world.running.remove(&(id(2), name("web")));
+    assert_eq!(live(&mut world), [format!("apply {}", id(1)), format!("apply {}", id(2))]);
+    here.remove(0);
+    world.publish([here, new.to_vec()].concat());
+    assert_eq!(live(&mut world), [format!("remove {}", id(1))]);
+    assert_eq!(hanging, [id(8), id(9)], "two at once");
+}
+
+#[test]
 fn what_is_to_go_before_it_was_begun_is_not_begun_outside_of_the_window() {
     let mut world = installed(5);
     let schedule =

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use super::components::Components;
 use super::container::LABEL_PROJECT;
 use super::drift;
-use super::engine::{Engine, Lines, Places, registry_of};
+use super::engine::{Engine, Lines, Places, concerns, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
@@ -162,12 +162,18 @@ impl ComposeRuntime {
         let mut events = self.events.lock().await;
         let Some(told) = events.as_mut() else {
             let engine = self.engine().await?;
-            let opened = engine.events((LABEL_AGENT, self.settings.agent.as_str())).await;
+            let opened = engine.events().await;
             *events = Some(self.forget_if_unreachable(opened.map_err(Failure::from)).await?);
             // Nobody heard what was before, such as while the engine was away.
             return Ok(());
         };
+        let ours = (LABEL_AGENT, self.settings.agent.as_str());
         let mut last = told.next().await;
+        while let Ok(Some(event)) = &last
+            && !concerns(event, ours, ProjectName::PREFIX)
+        {
+            last = told.next().await;
+        }
         // They come in crowds, and one look sees all of them.
         while matches!(last, Ok(Some(_)))
             && let Ok(next) = tokio::time::timeout(Duration::ZERO, told.next()).await

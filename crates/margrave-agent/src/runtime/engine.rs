@@ -307,12 +307,24 @@ impl Engine {
         }
     }
 
-    /// What happens to containers with this label from now on, a line each.
-    pub(super) async fn events(&self, label: (&str, &str)) -> Result<Lines, EngineError> {
-        let happened = ["start", "die", "destroy", "pause", "unpause", "update", "health_status", "oom"];
-        let filters = json!({
-            "type": ["container"], "event": happened, "label": [format!("{}={}", label.0, label.1)],
-        });
+    /// What happens to containers and networks from now on, a line each; [`concerns`] says to whose.
+    pub(super) async fn events(&self) -> Result<Lines, EngineError> {
+        // Podman has words of its own for what Docker calls `die` and `destroy`.
+        let happened = [
+            "start",
+            "die",
+            "died",
+            "destroy",
+            "remove",
+            "pause",
+            "unpause",
+            "update",
+            "health_status",
+            "oom",
+            "connect",
+            "disconnect",
+        ];
+        let filters = json!({ "type": ["container", "network"], "event": happened });
         let path = format!("/events?filters={}", encoded(&filters.to_string()));
         // A quiet day is not an error; whoever waits has a deadline of their own.
         let day = Duration::from_secs(24 * 60 * 60);
@@ -470,6 +482,30 @@ struct Listed {
 /// An id without its algorithm, which some engines leave out.
 fn bare(id: &str) -> &str {
     id.strip_prefix("sha256:").unwrap_or(id)
+}
+
+/// Whether an event is about a container with this label, or about a project or a network whose name begins so: what somebody
+/// adds by hand has no label of ours. One that is not understood may be.
+pub(super) fn concerns(event: &[u8], label: (&str, &str), prefix: &str) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Event {
+        actor: Actor,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Actor {
+        #[serde(default)]
+        attributes: BTreeMap<String, String>,
+    }
+    let Ok(Event { actor: Actor { attributes } }) = serde_json::from_slice(event) else { return true };
+    match attributes.get(label.0) {
+        Some(value) => value == label.1,
+        None => {
+            let names = [LABEL_PROJECT, "name"].into_iter().filter_map(|key| attributes.get(key));
+            names.into_iter().any(|name| name.starts_with(prefix))
+        }
+    }
 }
 
 pub(super) struct Lines {
@@ -636,6 +672,23 @@ fn classify_pull(text: &str, status: Option<StatusCode>) -> FailureCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_happens_to_others_is_no_reason_to_look() {
+        let check = |attributes: &str, want: bool| {
+            let event = format!(
+                r#"{{"Type":"container","Action":"die","Actor":{{"ID":"1","Attributes":{attributes}}}}}"#
+            );
+            assert_eq!(concerns(event.as_bytes(), ("io.margrave.agent", "line-1"), "mg-"), want, "{event}");
+        };
+        check(r#"{"io.margrave.agent":"line-1","name":"mg-1-web-1"}"#, true);
+        check(r#"{"io.margrave.agent":"line-2","com.docker.compose.project":"mg-2-web"}"#, false);
+        // Added by hand, and taken off its network.
+        check(r#"{"com.docker.compose.project":"mg-1-web","image":"busybox","name":"x1"}"#, true);
+        check(r#"{"container":"9104","name":"mg-1-web_default","type":"bridge"}"#, true);
+        check(r#"{"com.docker.compose.project":"shop","name":"shop-web-1"}"#, false);
+        assert!(concerns(b"?", ("io.margrave.agent", "line-1"), "mg-"));
+    }
 
     #[test]
     fn images_are_split_as_docker_does() {

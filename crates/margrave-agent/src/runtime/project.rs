@@ -31,15 +31,18 @@ const COMPONENT_SHOWN_MAX: usize = 40;
 pub(super) struct ProjectName(String);
 
 impl ProjectName {
+    /// What all of them begin with.
+    pub(super) const PREFIX: &str = "mg-";
+
     pub(super) fn of(assignment: AssignmentId, component: &ComponentName) -> Self {
-        let assignment = assignment.uuid().simple();
+        let (prefix, assignment) = (Self::PREFIX, assignment.uuid().simple());
         let name = component.as_str();
         if name.len() <= COMPONENT_SHOWN_MAX {
-            return ProjectName(format!("mg-{assignment}-{name}"));
+            return ProjectName(format!("{prefix}{assignment}-{name}"));
         }
         // Component names have no underscore, so a shortened name is never another component's full one.
         let hash = &Digest::of(name.as_bytes()).hex()[..16];
-        ProjectName(format!("mg-{assignment}-{}_{hash}", &name[..COMPONENT_SHOWN_MAX - 17]))
+        ProjectName(format!("{prefix}{assignment}-{}_{hash}", &name[..COMPONENT_SHOWN_MAX - 17]))
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -242,7 +245,7 @@ impl ProjectDirectory {
         };
         for entry in entries {
             let entry = entry?;
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with("mg-")) {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(ProjectName::PREFIX)) {
                 found.push(ProjectDirectory { path: entry.path(), written: written.clone() });
             }
         }

@@ -403,7 +403,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_happens_to_containers_while_nobody_asks_is_not_missed() {
-        let died = || vec![json!({"Action": "die"}), json!({"Action": "destroy"})];
+        let of = |agent: &str| json!({"Actor": {"Attributes": {LABEL_AGENT: agent}}});
+        let died = move || vec![of("line-2"), of("line-1"), of("line-1")];
         let pretended = PretendedEngine::start(move |asked| say(asked, |_| Answer::Lines(died())));
         let data = tempfile::tempdir().unwrap();
         let runtime = device(&pretended, data.path());

@@ -181,17 +181,34 @@ async fn a_change_is_told_at_once(rig: Rig) {
     let web = rig.container("web", "web");
     // That it listens is told first: whoever hears it looks at what was before.
     rig.runtime.changed().await.unwrap();
-    // Again and again: some engines answer before they listen themselves.
-    let disturb = async {
-        for _ in 0..100 {
-            rig.docker(&["pause", &web]);
-            rig.docker(&["unpause", &web]);
-            tokio::time::sleep(Duration::from_millis(100)).await;
+    let project =
+        rig.docker(&["inspect", "--format", "{{index .Config.Labels \"com.docker.compose.project\"}}", &web]);
+    let (label, image) = (format!("com.docker.compose.project={project}"), rig.image());
+    let added = ["run", "-d", "--rm", "--network", "none", "--stop-signal", "SIGKILL", "--label", &label];
+    let added = [&added[..], &[image.as_str(), "sleep", "1000"]].concat();
+    for stranger in [false, true] {
+        // Again and again: some engines answer before they listen themselves.
+        let disturb = async {
+            for _ in 0..50 {
+                match stranger {
+                    false => {
+                        rig.docker(&["pause", &web]);
+                        rig.docker(&["unpause", &web]);
+                    }
+                    true => {
+                        let container = rig.docker(&added);
+                        rig.docker(&["rm", "-f", &container]);
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::select! {
+            changed = rig.runtime.changed() => changed.unwrap(),
+            () = disturb => panic!("fifty changes, and none was told"),
         }
-    };
-    tokio::select! {
-        changed = rig.runtime.changed() => changed.unwrap(),
-        () = disturb => panic!("a hundred changes, and none was told"),
+        // The rest of the crowd.
+        while tokio::time::timeout(Duration::from_secs(1), rig.runtime.changed()).await.is_ok() {}
     }
     rig.finish().await;
 }

@@ -214,7 +214,7 @@ fn report(id: AssignmentId, device: &str, state: State, sequence: u64, now: u64)
         adopted_version: 2,
         state: state.reported(),
         fault: None,
-        components: vec![ComponentReport { name: "main".to_owned(), state: state.reported(), fault: None, restarts: None }],
+        components: vec![ComponentReport { name: "main".to_owned(), state: state.reported(), fault: None, restarts: 0 }],
         detail: Some(Detail {
             state,
             sequence,

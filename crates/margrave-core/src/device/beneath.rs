@@ -50,6 +50,12 @@ impl Assignment {
     }
 }
 
+impl Step {
+    fn applies(&self) -> bool {
+        matches!(self, Step::Do(action) if matches!(**action, Action::Apply(_)))
+    }
+}
+
 impl Device {
     /// Does something with what is here in the place of what was taken up and never touched, where there is such a thing.
     pub(super) fn with_beneath(
@@ -153,6 +159,17 @@ impl Device {
         was
     }
 
+    /// Nothing of what is beneath is begun that would be overruled in the same moment.
+    pub(super) fn step_aside(
+        &self,
+        settings: &Settings,
+        id: AssignmentId,
+        above: &Step,
+        now: Moment,
+    ) -> Step {
+        if above.applies() { Step::Rest } else { self.step_beneath(settings, id, now) }
+    }
+
     pub(super) fn step_beneath(&self, settings: &Settings, id: AssignmentId, now: Moment) -> Step {
         match self.assignments[&id].beneath() {
             None => Step::Rest,
@@ -176,9 +193,8 @@ impl Device {
     /// What is newer and has everything it needs does not wait until what it replaces is mended; nor does its removal.
     pub(super) fn overrule_beneath(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
         let above = self.assignments.get(&id).filter(|_| self.work.beneath.contains(&id));
-        let applies = |step| matches!(step, Step::Do(action) if matches!(*action, Action::Apply(_)));
         let goes_on = above.is_some_and(|above| {
-            self.removal_is_due(settings, above, now) || applies(self.step_above(settings, id, now))
+            self.removal_is_due(settings, above, now) || self.step_above(settings, id, now).applies()
         });
         match goes_on {
             true => self.work.overruled.insert(id),

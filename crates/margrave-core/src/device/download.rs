@@ -47,16 +47,14 @@ impl Device {
         }
     }
 
-    /// Whether this mends what was good, goes back to it, or takes something away.
+    /// Whether this mends what was good, goes back to it or replaces it while it is broken, or takes something away.
     fn rescues(&self, action: &Action) -> bool {
-        match action {
-            Action::Prefetch(order) | Action::Apply(order) => {
-                let assignment = self.assignments.get(&order.assignment);
-                let good = assignment.and_then(|assignment| assignment.good);
-                good.is_some_and(|good| self.orders(&good).contains(order))
-            }
-            _ => matches!(action, Action::Remove { .. }),
-        }
+        let (Action::Prefetch(order) | Action::Apply(order)) = action else {
+            return matches!(action, Action::Remove { .. });
+        };
+        let Some(assignment) = self.assignments.get(&order.assignment) else { return false };
+        let is_good = assignment.good.is_some_and(|good| self.orders(&good).contains(order));
+        is_good || assignment.beneath().is_some_and(|here| here.state != State::Installed)
     }
 
     /// Whether this fetches what may have to come from afar. What was touched, is good or was fetched ahead is here.

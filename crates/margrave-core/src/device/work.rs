@@ -128,8 +128,11 @@ impl Device {
                 [self.beside(settings, id, self.step_above(settings, id, now), now), Step::Rest]
             }
             true => [Step::Rest, Step::Rest],
-            false => [self.step_above(settings, id, now), self.step_beneath(settings, id, now)]
-                .map(|step| self.beside(settings, id, step, now)),
+            false => {
+                let above = self.step_above(settings, id, now);
+                let beneath = self.step_aside(settings, id, &above, now);
+                [above, beneath].map(|step| self.beside(settings, id, step, now))
+            }
         }
     }
 

@@ -149,6 +149,9 @@ pub struct Assignment {
     /// A rollout holds the device back; the state is that of what it keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
+    /// It is no longer wanted on this device, which has not said yet that it is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -394,7 +394,7 @@ pub(crate) struct Deploy {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Waiting {
-    /// Show progress until every device is done; exit code 1 if one failed
+    /// Show progress until every device that it is wanted on is done; exit code 1 if one failed
     #[arg(long)]
     pub(crate) wait: bool,
     /// How long to wait at most

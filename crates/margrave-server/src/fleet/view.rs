@@ -307,6 +307,7 @@ impl Fleet {
             next_try: detail.and_then(|detail| detail.next_try).map(time),
             changed_at: Some(time(changed_at)),
             waiting: waiting.map(shown_waiting),
+            leaving: !record.wanted,
         }
     }
 
@@ -327,6 +328,7 @@ impl Fleet {
             next_try: None,
             changed_at: Some(time(waiting.since)),
             waiting: Some(shown_waiting(waiting)),
+            leaving: false,
         }
     }
 

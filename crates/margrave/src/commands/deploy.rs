@@ -75,9 +75,14 @@ pub(crate) async fn finish(
         return settle::installed(screen, client, deployment, waiting.timeout).await;
     }
     let total = deployment.counts.total;
+    // Wanted by somebody, and not to be had anywhere: that is a no.
+    let in_steps = deployment.strategy != StrategyBody::default();
+    let nowhere = total == 0 && !in_steps && !deployment.misfits.iter().any(|misfit| misfit.temporary);
     if screen.json {
         // The answer to a change only counts; programs are told of each device.
         screen.object(&client.deployment(&deployment.name).await?)?;
+    } else if nowhere {
+        screen.words(settle::nowhere(deployment));
     } else {
         screen.words(format_args!(
             "{} (revision {}) is wanted on {}.",
@@ -85,27 +90,20 @@ pub(crate) async fn finish(
             deployment.revision,
             count(total, "device")
         ));
-        if total == 0 {
-            screen.words("It is kept all the same: a device that matches later gets it by itself.");
+        if total <= LISTED_MAX {
+            let shown = client.deployment(&deployment.name).await?;
+            let now = Timestamp::now();
+            screen.table(&device::assignments(&shown.assignments, device::By::Device, now))?;
+        }
+        if deployment.strategy == StrategyBody::default() {
+            screen.words("Watch it with `margrave status --watch`.");
         } else {
-            if total <= LISTED_MAX {
-                let shown = client.deployment(&deployment.name).await?;
-                let now = Timestamp::now();
-                screen.table(&device::assignments(&shown.assignments, device::By::Device, now))?;
-            }
-            if deployment.strategy == StrategyBody::default() {
-                screen.words("Watch it with `margrave status --watch`.");
-            } else {
-                screen.words(format_args!(
-                    "It goes to its devices in steps; see them with `margrave rollout show {}`.",
-                    deployment.name
-                ));
-            }
+            screen.words(format_args!(
+                "It goes to its devices in steps; see them with `margrave rollout show {}`.",
+                deployment.name
+            ));
         }
     }
-    // Wanted by somebody, and not to be had anywhere: that is a no.
-    let in_steps = deployment.strategy != StrategyBody::default();
-    let nowhere = total == 0 && !in_steps && !deployment.misfits.iter().any(|misfit| misfit.temporary);
     Ok(if nowhere { Answer::No } else { Answer::Done })
 }
 

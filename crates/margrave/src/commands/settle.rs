@@ -30,7 +30,7 @@ enum Verdict {
 }
 
 /// By what the server counts, so that waiting costs the same for ten devices and for ten thousand.
-fn verdict(deployment: &Deployment, revision: u64, tries_again: bool) -> Verdict {
+fn verdict(deployment: &Deployment, revision: u64, rest: &Rest) -> Verdict {
     if deployment.revision != revision && deployment.changed_by == "server" {
         return Verdict::Reverted;
     }
@@ -43,23 +43,68 @@ fn verdict(deployment: &Deployment, revision: u64, tries_again: bool) -> Verdict
         return Verdict::Moving;
     }
     let counts = &deployment.counts;
+    let pending = counts.pending.saturating_sub(rest.going);
+    let failed = counts.failed.saturating_sub(rest.stuck);
     match () {
-        () if counts.total == 0 => Verdict::Nowhere,
-        () if counts.pending > 0 => Verdict::Moving,
+        () if pending > 0 => Verdict::Moving,
         // Some may try again, or go back.
-        () if tries_again => Verdict::Moving,
-        () if counts.failed > 0 => Verdict::Failed,
+        () if rest.tries_again => Verdict::Moving,
+        () if failed > 0 => Verdict::Failed,
+        () if counts.converged == 0 => Verdict::Nowhere,
         () => Verdict::Installed,
     }
 }
 
-/// Whether a device that failed says that it tries again; asked only once there is nobody else to wait for.
-async fn tries_again(client: &Client, deployment: &Deployment) -> Result<bool> {
-    if deployment.counts.failed == 0 || deployment.counts.pending > 0 {
-        return Ok(false);
+/// What counts do not tell; asked only once there is nobody else to wait for.
+#[derive(Debug, Default)]
+struct Rest {
+    /// A device that failed says that it tries again.
+    tries_again: bool,
+    /// Of those that are pending and of those that failed, how many it is not wanted on any more: they may be away for good,
+    /// and are nothing to wait for.
+    going: u64,
+    stuck: u64,
+}
+
+impl Rest {
+    fn of(removing: &[Assignment], failed: &[Assignment]) -> Self {
+        let leaving = |of: &[Assignment]| of.iter().filter(|assignment| assignment.leaving).count() as u64;
+        let tries_again = |failed: &Assignment| failed.current && failed.next_try.is_some();
+        Rest {
+            tries_again: failed.iter().any(|failed| !failed.leaving && tries_again(failed)),
+            going: leaving(removing),
+            stuck: leaving(failed),
+        }
     }
-    let failed = client.assignments(&deployment.name, Some("FAILED")).await?;
-    Ok(failed.iter().any(|assignment| assignment.current && assignment.next_try.is_some()))
+
+    async fn ask(client: &Client, deployment: &Deployment) -> Result<Self> {
+        let counts = &deployment.counts;
+        let going = counts.states.get("DELETING").copied().unwrap_or_default();
+        if counts.pending > going {
+            return Ok(Rest::default());
+        }
+        let of = async |count: u64, state| match count {
+            0 => Ok(Vec::new()),
+            _ => client.assignments(&deployment.name, Some(state)).await,
+        };
+        let (removing, failed) = (of(going, "DELETING").await?, of(counts.failed, "FAILED").await?);
+        Ok(Rest::of(&removing, &failed))
+    }
+}
+
+/// Why nobody has what is wanted, and what can be done about it: whoever mistyped a target has to know that it is wanted all the same.
+pub(crate) fn nowhere(deployment: &Deployment) -> String {
+    let Deployment { name, revision, misfits, .. } = deployment;
+    let why = match misfits.as_slice() {
+        [] => "no device is among its targets".to_owned(),
+        [one] => format!("{} is among its targets, and it does not fit there", one.device),
+        several => format!("{} devices are among its targets, and it fits none of them", several.len()),
+    };
+    format!(
+        "{name} (revision {revision}) is wanted, and no device takes it: {why}.\n\
+         It is kept all the same: a device that matches later gets it by itself. `margrave deployment update {name}` gives it \
+         other targets, `margrave deployment remove {name}` takes it back."
+    )
 }
 
 /// It runs its last good version again: what was wanted did not come to be.
@@ -93,10 +138,29 @@ fn of_what(assignment: &Assignment) -> &'static str {
     }
 }
 
+/// Who has not said yet that what is no longer wanted there is gone. That is not waited for, and not kept to ourselves either.
+fn still_there(assignments: &[Assignment]) -> Option<String> {
+    let leaving = assignments.iter().filter(|assignment| assignment.leaving);
+    let leaving: Vec<&str> = leaving.map(|assignment| assignment.device.as_str()).collect();
+    match leaving.as_slice() {
+        [] => None,
+        [device] => Some(format!(
+            "  It is no longer wanted on {device}, which has not removed it yet. If that device is gone for good, \
+             `margrave device retire {device}` forgets it."
+        )),
+        [first, ..] => Some(format!(
+            "  It is no longer wanted on {} devices, such as {first}, which have not removed it yet. `margrave device retire` \
+             forgets a device that is gone for good.",
+            leaving.len()
+        )),
+    }
+}
+
 /// It was given what is wanted, and does not have it. Who waits for its turn was given nothing: what that waits for is the
 /// trouble of another device, and is not told in its name.
 fn is_behind(assignment: &Assignment) -> bool {
-    assignment.waiting.is_none() && !(assignment.state == "INSTALLED" && assignment.current)
+    let there = assignment.state == "INSTALLED" && assignment.current;
+    assignment.waiting.is_none() && !assignment.leaving && !there
 }
 
 /// How many were not touched, if any.
@@ -122,10 +186,10 @@ pub(crate) async fn installed(
     loop {
         let looked = async {
             let deployment = client.deployment_begun(&written.name).await?;
-            let tries_again = tries_again(client, &deployment).await?;
-            Ok((deployment, tries_again))
+            let rest = Rest::ask(client, &deployment).await?;
+            Ok((deployment, rest))
         };
-        let (deployment, tries_again) = match looked.await {
+        let (deployment, rest) = match looked.await {
             Ok(looked) => looked,
             Err(trouble) => {
                 away.bear(screen, trouble, begun.elapsed() < timeout)?;
@@ -135,7 +199,7 @@ pub(crate) async fn installed(
         };
         away = Away::default();
         steps.show(&deployment.assignments);
-        let verdict = verdict(&deployment, written.revision, tries_again);
+        let verdict = verdict(&deployment, written.revision, &rest);
         if verdict != Verdict::Moving || begun.elapsed() >= timeout {
             return conclude(screen, client, &deployment, verdict, begun).await;
         }
@@ -157,11 +221,14 @@ async fn conclude(
     match verdict {
         Verdict::Installed => {
             screen.words(format_args!("{} is installed everywhere, after {seconds:.1} s.", deployment.name));
+            if deployment.counts.total > deployment.counts.converged {
+                let leaving = client.assignments(&deployment.name, None).await.unwrap_or_default();
+                still_there(&leaving).into_iter().for_each(|words| screen.words(words));
+            }
             return Ok(Answer::Done);
         }
         Verdict::Nowhere => {
-            screen
-                .words(format_args!("No device takes {}: none is targeted, or none fits.", deployment.name));
+            screen.words(nowhere(deployment));
             return Ok(Answer::No);
         }
         Verdict::Failed => {
@@ -196,7 +263,7 @@ async fn conclude(
     }
     // A courtesy, as what follows: that it cannot be had does not change the answer.
     let assignments = client.assignments(&deployment.name, None).await.unwrap_or_default();
-    if let Some(words) = held_back(&assignments) {
+    for words in [held_back(&assignments), still_there(&assignments)].into_iter().flatten() {
         screen.words(words);
     }
     for assignment in assignments.iter().filter(|assignment| is_behind(assignment)).take(BEHIND_TOLD_MAX) {
@@ -430,7 +497,8 @@ mod tests {
             // It says that it tries again.
             ((1, 0, 1), true, Verdict::Moving),
         ] {
-            let found = verdict(&deployment(converged, pending, failed), 1, tries_again);
+            let rest = Rest { tries_again, ..Rest::default() };
+            let found = verdict(&deployment(converged, pending, failed), 1, &rest);
             assert_eq!(found, wanted, "{converged} {pending} {failed} {tries_again}");
         }
         // All that was released is there; the rollout is not.
@@ -444,11 +512,59 @@ mod tests {
         ] {
             let mut first = deployment(1, 0, 0);
             first.rollout = Some(rollout(state));
-            assert_eq!(verdict(&first, 1, false), wanted, "{state}");
+            assert_eq!(verdict(&first, 1, &Rest::default()), wanted, "{state}");
         }
         let mut back = deployment(1, 0, 0);
         (back.revision, back.changed_by) = (2, "server".into());
-        assert_eq!(verdict(&back, 1, false), Verdict::Reverted);
+        assert_eq!(verdict(&back, 1, &Rest::default()), Verdict::Reverted);
+    }
+
+    fn leaving(device: &str, state: &str) -> Assignment {
+        Assignment { leaving: true, ..assignment(device, state, false, false) }
+    }
+
+    #[test]
+    fn devices_that_are_no_longer_targets_are_not_waited_for() {
+        let going = [leaving("away", "DELETING")];
+        // It came back while the device removes it: that is wanted, and waited for.
+        let comes_back = [assignment("line-1", "DELETING", false, false)];
+        let stuck = [leaving("away", "FAILED")];
+        let trying =
+            [Assignment { current: true, next_try: Some("soon".into()), ..leaving("away", "FAILED") }];
+        for ((converged, pending, failed), rest, wanted) in [
+            ((1, 1, 0), Rest::of(&going, &[]), Verdict::Installed),
+            ((1, 1, 0), Rest::of(&comes_back, &[]), Verdict::Moving),
+            ((1, 2, 0), Rest::of(&going, &[]), Verdict::Moving),
+            ((0, 1, 0), Rest::of(&going, &[]), Verdict::Nowhere),
+            ((1, 0, 1), Rest::of(&[], &stuck), Verdict::Installed),
+            ((1, 1, 1), Rest::of(&going, &trying), Verdict::Installed),
+            ((1, 1, 1), Rest::of(&going, &[]), Verdict::Failed),
+        ] {
+            let found = verdict(&deployment(converged, pending, failed), 1, &rest);
+            assert_eq!(found, wanted, "{converged} {pending} {failed} {rest:?}");
+        }
+        let all = [assignment("there", "INSTALLED", true, false), leaving("away", "DELETING")];
+        assert!(!all.iter().any(is_behind));
+        let told = still_there(&all).unwrap();
+        assert!(told.contains("no longer wanted on away") && told.contains("device retire away"), "{told}");
+        assert_eq!(still_there(&all[..1]), None);
+    }
+
+    #[test]
+    fn a_deployment_that_nobody_takes_says_that_it_exists_and_why() {
+        let mut nobody = deployment(0, 0, 0);
+        let told = nowhere(&nobody);
+        assert!(told.contains("d (revision 1) is wanted") && told.contains("no device is among"), "{told}");
+        assert!(told.contains("deployment update d") && told.contains("deployment remove d"), "{told}");
+        let misfit = |device: &str| operator::Misfit {
+            device: device.into(),
+            reasons: vec!["needs 1Gi".into()],
+            temporary: false,
+        };
+        nobody.misfits = vec![misfit("a")];
+        assert!(nowhere(&nobody).contains("a is among its targets, and it does not fit there"));
+        nobody.misfits.push(misfit("b"));
+        assert!(nowhere(&nobody).contains("2 devices are among its targets, and it fits none of them"));
     }
 
     fn assignment(device: &str, state: &str, current: bool, waits: bool) -> Assignment {

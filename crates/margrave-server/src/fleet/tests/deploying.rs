@@ -220,6 +220,24 @@ async fn a_list_of_deployments_counts_and_one_of_them_shows_each() {
 }
 
 #[tokio::test]
+async fn a_device_that_is_no_longer_a_target_is_told_from_one_that_removes_it_first_and_gets_it_anew() {
+    let world = World::new().await;
+    for name in ["line-1", "line-2"] {
+        world.device(name, &[]).await;
+    }
+    world.put("greeter", on(&["line-1", "line-2"])).await.unwrap();
+    world.report("greeter", "line-1", State::Installed).await;
+    world.put("greeter", on(&["line-2"])).await.unwrap();
+    let gone = world.assignment("greeter", "line-1").await;
+    assert_eq!((gone.state.as_str(), gone.leaving), ("DELETING", true));
+    assert!(!world.assignment("greeter", "line-2").await.leaving);
+    world.report("greeter", "line-1", State::Deleting).await;
+    world.put("greeter", on(&["line-1", "line-2"])).await.unwrap();
+    let back = world.assignment("greeter", "line-1").await;
+    assert_eq!((back.state.as_str(), back.leaving), ("DELETING", false));
+}
+
+#[tokio::test]
 async fn the_newest_version_is_taken_and_a_device_keeps_its_id_across_versions() {
     let world = World::new().await;
     world.device("line-1", &[]).await;

@@ -214,7 +214,12 @@ fn report(id: AssignmentId, device: &str, state: State, sequence: u64, now: u64)
         adopted_version: 2,
         state: state.reported(),
         fault: None,
-        components: vec![ComponentReport { name: "main".to_owned(), state: state.reported(), fault: None, restarts: 0 }],
+        components: vec![ComponentReport {
+            name: "main".to_owned(),
+            state: state.reported(),
+            fault: None,
+            restarts: 0,
+        }],
         detail: Some(Detail {
             state,
             sequence,

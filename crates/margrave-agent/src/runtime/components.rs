@@ -222,4 +222,29 @@ mod tests {
         fs::remove_dir(&stuck).unwrap();
         components.sweep(BTreeSet::new()).await.unwrap();
     }
+
+    #[tokio::test]
+    async fn what_is_unpacked_for_nobody_any_more_is_not_in_the_way_of_who_comes_next() {
+        let temp = tempfile::tempdir().unwrap();
+        let components = Components::new(Client::new(Hosts::new()), temp.path()).unwrap();
+        let folder = temp.path().join("component");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("compose.yaml"), "services: {}\n").unwrap();
+        for number in 0..200 {
+            fs::write(folder.join(format!("file-{number}")), number.to_string()).unwrap();
+        }
+        let built = margrave_oci::compose::ComposeArchive::build(&folder, "component").unwrap();
+        fs::write(components.path(built.digest()), built.bytes()).unwrap();
+        for round in 0..10 {
+            let place = temp.path().join(format!("place-{round}"));
+            // Its update was overtaken: nobody waits for it, and what it began goes on.
+            tokio::select! {
+                biased;
+                _ = components.unpack(built.digest(), place.clone()) => panic!("it has too much to do"),
+                () = std::future::ready(()) => {}
+            }
+            let files = components.unpack(built.digest(), place).await.unwrap();
+            assert_eq!(fs::read_dir(files).unwrap().count(), 201);
+        }
+    }
 }

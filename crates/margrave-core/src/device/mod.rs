@@ -4,7 +4,7 @@
 //! to do next ([`Device::next`]); it never asks what just happened, so first boot, restart and retry take
 //! the same path. The agent performs the actions and owns clock, disk and network.
 //!
-//! `upstream.rs` decides about the server (capabilities, polling, fetching, reporting), `work.rs` and `removal.rs` about
+//! `upstream.rs` decides about the server (capabilities, polling, fetching, reporting), `look.rs`, `work.rs` and `removal.rs` about
 //! the runtime (observe, apply, remove). All only read and write this one state.
 
 mod action;
@@ -17,6 +17,7 @@ mod failing;
 mod health;
 mod hold;
 mod hush;
+mod look;
 mod order;
 mod outbox;
 mod patience;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use margrave_core::digest::Digest;
+use margrave_core::package;
 use margrave_http::{Origin, Trust};
 use margrave_oci::client::{self as oci, ClientError, Endpoint, Hosts, Tls};
 use margrave_oci::manifest::ImageManifest;
@@ -144,6 +145,23 @@ pub(crate) async fn publish(
     }
 
     let registry = registry(client.context())?;
+    // The server would refuse the package; then nothing of it shall be left in its registry.
+    let here = |component: &package::Component| components.iter().any(|one| one.name == component.name);
+    let elsewhere = package.profiles.iter().flat_map(|profile| &profile.components);
+    for component in elsewhere.filter(|component| !here(component)) {
+        let reference = Repository::parse(&component.repository)
+            .and_then(|repository| repository.at_revision(component.revision.as_str()));
+        let Ok(reference) = reference else { continue };
+        if !reference.repository.host.is_own_registry() {
+            continue;
+        }
+        if let Err(ClientError::NotFound(_)) = registry.manifest(&reference).await {
+            return Err(Trouble::refused(format!("{reference} is not in the server's registry")).hint(format!(
+                "put the component into the folder components/{name} beside margo.yaml, or push it there first",
+                name = component.name
+            )));
+        }
+    }
     for component in &components {
         let pushed =
             registry.push_compose(&component.reference, component.name.as_str(), &component.archive).await;

@@ -242,7 +242,7 @@ pub struct Deployment {
 pub struct Warning {
     pub deployment: String,
     /// Of its package `moved`, `gone` or `componentGone`, as the catalog says it, or `imageUnpinned`; of an override `deviceUnknown`,
-    /// `noTarget` or `noDevice`; `more` counts those that are left out.
+    /// `noTarget` or `noDevice`; of a change `allAtOnce`; `more` counts those that are left out.
     pub kind: String,
     pub text: String,
 }

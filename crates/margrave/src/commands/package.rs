@@ -12,6 +12,7 @@ use margrave_oci::package::PackageFiles;
 use margrave_oci::reference::{Host, OWN_REGISTRY, Reference, Repository, Tag, TagOrDigest};
 use margrave_wire::operator::{self, AddPackage, Context};
 
+use super::confirm::confirm_at_terminal;
 use super::{push, watch};
 use crate::cli::{self, PackageAt};
 use crate::client::{self, Client};
@@ -48,12 +49,17 @@ pub(crate) async fn run(screen: &Screen, verb: cli::Package) -> Result {
         cli::Package::Unwatch { repository, connection } => {
             watch::remove(screen, &Client::connect(&connection)?, &repository).await
         }
-        cli::Package::Remove { package: PackageAt { id, version }, connection } => {
+        cli::Package::Remove { package: PackageAt { id, version }, yes, connection } => {
             let version = version.ok_or_else(|| {
                 Trouble::broke("only a version can be removed, not all of them at once")
                     .hint(format!("write {id}@VERSION; `margrave package list` shows the versions"))
             })?;
-            Client::connect(&connection)?.remove_package(&id, &version).await?;
+            let client = Client::connect(&connection)?;
+            if !confirm_at_terminal(&format!("Remove {id}@{version} from the catalog?"), yes)? {
+                screen.words("Nothing was changed.");
+                return Ok(Answer::No);
+            }
+            client.remove_package(&id, &version).await?;
             if screen.json {
                 screen.object(&serde_json::json!({ "removed": format!("{id}@{version}") }))?;
             } else {

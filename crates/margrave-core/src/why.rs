@@ -301,7 +301,9 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
         ),
         FailureCode::PullDenied => (
             "The registry refused this device.",
-            "Give the device access to the registry, or move the image to one that it may read.",
+            "Give the device access to the registry, or move the image to one that it may read. The server's own \
+             registry may have had another address when the device joined: start the server with that one, or let the device join \
+             anew.",
         ),
         FailureCode::ArchiveInvalid => (
             "What was fetched is not what was promised, or is no valid component.",

@@ -4,6 +4,8 @@
 //! Owns only that. Whether a Compose file is right is the container engine's business, so whatever is not understood here claims
 //! nothing. Nor does what depends on a variable: which port that is, is known on the device.
 
+mod doubts;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -11,6 +13,7 @@ use margrave_core::constraints::{Claims, Port, Protocol};
 use margrave_core::image::{Named, in_own_registry};
 use serde_json::{Map, Value};
 
+pub use self::doubts::{doubts, variables};
 use crate::yaml::{self, YamlError};
 
 /// More than any application publishes. What is beyond is not looked at.

@@ -520,6 +520,9 @@ Examples:
         /// The version to remove
         #[arg(value_name = "ID@VERSION", value_parser = package_at)]
         package: PackageAt,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         connection: Connection,
     },

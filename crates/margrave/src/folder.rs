@@ -163,8 +163,7 @@ pub(crate) fn read(path: &Path, bound: Bound<'_>) -> Result<std::result::Result<
             return Ok(Err(findings.map(named_so).collect()));
         }
     };
-    let mut warnings: Vec<Finding> =
-        long_timeouts(&package, &description).into_iter().map(named_so).collect();
+    let mut warnings: Vec<Finding> = doubts(&package, &description).into_iter().map(named_so).collect();
     let Some(root) = root else {
         return Ok(Ok(Folder { package, files: None, components: Vec::new(), warnings }));
     };
@@ -182,8 +181,15 @@ pub(crate) fn read(path: &Path, bound: Bound<'_>) -> Result<std::result::Result<
     }
 }
 
+/// What breaks no rule of a description, and is not what its writer meant.
+pub(crate) fn doubts(package: &Package, description: &[u8]) -> Vec<Finding> {
+    let unread = description::unread(description).into_iter();
+    let unread = unread.map(|one| Finding::in_description(description, one));
+    unread.chain(long_timeouts(package, description)).collect()
+}
+
 /// Timeouts that devices do not wait for.
-pub(crate) fn long_timeouts(package: &Package, description: &[u8]) -> Vec<Finding> {
+fn long_timeouts(package: &Package, description: &[u8]) -> Vec<Finding> {
     let mut found = Vec::new();
     for (number, profile) in package.profiles.iter().enumerate() {
         for (at, component) in profile.components.iter().enumerate() {
@@ -238,7 +244,7 @@ fn read_components(
         Ok(entries) => {
             entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(error),
     };
     // By name, with the place in the description; only Compose components have a folder.
@@ -252,6 +258,17 @@ fn read_components(
     let mut components = Vec::new();
     let mut folders: Vec<PathBuf> = folders.into_iter().filter(|path| !hidden(path)).collect();
     folders.sort();
+    for (name, (_, component, place)) in &known {
+        let own = component.repository.starts_with(&format!("oci://{OWN_REGISTRY}/"));
+        if own && !root.join(COMPONENTS).join(name).exists() {
+            let message = format!(
+                "there is no folder {COMPONENTS}/{name}, so that the server's registry has to have {} in revision {} already",
+                component.repository, component.revision
+            );
+            let violation = Violation::new(join(place, "repository"), "PK-081", message);
+            warnings.push(Finding::in_description(description, violation));
+        }
+    }
     for folder in folders {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let shown = format!("{COMPONENTS}/{name}");
@@ -298,6 +315,9 @@ fn read_components(
                 );
                 Finding::in_file(format!("{shown}/compose.yaml"), "PK-053", message)
             }));
+            let doubts = margrave_wire::compose::doubts(&compose).into_iter();
+            warnings.extend(doubts.map(of_file));
+            warnings.extend(unused(package, &component.name, &compose, description));
         }
         let reference = Repository::parse(&component.repository)
             .and_then(|repository| repository.at_revision(component.revision.as_str()));
@@ -331,6 +351,35 @@ fn read_components(
         }
     }
     Ok(components)
+}
+
+/// Parameters that a component is given and does nothing with: most often a name that was written in two ways.
+fn unused(package: &Package, component: &ComponentName, compose: &[u8], description: &[u8]) -> Vec<Finding> {
+    let Some(used) = margrave_wire::compose::variables(compose) else { return Vec::new() };
+    let targets = || {
+        package.parameters.iter().flat_map(move |(name, parameter)| {
+            let targets = parameter.targets.iter().enumerate();
+            let given = targets.filter(move |(_, target)| target.components.contains(component));
+            given.map(move |(number, target)| (name, number, target.pointer.as_str()))
+        })
+    };
+    let filled = |variable: &String| {
+        variable.starts_with("MARGRAVE_") || targets().any(|(.., pointer)| pointer == variable.as_str())
+    };
+    let empty: Vec<&str> = used.iter().filter(|variable| !filled(variable)).map(String::as_str).collect();
+    let uses = match empty.as_slice() {
+        [] => String::new(),
+        names => format!("; it uses {}, which no parameter fills", names.join(", ")),
+    };
+    let unused = targets().filter(|(.., pointer)| !used.contains(*pointer));
+    let tell = |(name, number, pointer): (&margrave_core::id::ParameterName, usize, &str)| {
+        let message = format!(
+            "does nothing: {COMPONENTS}/{component}/compose.yaml uses no variable {pointer}{uses}; write ${{{pointer}}} there"
+        );
+        let place = format!("{}/targets/{number}/pointer", join("/parameters", name.as_str()));
+        Finding::in_description(description, Violation::new(place, "DM-040", message))
+    };
+    unused.map(tell).collect()
 }
 
 fn told(error: &(dyn std::error::Error + 'static)) -> String {
@@ -454,6 +503,42 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:#?}");
         assert!(found[0].starts_with("margo.yaml:2:") && found[0].ends_with("(DM-001)"), "{}", found[0]);
         assert!(found[1].contains("/deploymentProfiles/0/components/0/properties/revision"), "{}", found[1]);
+    }
+
+    #[test]
+    fn what_does_nothing_or_stands_in_the_way_is_told_and_no_error() {
+        let warnings = |dir: &Path| -> Vec<String> {
+            let folder = read(dir, Bound::Own).unwrap().unwrap();
+            folder.warnings.iter().map(Finding::line).collect()
+        };
+        for name in ["andon-board", "line-monitor", "quality-gate"] {
+            assert_eq!(warnings(&sample(name)), Vec::<String>::new(), "{name}");
+        }
+        let dir = copy("andon-board");
+        let compose = dir.path().join("components/andon-board/compose.yaml");
+        let text = fs::read_to_string(&compose).unwrap();
+        let text =
+            text.replace("${BOARD_MESSAGE}", "${BOARD_MESAGE}").replace("127.0.0.1::8080", "8080:8080");
+        fs::write(&compose, text).unwrap();
+        edit(dir.path(), "parameters:", "foo: 1\nparameters:");
+        let told = warnings(dir.path());
+        for wanted in [
+            ("margo.yaml:", "foo is not known here"),
+            ("components/andon-board/compose.yaml: ", "takes port 8080 of the device"),
+            ("margo.yaml:", "uses no variable BOARD_MESSAGE; it uses BOARD_MESAGE, which no parameter fills"),
+        ] {
+            assert!(
+                told.iter().any(|line| line.starts_with(wanted.0) && line.contains(wanted.1)),
+                "{told:#?}"
+            );
+        }
+        assert_eq!(told.len(), 3, "{told:#?}");
+        fs::remove_dir_all(dir.path().join("components")).unwrap();
+        let told = warnings(dir.path());
+        assert!(
+            told.iter().any(|line| line.contains("there is no folder components/andon-board")),
+            "{told:#?}"
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ use margrave_wire::description;
 
 use crate::cli::Opening;
 use crate::exit::{Result, Trouble};
-use crate::folder::{Finding, Folder, long_timeouts};
+use crate::folder::{self, Finding, Folder};
 use crate::opening;
 use crate::render::Screen;
 
@@ -78,7 +78,7 @@ pub(crate) async fn read(
     if !findings.is_empty() {
         return Ok(Err(findings));
     }
-    let warnings = long_timeouts(&package, &description);
+    let warnings = folder::doubts(&package, &description);
     Ok(Ok(Folder { package, files: None, components: Vec::new(), warnings }))
 }
 

@@ -171,7 +171,9 @@ impl Fleet {
         let mut plan = Plan::default();
         for drafted in &wanted {
             let Wish { deployment, entry, .. } = &drafted.wish;
-            let warnings = self.warnings_among(deployment, Some(entry), &drafted.devices, &origins).await?;
+            let mut warnings =
+                self.warnings_among(deployment, Some(entry), &drafted.devices, &origins).await?;
+            warnings.extend(self.without_steps(deployment).await?);
             plan.warnings.extend(warnings);
         }
         plan.warnings = bounded(plan.warnings);

@@ -84,6 +84,14 @@ impl Fleet {
         }))
     }
 
+    /// What failed, where the server went back from it by itself right before this revision.
+    pub(super) async fn failed_before(&self, deployment: &Deployment) -> Result<Option<Deployment>, Error> {
+        let records = self.store.revisions(&deployment.name).await?;
+        let age = records.iter().position(|record| record.deployment.revision < deployment.revision);
+        let back = age.filter(|age| taken_back(&records, *age).is_some());
+        Ok(back.and_then(|age| records.get(age + 1)).map(|failed| failed.deployment.clone()))
+    }
+
     /// The wish that a revision was, to be wished anew.
     pub(super) async fn wish_of(
         &self,

@@ -12,6 +12,7 @@ use margrave_core::id::{DeploymentName, DeviceRef, PackageId, PackageVersion, Pr
 use margrave_core::image::Image;
 use margrave_core::package::ProfileKind;
 use margrave_core::parameters::Answer;
+use margrave_core::rollout::Strategy;
 use margrave_core::violation::Violation;
 use margrave_core::watch;
 use margrave_oci::reference::Reference;
@@ -127,10 +128,33 @@ impl Fleet {
         name: &DeploymentName,
     ) -> Result<operator::Deployment, Error> {
         let warnings = match self.wanted_deployment(name).await? {
-            Some(held) => self.warnings(&held.deployment).await?,
+            Some(held) => {
+                let mut warnings = self.warnings(&held.deployment).await?;
+                warnings.extend(self.without_steps(&held.deployment).await?);
+                warnings
+            }
             None => Vec::new(),
         };
         Ok(operator::Deployment { warnings, ..self.deployment_counted(name).await? })
+    }
+
+    /// That a change goes to all devices at once because the server went back from one that went in steps, to one that did not:
+    /// who said once that it goes in steps does not expect that.
+    pub(super) async fn without_steps(&self, deployment: &Deployment) -> Result<Option<Warning>, Error> {
+        if deployment.strategy != Strategy::default() {
+            return Ok(None);
+        }
+        let failed =
+            self.failed_before(deployment).await?.filter(|failed| failed.strategy != deployment.strategy);
+        Ok(failed.map(|failed| Warning {
+            deployment: deployment.name.to_string(),
+            kind: "allAtOnce".to_owned(),
+            text: format!(
+                "this goes to all devices at once: revision {}, which failed, went in steps, and what the server went back to \
+                 had none; say --batch or --strategy again to have steps",
+                failed.revision
+            ),
+        }))
     }
 
     /// What there is to know of one deployment, as it is.

@@ -268,6 +268,23 @@ async fn the_deploy_form_keeps_what_was_typed_and_says_what_is_wrong_where() {
     assert!(page.contains("Tick at least one device"), "{page}");
     assert!(page.contains("This needs a value"), "{page}");
 
+    // The top of the form leads to everything that is marked, however far down it stands.
+    let low = [
+        ("package", "gate"),
+        ("version", "1.0.0"),
+        ("name", "south"),
+        ("answer.rate", "99999999999999999999999"),
+        ("rollback", "on-failed-update"),
+        ("attempts", "-1"),
+        ("health-grace", "forever"),
+    ];
+    let page = text(browser.post("/deploy", &low).await.is(422));
+    for id in ["attempts", "health-grace", "targets-title"] {
+        assert!(page.contains(&format!("<li><a href=\"#{id}\">")), "{id}: {page}");
+        assert!(page.contains(&format!("id=\"{id}\"")), "{id}: {page}");
+    }
+    assert!(page.contains("is too large"), "{page}");
+
     // Well-formed, but against the package's rules and the device's size: the fleet's words, at the field.
     let mut refused = vec![
         ("package", "gate"),

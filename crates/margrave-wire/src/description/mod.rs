@@ -62,6 +62,19 @@ pub fn read(bytes: &[u8]) -> Result<Package, Vec<Violation>> {
     }
 }
 
+/// What a description has at the top.
+const MEMBERS: [&str; 7] =
+    ["apiVersion", "kind", "id", "metadata", "deploymentProfiles", "parameters", "configuration"];
+
+/// What stands at the top of a description and nobody reads. The standard does not forbid it (DM-005); more often than not it is
+/// a slip of the pen, and what was meant is lost.
+pub fn unread(bytes: &[u8]) -> Vec<Violation> {
+    let Ok(node) = yaml::read(bytes) else { return Vec::new() };
+    let root = At::root(&node);
+    let unread = root.entries().filter(|(key, _)| !MEMBERS.contains(key) && !crate::tree::is_extension(key));
+    unread.map(|(key, at)| Violation::new(at.place, "DM-005", profile::unknown(key, &MEMBERS))).collect()
+}
+
 /// Line and column, from 1, of what a violation speaks of; `None` when the bytes are no YAML (the message
 /// then says where).
 pub fn locate(bytes: &[u8], violation: &Violation) -> Option<(u32, u32)> {

@@ -239,7 +239,7 @@ pub(crate) fn read_extensions(
     extensions
 }
 
-fn unknown(key: &str, known: &[&str]) -> String {
+pub(super) fn unknown(key: &str, known: &[&str]) -> String {
     let shown: String = key.chars().take(60).collect();
     format!(
         "{shown} is not known here and would be lost; known are {}, and extensions named x-…-extensions",

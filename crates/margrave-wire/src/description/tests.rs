@@ -185,3 +185,13 @@ fn dm_131_what_earlier_drafts_required_is_read_as_constraints() {
     let broken = read(both.as_bytes()).expect_err("both");
     assert_eq!(broken[0].place, "/deploymentProfiles/0/requiredResources");
 }
+
+#[test]
+fn dm_005_what_nobody_reads_at_the_top_is_told_and_no_error() {
+    let odd = format!("{PACKAGE}\nparamters: {{}}\n");
+    assert!(read(odd.as_bytes()).is_ok());
+    let told = unread(odd.as_bytes());
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((told[0].place.as_str(), told[0].rule), ("/paramters", "DM-005"));
+    assert!(told[0].message.contains("known are apiVersion"), "{told:?}");
+}

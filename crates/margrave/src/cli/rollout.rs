@@ -35,6 +35,9 @@ pub(crate) enum Rollout {
     Abort {
         /// The deployment
         name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
 }
 

@@ -170,3 +170,11 @@ fn packages_are_named_with_or_without_a_version() {
     assert_eq!(package_at("a@1.0"), Ok(PackageAt { id: "a".into(), version: Some("1.0".into()) }));
     assert!(package_at("A").is_err() && package_at("a@").is_err() && package_at("a@v 1").is_err());
 }
+
+#[test]
+fn whoever_ends_something_for_good_can_say_yes_beforehand() {
+    for line in ["rollout abort web --yes", "package remove web@1.0.0 --yes", "deployment remove web --yes"] {
+        let words = std::iter::once("margrave").chain(line.split(' '));
+        assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+    }
+}

@@ -4,6 +4,11 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use crate::exit::{Result, Trouble};
 
+/// The same, for what programs have always done without being asked: where nobody is at a terminal, it is done.
+pub(crate) fn confirm_at_terminal(question: &str, yes: bool) -> Result<bool> {
+    confirm(question, yes || !io::stdin().is_terminal())
+}
+
 /// Whether the person at the terminal agrees. Without a terminal nobody can, and nothing is done.
 pub(crate) fn confirm(question: &str, yes: bool) -> Result<bool> {
     if yes {

@@ -12,7 +12,14 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Intent>) -> Result {
     let client = Client::connect(&args.connection)?;
     match args.verb {
         cli::Intent::Show => show(screen, &client.intent().await?),
-        cli::Intent::Resolve { take, keep: _ } => show(screen, &client.resolve_intent(take).await?),
+        cli::Intent::Resolve { take, keep: _ } => {
+            let intent = client.resolve_intent(take).await?;
+            screen.words(match take {
+                true => "Decided: what the repository says is wanted from now on.",
+                false => "Decided: the server goes on with what it has.",
+            });
+            show(screen, &intent)
+        }
         cli::Intent::Log { limit } => {
             let page = client.intent_log(limit).await?;
             if screen.json {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use margrave_core::digest::Digest;
+use margrave_core::package;
 use margrave_http::{Origin, Trust};
 use margrave_oci::client::{self as oci, ClientError, Endpoint, Hosts, Tls};
 use margrave_oci::manifest::ImageManifest;
@@ -11,6 +12,7 @@ use margrave_oci::package::PackageFiles;
 use margrave_oci::reference::{Host, OWN_REGISTRY, Reference, Repository, Tag, TagOrDigest};
 use margrave_wire::operator::{self, AddPackage, Context};
 
+use super::confirm::confirm_at_terminal;
 use super::{push, watch};
 use crate::cli::{self, PackageAt};
 use crate::client::{self, Client};
@@ -47,12 +49,17 @@ pub(crate) async fn run(screen: &Screen, verb: cli::Package) -> Result {
         cli::Package::Unwatch { repository, connection } => {
             watch::remove(screen, &Client::connect(&connection)?, &repository).await
         }
-        cli::Package::Remove { package: PackageAt { id, version }, connection } => {
+        cli::Package::Remove { package: PackageAt { id, version }, yes, connection } => {
             let version = version.ok_or_else(|| {
                 Trouble::broke("only a version can be removed, not all of them at once")
                     .hint(format!("write {id}@VERSION; `margrave package list` shows the versions"))
             })?;
-            Client::connect(&connection)?.remove_package(&id, &version).await?;
+            let client = Client::connect(&connection)?;
+            if !confirm_at_terminal(&format!("Remove {id}@{version} from the catalog?"), yes)? {
+                screen.words("Nothing was changed.");
+                return Ok(Answer::No);
+            }
+            client.remove_package(&id, &version).await?;
             if screen.json {
                 screen.object(&serde_json::json!({ "removed": format!("{id}@{version}") }))?;
             } else {
@@ -144,6 +151,23 @@ pub(crate) async fn publish(
     }
 
     let registry = registry(client.context())?;
+    // The server would refuse the package; then nothing of it shall be left in its registry.
+    let here = |component: &package::Component| components.iter().any(|one| one.name == component.name);
+    let elsewhere = package.profiles.iter().flat_map(|profile| &profile.components);
+    for component in elsewhere.filter(|component| !here(component)) {
+        let reference = Repository::parse(&component.repository)
+            .and_then(|repository| repository.at_revision(component.revision.as_str()));
+        let Ok(reference) = reference else { continue };
+        if !reference.repository.host.is_own_registry() {
+            continue;
+        }
+        if let Err(ClientError::NotFound(_)) = registry.manifest(&reference).await {
+            return Err(Trouble::refused(format!("{reference} is not in the server's registry")).hint(format!(
+                "put the component into the folder components/{name} beside margo.yaml, or push it there first",
+                name = component.name
+            )));
+        }
+    }
     for component in &components {
         let pushed =
             registry.push_compose(&component.reference, component.name.as_str(), &component.archive).await;

@@ -2,6 +2,7 @@
 
 use margrave_wire::rollout::{Rollout, RolloutBatch, RolloutCounts};
 
+use super::confirm::confirm_at_terminal;
 use crate::cli::{self, Noun};
 use crate::client::Client;
 use crate::exit::{Answer, Result};
@@ -13,7 +14,14 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Rollout>) -> Result {
         cli::Rollout::Show { name } => client.rollout(name).await?,
         cli::Rollout::Pause { name } => client.hold_rollout(name, "pause").await?,
         cli::Rollout::Resume { name } => client.hold_rollout(name, "resume").await?,
-        cli::Rollout::Abort { name } => client.hold_rollout(name, "abort").await?,
+        cli::Rollout::Abort { name, yes } => {
+            let question = format!("End the rollout of {name} for good? Nobody further gets this revision.");
+            if !confirm_at_terminal(&question, *yes)? {
+                screen.words("Nothing was changed.");
+                return Ok(Answer::No);
+            }
+            client.hold_rollout(name, "abort").await?
+        }
     };
     show(screen, &rollout)
 }

@@ -383,6 +383,29 @@ async fn the_whole_way_back_happens_by_itself() {
 }
 
 #[tokio::test]
+async fn the_next_change_after_the_server_went_back_says_that_it_goes_to_all_at_once() {
+    let world = World::plant(3).await;
+    let steps = json!({ "batches": ["1"], "onFailure": "revert" });
+    world.put("web", greeting("yo", Some(steps.clone()))).await.unwrap();
+    world.report("web", "d0", State::Failed).await;
+    world.advance().await;
+    world.advance().await;
+    let back = world.fleet.deployment(&name("web")).await.unwrap();
+    assert_eq!((back.changed_by.as_str(), &back.strategy), ("server", &Default::default()));
+    let kinds = |told: &[operator::Warning]| told.iter().filter(|told| told.kind == "allAtOnce").count();
+    for (strategy, told) in [(None, 1), (Some(steps), 0)] {
+        let want = greeting("fix", strategy);
+        let plan = world.fleet.rehearse_deployment(&ann(), &name("web"), want).await.unwrap();
+        assert_eq!(kinds(&plan.warnings), told, "{:?}", plan.warnings);
+    }
+    let fixed = world.put("web", greeting("fix", None)).await.unwrap();
+    assert_eq!(kinds(&fixed.warnings), 1, "{:?}", fixed.warnings);
+    // Whoever was told once knows.
+    let again = world.put("web", greeting("more", None)).await.unwrap();
+    assert_eq!(kinds(&again.warnings), 0, "{:?}", again.warnings);
+}
+
+#[tokio::test]
 async fn a_first_revision_has_nothing_to_go_back_to() {
     let world = World::new().await;
     for device in ["d0", "d1"] {

@@ -288,12 +288,27 @@ impl Draft {
         name.ok().filter(|_| fine).map(|name| (name, want))
     }
 
-    /// Something is wrong that the top of the form leads to.
-    pub(super) fn is_marked(&self) -> bool {
-        let mut questions = self.sections.iter().flat_map(|section| &section.questions);
-        self.wrong.name.is_some()
-            || !self.wrong.targets.is_empty()
-            || questions.any(|question| question.wrong.is_some())
+    /// Where something is wrong, for the top of the form to lead to: what it is called, and its place in the page.
+    pub(super) fn marked(&self) -> Vec<(String, String)> {
+        let care = &self.care;
+        let said =
+            |is_wrong: bool, label: &str, id: &str| is_wrong.then(|| (label.to_owned(), id.to_owned()));
+        let questions = self.sections.iter().flat_map(|section| &section.questions);
+        let questions = questions.filter(|question| question.wrong.is_some());
+        let paces = self.pace.fields.iter().filter(|field| field.wrong.is_some());
+        said(self.wrong.name.is_some(), "Name", "name")
+            .into_iter()
+            .chain(questions.map(|question| (question.name.clone(), format!("{}-field", question.id))))
+            .chain(said(self.groups.iter().flatten().any(Group::is_wrong), "Other answers", "groups-title"))
+            .chain(said(!self.wrong.targets.is_empty(), "Where", "targets-title"))
+            .chain(said(self.wrong.force.is_some(), "Deploy also where it does not fit", "force"))
+            .chain(said(!self.pace.wrong.is_empty(), "How fast", "pace-title"))
+            .chain(paces.map(|field| (field.label.to_string(), field.field.to_string())))
+            .chain(said(!care.wrong.is_empty(), "When, and what if it fails", "care-title"))
+            .chain(said(!care.wrong_windows.is_empty(), "Changes may begin only", "windows"))
+            .chain(said(care.wrong_attempts.is_some(), "Give up after so many attempts", "attempts"))
+            .chain(said(care.wrong_grace.is_some(), "It may look unhealthy for", "health-grace"))
+            .collect()
     }
 
     pub(super) fn is_wrong(&self) -> bool {

@@ -2,6 +2,8 @@
 //!
 //! Only the shape is checked here (a number is a number); whether an answer may be given is the fleet's to say.
 
+use std::num::IntErrorKind;
+
 use margrave_wire::operator::PackageSetting;
 use serde_json::Value;
 
@@ -345,7 +347,12 @@ fn value(scalar: Scalar, text: &str) -> Result<Value, String> {
         Scalar::Text => Ok(Value::String(text.to_owned())),
         Scalar::Integer => match text.parse::<i64>() {
             Ok(number) => Ok(Value::from(number)),
-            Err(_) => Err(format!("“{text}” is no whole number. Write digits only, such as 42.")),
+            Err(error) => Err(match error.kind() {
+                IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => {
+                    format!("“{text}” is too large. Whole numbers go from {} to {}.", i64::MIN, i64::MAX)
+                }
+                _ => format!("“{text}” is no whole number. Write digits only, such as 42."),
+            }),
         },
         Scalar::Double => match text.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Value::from(number)),

@@ -7,12 +7,13 @@ use crate::stock;
 
 /// Every form that a page may have, by the end of its action, and how the command begins that does the same. A new form
 /// finds its place here.
-const COMMANDS: [(&str, &str); 23] = [
+const COMMANDS: [(&str, &str); 24] = [
     ("/devices/press-1/labels", "margrave device label press-1 "),
     ("/devices/press-9/labels", "margrave device label press-9 "),
     ("/devices/press-9/hold", "margrave device hold press-9 "),
     ("/devices/press-9/release", "margrave device release press-9"),
     ("/devices/press-9/look", "margrave device look press-9"),
+    ("/devices/small-1/labels", "margrave device label small-1 "),
     ("/devices/small-1/accept", "margrave device accept small-1"),
     ("/devices/press-1/retire", "margrave device retire press-1"),
     ("/devices/new", "margrave device token"),

@@ -263,7 +263,8 @@ fn read_components(
         if own && !root.join(COMPONENTS).join(name).exists() {
             let message = format!(
                 "there is no folder {COMPONENTS}/{name}, so that the server's registry has to have {} in revision {} already",
-                component.repository, component.revision
+                component.repository,
+                component.revision.as_str()
             );
             let violation = Violation::new(join(place, "repository"), "PK-081", message);
             warnings.push(Finding::in_description(description, violation));

@@ -275,7 +275,7 @@ async fn answers_are_as_the_document_says() {
     assert_eq!(status["devices"]["total"], 1);
     assert_eq!(status["packages"], 1);
     let states = status["assignments"].as_object().unwrap();
-    assert_eq!(states.len(), 10, "{states:?}");
+    assert_eq!(states.len(), 12, "{states:?}");
 
     let package: operator::Package = program.get("/packages/gate/1.0.0").await.is(200).json();
     assert!(package.reference.contains("@sha256:"), "{}", package.reference);

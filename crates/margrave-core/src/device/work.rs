@@ -109,7 +109,7 @@ impl Device {
         self.accepted.is_some() && self.work.observing.is_none() && due
     }
 
-    /// What is above goes first; what is beneath fills its pauses, and the time that it waits for a place.
+    /// What is above goes first; what is beneath fills its pauses, and the time in which it waits for a place to download.
     fn steps(&self, settings: &Settings, id: AssignmentId, now: Moment) -> [Step; 2] {
         match self.work.in_flight.contains_key(&id) {
             // What is above is fetched while what is beneath is mended.
@@ -554,16 +554,22 @@ impl Device {
             }
             State::Installing | State::Updating if let Some(failure) = self.misread(assignment) => {
                 self.fail(settings, id, failure, now, 0.0);
+                // It is tried by the first that understands it again.
+                let assignment = self.assignments.get_mut(&id).expect("looked up above");
+                if assignment.state == State::Failed {
+                    assignment.next_try = Some(now);
+                    self.report(settings, id, now);
+                }
             }
             State::Failed
                 if assignment.next_try.is_some()
-                    && let Some(failure) = self.misread(assignment) =>
+                    && let Some(failure) = self.misread(assignment)
+                    && assignment.failure.as_ref() != Some(&failure) =>
             {
                 if self.has_way_back(id) {
                     return self.go_back(settings, id, failure, now);
                 }
-                let assignment = self.assignments.get_mut(&id).expect("looked up above");
-                (assignment.failure, assignment.next_try) = (Some(failure), None);
+                self.assignments.get_mut(&id).expect("looked up above").failure = Some(failure);
                 self.report(settings, id, now);
             }
             // There is something newer to do than to go back, and the way there leads over here.

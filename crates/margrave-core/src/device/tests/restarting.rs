@@ -84,6 +84,9 @@ fn an_update_that_nobody_understands_any_more_is_gone_back_from() {
     boot_reading(&mut world, &[(&old, not_for_here())]);
     live_for(&mut world, 600);
     assert!(world.told(1).ends_with("INSTALLING FAILED"), "{}", world.told(1));
+    world.boot();
+    world.run_until_converged();
+    assert!(world.told(1).ends_with("FAILED INSTALLING INSTALLED"), "{}", world.told(1));
     // One that failed and was to be tried again says what keeps it from that.
     let mut world = World::new(11);
     world.broken.extend(World::fingerprints(&old));
@@ -96,6 +99,12 @@ fn an_update_that_nobody_understands_any_more_is_gone_back_from() {
     let failure = world.device.assignments()[&id(1)].failure.as_ref().unwrap();
     assert_eq!((failure.code, failure.message.as_str()), (FailureCode::NotEligible, "it wants a display"));
     assert_eq!(world.reports.last().unwrap().fault.as_ref().unwrap().code, "not-eligible");
+    let told = world.reports.len();
+    live_for(&mut world, 600);
+    assert_eq!(world.reports.len(), told, "said once");
+    world.broken.clear();
+    world.boot();
+    world.run_until_converged();
 }
 
 #[test]

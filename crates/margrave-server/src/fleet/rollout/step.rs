@@ -70,8 +70,11 @@ impl Fleet {
             };
             let progress = self.progress(&rollout, &held).await?;
             let decision = decide(&held.deployment.strategy, &progress, self.now());
-            let moves = !decision.release.is_empty() || decision.reached != rollout.reached;
-            if !moves && matches!(decision.standing, Standing::Running | Standing::Waiting(_)) {
+            let rests = |decision: &Decision| {
+                let moves = !decision.release.is_empty() || decision.reached != rollout.reached;
+                !moves && matches!(decision.standing, Standing::Running | Standing::Waiting(_))
+            };
+            if rests(&decision) {
                 return Ok(Then::Nothing);
             }
             // Until here nobody was kept from deciding anything: looking at all devices takes as long as there are many.
@@ -82,6 +85,12 @@ impl Fleet {
                     // The next look is not far.
                     false => return Ok(Then::Nothing),
                 }
+            }
+            // Devices may have reported while this waited for its turn: nobody else is to get what failed meanwhile.
+            let progress = self.progress(&rollout, &held).await?;
+            let decision = decide(&held.deployment.strategy, &progress, self.now());
+            if rests(&decision) {
+                return Ok(Then::Nothing);
             }
             let name = &rollout.name;
             let about = format!("the rollout of {name}, revision {}", rollout.revision);

@@ -226,7 +226,8 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
         };
         let event = NewEvent::new(now, "assignment.state", format!("device {device}"), text);
         tx.note(event.device(device).deployment(name))?;
-    } else if restarts_before.is_some_and(|before| report.restarts() > before) {
+    // Not each of them: what is restarted for months must not push everything else out.
+    } else if restarts_before.is_some_and(|before| report.restarts() >= (2 * before).max(1)) {
         let Picture { device, name, .. } = &picture;
         let text = format!("{name} on {device}: {} since it was started", restarts_words(report));
         let event = NewEvent::new(now, "assignment.restarts", format!("device {device}"), text);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use margrave_core::id::{ClientId, DeploymentId, DeploymentName, DeviceRef};
+use margrave_core::id::{ClientId, DeploymentName, DeviceRef};
 use rusqlite::named_params;
 
 use crate::column::{self, Columns as _};
@@ -56,38 +56,6 @@ impl Store {
             }
             failing.sort_by_key(|cause| std::cmp::Reverse(cause.count));
             Ok(failing)
-        })
-        .await
-    }
-
-    /// Of a deployment's devices that are not as wanted: how many are silent, and how many say one of these codes. Costs what is not
-    /// as wanted.
-    pub async fn behind_apart(
-        &self,
-        deployment: DeploymentId,
-        silence: Silence,
-        refusals: Vec<&'static str>,
-    ) -> Result<(u64, u64), Error> {
-        self.read(move |sql| {
-            let mut statement = sql.statement(&format!(
-                "SELECT coalesce(sum(verdict = 1 AND {SILENT}), 0) AS silent,
-                     coalesce(sum(verdict = 2 AND json_extract(report, '$.fault.code') IN
-                         (SELECT value FROM json_each(:refusals))), 0) AS refusing
-                 FROM assignment INDEXED BY assignment_deployment
-                 CROSS JOIN device_standing AS standing
-                     ON standing.client = assignment.client AND standing.device = assignment.device
-                 WHERE deployment = :deployment AND archived = 0 AND verdict <> 0"
-            ))?;
-            let found = statement.query_row(
-                named_params! {
-                    ":deployment": deployment.uuid().as_bytes(),
-                    ":silent_before": column::moment(silence.before),
-                    ":heard": column::json(&silence.heard),
-                    ":refusals": column::json(&refusals),
-                },
-                |row| Ok((row.unsigned("silent")?, row.unsigned("refusing")?)),
-            )?;
-            Ok(found)
         })
         .await
     }

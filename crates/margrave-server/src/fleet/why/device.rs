@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use margrave_core::id::{ClientId, DeploymentId, DeviceRef};
-use margrave_core::report::FAILURE_CODES;
+use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::why::{Code, Needs};
 use margrave_store::{
     AssignmentRecord, Condition, DeviceFilter, DeviceRecord, Failing, Scope, Standing, Verdict, WaitingRecord,
@@ -69,17 +68,6 @@ impl Fleet {
             names: first.iter().map(|device| self.live.spoken(device)).collect(),
         });
         Ok(shown.collect())
-    }
-
-    /// Of a deployment's devices: how many get it when they are in contact again, and how many refuse it for good. Those that it
-    /// does not fit are not among them.
-    pub async fn devices_apart(&self, shown: &operator::Deployment) -> Result<(u64, u64), Error> {
-        let Ok(id) = DeploymentId::parse(&shown.id) else { return Ok((0, 0)) };
-        if shown.counts.pending + shown.counts.failed == 0 {
-            return Ok((0, 0));
-        }
-        let refusals = FAILURE_CODES.iter().filter(|code| code.is_refusal()).map(|code| code.as_str());
-        Ok(self.store.behind_apart(id, self.silence(), refusals.collect()).await?)
     }
 
     /// Of the first so many pending devices those that stay so until a person does something, each with the cause. Whoever

@@ -264,10 +264,7 @@ pub(super) async fn show(
     let path = link::deployment(&deployment.name);
     let apart = match deployment.rollout {
         Some(_) => Vec::new(),
-        None => {
-            let (not_yet, refusing) = web.fleet().devices_apart(&deployment).await?;
-            apart(not_yet, refusing, misfits as u64)
-        }
+        None => apart(deployment.counts.not_yet, deployment.counts.never, misfits as u64),
     };
     render(&DeploymentPage {
         apart,

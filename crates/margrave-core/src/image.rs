@@ -68,14 +68,16 @@ pub enum Unpinned {
     Variable,
     /// It is only ever on devices.
     OnDevice,
-    /// Nobody could be asked, or the answer was none; in words.
+    /// The answer was none, or nobody may be asked; in words.
     NotFound(String),
+    /// Whoever was asked gave no answer, or not in time; in words.
+    Unanswered(String),
 }
 
 impl Unpinned {
     /// Whether asking again may end better.
     pub fn is_passing(&self) -> bool {
-        matches!(self, Unpinned::NotFound(_))
+        matches!(self, Unpinned::NotFound(_) | Unpinned::Unanswered(_))
     }
 }
 
@@ -84,7 +86,7 @@ impl std::fmt::Display for Unpinned {
         match self {
             Unpinned::Variable => f.write_str("its name has a variable that parameters fill"),
             Unpinned::OnDevice => f.write_str("it is never pulled, only taken from the device"),
-            Unpinned::NotFound(why) => f.write_str(why),
+            Unpinned::NotFound(why) | Unpinned::Unanswered(why) => f.write_str(why),
         }
     }
 }

@@ -82,7 +82,7 @@ impl ClientError {
     }
 
     /// Whether the very next try, seconds from now, may succeed.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub fn is_passing(&self) -> bool {
         match self {
             ClientError::Network { source, .. } => source.retry() == margrave_http::Retry::Later,
             ClientError::Unavailable { .. } => true,

@@ -15,6 +15,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::ComponentName;
 use margrave_core::image::{ANY_PROCESSOR, Image, Images, Named, Part, Unpinned, in_own_registry};
 use margrave_core::violation::Violation;
+use margrave_oci::client::ClientError;
 use margrave_oci::image_name;
 use margrave_oci::manifest::{Descriptor, ImageIndex, ImageManifest};
 use margrave_oci::reference::{Host, InvalidReference, OWN_REGISTRY, Reference, TagOrDigest};
@@ -51,7 +52,7 @@ const REASON_MAX: usize = 300;
 pub(super) type Uses = BTreeMap<String, BTreeMap<String, Named>>;
 type Parts = BTreeMap<String, Vec<Part>>;
 /// The digest behind an image's name and what there is to fetch of it, or why that is not known.
-type Answer = Result<(Digest, Parts), String>;
+type Answer = Result<(Digest, Parts), Unpinned>;
 
 /// The time that is left to ask what images mean, for everything that comes in together.
 struct Patience(Duration);
@@ -171,7 +172,9 @@ impl Fleet {
             asked.push(Box::pin(async move {
                 let found = match index < IMAGES_MAX {
                     true => self.ask_about(&reference, open, until, asking).await,
-                    false => Err(format!("of a package, {IMAGES_MAX} images are asked about")),
+                    false => {
+                        Err(Unpinned::NotFound(format!("of a package, {IMAGES_MAX} images are asked about")))
+                    }
                 };
                 let image = match (found, &reference.version) {
                     (Ok((digest, parts)), _) => Image { digest: Some(digest), unpinned: None, parts },
@@ -201,7 +204,7 @@ impl Fleet {
             Named::OnDevice => unpinned(Unpinned::OnDevice),
             Named::ByTag | Named::ByDigest => match self.image_reference(name) {
                 Ok(reference) => Ok(given.map_or(reference.clone(), |digest| reference.pinned(digest))),
-                Err(error) => Err(unknown(given, error.to_string())),
+                Err(error) => Err(unknown(given, Unpinned::NotFound(error.to_string()))),
             },
         }
     }
@@ -251,18 +254,18 @@ impl Fleet {
             return answer;
         }
         if !self.may_ask(host, open) {
-            return Err(format!(
-                "this server asks no registries elsewhere but those it was told of, and {host} is none"
-            ));
+            let why = "this server asks no registries elsewhere but those it was told of";
+            return Err(Unpinned::NotFound(format!("{why}, and {host} is none")));
         }
         let now = Instant::now();
         if self.silent.has(host, now) {
-            return Err(format!("the registry {host} did not answer a moment ago, and was not asked again"));
+            let why = format!("the registry {host} did not answer a moment ago, and was not asked again");
+            return Err(Unpinned::Unanswered(why));
         }
         let Some(until) = until.filter(|until| now < *until) else {
-            return Err(format!(
+            return Err(Unpinned::Unanswered(format!(
                 "the registry {host} was not asked, because other images took all the time that there is for them"
-            ));
+            )));
         };
         let answer_by = now + ANSWER_TIME_MAX;
         let looking = self.look_elsewhere(reference, asking);
@@ -276,7 +279,7 @@ impl Fleet {
                 if answer_by <= until {
                     self.silent.note(host, Instant::now());
                 }
-                Err(format!("the registry {host} did not answer in time"))
+                Err(Unpinned::Unanswered(format!("the registry {host} did not answer in time")))
             }
         }
     }
@@ -287,7 +290,7 @@ impl Fleet {
         let Some(held) = asking.held.as_ref().filter(|held| held.names.contains(reference)) else {
             return self.look_at_image(reference).await;
         };
-        let digest = self.upstream().digest(reference).await.map_err(|error| sentence(&error))?;
+        let digest = self.upstream().digest(reference).await.map_err(|error| unpinned(&error))?;
         match held.parts.get(&digest) {
             Some(parts) => Ok((digest, parts.clone())),
             None => self.look_at_image(&reference.pinned(digest)).await,
@@ -301,7 +304,8 @@ impl Fleet {
             return Ok((digest, parts.map(|parts| (ANY_PROCESSOR.to_owned(), parts)).into_iter().collect()));
         }
         let index = ImageIndex::from_bytes(&bytes).ok().filter(|index| !index.manifests.is_empty());
-        let index = index.ok_or_else(|| format!("what lies at {reference} is no image"))?;
+        let index =
+            index.ok_or_else(|| Unpinned::NotFound(format!("what lies at {reference} is no image")))?;
         let mut parts = Parts::new();
         for processor in PROCESSORS {
             let Some(made) = made_for(&index, processor) else { continue };
@@ -317,23 +321,37 @@ impl Fleet {
         Ok((digest, parts))
     }
 
-    async fn image_manifest(&self, reference: &Reference) -> Result<(Digest, Bytes), String> {
+    async fn image_manifest(&self, reference: &Reference) -> Result<(Digest, Bytes), Unpinned> {
         if !reference.repository.host.is_own_registry() {
-            let found = self.upstream().manifest(reference).await.map_err(|error| sentence(&error))?;
+            let found = self.upstream().manifest(reference).await.map_err(|error| unpinned(&error))?;
             return Ok((found.digest, found.bytes));
         }
         match self.registry.manifest(&reference.repository.name, &reference.version).await {
             Ok(Some(found)) => Ok((found.digest, found.bytes)),
-            Ok(None) | Err(_) => Err("it is not in this server's registry; push it there first".to_owned()),
+            Ok(None) | Err(_) => {
+                Err(Unpinned::NotFound("it is not in this server's registry; push it there first".to_owned()))
+            }
         }
     }
 }
 
 /// An image whose registry did not say what it is.
-fn unknown(digest: Option<Digest>, why: String) -> Image {
-    let why = why.chars().filter(|character| !character.is_control()).take(REASON_MAX).collect();
-    let unpinned = digest.is_none().then_some(Unpinned::NotFound(why));
-    Image { digest, unpinned, parts: Parts::new() }
+fn unknown(digest: Option<Digest>, why: Unpinned) -> Image {
+    let plain = |why: String| why.chars().filter(|it| !it.is_control()).take(REASON_MAX).collect();
+    let why = match why {
+        Unpinned::NotFound(why) => Unpinned::NotFound(plain(why)),
+        Unpinned::Unanswered(why) => Unpinned::Unanswered(plain(why)),
+        other => other,
+    };
+    Image { digest, unpinned: digest.is_none().then_some(why), parts: Parts::new() }
+}
+
+/// A registry that refuses, or has no such thing, was heard.
+fn unpinned(error: &ClientError) -> Unpinned {
+    match error.is_passing() {
+        true => Unpinned::Unanswered(sentence(error)),
+        false => Unpinned::NotFound(sentence(error)),
+    }
 }
 
 /// Which image of several a device with such a processor takes.

@@ -44,9 +44,10 @@ impl ImageLooks {
     }
 }
 
-/// A clock that was put back makes nobody wait for longer.
+/// For twice the time between two looks, so that the next one asks for those that this one had no time for. A clock that was put
+/// back makes nobody wait for longer.
 fn is_fresh(when: Moment, now: Moment) -> bool {
-    when <= now && now < when.after(LOOK_EVERY)
+    when <= now && now < when.after(2 * LOOK_EVERY)
 }
 
 impl Fleet {
@@ -108,7 +109,10 @@ impl Fleet {
             }
             Ok(Err(error)) => {
                 tracing::debug!(%host, error = &error as &dyn std::error::Error, "an image could not be asked for");
-                self.silent.note(host, Instant::now());
+                // One that refuses answers, and others may be told of other images.
+                if error.is_passing() {
+                    self.silent.note(host, Instant::now());
+                }
             }
             // One that had less than its time may only be slow.
             Err(_) if answer_by <= until => self.silent.note(host, Instant::now()),
@@ -139,7 +143,7 @@ mod tests {
         let (looks, now) = (ImageLooks::default(), Moment(1_000_000_000));
         looks.note("a", now, false);
         assert_eq!((looks.heard("a", now), looks.heard("b", now)), (Some(false), None));
-        assert_eq!(looks.heard("a", now.after(LOOK_EVERY)), None);
+        assert_eq!(looks.heard("a", now.after(2 * LOOK_EVERY)), None);
         assert_eq!(looks.heard("a", Moment(now.0 - 1)), None, "the clock was put back");
         (0..2 * REMEMBERED_MAX).for_each(|number| looks.note(&number.to_string(), now, true));
         assert_eq!(looks.heard.lock().unwrap().len(), REMEMBERED_MAX);

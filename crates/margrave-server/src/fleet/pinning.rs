@@ -79,8 +79,8 @@ impl Fleet {
         let mut broken = Vec::new();
         for coming in comings.iter().filter(|coming| !coming.is_excused) {
             let mut open = self.open_images(&coming.entry, coming.profile.as_ref()).await?;
-            // What is not in our own registry is not there, which no waiting mends; whoever pushes it there is told by a warning.
-            open.retain(|name, _| !self.is_our_own(name));
+            // What a registry does not have, or refuses to tell, no waiting mends: that is what a warning is for.
+            open.retain(|_, why| matches!(why, Unpinned::Unanswered(_)));
             if open.is_empty() {
                 continue;
             }
@@ -105,7 +105,7 @@ impl Fleet {
         &self,
         entry: &Entry,
         profile: Option<&ProfileId>,
-    ) -> Result<BTreeMap<String, String>, Error> {
+    ) -> Result<BTreeMap<String, Unpinned>, Error> {
         let record = &entry.record;
         let can_be_pinned = record.images.unpinned().any(|(_, unpinned)| unpinned.is_passing());
         if !can_be_pinned || !self.store.package_keepers(&record.id, &record.version).await?.is_empty() {
@@ -118,8 +118,8 @@ impl Fleet {
         let components = profiles.flat_map(|profile| &profile.components);
         let images = components.filter_map(|component| entry.images(component)).flatten();
         let open = images.filter_map(|(name, image)| match image {
-            Some(Image { unpinned: Some(Unpinned::NotFound(why)), .. })
-                if self.is_asked_about(name, &told_of) =>
+            Some(Image { unpinned: Some(why), .. })
+                if why.is_passing() && self.is_asked_about(name, &told_of) =>
             {
                 Some((name.to_owned(), why.clone()))
             }
@@ -133,9 +133,5 @@ impl Fleet {
         let Ok(reference) = self.image_reference(name) else { return false };
         let host = &reference.repository.host;
         host.is_own_registry() || self.may_ask(host, told_of)
-    }
-
-    fn is_our_own(&self, name: &str) -> bool {
-        self.image_reference(name).is_ok_and(|reference| reference.repository.host.is_own_registry())
     }
 }

@@ -152,10 +152,16 @@ impl Fleet {
         for (package, warnings) in answers {
             origins.insert((package.id, package.version), warnings);
         }
-        Box::pin(self.foresee(prospect, origins, by_file)).await.map_err(whole)
+        Box::pin(self.foresee(prospect, origins, by_file, fetching)).await.map_err(whole)
     }
 
-    async fn foresee(&self, prospect: Prospect, origins: Origins, by_file: bool) -> Result<Plan, Error> {
+    async fn foresee(
+        &self,
+        prospect: Prospect,
+        origins: Origins,
+        by_file: bool,
+        fetching: Fetching,
+    ) -> Result<Plan, Error> {
         let Prospect { wanted, removed, overlay, .. } = prospect;
         let comings: Vec<Coming> = wanted.iter().map(Coming::of).collect();
         let mut names: BTreeMap<DeploymentId, String> = BTreeMap::new();
@@ -206,7 +212,10 @@ impl Fleet {
         let asked =
             || touched.iter().flat_map(|touched| touched.differences()).chain(later.clone()).collect();
         self.check_fetchable(&comings, &origins, asked, place)?;
-        self.check_pinned(&comings, place).await?;
+        // Where nobody may be asked, what they would have said is not known; it is warned of.
+        if matches!(fetching, Fetching::Allowed) {
+            self.check_pinned(&comings, place).await?;
+        }
         let mut differences: BTreeMap<(DeviceRef, DeploymentName), Difference> = BTreeMap::new();
         let first = touched.iter().chain(&settled.touched).flat_map(|touched| touched.differences());
         for next in first.chain(later) {

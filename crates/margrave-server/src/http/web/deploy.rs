@@ -425,9 +425,9 @@ fn fitting_words<'a>(fits: usize, misfits: impl Iterator<Item = &'a Vec<String>>
         without += 1;
         *reasons.entry(misfit.first().map(String::as_str).unwrap_or_default()).or_default() += 1;
     }
-    let fits = grouped(fits as u64);
+    let fits = format!("{} fit{}", grouped(fits as u64), if fits == 1 { "s" } else { "" });
     if without == 0 {
-        return format!("{fits} fit.");
+        return format!("{fits}.");
     }
     let mut reasons: Vec<(&str, u64)> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -438,7 +438,8 @@ fn fitting_words<'a>(fits: usize, misfits: impl Iterator<Item = &'a Vec<String>>
     if others > 0 {
         told.push(format!("other reasons ({})", grouped(others)));
     }
-    format!("{fits} fit; {} do not: {}.", grouped(without), told.join("; "))
+    let does = if without == 1 { "does" } else { "do" };
+    format!("{fits}; {} {does} not: {}.", grouped(without), told.join("; "))
 }
 
 /// Which of the choices fit, and why the others do not.
@@ -492,6 +493,7 @@ mod tests {
     #[test]
     fn who_does_not_fit_is_counted_by_what_is_lacking_most() {
         assert_eq!(fitting_words(1200, [].iter()), "1,200 fit.");
+        assert_eq!(fitting_words(1, [vec!["a".to_owned()]].iter()), "1 fits; 1 does not: a (1).");
         let mut misfits: Vec<Vec<String>> =
             (0..1500).map(|_| vec!["needs 4 cores".to_owned(), "and more".to_owned()]).collect();
         misfits.extend(["a", "b", "c", "b"].map(|reason| vec![reason.to_owned()]));

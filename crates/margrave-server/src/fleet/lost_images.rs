@@ -44,10 +44,9 @@ impl ImageLooks {
     }
 }
 
-/// For twice the time between two looks, so that the next one asks for those that this one had no time for. A clock that was put
-/// back makes nobody wait for longer.
+/// A clock that was put back makes nobody wait for longer.
 fn is_fresh(when: Moment, now: Moment) -> bool {
-    when <= now && now < when.after(2 * LOOK_EVERY)
+    when <= now && now < when.after(LOOK_EVERY)
 }
 
 impl Fleet {
@@ -143,7 +142,7 @@ mod tests {
         let (looks, now) = (ImageLooks::default(), Moment(1_000_000_000));
         looks.note("a", now, false);
         assert_eq!((looks.heard("a", now), looks.heard("b", now)), (Some(false), None));
-        assert_eq!(looks.heard("a", now.after(2 * LOOK_EVERY)), None);
+        assert_eq!(looks.heard("a", now.after(LOOK_EVERY)), None);
         assert_eq!(looks.heard("a", Moment(now.0 - 1)), None, "the clock was put back");
         (0..2 * REMEMBERED_MAX).for_each(|number| looks.note(&number.to_string(), now, true));
         assert_eq!(looks.heard.lock().unwrap().len(), REMEMBERED_MAX);

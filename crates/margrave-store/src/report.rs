@@ -227,13 +227,18 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
         let event = NewEvent::new(now, "assignment.state", format!("device {device}"), text);
         tx.note(event.device(device).deployment(name))?;
     // Not each of them: what is restarted for months must not push everything else out.
-    } else if restarts_before.is_some_and(|before| report.restarts() >= (2 * before).max(1)) {
+    } else if restarts_before.is_some_and(|before| magnitude(report.restarts()) > magnitude(before)) {
         let Picture { device, name, .. } = &picture;
         let text = format!("{name} on {device}: {} since it was started", restarts_words(report));
         let event = NewEvent::new(now, "assignment.restarts", format!("device {device}"), text);
         tx.note(event.device(device).deployment(name))?;
     }
     Ok(Ok(recorded))
+}
+
+/// How often a number was doubled to come there: one more at 1, 2, 4, 8 and so on.
+fn magnitude(number: u64) -> u32 {
+    u64::BITS - number.leading_zeros()
 }
 
 /// Which components were brought back how often; of many the first few.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::digest::{Digest, Document};
 use crate::id::AssignmentId;
+use crate::lifecycle::State;
 use crate::manifest::{self, Manifest, Verdict};
 use crate::moment::Moment;
 use crate::report::Holding;
@@ -534,6 +535,14 @@ impl Device {
                 assignment.adopted_version = version;
                 if skipped || changed {
                     // The server may have changed it there and back while we were away, or before it was taken up.
+                    unmoved.push(*id);
+                }
+            }
+            if next.is_none() && matches!(assignment.state, State::Deleting | State::Deleted) {
+                // That it goes is what this manifest says, too: it may have come back and gone again in others that were never seen
+                // here, and whoever waits for that end does not take the one before for it.
+                assignment.adopted_version = version;
+                if assignment.state == State::Deleted && verified.manifest().leaving().contains(id) {
                     unmoved.push(*id);
                 }
             }

@@ -183,3 +183,22 @@ fn what_is_gone_is_not_removed_again_because_an_older_look_had_seen_it() {
     assert!(!world.device.assignments().contains_key(&id(2)), "it went once");
     assert!(world.told(2).ends_with("DELETING DELETED"), "{}", world.told(2));
 }
+
+#[test]
+fn what_came_back_and_went_again_unseen_is_told_to_be_gone_for_that_too() {
+    let mut world = World::new(11);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    world.publish(vec![]);
+    // It goes while nobody hears of it.
+    let unheard = |action: &Action| matches!(action, Action::Send(_));
+    live(&mut world, Duration::from_secs(60), FailureCode::PullFailed, unheard);
+    assert_eq!(world.device.assignments()[&id(1)].state, State::Deleted);
+    // Meanwhile it is wanted again, and not any more.
+    world.publish(vec![workload(1, &["web"], "b")]);
+    world.publish(vec![]);
+    world.manifest = world.manifest.clone().with_leaving([id(1)]);
+    world.run_until_converged();
+    let told = world.reports.iter().rfind(|report| report.assignment == id(1)).unwrap();
+    assert_eq!((told.state, told.adopted_version), (Reported::Removed, world.manifest.version()));
+}

@@ -194,7 +194,7 @@ fn under_systemd_it_works_with_everything_that_the_unit_forbids_and_comes_back_f
         let world = ["nsenter", "--target", &agent, "--mount", "touch", file];
         machine.command(&world).output().expect("nsenter starts")
     };
-    for file in ["/etc/margrave-was-here", "/usr/margrave-was-here", "/root/margrave-was-here"] {
+    for file in ["/etc/margrave-was-here", "/usr/margrave-was-here", "/home/margrave-was-here"] {
         let output = write(file);
         assert!(!output.status.success() && said(&output).contains("Read-only"), "{file}: {}", said(&output));
     }

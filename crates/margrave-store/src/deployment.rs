@@ -58,6 +58,28 @@ impl Store {
         .await
     }
 
+    /// Which deployments these devices were refused by what they are.
+    pub async fn left_out(
+        &self,
+        devices: Vec<DeviceRef>,
+    ) -> Result<BTreeSet<(DeploymentId, DeviceRef)>, Error> {
+        self.read(move |sql| {
+            let mut statement =
+                sql.statement("SELECT deployment FROM misfit WHERE client = ?1 AND device = ?2")?;
+            let mut found = BTreeSet::new();
+            for device in devices {
+                let rows = statement.query_map([device.client.as_str(), device.device.as_str()], |row| {
+                    row.uuid("deployment")
+                })?;
+                for deployment in rows {
+                    found.insert((DeploymentId::from_uuid(deployment?), device.clone()));
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
     /// The deployment of that name that is wanted, or the last one that is still going.
     pub async fn deployment(&self, name: &DeploymentName) -> Result<Option<DeploymentRecord>, Error> {
         let name = name.clone();

@@ -538,16 +538,25 @@ fn check_answers(
     let before = previous.map(|before| before.in_force(&before.deployment.answers));
     all_kept(broken_answers(entry, deployment, &deployment.answers, before.as_ref(), secrets))?;
     for (index, other) in deployment.overrides.iter().enumerate() {
-        let mut answers = deployment.answers.clone();
-        answers.extend(other.answers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        // What a device had before depends on the device; that is asked where it is placed.
-        let mut broken = broken_answers(entry, deployment, &answers, None, secrets);
+        let answers = with(&deployment.answers, &other.answers);
+        // Those that an override spoke of before had its answers. What others had depends on the device; that is asked where
+        // it is placed.
+        let before = previous.and_then(|before| {
+            let same = before.deployment.overrides.iter().find(|earlier| earlier.of == other.of)?;
+            Some(before.in_force(&with(&before.deployment.answers, &same.answers)))
+        });
+        let mut broken = broken_answers(entry, deployment, &answers, before.as_ref(), secrets);
         for violation in &mut broken {
             violation.place = format!("/overrides/{index}{}", violation.place);
         }
         all_kept(broken)?;
     }
     Ok(())
+}
+
+fn with(answers: &Answers, others: &Answers) -> Answers {
+    let both = answers.iter().chain(others);
+    both.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn broken_answers(

@@ -281,10 +281,12 @@ impl Fleet {
         let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
         let Decision { touched, misfits, unfit, rollouts, freed, later, .. } =
             Box::pin(self.decide(wishes, &removed, leaving)).await.map_err(failed)?;
-        // A device that was named on purpose and does not fit is a mistake; one that only matches is left out.
+        // A device that was named on purpose and does not fit is a mistake; one that only matches is left out. Nobody is asked
+        // when the server itself goes back: whoever cannot keeps what it has, and all others are not held up for it.
+        let is_asked = !matches!(source, Source::Here(_));
         let mistaken = |misfit: &&MisfitRecord| {
             let key = (misfit.deployment, misfit.device.clone());
-            unfit.contains(&key) && refusable.contains(&key)
+            is_asked && unfit.contains(&key) && refusable.contains(&key)
         };
         let refused: Vec<&MisfitRecord> = misfits.iter().filter(mistaken).collect();
         if !refused.is_empty() {

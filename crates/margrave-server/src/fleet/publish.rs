@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use bytes::Bytes;
-use margrave_core::constraints::Promise;
+use margrave_core::constraints::{Need, Promise};
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
@@ -53,6 +53,8 @@ const WORTH_A_THREAD: usize = 64;
 /// Clients whose documents are read and whose manifests are made in one go: enough to be worth a thread, little enough that
 /// the store has something to write at once.
 const MADE_TOGETHER: usize = 128;
+/// Said with the reasons of a device that has the deployment already, in a form that fits.
+const KEEPS: &str = "what it has of it, it keeps until then";
 /// Devices that are settled in one transaction.
 const SETTLED_TOGETHER_MAX: u32 = 500;
 
@@ -81,6 +83,11 @@ pub(super) enum Unplaced {
     /// It has not said what it can do; it comes in by itself once it has.
     NotReported,
     Misfit(Vec<String>),
+}
+
+/// Whether a device that does not fit has the deployment in an earlier form.
+pub(super) fn is_kept(reasons: &[String]) -> bool {
+    reasons.iter().any(|reason| reason == KEEPS)
 }
 
 impl Unplaced {
@@ -315,12 +322,18 @@ impl Fleet {
             });
             for (id, device, stand, placed) in placed.await {
                 let held = pictures.held(&device.device, id);
+                let stays =
+                    matches!(placed, Err(Unplaced::Misfit(_))) && held.is_some_and(|held| held.wanted);
                 let profile = placed.as_ref().ok().map(|placed| &placed.wanted.profile);
                 let next = profile.and_then(|profile| wish.entry.needs.get(profile));
-                if stand.own.as_ref().is_some_and(|own| next.is_none_or(|next| own.exceeds(next))) {
+                let lessens = |own: &Arc<Need>| !stays && next.is_none_or(|next| own.exceeds(next));
+                if stand.own.as_ref().is_some_and(lessens) {
                     freed.insert(device.device.clone());
                 }
-                promises.keep(&device.device, stand, &wish, profile);
+                match stays {
+                    true => promises.keep_as_it_is(&device.device, stand, &wish),
+                    false => promises.keep(&device.device, stand, &wish, profile),
+                }
                 match placed {
                     Ok(placed) => {
                         reached.insert(id);
@@ -340,11 +353,18 @@ impl Fleet {
                         if matches!(unplaced, Unplaced::Misfit(_)) {
                             unfit.insert((deployment, device.device.clone()));
                         }
+                        let temporary = unplaced.is_temporary();
+                        let mut reasons = unplaced.reasons();
+                        // What runs is not taken away because something newer does not fit: nobody asked for that.
+                        if stays {
+                            reached.insert(id);
+                            reasons.push(KEEPS.to_owned());
+                        }
                         misfits.push(MisfitRecord {
                             deployment,
                             device: device.device.clone(),
-                            temporary: unplaced.is_temporary(),
-                            reasons: unplaced.reasons(),
+                            temporary,
+                            reasons,
                         });
                     }
                 }
@@ -382,7 +402,8 @@ impl Fleet {
     /// What all deployments mean for devices about which something changed.
     ///
     /// What a device has already it keeps for as long as it is meant to have it: a device that reports less than
-    /// before (its engine is down, its disk nearly full) must not lose what it runs because of that.
+    /// before (its engine is down, its disk nearly full) must not lose what it runs because of that. What it was left out of
+    /// while it kept an earlier form, it gets once it fits.
     async fn decide_devices(
         &self,
         devices: &[Candidate],
@@ -393,6 +414,8 @@ impl Fleet {
         let choices: Vec<(Reach, Choice)> =
             self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
         let promises = self.promises(&pictures, wishes.iter().map(|wish| &wish.entry)).await?;
+        let behind =
+            self.store.left_out(devices.iter().map(|device| device.device.clone()).collect()).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         for device in devices {
@@ -424,18 +447,27 @@ impl Fleet {
                 let mut reasons = Vec::new();
                 let mut temporary = false;
                 if kept.contains(&deployment.name) {
-                    // Other labels may mean other answers.
+                    let is_behind = behind.contains(&(deployment.id, device.device.clone()));
+                    // Other labels may mean other answers, and what did not fit may fit by now.
                     let own = held.and_then(|held| promises.need(held).cloned());
                     let profile = held.map(|held| held.profile.clone());
                     let mut promised = stand.promised.clone();
                     promised.retain(|promise| promise.to != deployment.name);
                     let others = Stand { held: profile, own, promised };
-                    if deployment.has_answers_by_label()
-                        && let Ok(placed) = wish.place(device, &others, &self.options.registry_address)
-                        && needs(held, &placed)
-                        && !pacing.waits(deployment.id, &device.device)
-                    {
-                        changes.entry(device.device.client.clone()).or_default().wanted.push(placed);
+                    if is_behind || deployment.has_answers_by_label() {
+                        match wish.place(device, &others, &self.options.registry_address) {
+                            Ok(placed) if !needs(held, &placed) => {}
+                            Ok(_) if is_behind && pacing.joins(deployment.id, &device.device) => {}
+                            Ok(_) if pacing.waits(deployment.id, &device.device) => {}
+                            Ok(placed) => {
+                                changes.entry(device.device.client.clone()).or_default().wanted.push(placed)
+                            }
+                            Err(unplaced) if is_behind => {
+                                reasons = unplaced.reasons();
+                                reasons.push(KEEPS.to_owned());
+                            }
+                            Err(_) => {}
+                        }
                     }
                 } else {
                     let placed = targeted

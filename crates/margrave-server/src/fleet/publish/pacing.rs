@@ -11,7 +11,7 @@ use margrave_store::{
     RolloutState, WantedAssignment,
 };
 
-use super::{Changes, Pictures, Touched, Unplaced, Wish, needs};
+use super::{Changes, KEEPS, Pictures, Touched, Wish, needs};
 use crate::fleet::{Error, Fleet};
 
 /// What releasing some devices means.
@@ -79,6 +79,15 @@ impl Pacing {
     pub(super) fn waits(&self, deployment: DeploymentId, device: &DeviceRef) -> bool {
         let released = || self.members.get(&(deployment, device.clone())).copied().unwrap_or_default();
         self.open.contains_key(&deployment) && !released()
+    }
+
+    /// Whether a device that has an earlier revision, and could not have this one so far, waits for its turn; it is put at the
+    /// end if it is new.
+    pub(super) fn joins(&mut self, deployment: DeploymentId, device: &DeviceRef) -> bool {
+        if self.open.contains_key(&deployment) && !self.members.contains_key(&(deployment, device.clone())) {
+            self.joining.entry(deployment).or_default().push(device.clone());
+        }
+        self.waits(deployment, device)
     }
 
     /// A deployment is not meant for a device any more: if that waits for it, it does so no longer.
@@ -256,12 +265,15 @@ impl Fleet {
                     }
                     released.push(device.device);
                 }
-                Err(unplaced) => misfits.push(MisfitRecord {
-                    deployment: wish.deployment.id,
-                    device: device.device,
-                    temporary: Unplaced::is_temporary(&unplaced),
-                    reasons: unplaced.reasons(),
-                }),
+                Err(unplaced) => {
+                    let temporary = unplaced.is_temporary();
+                    let mut reasons = unplaced.reasons();
+                    if held.is_some_and(|held| held.wanted) {
+                        reasons.push(KEEPS.to_owned());
+                    }
+                    let (deployment, device) = (wish.deployment.id, device.device);
+                    misfits.push(MisfitRecord { deployment, device, temporary, reasons });
+                }
             }
         }
         let touched = self.consider(pictures, changes).await?;

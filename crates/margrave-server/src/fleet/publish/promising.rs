@@ -101,6 +101,13 @@ impl Promises {
         self.on.insert(device.clone(), promised);
     }
 
+    /// Puts back what was promised to others, and to `wish` what it has already.
+    pub(super) fn keep_as_it_is(&mut self, device: &DeviceRef, stand: Stand, wish: &Wish) {
+        let mut promised = stand.promised;
+        promised.extend(stand.own.map(|need| Promise { to: wish.deployment.name.clone(), need }));
+        self.on.insert(device.clone(), promised);
+    }
+
     /// What a deployment had on a device is free.
     pub(in crate::fleet) fn free(&mut self, device: &DeviceRef, name: &DeploymentName) {
         if let Some(promised) = self.on.get_mut(device) {

@@ -159,6 +159,33 @@ async fn dm_059_an_immutable_answer_stays() {
 }
 
 #[tokio::test]
+async fn dm_059_an_immutable_answer_of_an_override_stays() {
+    let world = World::new().await;
+    world.device("line-1", &[("plant", "a")]).await;
+    let site = |site: &str| {
+        let mut want = labelled("plant", "a");
+        let answers = json!([{ "targets": { "labels": { "plant": "a" } }, "parameters": { "site": site } }]);
+        want.overrides = serde_json::from_value(answers).unwrap();
+        want
+    };
+    world.put("greeter", site("nord")).await.unwrap();
+    let error = world.put("greeter", site("sued")).await.unwrap_err();
+    assert!(matches!(&error, Error::Invalid(broken) if broken[0].rule == "DM-059"), "{error}");
+    assert!(
+        matches!(&error, Error::Invalid(broken) if broken[0].place.starts_with("/overrides/0")),
+        "{error}"
+    );
+    assert_eq!(world.workloads("line-1").await.len(), 1);
+    // One that speaks of the same devices in other words is found out where it is placed, and takes nothing away.
+    let mut named = site("sued");
+    named.overrides[0].targets =
+        operator::Targets { devices: vec!["line-1".into()], ..operator::Targets::default() };
+    let shown = world.put("greeter", named).await.unwrap();
+    assert_eq!(shown.misfits[0].device, "line-1");
+    assert_eq!(world.workloads("line-1").await.len(), 1);
+}
+
+#[tokio::test]
 async fn dm_059_a_newer_default_changes_no_immutable_value_on_any_profile() {
     let world = World::empty().await;
     world.push_components().await;

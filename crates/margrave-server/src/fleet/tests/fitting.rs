@@ -330,3 +330,72 @@ async fn a_plan_foretells_what_comes_in_where_labels_and_removals_leave_room() {
     assert_eq!(foretold(&plan), Vec::<String>::new());
     assert_eq!((plan.misfits.len(), plan.misfits[0].deployment.as_str()), (1, "d"), "{plan:?}");
 }
+
+#[tokio::test]
+async fn an_update_that_does_not_fit_leaves_what_runs_and_comes_once_it_fits() {
+    let world = World::new().await;
+    world.push("2.0.0", &description("2.0.0").replace("memory: 1Gi", "memory: 2Gi")).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    world.roomy("small", "1Gi", &[("plant", "a")]).await;
+    world.roomy("large", "8Gi", &[("plant", "a")]).await;
+    let of =
+        |version: &str| operator::PutDeployment { version: Some(version.into()), ..labelled("plant", "a") };
+    world.put("web", of("1.0.0")).await.unwrap();
+    for on in ["small", "large"] {
+        world.report("web", on, State::Installed).await;
+    }
+    let before = world.version("small");
+    let plan = world.fleet.rehearse(&ann(), &[put("web", of("2.0.0"))], Fetching::Allowed).await.unwrap();
+    assert!(plan.changes.iter().all(|change| change.device == "large"), "{plan:?}");
+    assert!(plan.misfits[0].reasons.iter().any(|reason| reason.contains("keeps")), "{plan:?}");
+
+    let shown = world.put("web", of("2.0.0")).await.unwrap();
+    assert_eq!(shown.misfits[0].device, "small");
+    assert_eq!(world.version("small"), before, "nothing is published to it");
+    assert_eq!(world.assignment("web", "small").await.version, "1.0.0");
+    assert_eq!(world.assignment("web", "large").await.version, "2.0.0");
+    let why = world.fleet.why("small/web").await.unwrap();
+    assert!(!why.converged);
+    assert!(why.chain[0].text.contains("needs 2Gi of memory, has 1Gi"), "{why:?}");
+    assert!(why.chain[0].text.contains("was left out of the last change of web"), "{why:?}");
+    let why = world.fleet.why_of(operator::WhyKind::Deployment, "web").await.unwrap();
+    assert_eq!(why.chain[0].text, "web is not as wanted on 2 of 2 devices");
+    // What it has is still promised to it.
+    let (device, _) = misfit(world.put("other", on(&["small"])).await.unwrap_err());
+    assert_eq!(device, "small");
+    // Something else about it changes that makes no room: it stays left out, and told so.
+    world.says("small", "1500Mi", &["compose"]).await;
+    assert_eq!(world.assignment("web", "small").await.version, "1.0.0");
+    assert!(!world.fleet.why("small/web").await.unwrap().converged);
+
+    world.says("small", "2Gi", &["compose"]).await;
+    assert_eq!(world.assignment("web", "small").await.version, "2.0.0");
+    assert!(world.fleet.deployment(&name("web")).await.unwrap().misfits.is_empty());
+}
+
+#[tokio::test]
+async fn what_comes_to_fit_while_a_rollout_is_under_way_waits_for_its_turn() {
+    let world = World::new().await;
+    world.push("2.0.0", &description("2.0.0").replace("memory: 1Gi", "memory: 2Gi")).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    world.roomy("small", "1Gi", &[("plant", "a")]).await;
+    world.roomy("large", "8Gi", &[("plant", "a")]).await;
+    let of = |version: &str| operator::PutDeployment {
+        version: Some(version.into()),
+        strategy: Some(serde_json::from_value(json!({ "batches": ["1"] })).unwrap()),
+        ..labelled("plant", "a")
+    };
+    world.put("web", of("1.0.0")).await.unwrap();
+    for on in ["large", "small"] {
+        world.fleet.advance_rollouts().await.unwrap();
+        world.report("web", on, State::Installed).await;
+    }
+    world.fleet.advance_rollouts().await.unwrap();
+    world.put("web", of("2.0.0")).await.unwrap();
+    assert_eq!(world.assignment("web", "large").await.version, "2.0.0");
+    world.says("small", "2Gi", &["compose"]).await;
+    assert_eq!(world.assignment("web", "small").await.version, "1.0.0", "not its turn yet");
+    world.report("web", "large", State::Installed).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    assert_eq!(world.assignment("web", "small").await.version, "2.0.0");
+}

@@ -360,8 +360,21 @@ async fn what_settles_by_itself_afterwards_is_no_reason_to_refuse_a_change_or_it
     let world = World::new().await;
     let (registry, address, _folder) = elsewhere().await;
     let outside = description("2.0.0")
-        .replace("oci://margrave/components/web", &format!("oci://{address}/components/web"));
+        .replace("oci://margrave/components/web", &format!("oci://{address}/components/web"))
+        .replace("memory: 1Gi", "memory: 512Mi");
+    let lean = "  - type: compose
+    id: lean
+    components:
+      - name: web
+        properties: { repository: oci://margrave/components/web, revision: 1.0.0 }
+    deviceConstraints:
+      capacityRequirements:
+        memory: 256Mi
+  - type: helm
+    id: cluster
+";
     let large = description("3.0.0").replace("memory: 1Gi", "memory: 2Gi");
+    let large = large.replace("  - type: helm\n    id: cluster\n", lean);
     for (version, description) in [("2.0.0", outside), ("3.0.0", large)] {
         world.push(version, &description).await;
         world.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap();
@@ -376,7 +389,7 @@ async fn what_settles_by_itself_afterwards_is_no_reason_to_refuse_a_change_or_it
     lose(&registry, "components/web").await;
     world.pass(7 * 3600);
     world.fleet.look_at_origins().await.unwrap();
-    // x does not fit any more where it is, and leaves room for y only when that was decided.
+    // x does not fit any more in the profile it has, and leaves room for y only when another one was chosen.
     let mut everywhere = of("2.0.0", on(&[]));
     everywhere.targets.select = Some("plant in (a, b)".into());
     let put = |deployment: &str, want| Change::PutDeployment { name: name(deployment), want, id: None };

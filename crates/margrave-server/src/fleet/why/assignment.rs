@@ -16,6 +16,7 @@ use margrave_wire::operator;
 
 use super::{Reason, sentence, told};
 use crate::fleet::event::time;
+use crate::fleet::publish::is_kept;
 use crate::fleet::view::shown_windows;
 use crate::fleet::{Error, Fleet, REMOVAL_UNSPOKEN_MS};
 
@@ -300,6 +301,17 @@ impl Fleet {
         if parts.is_empty() { "nobody".to_owned() } else { parts.join(", ") }
     }
 
+    /// What a device has of a deployment is as it was given, and what is wanted now does not fit there.
+    pub(super) async fn left_behind(
+        &self,
+        device: &DeviceRecord,
+        name: &DeploymentName,
+    ) -> Result<Vec<Reason>, Error> {
+        let left_out = self.store.left_out_of(&device.device).await?;
+        let left_out = left_out.iter().filter(|(left_out, _)| left_out == name);
+        Ok(left_out.flat_map(|(name, reasons)| self.misfit(device, name, reasons)).collect())
+    }
+
     /// The device is wanted for a deployment that it cannot have.
     pub(super) fn misfit(
         &self,
@@ -308,7 +320,10 @@ impl Fleet {
         reasons: &[String],
     ) -> Vec<Reason> {
         let id = self.live.spoken(&device.device);
-        let text = format!("{id} was left out of {name}: {}", reasons.join("; "));
+        let text = match is_kept(reasons) {
+            true => format!("{id} was left out of the last change of {name}: {}", reasons.join("; ")),
+            false => format!("{id} was left out of {name}: {}", reasons.join("; ")),
+        };
         let Some(body) = device.capabilities.as_ref() else {
             let mut chain = vec![Reason::new(Code::CapabilitiesMissing, text).on(&id).of(name)];
             chain.extend(self.unreachable(device));

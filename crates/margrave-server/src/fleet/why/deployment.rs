@@ -12,11 +12,12 @@ use std::fmt;
 use margrave_core::id::{DeploymentName, DeviceRef};
 use margrave_core::watch::Warning;
 use margrave_core::why::Code;
-use margrave_store::{DeploymentRecord, DeviceRecord};
+use margrave_store::{DeploymentRecord, DeviceRecord, MisfitRecord};
 use margrave_wire::operator::{self, CauseGroup};
 
 use super::assignment::waits_for_window;
 use super::{Reason, extend, told};
+use crate::fleet::publish::is_kept;
 use crate::fleet::rollout::{Looked, RolloutTold};
 use crate::fleet::{Error, Fleet};
 
@@ -271,7 +272,9 @@ impl Fleet {
         let unseen = behind.total.saturating_sub(behind.found.len() as u64)
             + blind_total.saturating_sub(LOOKED_AT_EACH.into());
         let before = groups.devices.len();
-        let both = misfits.iter().filter(|misfit| groups.devices.contains(&misfit.device)).count();
+        let has_it =
+            |misfit: &&MisfitRecord| is_kept(&misfit.reasons) || groups.devices.contains(&misfit.device);
+        let both = misfits.iter().filter(has_it).count();
         groups.both = both as u64;
         let cut = looked_at < misfits.len();
         for misfit in &misfits[..looked_at] {

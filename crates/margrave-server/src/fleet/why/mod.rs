@@ -175,6 +175,9 @@ impl Fleet {
         if waiting.is_empty() {
             chain.extend(self.cannot_look(&record));
         }
+        if chain.is_empty() && waiting.is_empty() {
+            chain.extend(self.left_behind(&record, &deployment).await?);
+        }
         let converged = chain.is_empty() && waiting.is_empty();
         if converged {
             let id = self.live.spoken(&device);

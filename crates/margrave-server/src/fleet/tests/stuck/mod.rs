@@ -196,7 +196,7 @@ async fn of_very_many_devices_some_are_looked_at_and_all_are_counted() {
     world.put("web", greeting("hello")).await.unwrap();
     let why = world.fleet.why_of(WhyKind::Deployment, "web").await.unwrap();
     assert_eq!(why.chain[0].text, "web is not as wanted on at least 130 of 131 devices");
-    // One that loses it because it does not fit any more is one device.
+    // One that keeps what it has because the newer does not fit is one device.
     world.device("once", LINE).await;
     world.says("once", "128Mi", &["compose"]).await;
     world.put("web", greeting("hej")).await.unwrap();

@@ -98,6 +98,8 @@ impl Device {
         self.policy_held(id).when == When::OnFailedUpdate
             && assignment.on_aim()
             && good != held
+            // What runs while nothing of this was touched is not thrown away for it: it may be newer, and prove itself yet.
+            && assignment.beneath().is_none_or(|here| here.held == Some(good))
             && matches!(self.readings.get(&good), Some(Ok(_)))
     }
 

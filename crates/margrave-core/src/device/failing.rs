@@ -59,8 +59,9 @@ impl Device {
             true => self.given_up_for_good(id, failure),
             false => failure,
         };
+        let retry = self.retry(id, failure.code);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
-        assignment.next_try = match failure.code.retry() {
+        assignment.next_try = match retry {
             Retry::Later if is_spent => None,
             Retry::Later => Some(now.after(pause(settings, assignment, roll))),
             // Who reads that it failed is to know that this is not the end of it.
@@ -81,6 +82,14 @@ impl Device {
         if goes_back {
             self.go_back(settings, id, failure, now);
         }
+    }
+
+    /// Whether trying again can help. What can never be used is something new: of what was good, and is here, the same is only
+    /// what the world around said in a bad moment.
+    fn retry(&self, id: AssignmentId, code: FailureCode) -> Retry {
+        let Assignment { held, good, .. } = self.assignments[&id];
+        let was_good = held == good && self.is_readable(held);
+        if was_good { Retry::Later } else { code.retry() }
     }
 
     /// What is said about failing of what is held, or was when that cannot be read.
@@ -199,8 +208,9 @@ impl Device {
         }
         let policy = assignment.wanted.and_then(|wanted| self.policy(&wanted)).unwrap_or_default();
         let attempts = policy.attempts;
+        let retry = self.retry(id, failure.code);
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
-        if failure.code.retry() == Retry::Later && assignment.strikes < attempts {
+        if retry == Retry::Later && assignment.strikes < attempts {
             assignment.attempt += 1;
             return self.report(settings, id, now);
         }

@@ -718,7 +718,7 @@ impl Device {
         listed.into_iter().any(|entry| Some(entry.document.digest) == document)
     }
 
-    fn is_readable(&self, document: Option<Digest>) -> bool {
+    pub(super) fn is_readable(&self, document: Option<Digest>) -> bool {
         document.is_some_and(|document| matches!(self.readings.get(&document), Some(Ok(_))))
     }
 

@@ -596,6 +596,16 @@ impl Device {
                 let failure = Failure::new(FailureCode::DocumentInvalid, message);
                 self.go_back(settings, id, failure, now);
             }
+            // Refused by an agent that understood less, or by a device that had less.
+            State::Failed
+                if assignment.next_try.is_none()
+                    && assignment.held == assignment.goal()
+                    && assignment.components.is_empty()
+                    && assignment.failure.as_ref().is_some_and(|failure| failure.code.is_refusal())
+                    && self.is_readable(assignment.held) =>
+            {
+                self.assignments.get_mut(&id).expect("looked up above").next_try = Some(now);
+            }
             // Failed under an agent that knew no way back.
             State::Failed if self.has_read && assignment.next_try.is_none() => {
                 if let Some(failure) = assignment.failure.clone()

@@ -1,6 +1,10 @@
 //! What a process that begins makes of what it finds on the disk.
 
+use super::going_back::live_refusing;
+use super::overtaken::OPENS;
+use super::waiting::{MONDAY, minutes, spans, touches};
 use super::*;
+use crate::schedule::Schedule;
 
 fn not_for_here() -> Reading {
     Err(Failure::new(FailureCode::NotEligible, "it wants a display"))
@@ -153,4 +157,21 @@ fn what_is_here_of_a_manifest_that_waits_for_the_rest_is_kept_meanwhile() {
     }
     assert_ne!(world.device.assignments()[&id(1)].good, Some(old_digest));
     assert!(world.device.documents().contains(&old_digest), "nobody fetches it again");
+}
+
+#[test]
+fn what_was_refused_is_tried_by_the_first_that_can_use_it() {
+    let mut world = World::new(11);
+    let new = workload(1, &["web"], "a");
+    world.publish(vec![new.clone()]);
+    live_refusing(&mut world, minutes(5));
+    assert!(world.told(1).ends_with("FAILED"), "{}", world.told(1));
+    let told = world.reports.len();
+    boot_reading(&mut world, &[(&new, not_for_here())]);
+    live_for(&mut world, 600);
+    assert_eq!(world.reports.len(), told, "said once");
+    world.commit();
+    world.boot();
+    world.run_until_converged();
+    assert!(world.told(1).ends_with("FAILED INSTALLING INSTALLED"), "{}", world.told(1));
 }

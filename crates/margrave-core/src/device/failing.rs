@@ -179,9 +179,10 @@ impl Device {
         let version = accepted.map_or(adopted_version, |accepted| accepted.version);
         let components: Vec<ComponentName> =
             self.orders(&good).into_iter().map(|order| order.component).collect();
+        let refused = matches!(self.readings.get(&document), Some(Err(_)));
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
         // What nobody wants any more was not given up for anything.
-        assignment.given_up = (!arrives).then_some(GivenUp { document, failure });
+        assignment.given_up = (!arrives).then_some(GivenUp { document, failure, refused });
         assignment.take_up(good, version, &components);
         assignment.attempt = 1;
         assignment.next_try = None;

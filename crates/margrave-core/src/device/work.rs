@@ -547,6 +547,14 @@ impl Device {
                 let failure = failure.clone();
                 self.refuse(settings, id, wanted, failure, now);
             }
+            // Given up by an agent that understood less, or by a device that had less.
+            State::Installed | State::Failed
+                if let Some(given_up) = assignment.gave_up()
+                    && given_up.refused
+                    && self.is_readable(Some(given_up.document)) =>
+            {
+                self.assignments.get_mut(&id).expect("looked up above").given_up = None;
+            }
             // An agent of another version may understand less than the one that began with this.
             State::Installed if let Some(failure) = self.misread(assignment) => {
                 let message = format!("Nobody looks after what runs: {}", failure.message);

@@ -103,12 +103,15 @@ impl Device {
     pub(super) fn has_way_back(&self, id: AssignmentId) -> bool {
         let assignment = &self.assignments[&id];
         let (Some(held), Some(good)) = (assignment.held, assignment.good) else { return false };
+        // What runs while nothing of this was touched is not thrown away for it: it may be newer, and prove itself yet. Nor is
+        // undone what somebody did to it.
+        let is_left = |here: &Assignment| self.schedule.leaves_drift && here.is_left();
+        let stays_good = |here: &Assignment| here.held == Some(good) && !is_left(here);
         // Where something newer may begin, that is the way.
         self.policy_held(id).when == When::OnFailedUpdate
             && assignment.on_aim()
             && good != held
-            // What runs while nothing of this was touched is not thrown away for it: it may be newer, and prove itself yet.
-            && assignment.beneath().is_none_or(|here| here.held == Some(good))
+            && assignment.beneath().is_none_or(stays_good)
             && matches!(self.readings.get(&good), Some(Ok(_)))
     }
 

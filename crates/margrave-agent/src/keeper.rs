@@ -51,50 +51,67 @@ impl Keeper {
         let Some(source) = self.identity.svid_credential().map(|credential| credential.source.clone()) else {
             return;
         };
+        let start = clock::now();
         let mut renewal = match source {
             SvidSource::Issued { pin } => {
-                Renewal::Ask { pin, at: self.svid.current().renew_at(clock::roll()), failures: 0 }
+                let date = Date { at: self.svid.current().renew_at(clock::roll()), chosen: start };
+                Renewal::Ask { pin, date, failures: 0 }
             }
             SvidSource::Installed(_) => Renewal::Watch { files: Watch::default(), warned: 0 },
         };
-        let mut refresh_at = clock::now().after(self.refresh_pause());
+        let mut refresh = Date::after(start, self.refresh_pause());
         let mut refreshed_at = Moment::default();
         loop {
             let now = clock::now();
+            self.mind_the_clock(&mut renewal, now);
+            refresh = refresh.by_the_clock(now);
+            refreshed_at = refreshed_at.min(now);
             let silent = self.way.is_silent(now);
             // Files are looked at at any time; others are asked when this device may talk.
             if !silent || matches!(renewal, Renewal::Watch { .. }) {
                 self.renew(&mut renewal, now).await;
             }
-            if now >= refresh_at && !silent {
-                refresh_at = now.after(self.refresh().await);
+            if now >= refresh.at && !silent {
+                refresh = Date::after(now, self.refresh().await);
                 refreshed_at = now;
             }
             let now = clock::now();
             let next = match &renewal {
-                Renewal::Ask { at, .. } => at.since(now).min(NAP_MAX),
+                Renewal::Ask { date, .. } => date.at.since(now).min(NAP_MAX),
                 Renewal::Watch { .. } => WATCH_EVERY,
             };
-            let nap = next.min(refresh_at.since(now)).max(Duration::from_millis(100));
+            let nap = next.min(refresh.at.since(now)).max(Duration::from_millis(100));
             // The loop notices within a minute that it may talk again.
             let nap = if silent { NAP_MAX.min(WATCH_EVERY) } else { nap };
             tokio::select! {
                 () = tokio::time::sleep(nap) => {}
                 () = self.way.doubtful.notified() => {
                     // Not more often than a hint may ask for, whatever the network does.
-                    refresh_at = refresh_at.min(refreshed_at.after(REFRESH_MIN)).max(clock::now());
+                    refresh.at = refresh.at.min(refreshed_at.after(REFRESH_MIN)).max(clock::now());
                 }
             }
         }
     }
 
+    /// Chooses anew when to renew, where the clock was set back.
+    fn mind_the_clock(&self, renewal: &mut Renewal, now: Moment) {
+        if let Renewal::Ask { date, failures, .. } = renewal {
+            *date = match failures {
+                0 => date.or_if_set_back(self.svid.current().renew_at(clock::roll()), now),
+                _ => date.by_the_clock(now),
+            };
+        }
+    }
+
     async fn renew(&mut self, renewal: &mut Renewal, now: Moment) {
         match renewal {
-            Renewal::Ask { pin, at, failures } if now >= *at => {
+            Renewal::Ask { pin, date, failures } if now >= date.at => {
                 match self.identity.renew(&self.data, pin, &self.svid, &self.bundle).await {
                     Ok(()) => {
                         *failures = 0;
-                        *at = self.svid.current().renew_at(clock::roll());
+                        let svid = self.svid.current();
+                        let lifetime = svid.not_after().since(svid.not_before());
+                        *date = after_renewal(svid.renew_at(clock::roll()), lifetime, now);
                         tracing::info!(
                             until = timestamp(self.svid.current().not_after()),
                             "identity renewed"
@@ -106,7 +123,7 @@ impl Keeper {
                         *failures = failures.saturating_add(1);
                         let svid = self.svid.current();
                         let asked = error.retry_after().unwrap_or_default().min(QUIET_MAX);
-                        *at = now.after(retry_pause(&svid, now, *failures).max(asked));
+                        *date = Date::after(now, retry_pause(&svid, now, *failures).max(asked));
                         self.complain(&svid, now, &error);
                     }
                 }
@@ -234,7 +251,7 @@ impl Keeper {
 
 /// How an SVID is replaced before it expires.
 enum Renewal {
-    Ask { pin: String, at: Moment, failures: u32 },
+    Ask { pin: String, date: Date, failures: u32 },
     Watch { files: Watch, warned: usize },
 }
 
@@ -245,4 +262,72 @@ fn retry_pause(svid: &Svid, now: Moment, failures: u32) -> Duration {
         pause = pause.min((svid.not_after().since(now) / 4).max(Duration::from_secs(2)));
     }
     pause.mul_f64(0.75 + clock::roll() / 2.0)
+}
+
+/// When to do something, and when that was chosen: by a clock that was set back since, it may be years away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Date {
+    at: Moment,
+    chosen: Moment,
+}
+
+impl Date {
+    fn after(now: Moment, pause: Duration) -> Date {
+        Date { at: now.after(pause), chosen: now }
+    }
+
+    fn is_lost(self, now: Moment) -> bool {
+        now < self.chosen
+    }
+
+    /// The same pause again, where the clock was set back.
+    fn by_the_clock(self, now: Moment) -> Date {
+        if self.is_lost(now) { Date::after(now, self.at.since(self.chosen)) } else { self }
+    }
+
+    /// This moment instead, where the clock was set back.
+    fn or_if_set_back(self, at: Moment, now: Moment) -> Date {
+        if self.is_lost(now) { Date { at, chosen: now } } else { self }
+    }
+}
+
+/// When to renew what was just renewed. By a clock that is ahead that is over already: then not again at once, because every
+/// SVID costs the server a signature and this device a write.
+fn after_renewal(renew_at: Moment, lifetime: Duration, now: Moment) -> Date {
+    let soonest = now.after((lifetime / 10).min(RETRY_MAX));
+    Date { at: renew_at.max(soonest), chosen: now }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    const NOW: Moment = Moment(1_794_821_400_000);
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_put_anything_off_for_years() {
+        let ahead = NOW.after(12 * YEAR);
+        // A renewal failed by the wrong clock, and the clock is set right.
+        let retry = Date::after(ahead, RETRY_MIN);
+        assert_eq!(retry.by_the_clock(ahead.after(RETRY_MIN)), retry);
+        assert_eq!(retry.by_the_clock(NOW), Date::after(NOW, RETRY_MIN));
+        // It succeeded there, and the next one is due by what the SVID says.
+        let renew_at = NOW.after(RETRY_MAX);
+        let renewed = after_renewal(renew_at, 2 * RETRY_MAX, ahead);
+        assert_eq!(renewed.or_if_set_back(renew_at, ahead), renewed);
+        assert_eq!(renewed.or_if_set_back(renew_at, NOW), Date { at: renew_at, chosen: NOW });
+        // Set forward, a date is what it was.
+        let date = Date { at: renew_at, chosen: Moment(0) };
+        assert_eq!(date.by_the_clock(NOW), date);
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_does_not_renew_all_the_time() {
+        let day = Duration::from_secs(24 * 3600);
+        let at = |renew_at: Moment, lifetime: Duration| after_renewal(renew_at, lifetime, NOW).at;
+        assert_eq!(at(NOW.after(day / 2), day), NOW.after(day / 2), "in its time");
+        assert_eq!(at(Moment(NOW.0 - 1), day), NOW.after(RETRY_MAX));
+        assert_eq!(at(Moment(0), Duration::from_secs(300)), NOW.after(Duration::from_secs(30)));
+    }
 }

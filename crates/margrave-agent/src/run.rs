@@ -386,6 +386,7 @@ impl Agent {
     /// Somebody at the device wants changes to be held back, or to go on. Answered once it is written down.
     fn asked(&mut self, Asked { wish, reply }: Asked) {
         let now = clock::now();
+        let before = self.device.clone();
         let answer = match wish {
             Wish::Hold { holder, reason, seconds } => {
                 let held = self.device.hold(&holder, &reason, Duration::from_secs(seconds), now);
@@ -411,6 +412,9 @@ impl Agent {
         let answer = match self.commit() {
             Ok(()) => answer,
             Err(error) => {
+                tracing::error!(%error, "what was asked could not be written down; holds are as before");
+                self.device = before;
+                self.tell_of_passing();
                 Reply { error: Some(format!("it could not be written down: {error}")), ..Reply::default() }
             }
         };
@@ -611,4 +615,70 @@ fn cancelled(action: &Action) -> Event {
 fn not_begun(action: &Action, error: &LedgerError) -> Event {
     // Full or broken: either way it is the disk, and not what was to be done.
     action.undone(&format!("not begun: {error}"), FailureCode::DiskFull)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::simulated::{SimulatedRuntime, Simulation};
+
+    fn agent(data: &Path) -> Agent {
+        let device: DeviceId = "line-1".parse().unwrap();
+        let capabilities = Capabilities {
+            device: device.clone(),
+            vendor: "margrave".into(),
+            model_number: "one".into(),
+            serial_number: "1".into(),
+            hosting: None,
+            properties: Default::default(),
+            labels: BTreeMap::new(),
+            simulated: true,
+            agent_version: None,
+            overrides: vec![],
+            holds: vec![],
+            looked: 0,
+            blind: None,
+        };
+        let (ledger, ..) = StateFile::open(&data.join("ledger")).unwrap();
+        Agent {
+            device: Device::blank(),
+            settings: Settings::new(device.clone()),
+            runtime: Arc::new(SimulatedRuntime::new(Simulation::new(1))),
+            own: Arc::new(Own::new(device, Tongue::G2, capabilities)),
+            ledger,
+            blobs: Blobs::open(&data.join("documents")).unwrap(),
+            kept: None,
+            polled: false,
+        }
+    }
+
+    fn ask(agent: &mut Agent, wish: Wish) -> Reply {
+        let (reply, mut answer) = tokio::sync::oneshot::channel();
+        agent.asked(Asked { wish, reply });
+        answer.try_recv().unwrap()
+    }
+
+    #[test]
+    fn what_could_not_be_written_down_is_neither_held_nor_released() {
+        let data = tempfile::tempdir().unwrap();
+        let (ledger, away) = (data.path().join("ledger"), data.path().join("away"));
+        let mut agent = agent(data.path());
+        let hold = || Wish::Hold { holder: "mes".into(), reason: "a batch runs".into(), seconds: 600 };
+        let release = || Wish::Release { holder: None };
+        let holds =
+            |agent: &Agent| (agent.device.holds(clock::now()).len(), agent.own.capabilities.holds.len());
+
+        std::fs::rename(&ledger, &away).unwrap();
+        assert!(ask(&mut agent, hold()).error.unwrap().contains("could not be written down"));
+        assert_eq!(holds(&agent), (0, 0), "who asked was told that nothing is held back");
+        std::fs::rename(&away, &ledger).unwrap();
+        assert_eq!(ask(&mut agent, hold()).error, None);
+        assert_eq!(holds(&agent), (1, 1));
+        std::fs::rename(&ledger, &away).unwrap();
+        assert!(ask(&mut agent, release()).error.unwrap().contains("could not be written down"));
+        assert_eq!(holds(&agent), (1, 1));
+        std::fs::rename(&away, &ledger).unwrap();
+        assert_eq!(ask(&mut agent, release()).released, Some(1));
+        assert_eq!(holds(&agent), (0, 0));
+    }
 }

@@ -128,6 +128,9 @@ pub struct Ahead {
 pub struct GivenUp {
     pub document: Digest,
     pub failure: Failure,
+    /// It was not even tried, because this device could not use it then; an older agent did not write that down.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

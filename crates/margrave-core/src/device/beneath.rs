@@ -175,7 +175,7 @@ impl Device {
             None => Step::Rest,
             Some(here) => match paused(settings, here, now) {
                 Some(next_try) => Step::Wait(next_try),
-                None => self.step_of(settings, id, here, None, now),
+                None => set_aside(self.step_of(settings, id, here, None, now)),
             },
         }
     }
@@ -200,5 +200,18 @@ impl Device {
             true => self.work.overruled.insert(id),
             false => self.work.overruled.remove(&id),
         };
+    }
+}
+
+/// What is above may have the same component, and was fetched for it.
+fn set_aside(step: Step) -> Step {
+    match step {
+        Step::Do(action) => Step::Do(Box::new(match *action {
+            Action::Remove { assignment, component, .. } => {
+                Action::Remove { assignment, component, aside: true }
+            }
+            action => action,
+        })),
+        step => step,
     }
 }

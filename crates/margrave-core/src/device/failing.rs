@@ -59,8 +59,9 @@ impl Device {
             true => self.given_up_for_good(id, failure),
             false => failure,
         };
+        let retry = self.retry(id, failure.code);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
-        assignment.next_try = match failure.code.retry() {
+        assignment.next_try = match retry {
             Retry::Later if is_spent => None,
             Retry::Later => Some(now.after(pause(settings, assignment, roll))),
             // Who reads that it failed is to know that this is not the end of it.
@@ -83,6 +84,14 @@ impl Device {
         }
     }
 
+    /// Whether trying again can help. What can never be used is something new: of what was good, and is here, the same is only
+    /// what the world around said in a bad moment.
+    fn retry(&self, id: AssignmentId, code: FailureCode) -> Retry {
+        let Assignment { held, good, .. } = self.assignments[&id];
+        let was_good = held == good && self.is_readable(held);
+        if was_good { Retry::Later } else { code.retry() }
+    }
+
     /// What is said about failing of what is held, or was when that cannot be read.
     fn policy_held(&self, id: AssignmentId) -> Rollback {
         let assignment = &self.assignments[&id];
@@ -94,10 +103,15 @@ impl Device {
     pub(super) fn has_way_back(&self, id: AssignmentId) -> bool {
         let assignment = &self.assignments[&id];
         let (Some(held), Some(good)) = (assignment.held, assignment.good) else { return false };
+        // What runs while nothing of this was touched is not thrown away for it: it may be newer, and prove itself yet. Nor is
+        // undone what somebody did to it.
+        let is_left = |here: &Assignment| self.schedule.leaves_drift && here.is_left();
+        let stays_good = |here: &Assignment| here.held == Some(good) && !is_left(here);
         // Where something newer may begin, that is the way.
         self.policy_held(id).when == When::OnFailedUpdate
             && assignment.on_aim()
             && good != held
+            && assignment.beneath().is_none_or(stays_good)
             && matches!(self.readings.get(&good), Some(Ok(_)))
     }
 
@@ -168,9 +182,10 @@ impl Device {
         let version = accepted.map_or(adopted_version, |accepted| accepted.version);
         let components: Vec<ComponentName> =
             self.orders(&good).into_iter().map(|order| order.component).collect();
+        let refused = matches!(self.readings.get(&document), Some(Err(_)));
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
         // What nobody wants any more was not given up for anything.
-        assignment.given_up = (!arrives).then_some(GivenUp { document, failure });
+        assignment.given_up = (!arrives).then_some(GivenUp { document, failure, refused });
         assignment.take_up(good, version, &components);
         assignment.attempt = 1;
         assignment.next_try = None;
@@ -197,8 +212,9 @@ impl Device {
         }
         let policy = assignment.wanted.and_then(|wanted| self.policy(&wanted)).unwrap_or_default();
         let attempts = policy.attempts;
+        let retry = self.retry(id, failure.code);
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
-        if failure.code.retry() == Retry::Later && assignment.strikes < attempts {
+        if retry == Retry::Later && assignment.strikes < attempts {
             assignment.attempt += 1;
             return self.report(settings, id, now);
         }

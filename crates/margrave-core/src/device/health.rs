@@ -41,9 +41,12 @@ impl Device {
             return;
         }
         // What was gone back to may become well by itself, too; and so may what was given up for whatever reason: nothing else
-        // would ever find out.
+        // would ever find out. An older agent saw an end in what is said of what was good.
+        let ended = assignment.next_try.is_none() && assignment.good == assignment.held;
         let is_curable = |code| {
-            matches!(code, FailureCode::Unhealthy | FailureCode::RollbackFailed) || self.is_spent(id, code)
+            matches!(code, FailureCode::Unhealthy | FailureCode::RollbackFailed)
+                || self.is_spent(id, code)
+                || ended
         };
         let may_recover = assignment.failure.as_ref().is_some_and(|failure| is_curable(failure.code));
         let Some(held) = assignment.held else { return };

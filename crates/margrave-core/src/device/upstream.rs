@@ -158,12 +158,14 @@ impl Device {
         roll: f64,
         trouble: Trouble,
     ) {
+        let every = self.poll_every(settings);
         if self.schedule.down_until(now).is_some() && !settings.overrides.schedule {
-            exchange(&mut self.upstream).succeeded(now, Duration::ZERO);
+            // Where it never ends nobody keeps this device from asking but itself.
+            let pause = if self.network(settings, now).is_open() { every } else { Duration::ZERO };
+            exchange(&mut self.upstream).succeeded(now, pause);
             self.upstream.heard = false;
             return;
         }
-        let every = self.poll_every(settings);
         let pause = exchange(&mut self.upstream);
         pause.failed(settings, every, now, roll, &trouble);
         if self.schedule.poll.is_some() {

@@ -547,6 +547,14 @@ impl Device {
                 let failure = failure.clone();
                 self.refuse(settings, id, wanted, failure, now);
             }
+            // Given up by an agent that understood less, or by a device that had less.
+            State::Installed | State::Failed
+                if let Some(given_up) = assignment.gave_up()
+                    && given_up.refused
+                    && self.is_readable(Some(given_up.document)) =>
+            {
+                self.assignments.get_mut(&id).expect("looked up above").given_up = None;
+            }
             // An agent of another version may understand less than the one that began with this.
             State::Installed if let Some(failure) = self.misread(assignment) => {
                 let message = format!("Nobody looks after what runs: {}", failure.message);
@@ -595,6 +603,16 @@ impl Device {
                 let message = "The document of the version that is tried is not on this device any more.";
                 let failure = Failure::new(FailureCode::DocumentInvalid, message);
                 self.go_back(settings, id, failure, now);
+            }
+            // Refused by an agent that understood less, or by a device that had less.
+            State::Failed
+                if assignment.next_try.is_none()
+                    && assignment.held == assignment.goal()
+                    && assignment.components.is_empty()
+                    && assignment.failure.as_ref().is_some_and(|failure| failure.code.is_refusal())
+                    && self.is_readable(assignment.held) =>
+            {
+                self.assignments.get_mut(&id).expect("looked up above").next_try = Some(now);
             }
             // Failed under an agent that knew no way back.
             State::Failed if self.has_read && assignment.next_try.is_none() => {
@@ -718,7 +736,7 @@ impl Device {
         listed.into_iter().any(|entry| Some(entry.document.digest) == document)
     }
 
-    fn is_readable(&self, document: Option<Digest>) -> bool {
+    pub(super) fn is_readable(&self, document: Option<Digest>) -> bool {
         document.is_some_and(|document| matches!(self.readings.get(&document), Some(Ok(_))))
     }
 

@@ -64,8 +64,16 @@ impl World {
         for chosen in fleet.schedules().await.map_err(broken)? {
             if chosen.schedule.drift.as_deref() == Some("report") {
                 let want = ScheduleBody { drift: Some("repair".to_owned()), ..chosen.schedule };
-                fleet.put_schedule(&operator(), &chosen.reach, &want).await.map_err(broken)?;
-                self.story.tell(self.now, "operator", format_args!("wants {} repaired", chosen.reach));
+                let said = match fleet.put_schedule(&operator(), &chosen.reach, &want).await {
+                    Ok(_) => format!("wants {} repaired", chosen.reach),
+                    // What was chosen elsewhere since leaves it no time to talk; so it follows none of it.
+                    Err(Error::Invalid(_)) => {
+                        fleet.remove_schedule(&operator(), &chosen.reach).await.map_err(broken)?;
+                        format!("chooses nothing for {}, which is to be repaired", chosen.reach)
+                    }
+                    Err(error) => return Err(broken(error)),
+                };
+                self.story.tell(self.now, "operator", said);
             }
         }
         self.after_server().await

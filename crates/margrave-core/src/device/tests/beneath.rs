@@ -257,3 +257,34 @@ fn nothing_is_cleared_away_for_an_update_whose_document_is_lost() {
     assert_eq!(touched(&mut world, OPENS.after(minutes(5)), &all), ["db c", "remove web"]);
     assert!(runs(&world, &new));
 }
+
+/// Somebody started what the update brings before it may: what was fetched for it stays.
+#[test]
+fn what_somebody_added_is_set_aside_where_something_newer_may_have_it() {
+    let mut world = closed_over(&workload(1, &["db", "web", "more"], "a"), false);
+    world.running.insert((id(1), name("more")), Digest::of(b"somebody's"));
+    let (end, mut removals) = (world.now.after(minutes(5)), vec![]);
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            if let Action::Remove { component, aside, .. } = &action {
+                removals.push((component.to_string(), *aside));
+            }
+            world.carry_out(action);
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+    }
+    assert_eq!(removals, [("more".to_owned(), true)]);
+}
+
+/// Everything was fetched when the window closed over it, and nobody can be reached when it opens again.
+#[test]
+fn what_was_fetched_of_an_update_is_known_to_be_here_after_a_restart() {
+    let all = versions();
+    let mut world = closed_over(&all[2], false);
+    let windows = world.manifest.schedule().windows.clone();
+    world.set(Schedule { windows, hours: spans(&["mon 09:00-11:00"]), ..Schedule::default() });
+    assert!(touched(&mut world, MONDAY.after(3 * HOUR), &all).is_empty());
+    world.boot();
+    assert!(touched(&mut world, OPENS, &all).is_empty());
+    assert_eq!(touched(&mut world, OPENS.after(minutes(5)), &all), ["db c", "web c"]);
+}

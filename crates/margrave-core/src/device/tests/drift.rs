@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::going_back::live_refusing;
 use super::waiting::touches;
 use super::*;
 use crate::schedule::Schedule;
@@ -130,4 +131,23 @@ fn devices_that_lose_the_same_thing_at_the_same_moment_do_not_try_again_at_the_s
         assignment.next_try.unwrap().since(world.now)
     };
     assert!(pause(0.1) > pause(0.9), "{:?} {:?}", pause(0.1), pause(0.9));
+}
+
+#[test]
+fn what_somebody_did_is_left_though_something_is_wanted_that_cannot_be_used_here() {
+    let mut world = World::scheduled(Schedule { leaves_drift: true, ..Schedule::default() });
+    world.running.remove(&(id(1), name("web")));
+    world.live_until(world.now.after(HOUR));
+    assert!(world.device.assignments()[&id(1)].is_left());
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    let did = live_refusing(&mut world, HOUR);
+    assert!(did.is_empty(), "{did:?}");
+    let assignment = &world.device.assignments()[&id(1)];
+    assert_eq!(assignment.failure.as_ref().unwrap().code, FailureCode::NotEligible);
+    // Until it is to be repaired.
+    world.set(Schedule::default());
+    live_refusing(&mut world, HOUR);
+    assert_eq!(world.running.len(), 2);
+    let assignment = &world.device.assignments()[&id(1)];
+    assert!(assignment.state == State::Installed && assignment.gave_up().is_some(), "{assignment:?}");
 }

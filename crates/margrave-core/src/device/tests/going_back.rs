@@ -556,3 +556,121 @@ fn a_good_document_that_the_disk_lost_while_it_is_tried_again_is_an_end_and_not_
     world.publish(vec![workload(1, &["web"], "c")]);
     world.run_until_converged();
 }
+
+/// Lives for so long, while nothing that is delivered can be used here; what is done to containers meanwhile.
+pub(super) fn live_refusing(world: &mut World, time: Duration) -> Vec<Action> {
+    for action in std::mem::take(&mut world.doing) {
+        let event = world.perform(action);
+        world.absorb(event);
+    }
+    let (end, mut touched) = (world.now.after(time), vec![]);
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            if matches!(action, Action::Apply(_) | Action::Remove { .. }) {
+                touched.push(action.clone());
+            }
+            let event = match world.perform(action) {
+                Event::Fetched(Ok(delivery)) => {
+                    let refused = Failure::new(FailureCode::NotEligible, "needs a gpu");
+                    Event::Fetched(Ok(delivery.into_iter().map(|(d, _)| (d, Err(refused.clone()))).collect()))
+                }
+                event => event,
+            };
+            world.absorb(event);
+            world.commit();
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+    }
+    touched
+}
+
+#[test]
+fn what_has_not_proved_itself_yet_is_not_given_up_for_what_cannot_be_used_here() {
+    for held in [false, true] {
+        let mut world = World::new(11);
+        let [old, new, bad] = ["a", "b", "c"].map(|value| workload(1, &["db", "web"], value));
+        world.publish(vec![old.clone()]);
+        world.run_until_converged();
+        world.publish(vec![new.clone()]);
+        world.run_until_converged();
+        live_for(&mut world, Duration::from_secs(20));
+        assert_eq!(world.device.assignments()[&id(1)].good, Some(document(&old).digest()));
+        if held {
+            world.hold("mes", Duration::from_secs(3600)).unwrap();
+        }
+        let started = world.started;
+        world.publish(vec![bad.clone()]);
+        while world.device.assignments()[&id(1)].wanted != Some(document(&bad).digest()) {
+            live_refusing(&mut world, Duration::from_secs(1));
+        }
+        let touched = live_refusing(&mut world, Duration::from_secs(1));
+        assert!(touched.is_empty(), "{touched:?}");
+        assert_eq!(world.device.assignments()[&id(1)].state, State::Failed);
+        // It goes on proving itself, and is gone back to once it has.
+        live_refusing(&mut world, Duration::from_secs(120));
+        let running: Vec<Digest> = world.running.values().copied().collect();
+        assert_eq!((running, world.started), (World::fingerprints(&new), started));
+        let assignment = &world.device.assignments()[&id(1)];
+        assert_eq!((assignment.state, assignment.held), (State::Installed, Some(document(&new).digest())));
+        assert_eq!(assignment.gave_up().unwrap().document, document(&bad).digest());
+    }
+}
+
+/// Lives for so long, while nothing can be made of any archive; how often that was tried.
+fn live_unsound(world: &mut World, time: Duration) -> u32 {
+    let (end, mut tries) = (world.now.after(time), 0);
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            let event = match action {
+                Action::Prefetch(_) => {
+                    tries += 1;
+                    action.undone("config was killed", FailureCode::ArchiveInvalid)
+                }
+                action => world.perform(action),
+            };
+            world.absorb(event);
+            world.commit();
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+    }
+    tries
+}
+
+/// That an archive is not sound is for ever where it is new. Of one that ran well it is only what somebody said in a bad moment.
+#[test]
+fn what_was_good_is_mended_for_as_long_as_it_takes_whatever_is_said_of_its_archive() {
+    let old = workload(1, &["db", "web"], "a");
+    for by_an_older_agent in [false, true] {
+        let mut world = World::new(11);
+        world.publish(vec![old.clone()]);
+        world.run_until_converged();
+        world.running.clear();
+        let tries = live_unsound(&mut world, Duration::from_secs(600));
+        assert_eq!(world.device.assignments()[&id(1)].state, State::Failed);
+        if by_an_older_agent {
+            // It saw an end in that.
+            let mut ledger: serde_json::Value = serde_json::from_str(&world.ledger).unwrap();
+            let assignment = ledger["assignments"].as_object_mut().unwrap().values_mut().next().unwrap();
+            assignment["next_try"] = serde_json::Value::Null;
+            world.ledger = ledger.to_string();
+            world.boot();
+        } else {
+            assert!((3..20).contains(&tries), "{tries}");
+        }
+        world.run_until_converged();
+    }
+    // The same on the way back.
+    let (mut world, old, _) = failing_update(Rollback::default());
+    while world.device.assignments()[&id(1)].state != State::RollingBack {
+        world.step();
+    }
+    world.doing.clear();
+    world.commit();
+    world.boot();
+    let tries = live_unsound(&mut world, Duration::from_secs(600));
+    assert!((3..20).contains(&tries), "{tries}");
+    world.rest();
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+}

@@ -1,6 +1,10 @@
 //! What a process that begins makes of what it finds on the disk.
 
+use super::going_back::live_refusing;
+use super::overtaken::OPENS;
+use super::waiting::{MONDAY, minutes, spans, touches};
 use super::*;
+use crate::schedule::Schedule;
 
 fn not_for_here() -> Reading {
     Err(Failure::new(FailureCode::NotEligible, "it wants a display"))
@@ -153,4 +157,71 @@ fn what_is_here_of_a_manifest_that_waits_for_the_rest_is_kept_meanwhile() {
     }
     assert_ne!(world.device.assignments()[&id(1)].good, Some(old_digest));
     assert!(world.device.documents().contains(&old_digest), "nobody fetches it again");
+}
+
+#[test]
+fn what_was_refused_is_tried_by_the_first_that_can_use_it() {
+    let mut world = World::new(11);
+    let new = workload(1, &["web"], "a");
+    world.publish(vec![new.clone()]);
+    live_refusing(&mut world, minutes(5));
+    assert!(world.told(1).ends_with("FAILED"), "{}", world.told(1));
+    let told = world.reports.len();
+    boot_reading(&mut world, &[(&new, not_for_here())]);
+    live_for(&mut world, 600);
+    assert_eq!(world.reports.len(), told, "said once");
+    world.commit();
+    world.boot();
+    world.run_until_converged();
+    assert!(world.told(1).ends_with("FAILED INSTALLING INSTALLED"), "{}", world.told(1));
+}
+
+/// The cable of the display is out when the power comes back, and is in the next time.
+#[test]
+fn an_update_that_waits_and_was_refused_meanwhile_is_wanted_again_by_who_can_use_it() {
+    let windows = Some(spans(&["mon 09:00-10:00", "mon 22:00-23:00"]));
+    let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+    world.now = MONDAY.after(minutes(40));
+    let new = workload(1, &["db", "web"], "b");
+    world.want(vec![new.clone()]);
+    world.live_until(world.now.after(minutes(5)));
+    assert!(world.waiting(1).is_some());
+    for _ in 0..2 {
+        boot_reading(&mut world, &[(&new, not_for_here())]);
+        world.live_until(world.now.after(minutes(5)));
+        let assignment = &world.device.assignments()[&id(1)];
+        assert!(assignment.state == State::Installed && assignment.gave_up().is_some(), "{assignment:?}");
+    }
+    world.boot();
+    let did = world.live_until(OPENS);
+    assert!(touches(&did).is_empty() && world.waiting(1).is_some(), "{did:?}");
+    assert_eq!(world.device.assignments()[&id(1)].given_up, None);
+    world.run_until_converged();
+}
+
+/// What a runtime says of a document that this device can read was tried, and is not tried again.
+#[test]
+fn what_was_tried_and_given_up_is_not_tried_again_by_who_can_read_it() {
+    let mut world = World::scheduled(Schedule::default());
+    let new = workload(1, &["db", "web"], "b");
+    world.want(vec![new.clone()]);
+    while world.device.assignments()[&id(1)].given_up.is_none() {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            let event = match &action {
+                Action::Prefetch(order) if Order::of(&new).contains(order) => {
+                    action.undone("a value is missing", FailureCode::DocumentInvalid)
+                }
+                _ => world.perform(action),
+            };
+            world.absorb(event);
+            world.commit();
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap();
+    }
+    world.live_until(world.now.after(minutes(5)));
+    world.boot();
+    let did = world.live_until(world.now.after(minutes(60)));
+    assert!(touches(&did).is_empty(), "{did:?}");
+    assert!(world.device.assignments()[&id(1)].gave_up().is_some());
 }

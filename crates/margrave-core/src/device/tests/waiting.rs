@@ -776,3 +776,25 @@ fn what_is_fetched_ahead_and_then_not_wanted_is_not_needed_any_more() {
     world.boot();
     assert_eq!(world.device.needed(), None);
 }
+
+/// No server of ours says so. A device that is told it all the same asks at its pace, and not all the time.
+#[test]
+fn a_downtime_without_an_end_is_no_reason_to_ask_without_a_pause() {
+    let mut world = World::scheduled(Schedule::default());
+    world.set(Schedule {
+        downtime: spans(&["daily 00:00-12:00", "daily 12:00-00:00"]),
+        ..Schedule::default()
+    });
+    world.live_until(world.now.after(minutes(5)));
+    world.faults = 1.0;
+    let (end, mut polls) = (world.now.after(HOUR), 0);
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            polls += u32::from(matches!(action, Action::Poll { .. }));
+            assert!(polls < 200, "asks without a pause");
+            world.carry_out(action);
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+    }
+    assert!(polls > 1, "{polls}");
+}

@@ -30,12 +30,12 @@ pub(super) struct ImageLooks {
 }
 
 impl ImageLooks {
-    fn heard(&self, at: &str, now: Moment) -> Option<bool> {
+    pub(super) fn heard(&self, at: &str, now: Moment) -> Option<bool> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.get(at).filter(|(when, _)| is_fresh(*when, now)).map(|(_, there)| *there)
     }
 
-    fn note(&self, at: &str, now: Moment, there: bool) {
+    pub(super) fn note(&self, at: &str, now: Moment, there: bool) {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.retain(|_, (when, _)| is_fresh(*when, now));
         if heard.len() < REMEMBERED_MAX {

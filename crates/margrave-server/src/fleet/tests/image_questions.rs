@@ -125,6 +125,48 @@ async fn packages_that_come_in_together_ask_once_for_what_they_share() {
 }
 
 #[tokio::test]
+async fn sizes_that_are_not_known_are_found_out_with_the_next_look_and_nothing_else_changes() {
+    let world = World::empty().await;
+    let elsewhere = Elsewhere::new().await;
+    let image = push_image(&elsewhere.registry, "plant/web:1", &["one"]).await.digest;
+    world.add_services("1.0.0", &[&format!("image: '{}/plant/web:1'", elsewhere.address)]).await;
+    world.device("line-1", &[]).await;
+    world.device("line-2", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    let foreseen = async |world: &World| {
+        let want = on(&["line-1", "line-2"]);
+        let mut plan = world.fleet.rehearse_deployment(&ann(), &name("greeter"), want).await.unwrap();
+        plan.fetches.remove(0)
+    };
+    let known = foreseen(&world).await;
+    let record = world.fleet.store.packages().await.unwrap().remove(0);
+    let documents = world.workloads("line-1").await;
+    let manifest = world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().body.clone();
+
+    // As it is where it came in before sizes were kept.
+    let mut images = record.images.clone();
+    images.known.values_mut().for_each(|image| image.parts.clear());
+    let database = rusqlite::Connection::open(world.data.path().join("margrave.db")).unwrap();
+    let images = serde_json::to_string(&images).unwrap();
+    database.execute("UPDATE package SET sizes = '{}', images = ?1", (images,)).unwrap();
+    drop(database);
+    let world = world.restarted().await;
+    assert_eq!(foreseen(&world).await.unknown_images.len(), 1);
+    elsewhere.asked();
+    let look = async || {
+        world.pass(7 * 3600);
+        world.fleet.look_at_origins().await.unwrap();
+        elsewhere.asked().into_iter().filter(|asked| asked.starts_with("GET")).collect::<Vec<_>>()
+    };
+    assert_eq!(look().await, [format!("GET plant/web/manifests/{image}")]);
+    assert_eq!(look().await, [""; 0], "what is known is not asked for");
+    assert_eq!(foreseen(&world).await, known);
+    assert_eq!(world.fleet.store.packages().await.unwrap(), [record]);
+    assert_eq!(world.workloads("line-1").await, documents);
+    assert_eq!(world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().body, manifest);
+}
+
+#[tokio::test]
 async fn a_pinned_image_that_its_registry_lost_is_told_until_it_is_there_again() {
     let world = World::empty().await;
     let elsewhere = Elsewhere::new().await;

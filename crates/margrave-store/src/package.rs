@@ -192,7 +192,12 @@ impl Store {
             }
             tx.sql
                 .statement("UPDATE package SET sizes = ?3, images = ?4 WHERE id = ?1 AND version = ?2")?
-                .execute((id.as_str(), version.as_str(), column::json(&held.sizes), column::json(&held.images)))?;
+                .execute((
+                    id.as_str(),
+                    version.as_str(),
+                    column::json(&held.sizes),
+                    column::json(&held.images),
+                ))?;
             Ok(())
         })
         .await

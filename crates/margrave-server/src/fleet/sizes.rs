@@ -58,7 +58,8 @@ impl Fleet {
         let mut wanting = BTreeMap::new();
         for component in entry.package.profiles.iter().flat_map(|profile| &profile.components) {
             if let (None, Some(pinned)) = (entry.size(component), pinned_at(entry, component)) {
-                let what = Wanting::Component(format!("{}:{}", component.repository, component.revision.as_str()));
+                let what =
+                    Wanting::Component(format!("{}:{}", component.repository, component.revision.as_str()));
                 wanting.insert(pinned.to_string(), (pinned, what));
             }
         }
@@ -114,7 +115,12 @@ impl Fleet {
     }
 
     /// Whether it could be told from what lies there.
-    async fn look_at_size(&self, pinned: &Reference, what: Wanting, found: &mut Found) -> Result<bool, Unpinned> {
+    async fn look_at_size(
+        &self,
+        pinned: &Reference,
+        what: Wanting,
+        found: &mut Found,
+    ) -> Result<bool, Unpinned> {
         match what {
             Wanting::Component(name) => {
                 let (_, manifest) = self.image_manifest(pinned).await?;

@@ -125,6 +125,34 @@ async fn packages_that_come_in_together_ask_once_for_what_they_share() {
 }
 
 #[tokio::test]
+async fn of_more_images_than_are_asked_for_at_once_each_has_its_turn() {
+    let world = World::empty().await;
+    let elsewhere = Elsewhere::new().await;
+    let names: Vec<String> = (0..60).map(|number| format!("plant/i{number:02}:1")).collect();
+    let mut digests = Vec::new();
+    for name in &names {
+        digests.push(push_image(&elsewhere.registry, name, &[name]).await.digest);
+    }
+    let services: Vec<String> =
+        names.iter().map(|name| format!("image: '{}/{name}'", elsewhere.address)).collect();
+    let services: Vec<&str> = services.iter().map(String::as_str).collect();
+    world.add_services("1.0.0", &services).await;
+    elsewhere.asked();
+    let (first, last) = (digests[0], digests[59]);
+    elsewhere.lose("plant/i00", first).await;
+    elsewhere.lose("plant/i59", last).await;
+    for _ in 0..2 {
+        world.pass(6 * 3600);
+        world.fleet.look_at_origins().await.unwrap();
+        assert_eq!(elsewhere.asked().len(), 50, "no more with one look");
+    }
+    let origin = world.fleet.store.origins().await.unwrap().remove(0);
+    let gone = origin.warnings.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(gone.len(), 2, "{gone:?}");
+    assert!(gone[0].contains("plant/i00:1") && gone[1].contains("plant/i59:1"), "{gone:?}");
+}
+
+#[tokio::test]
 async fn sizes_that_are_not_known_are_found_out_with_the_next_look_and_nothing_else_changes() {
     let world = World::empty().await;
     let elsewhere = Elsewhere::new().await;

@@ -49,6 +49,9 @@ pub struct FleetStatus {
     /// `WAITING`, those that an aborted one left behind under `LEFT`, those that their devices refuse under `NEVER`, and those that are
     /// pending on devices that are not heard of under `NOTYET`.
     pub assignments: BTreeMap<String, u64>,
+    /// Of those under `FAILED`, how many their devices do not try again by themselves: each waits for a person.
+    #[serde(default)]
+    pub given_up: u64,
     pub packages: u64,
     pub deployments: u64,
     pub server_version: String,

@@ -28,6 +28,9 @@ pub(crate) enum Intent {
         /// Apply what the repository says
         #[arg(long)]
         take: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
 }
 

@@ -203,6 +203,8 @@ fn whoever_ends_something_for_good_can_say_yes_beforehand() {
         "rollout abort web --yes",
         "package remove web@1.0.0 --yes",
         "deployment remove web --yes",
+        "intent resolve --keep --yes",
+        "intent resolve --take --yes",
     ] {
         let words = std::iter::once("margrave").chain(line.split(' '));
         assert!(Cli::try_parse_from(words).is_ok(), "{line}");

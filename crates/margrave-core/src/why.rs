@@ -181,7 +181,7 @@ codes! {
         "See what failed; the device finds out by itself when that is mended.";
     GivenUp, "given-up", Person,
         "It failed on the device, which does not try again until the deployment changes.",
-        "Change the deployment: `margrave deployment update DEPLOYMENT`.";
+        "Change the deployment: `margrave deployment update DEPLOYMENT`. Where its tries were counted, `margrave device look DEVICE` begins anew.";
     RolledBack, "rolled-back", Person,
         "The update failed on the device, which went back to the last good version and remembers the bad one.",
         "Deploy a version that runs; the device does not try this one again until the deployment changes.";

@@ -39,6 +39,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0026_named.sql"),
     include_str!("migrations/0027_sizes.sql"),
     include_str!("migrations/0028_refused.sql"),
+    include_str!("migrations/0029_given_up.sql"),
 ];
 
 /// How many steps there are: the schema that this program writes.

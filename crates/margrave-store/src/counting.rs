@@ -21,6 +21,8 @@ pub struct FleetCounts {
     /// Assignments by state, of clients that are not retired; those that a rollout holds back are under `WAITING` and `LEFT`, those that
     /// their devices refuse under `NEVER`, and those of devices that are not heard of under `NOTYET`.
     pub assignments: BTreeMap<String, u64>,
+    /// Of those that failed, how many their devices do not try again by themselves.
+    pub given_up: u64,
     pub packages: u64,
     pub deployments: u64,
 }
@@ -71,6 +73,11 @@ const REFUSED: &str =
     WHERE archived = 0 AND verdict = 2 AND json_extract(report, '$.fault.code') IN ('document-invalid', 'not-eligible')
         AND (:deployment IS NULL OR assignment.deployment = :deployment)
     GROUP BY 1, 2, 3, 4";
+
+/// What failed and is not tried again by itself, as far as devices tell that, as the index has it. What they refuse is counted as that.
+pub(crate) const GIVEN_UP: &str = "archived = 0 AND verdict = 2 AND state = 'FAILED'
+    AND json_type(report, '$.detail') = 'object' AND json_extract(report, '$.detail.next_try') IS NULL
+    AND coalesce(json_extract(report, '$.fault.code'), '') NOT IN ('document-invalid', 'not-eligible')";
 
 /// What is pending, or waits for its turn, on devices that are silent. Whom an aborted rollout left behind gets nothing by being heard.
 fn unheard() -> String {
@@ -268,6 +275,7 @@ impl Store {
             let count = |rows: &str| {
                 sql.query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| row.unsigned("count(*)"))
             };
+            counts.given_up = count(&format!("assignment INDEXED BY assignment_given_up WHERE {GIVEN_UP}"))?;
             counts.packages = count("package")?;
             counts.deployments = count("deployment WHERE removed = 0")?;
             Ok(counts)

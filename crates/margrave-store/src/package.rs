@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use margrave_core::constraints::Claims;
 use margrave_core::digest::Digest;
 use margrave_core::id::{PackageId, PackageVersion};
-use margrave_core::image::Images;
+use margrave_core::image::{Images, Part};
 use margrave_core::moment::Moment;
 use rusqlite::{OptionalExtension as _, Row};
 
@@ -163,6 +163,41 @@ impl Store {
                 version.as_str(),
                 column::json(&claims),
             ))?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl Store {
+    /// How much devices fetch of a package, where that was not known when it was added: of components under their references, of
+    /// images by what they are. What is known stays, and so does every pin.
+    pub async fn put_sizes(
+        &self,
+        id: &PackageId,
+        version: &PackageVersion,
+        components: BTreeMap<String, u64>,
+        images: BTreeMap<Digest, BTreeMap<String, Vec<Part>>>,
+    ) -> Result<(), Error> {
+        let (id, version) = (id.clone(), version.clone());
+        self.write_for_nobody(move |tx| {
+            let Some(mut held) = one(tx.sql, &id, &version)? else { return Ok(()) };
+            for (component, size) in &components {
+                held.sizes.entry(component.clone()).or_insert(*size);
+            }
+            for image in held.images.known.values_mut().filter(|image| image.parts.is_empty()) {
+                if let Some(parts) = image.digest.and_then(|digest| images.get(&digest)) {
+                    image.parts.clone_from(parts);
+                }
+            }
+            tx.sql
+                .statement("UPDATE package SET sizes = ?3, images = ?4 WHERE id = ?1 AND version = ?2")?
+                .execute((
+                    id.as_str(),
+                    version.as_str(),
+                    column::json(&held.sizes),
+                    column::json(&held.images),
+                ))?;
             Ok(())
         })
         .await

@@ -6,6 +6,7 @@ use margrave_core::id::{ClientId, DeploymentName, DeviceRef};
 use rusqlite::named_params;
 
 use crate::column::{self, Columns as _};
+use crate::counting::GIVEN_UP;
 use crate::finding::{SILENT, Silence};
 use crate::{Error, Store};
 
@@ -15,22 +16,24 @@ pub struct Failing {
     pub deployment: DeploymentName,
     /// As the device said it; empty where it said none.
     pub code: String,
+    /// They do not try it again by themselves.
+    pub given_up: bool,
     pub count: u64,
     /// The first of them, by name.
     pub first: Vec<DeviceRef>,
 }
 
 impl Store {
-    /// Devices that failed and are not silent, by deployment and code, the most first, each with the first `named` of them. A
-    /// device counts once: for the first deployment that fails there. Costs what failed.
+    /// Devices that failed and are not silent, by deployment, code and whether they try again, each with the first `named` of them:
+    /// those first that do not, then the most. A device counts once: for the first deployment that fails there. Costs what failed.
     pub async fn failing(&self, silence: Silence, named: usize) -> Result<Vec<Failing>, Error> {
         self.read(move |sql| {
             let mut statement = sql.statement(&format!(
                 "SELECT client, device, deployment_name,
-                     coalesce(json_extract(report, '$.fault.code'), '') AS code
+                     coalesce(json_extract(report, '$.fault.code'), '') AS code, {GIVEN_UP} AS given_up
                  FROM (SELECT (SELECT assignment.id FROM assignment WHERE assignment.client = standing.client
                            AND assignment.device = standing.device AND verdict = 2 AND archived = 0
-                           ORDER BY json_extract(report, '$.fault.code') IS NULL, deployment_name LIMIT 1) AS worst
+                           ORDER BY NOT ({GIVEN_UP}), json_extract(report, '$.fault.code') IS NULL, deployment_name LIMIT 1) AS worst
                        FROM device_standing AS standing WHERE standing.condition = 'failed' AND NOT {SILENT}
                        ORDER BY standing.client, standing.device)
                  CROSS JOIN assignment ON assignment.id = worst"
@@ -39,9 +42,9 @@ impl Store {
                 ":silent_before": column::moment(silence.before),
                 ":heard": column::json(&silence.heard),
             })?;
-            let mut causes: BTreeMap<(String, String), (u64, Vec<DeviceRef>)> = BTreeMap::new();
+            let mut causes: BTreeMap<(String, String, bool), (u64, Vec<DeviceRef>)> = BTreeMap::new();
             while let Some(row) = rows.next()? {
-                let cause = (row.get("deployment_name")?, row.get("code")?);
+                let cause = (row.get("deployment_name")?, row.get("code")?, row.get("given_up")?);
                 let (count, first) = causes.entry(cause).or_default();
                 *count += 1;
                 if first.len() < named {
@@ -49,12 +52,12 @@ impl Store {
                 }
             }
             let mut failing = Vec::new();
-            for ((deployment, code), (count, first)) in causes {
+            for ((deployment, code, given_up), (count, first)) in causes {
                 let deployment = DeploymentName::parse(&deployment)
                     .map_err(|_| Error::Damaged { what: "a deployment's name cannot be read" })?;
-                failing.push(Failing { deployment, code, count, first });
+                failing.push(Failing { deployment, code, given_up, count, first });
             }
-            failing.sort_by_key(|cause| std::cmp::Reverse(cause.count));
+            failing.sort_by_key(|cause| std::cmp::Reverse((cause.given_up, cause.count)));
             Ok(failing)
         })
         .await

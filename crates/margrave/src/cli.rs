@@ -341,14 +341,20 @@ pub(crate) struct Why {
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = "\
+margrave deploy [OPTIONS] <PACKAGE[@VERSION]>
+         <--to <DEVICE>...|--label <KEY=VALUE>|
+          --select <EXPRESSION>|--site <SITE>...>")]
 #[command(group = clap::ArgGroup::new("targets").args(["devices", "labels", "select", "sites"]).required(true).multiple(true))]
 #[command(after_help = "\
 Examples:
   margrave deploy andon-board --to press-1 --wait
-  margrave deploy quality-gate@1.0.0 --label line=press --name gate --set siteCode=NORD-01
+  margrave deploy quality-gate@1.0.0 --label line=press --name gate \\
+    --set siteCode=NORD-01
   margrave deploy andon-board --select=line=press,role!=spare --site nord
-  margrave deploy andon-board --to press-1 --force=\"the second board goes tonight\"
-  margrave deploy andon-board --label site=nord --canary 2 --batch 10% --soak 30m --on-failure revert")]
+  margrave deploy andon-board --to press-1 --force=\"the next board goes tonight\"
+  margrave deploy andon-board --label site=nord --canary 2 --batch 10% \\
+    --soak 30m --on-failure revert")]
 pub(crate) struct Deploy {
     /// The package; its newest version unless one is named
     #[arg(value_name = "PACKAGE[@VERSION]", value_parser = package_at)]
@@ -414,7 +420,7 @@ Examples:
   margrave authority rotate --switch-after 7d
   margrave authority rotate --now
 
-Both authorities are trusted until the old one is retired. Devices look for changes every hour, so the wait is
+Both authorities are trusted until the old one is retired. Devices look for changes every hour, so the wait is \
 for those that are switched off; --now is for an authority whose key was seen by others.")]
     Rotate {
         /// How long devices have to learn of the next authority before it issues
@@ -452,7 +458,7 @@ Examples:
   margrave package add andon-board.tgz
   margrave package add oci://registry.example/packages/andon-board:1.0.0
 
-A directory holds margo.yaml and its resources. A folder components/NAME with a compose.yaml is packed and
+A directory holds margo.yaml and its resources. A folder components/NAME with a compose.yaml is packed and \
 pushed to the server's own registry, if the component's repository there begins with oci://margrave/.")]
     Add {
         /// A package's directory, an archive of it (.tar, .tgz), or an OCI reference

@@ -50,7 +50,7 @@ const REASON_MAX: usize = 300;
 
 /// The images in components' Compose files, under the components' references.
 pub(super) type Uses = BTreeMap<String, BTreeMap<String, Named>>;
-type Parts = BTreeMap<String, Vec<Part>>;
+pub(super) type Parts = BTreeMap<String, Vec<Part>>;
 /// The digest behind an image's name and what there is to fetch of it, or why that is not known.
 type Answer = Result<(Digest, Parts), Unpinned>;
 
@@ -297,7 +297,7 @@ impl Fleet {
         }
     }
 
-    async fn look_at_image(&self, reference: &Reference) -> Answer {
+    pub(super) async fn look_at_image(&self, reference: &Reference) -> Answer {
         let (digest, bytes) = self.image_manifest(reference).await?;
         if let Ok(manifest) = ImageManifest::from_bytes(&bytes) {
             let parts = parts_of(&manifest);
@@ -321,7 +321,7 @@ impl Fleet {
         Ok((digest, parts))
     }
 
-    async fn image_manifest(&self, reference: &Reference) -> Result<(Digest, Bytes), Unpinned> {
+    pub(super) async fn image_manifest(&self, reference: &Reference) -> Result<(Digest, Bytes), Unpinned> {
         if !reference.repository.host.is_own_registry() {
             let found = self.upstream().manifest(reference).await.map_err(|error| unpinned(&error))?;
             return Ok((found.digest, found.bytes));

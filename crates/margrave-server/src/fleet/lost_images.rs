@@ -15,7 +15,7 @@ use super::images::ANSWER_TIME_MAX;
 use super::origin::{LOOK_EVERY, there};
 use super::{Error, Fleet};
 
-/// With one package; the others are asked for with the next look at it.
+/// With one package; the others have their turn with the next looks at it.
 const ASKED_MAX: usize = 50;
 /// With one package, however many registries drag.
 const TIME_MAX: Duration = Duration::from_secs(10);
@@ -30,12 +30,12 @@ pub(super) struct ImageLooks {
 }
 
 impl ImageLooks {
-    fn heard(&self, at: &str, now: Moment) -> Option<bool> {
+    pub(super) fn heard(&self, at: &str, now: Moment) -> Option<bool> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.get(at).filter(|(when, _)| is_fresh(*when, now)).map(|(_, there)| *there)
     }
 
-    fn note(&self, at: &str, now: Moment, there: bool) {
+    pub(super) fn note(&self, at: &str, now: Moment, there: bool) {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.retain(|_, (when, _)| is_fresh(*when, now));
         if heard.len() < REMEMBERED_MAX {
@@ -47,6 +47,16 @@ impl ImageLooks {
 /// A clock that was put back makes nobody wait for longer.
 fn is_fresh(when: Moment, now: Moment) -> bool {
     when <= now && now < when.after(LOOK_EVERY)
+}
+
+/// Which of so many images is asked for first: with every look that is due another one, so that each has its turn, also where the
+/// server is started anew between two looks.
+fn first_in_turn(count: usize, now: Moment) -> usize {
+    let round = u128::from(now.0) / LOOK_EVERY.as_millis();
+    match count > ASKED_MAX {
+        true => (round * ASKED_MAX as u128 % count as u128) as usize,
+        false => 0,
+    }
 }
 
 impl Fleet {
@@ -71,12 +81,19 @@ impl Fleet {
         let open = self.open_registries().await?;
         let until = Instant::now() + TIME_MAX;
         let mut asked = 0;
-        let mut gone = Vec::new();
+        let mut gone = BTreeMap::new();
+        let first = first_in_turn(meant.len(), self.now());
+        let mut meant: Vec<(String, (Reference, &String))> = meant.into_iter().collect();
+        meant.rotate_left(first);
         for (at, (pinned, name)) in meant {
+            let host = &pinned.repository.host;
             let heard = self.image_looks.heard(&at, self.now()).filter(|there| *there || !anew);
             let is_there = match heard {
                 Some(there) => Some(there),
-                None if asked < ASKED_MAX && self.may_ask(&pinned.repository.host, &open) => {
+                None if asked < ASKED_MAX
+                    && self.may_ask(host, &open)
+                    && !self.silent.has(host, Instant::now()) =>
+                {
                     asked += 1;
                     self.ask_for_image(&at, &pinned, until).await
                 }
@@ -86,16 +103,16 @@ impl Fleet {
                 before.iter().any(|known| matches!(known, Warning::ImageGone { at: was, .. } if *was == at))
             };
             if !is_there.unwrap_or_else(|| !was_gone()) {
-                gone.push(Warning::ImageGone { image: name.clone(), at });
+                gone.insert(at.clone(), Warning::ImageGone { image: name.clone(), at });
             }
         }
-        Ok(gone)
+        Ok(gone.into_values().collect())
     }
 
     /// Whether it is there; `None` where that could not be found out in time.
     async fn ask_for_image(&self, at: &str, pinned: &Reference, until: Instant) -> Option<bool> {
         let (host, now) = (&pinned.repository.host, Instant::now());
-        if until <= now || self.silent.has(host, now) {
+        if until <= now {
             return None;
         }
         let client = self.upstream();
@@ -136,6 +153,19 @@ impl Fleet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_images_each_has_its_turn() {
+        for count in [1, ASKED_MAX, ASKED_MAX + 1, 2 * ASKED_MAX, 173] {
+            let looks = count.div_ceil(ASKED_MAX) as u64;
+            let mut asked = BTreeSet::new();
+            for look in 0..looks {
+                let first = first_in_turn(count, Moment(look * LOOK_EVERY.as_millis() as u64 + 5));
+                asked.extend((first..first + ASKED_MAX).map(|at| at % count));
+            }
+            assert_eq!(asked.len(), count);
+        }
+    }
 
     #[test]
     fn what_was_heard_counts_for_a_while_and_not_without_end() {

@@ -42,6 +42,7 @@ mod schedule;
 mod secret;
 mod seen;
 mod signed;
+mod sizes;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -238,6 +239,7 @@ pub struct Fleet {
     catalog: catalog::Catalog,
     silent: images::Silent,
     image_looks: lost_images::ImageLooks,
+    size_looks: lost_images::ImageLooks,
     /// One decision at a time: what is published is made from what was read. Several servers on one database
     /// are kept apart by compare-and-swap; this only spares one server from losing to itself. Devices that join
     /// decide nothing and do so side by side, but not beside a decision.
@@ -292,6 +294,7 @@ impl Fleet {
             catalog: catalog::Catalog::default(),
             silent: images::Silent::default(),
             image_looks: lost_images::ImageLooks::default(),
+            size_looks: lost_images::ImageLooks::default(),
             deciding: RwLock::default(),
             git,
             desired,

@@ -54,7 +54,10 @@ impl Fleet {
         package: PackageRecord,
     ) -> Result<Result<(), ClientError>, Error> {
         match self.ask_origin(&package, false).await? {
-            Ok(warnings) => self.note_origin(&package, warnings).await.map(Ok),
+            Ok(warnings) => {
+                self.note_origin(&package, warnings).await?;
+                self.fill_in_sizes(&package.id, &package.version).await.map(Ok)
+            }
             Err(error) => Ok(Err(error)),
         }
     }

@@ -54,6 +54,7 @@ impl Fleet {
                 silent: devices(Condition::Silent),
             },
             assignments: STATES.iter().map(|known| known.as_str()).chain(COUNTED_APART).map(state).collect(),
+            given_up: counts.given_up,
             packages: counts.packages,
             deployments: counts.deployments,
             server_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -67,6 +67,11 @@ async fn scrape(app: &App, uptime: Duration) -> Result<String, Error> {
     for (state, count) in &status.assignments {
         family.sample(&[("state", state)], count);
     }
+    page.gauge(
+        "margrave_assignments_given_up",
+        "Deployments on devices that failed and are not tried again by themselves.",
+    )
+    .sample(&[], status.given_up);
     let rollouts = app.fleet.rollouts_open().await?;
     let mut family = page.gauge("margrave_rollouts", "Rollouts that are not done, by state.");
     for (state, count) in &rollouts {

@@ -1,6 +1,9 @@
 //! What images mean: kept with a version of a package, and pinned later only where nothing was made without.
 
-use margrave_core::image::Images;
+use std::collections::BTreeMap;
+
+use margrave_core::digest::Digest;
+use margrave_core::image::{Images, Part};
 use margrave_store::*;
 
 use crate::fixture::*;
@@ -27,6 +30,28 @@ async fn images_are_pinned_later_once_and_never_otherwise() {
         pin(&world, &package, images(COMPONENT, "web:1", Some(digest))).await.unwrap();
         assert_eq!(kept(&world, &package).await, images(COMPONENT, "web:1", Some("one")), "a pin stays");
     }
+}
+
+#[tokio::test]
+async fn sizes_are_filled_in_where_they_are_not_known_and_pin_nothing() {
+    let world = World::new();
+    let mut package =
+        PackageRecord { images: images(COMPONENT, "web:1", Some("one")), ..package("hello", "1.0.0") };
+    package.images.known.get_mut("web:1").unwrap().parts.clear();
+    package.images.known.extend(images(COMPONENT, "db:1", None).known);
+    package.sizes.insert("known".to_owned(), 7);
+    world.add_package(package.clone(), vec![]).await.unwrap();
+    let parts =
+        |size| BTreeMap::from([("any".to_owned(), vec![Part { digest: Digest::of(b"layer"), size }])]);
+    for size in [3, 4] {
+        let components = [("known".to_owned(), size), ("other".to_owned(), size)].into();
+        let found = BTreeMap::from([(Digest::of(b"one"), parts(size)), (Digest::of(b"two"), parts(size))]);
+        world.store.put_sizes(&package.id, &package.version, components, found).await.unwrap();
+    }
+    let stored = world.store.package(&package.id, &package.version).await.unwrap().unwrap();
+    package.sizes.insert("other".to_owned(), 3);
+    package.images.known.get_mut("web:1").unwrap().parts = parts(3);
+    assert_eq!(stored, package);
 }
 
 #[tokio::test]

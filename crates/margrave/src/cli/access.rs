@@ -14,7 +14,7 @@ Examples:
   margrave token create ann --role operator --expires 90d
   margrave token create ci@nord --role viewer --json
 
-A viewer looks at everything but secrets and tokens. An operator also changes deployments, packages and devices. An admin also
+A viewer looks at everything but secrets and tokens. An operator also changes deployments, packages and devices. An admin also \
 looks after tokens, the authority, registries, settings and backups.")]
     Create {
         /// Whose it is
@@ -83,9 +83,10 @@ pub(crate) enum AuditVerb {
     #[command(after_help = "\
 Examples:
   margrave audit verify
-  margrave audit verify --head 1204:sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+  margrave audit verify --head \\
+    1204:sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 
-It prints the newest entry as NUMBER:HASH. Keep that elsewhere and give it as --head the next time: only so it is seen that the
+It prints the newest entry as NUMBER:HASH. Keep that elsewhere and give it as --head the next time: only so it is seen that the \
 end of the log was cut off, or that all of it was written anew.")]
     Verify {
         /// An entry as an earlier run printed it

@@ -12,7 +12,7 @@ Examples:
   margrave backup --to plant.tar
   margrave backup --to plant.tar --data /var/lib/margrave
 
-The server goes on meanwhile. With --data the backup is made from the directory of a server that is stopped. The file
+The server goes on meanwhile. With --data the backup is made from the directory of a server that is stopped. The file \
 holds every key of the server: it is written for its owner only, and whoever has it can be the server.")]
 pub(crate) struct Backup {
     /// The archive to write; there must be no such file yet
@@ -47,9 +47,13 @@ Examples:
   margrave completions zsh
   margrave completions fish
 
-For bash: margrave completions bash > ~/.local/share/bash-completion/completions/margrave
-For zsh:  margrave completions zsh > ~/.zfunc/_margrave, with fpath+=~/.zfunc before compinit
-For fish: margrave completions fish > ~/.config/fish/completions/margrave.fish")]
+For bash:
+    margrave completions bash \\
+      > ~/.local/share/bash-completion/completions/margrave
+For zsh, with fpath+=~/.zfunc before compinit:
+    margrave completions zsh > ~/.zfunc/_margrave
+For fish:
+    margrave completions fish > ~/.config/fish/completions/margrave.fish")]
 pub(crate) struct Completions {
     /// The shell
     pub(crate) shell: Shell,

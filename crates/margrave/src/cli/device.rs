@@ -85,7 +85,7 @@ Examples:
   margrave device accept 3f9c01
   margrave device accept --certificate press-7.pem
 
-Devices that sign their requests (g1) wait until they are accepted: `margrave device list --waiting` shows them. Name
+Devices that sign their requests (g1) wait until they are accepted: `margrave device list --waiting` shows them. Name \
 one by its id or fingerprint, or by the beginning of either; compare the fingerprint with what the device shows.")]
     Accept {
         /// The device, or the id or fingerprint of one that waits
@@ -146,7 +146,7 @@ Examples:
 Example:
   margrave device hold press-3 --for 2h --reason=\"batch 17 runs\"
 
-It goes on by itself when the time is over, and never waits longer than its schedule allows (a day, unless set). Devices that
+It goes on by itself when the time is over, and never waits longer than its schedule allows (a day, unless set). Devices that \
 do not run our agent do not understand this, and are not asked.")]
     Hold {
         /// The device
@@ -180,7 +180,7 @@ Examples:
   margrave device git press-3 --show
   margrave device git press-3 --off
 
-The repository has one commit per manifest version on branch main: manifest.json and deployments/ID.yaml, byte for byte
+The repository has one commit per manifest version on branch main: manifest.json and deployments/ID.yaml, byte for byte \
 as devices get them. The token is the password; any user name does. docs/git.md tells how to clone it.")]
 pub(crate) struct DeviceGit {
     /// The device

@@ -28,6 +28,9 @@ pub(crate) enum Intent {
         /// Apply what the repository says
         #[arg(long)]
         take: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -80,8 +83,8 @@ Examples:
   margrave plan -f deployment.yaml
   margrave plan -f fleet/ --json
 
-The server checks and decides as it would for `apply`, with its fleet as it is, and writes nothing.
-A deployment that goes in steps is told batch by batch, with what each waits for.
+The server checks and decides as it would for `apply`, with its fleet as it is, and writes nothing. \
+A deployment that goes in steps is told batch by batch, with what each waits for. \
 Exit code 1 if it would be refused.")]
 pub(crate) struct Plan {
     #[command(flatten)]

@@ -9,18 +9,20 @@ use super::{Connection, Opening, duration};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  margrave package push ./andon-board oci://registry.example/packages/andon-board
-  margrave package push andon-board.tgz oci://127.0.0.1:5000/packages/andon-board:1.0.0
+  margrave package push ./andon-board \\
+    oci://registry.example/packages/andon-board
+  margrave package push andon-board.tgz \\
+    oci://127.0.0.1:5000/packages/andon-board:1.0.0
 
-The package is checked first, and nothing is pushed of one that breaks a rule. It goes under its version as tag; its
-component folders go where their repository says, at the same registry. Without --user, credentials are taken from
+The package is checked first, and nothing is pushed of one that breaks a rule. It goes under its version as tag; its \
+component folders go where their repository says, at the same registry. Without --user, credentials are taken from \
 Docker's config.json. What is there already with other content is left alone, unless --replace is given.")]
 pub(crate) struct Push {
     /// A package's directory, or an archive of it (.tar, .tgz)
     #[arg(value_name = "DIR|ARCHIVE")]
     pub(crate) source: std::path::PathBuf,
-    /// Where to; the tag, if given, must be the package's version
-    #[arg(value_name = "oci://HOST/REPOSITORY[:TAG]")]
+    /// Where to, as oci://HOST/REPOSITORY[:TAG]; the tag, if given, must be the package's version
+    #[arg(value_name = "REFERENCE")]
     pub(crate) target: String,
     /// Move tags that hold something else
     #[arg(long)]
@@ -33,9 +35,10 @@ pub(crate) struct Push {
 #[command(after_help = "\
 Examples:
   margrave package watch oci://registry.example/packages/andon-board
-  margrave package watch oci://registry.example/packages/andon-board --match 1.* --every 1h
+  margrave package watch oci://registry.example/packages/andon-board \\
+    --match 1.* --every 1h
 
-New tags that hold valid packages are added to the catalog by themselves. A tag that moves afterwards is told and never
+New tags that hold valid packages are added to the catalog by themselves. A tag that moves afterwards is told and never \
 followed. Watching again changes how, and looks at once.")]
 pub(crate) struct WatchRepository {
     /// The repository, without a tag

@@ -32,7 +32,7 @@ Examples:
   margrave registry add registry.example:5000 --ca company.pem
   margrave registry add 127.0.0.1:5000 --plain-http
 
-Where a registry sends its clients to a token service, user and password are for that. A secret is stored at the server
+Where a registry sends its clients to a token service, user and password are for that. A secret is stored at the server \
 and never shown again. Without one, the registry is asked anonymously.")]
 pub(crate) struct AddRegistry {
     /// host or host:port

@@ -34,10 +34,12 @@ pub(crate) enum Schedule {
 Examples:
   margrave schedule set fleet --window=\"sun 02:00-05:00 Europe/Berlin\"
   margrave schedule set label:link=satellite --poll 15m --data-saver on
-  margrave schedule set device:truck-7 --hours=\"mon-fri 06:00-20:00 Europe/Berlin\" --downtime 2026-12-24T12:00Z/2027-01-04T06:00Z
+  margrave schedule set device:truck-7 \\
+    --hours=\"mon-fri 06:00-20:00 Europe/Berlin\" \\
+    --downtime 2026-12-24T12:00Z/2027-01-04T06:00Z
   margrave schedule set device:press-1 --window any
 
-What is not named stays as it is. Of each part a device follows what is closest to it: its own, then its labels', then the
+What is not named stays as it is. Of each part a device follows what is closest to it: its own, then its labels', then the \
 fleet's. Downloads need no window; repairs and going back from a failed update do not wait for one either.")]
 pub(crate) struct SetSchedule {
     /// For whom: fleet, label:KEY=VALUE or device:NAME

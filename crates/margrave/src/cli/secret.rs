@@ -12,7 +12,7 @@ Examples:
   margrave secret seal andon-board password --file password.txt
   margrave secret seal andon-board password --json
 
-The value is read from standard input unless a file is named; one line break at its end is left out. What is printed is put in the
+The value is read from standard input unless a file is named; one line break at its end is left out. What is printed is put in the \
 value's place, in a file or with --secret PARAMETER=sealed:TEXT. Only this server opens it, and only there.")]
     Seal {
         /// The deployment that it is for; there need not be one yet

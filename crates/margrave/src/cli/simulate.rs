@@ -14,8 +14,8 @@ Examples:
   margrave simulate --devices 9000 --poll 60s --for 5m --json
   margrave simulate --remove
 
-The devices are simulated and say so to the server; only their containers are not there. They are labelled
-simulation=NAME, so that `margrave deploy PACKAGE --label simulation=NAME` reaches all of them and nobody else.
+The devices are simulated and say so to the server; only their containers are not there. They are labelled \
+simulation=NAME, so that `margrave deploy PACKAGE --label simulation=NAME` reaches all of them and nobody else. \
 Do not run this against a server that real devices depend on, unless you mean to.")]
 pub(crate) struct Simulate {
     /// How many devices; those that are missing join first

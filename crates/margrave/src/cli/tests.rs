@@ -42,6 +42,7 @@ fn every_command_has_json_and_an_example_that_parses() {
     for (path, command) in all_leaves() {
         assert!(command.get_arguments().any(|arg| arg.get_id() == "json"), "{path} has no --json");
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let help = help.replace("\\\n", "");
         let examples: Vec<&str> = help
             .lines()
             .filter_map(|line| line.strip_prefix("  "))
@@ -89,6 +90,31 @@ fn every_argument_says_what_it_is() {
             assert!(argument.get_help().is_some(), "{path} {}", argument.get_id());
         }
     }
+}
+
+/// A command that is broken by the terminal cannot be copied. Whatever else is said breaks between words.
+#[test]
+fn help_fits_into_a_terminal_of_80_columns() {
+    fn all(command: &clap::Command, found: &mut Vec<clap::Command>) {
+        found.push(command.clone());
+        command.get_subcommands().filter(|sub| !sub.is_hide_set()).for_each(|sub| all(sub, found));
+    }
+    let mut root = Cli::command().term_width(80);
+    root.build();
+    let mut commands = Vec::new();
+    all(&root, &mut commands);
+    let mut wide = Vec::new();
+    for mut command in commands {
+        let name = command.get_bin_name().unwrap_or_default().to_owned();
+        let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let examples = examples.lines().filter(|line| line.starts_with(' '));
+        wide.extend(examples.filter(|line| line.chars().count() > 80).map(|line| format!("{name}: {line}")));
+        let shown = command.render_long_help().to_string();
+        wide.extend(
+            shown.lines().filter(|line| line.chars().count() > 80).map(|line| format!("{name}: {line}")),
+        );
+    }
+    assert!(wide.is_empty(), "{}", wide.join("\n"));
 }
 
 #[test]
@@ -173,7 +199,13 @@ fn packages_are_named_with_or_without_a_version() {
 
 #[test]
 fn whoever_ends_something_for_good_can_say_yes_beforehand() {
-    for line in ["rollout abort web --yes", "package remove web@1.0.0 --yes", "deployment remove web --yes"] {
+    for line in [
+        "rollout abort web --yes",
+        "package remove web@1.0.0 --yes",
+        "deployment remove web --yes",
+        "intent resolve --keep --yes",
+        "intent resolve --take --yes",
+    ] {
         let words = std::iter::once("margrave").chain(line.split(' '));
         assert!(Cli::try_parse_from(words).is_ok(), "{line}");
     }

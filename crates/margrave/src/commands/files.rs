@@ -1,6 +1,6 @@
 //! `margrave get`, `apply`, `diff`, `plan` and `schema`: what is wanted, as files.
 
-use std::io::Read as _;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use margrave_core::difference::unified;
@@ -271,7 +271,7 @@ pub(crate) async fn get(screen: &Screen, args: cli::Get) -> Result {
     let kind = kind(args.kind);
     let format = if screen.json { Some(Format::Json) } else { args.output };
     let path = match (kind, &args.name) {
-        (Kind::Fleet, _) => Some("fleet.yaml".to_owned()),
+        (Kind::Fleet, None) => Some("fleet.yaml".to_owned()),
         (_, None) => None,
         (kind, Some(name)) => Some(named(kind, name)?),
     };
@@ -339,7 +339,10 @@ fn kind(kind: ResourceKind) -> Kind {
 /// The file of a name.
 fn named(kind: Kind, name: &str) -> Result<String> {
     let place = match kind {
-        Kind::Fleet => Ok(resource::Place::Fleet),
+        Kind::Fleet => {
+            return Err(Trouble::broke(format!("there is one fleet, and no {}", printable(name)))
+                .hint("write `margrave get fleet`"));
+        }
         Kind::Deployment => resource::Place::deployment(name),
         Kind::Device => resource::Place::device(name),
         Kind::Package => match name.split_once(['/', '@']) {
@@ -420,21 +423,46 @@ fn read(sources: &[PathBuf]) -> Result<Vec<Document>> {
     let mut documents = Vec::new();
     for source in sources {
         if source == Path::new("-") {
-            let mut text = String::new();
-            let mut input = std::io::stdin().lock().take(FILE_BYTES_MAX + 1);
-            input
-                .read_to_string(&mut text)
-                .map_err(|error| Trouble::because("standard input cannot be read", &error))?;
-            split("standard input", &text, &mut documents)?;
+            let text = text_of("standard input", std::io::stdin().lock())?;
+            split("standard input", &text, &mut documents);
         } else {
             read_path(source, &mut documents)?;
         }
     }
     match documents.len() {
-        0 => Err(Trouble::refused("there is no resource in what was given").hint("files end in .yaml")),
+        0 => Err(nothing_in(sources)),
         1..=FILES_MAX => Ok(documents),
         _ => Err(Trouble::refused(format!("at most {FILES_MAX} resources at once"))),
     }
+}
+
+fn nothing_in(sources: &[PathBuf]) -> Trouble {
+    let named = |source: &PathBuf| match source == Path::new("-") {
+        true => "standard input".to_owned(),
+        false => source.display().to_string(),
+    };
+    let names: Vec<String> = sources.iter().map(named).collect();
+    Trouble::refused(format!("there is no resource in {}", names.join(", "))).hint(
+        match sources.iter().any(|source| source.is_dir()) {
+            true => "of a directory the files are read whose names end in .yaml",
+            false => "a resource begins with `apiVersion: margrave/v1` and its `kind`; `margrave get` shows those that are there",
+        },
+    )
+}
+
+/// All of something that is text and not too large, however large it says it is.
+fn text_of(from: &str, input: impl Read) -> Result<String> {
+    let mut bytes = Vec::new();
+    let read = input.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Trouble::because(format!("{from} cannot be read"), &error))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Trouble::refused(format!("{from} is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
+        Trouble::refused(format!("{from}:{line}: this is not text in UTF-8"))
+    })
 }
 
 fn read_path(path: &Path, documents: &mut Vec<Document>) -> Result<()> {
@@ -442,14 +470,10 @@ fn read_path(path: &Path, documents: &mut Vec<Document>) -> Result<()> {
         |error: &std::io::Error| Trouble::because(format!("{} cannot be read", path.display()), error);
     let found = std::fs::metadata(path).map_err(|error| unreadable(&error))?;
     if !found.is_dir() {
-        if found.len() > FILE_BYTES_MAX {
-            return Err(Trouble::refused(format!(
-                "{} is larger than {FILE_BYTES_MAX} bytes",
-                path.display()
-            )));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
-        return split(&path.display().to_string(), &text, documents);
+        let file = std::fs::File::open(path).map_err(|error| unreadable(&error))?;
+        let from = path.display().to_string();
+        split(&from, &text_of(&from, file)?, documents);
+        return Ok(());
     }
     let mut entries: Vec<PathBuf> = std::fs::read_dir(path)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
@@ -470,10 +494,7 @@ fn read_path(path: &Path, documents: &mut Vec<Document>) -> Result<()> {
 }
 
 /// The documents of a file, which `---` separates.
-fn split(from: &str, text: &str, documents: &mut Vec<Document>) -> Result<()> {
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(Trouble::refused(format!("{from} is larger than {FILE_BYTES_MAX} bytes")));
-    }
+fn split(from: &str, text: &str, documents: &mut Vec<Document>) {
     let blank = || Document { from: from.to_owned(), text: String::new(), lines: Vec::new(), seen: None };
     let mut current = blank();
     let mut add = |current: &mut Document| {
@@ -494,7 +515,6 @@ fn split(from: &str, text: &str, documents: &mut Vec<Document>) -> Result<()> {
         }
     }
     add(&mut current);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -502,10 +522,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_no_text_has_no_end_or_says_nothing_is_told_as_such() {
+        let wrong = |bytes: &[u8]| text_of("x.yaml", bytes).unwrap_err();
+        assert_eq!(wrong(b"a: 1\nb: \xff\n").message(), "x.yaml:2: this is not text in UTF-8");
+        let endless = text_of("standard input", std::io::repeat(b'a')).unwrap_err();
+        assert_eq!(endless.message(), format!("standard input is larger than {FILE_BYTES_MAX} bytes"));
+        let folder = tempfile::tempdir().unwrap();
+        let (words, empty) = (folder.path().join("words.yaml"), folder.path().join("empty"));
+        std::fs::write(&words, "# only words\n").unwrap();
+        std::fs::create_dir(&empty).unwrap();
+        for source in [words, empty] {
+            let nothing = read(std::slice::from_ref(&source)).err().unwrap();
+            assert_eq!(nothing.message(), format!("there is no resource in {}", source.display()));
+        }
+    }
+
+    #[test]
     fn a_file_may_hold_several_documents() {
         let mut documents = Vec::new();
-        split("x.yaml", "# only words\n---\nkind: A\n---\n\n---\nkind: B\ntext: '--- no'\n", &mut documents)
-            .unwrap();
+        split("x.yaml", "# only words\n---\nkind: A\n---\n\n---\nkind: B\ntext: '--- no'\n", &mut documents);
         let texts: Vec<&str> = documents.iter().map(|document| document.text.as_str()).collect();
         assert_eq!(texts, ["kind: A\n", "kind: B\ntext: '--- no'\n"]);
     }
@@ -515,7 +550,7 @@ mod tests {
         let mut documents = Vec::new();
         let text =
             format!("kind: A\n{SEEN}sha256:aa\n---\nkind: B\n---\n# Ours.\nkind: C\n{SEEN}sha256:cc\n");
-        split("x.yaml", &text, &mut documents).unwrap();
+        split("x.yaml", &text, &mut documents);
         let found: Vec<_> =
             documents.iter().map(|found| (found.text.as_str(), found.seen.as_deref())).collect();
         let a = ("kind: A\n", Some("sha256:aa"));
@@ -587,6 +622,7 @@ mod tests {
         assert_eq!(named(Kind::Package, "board/1.0.0").unwrap(), "packages/board/1.0.0.yaml");
         assert_eq!(named(Kind::Package, "board@1.0.0").unwrap(), "packages/board/1.0.0.yaml");
         assert!(named(Kind::Package, "board").is_err());
+        assert!(named(Kind::Fleet, "nord").unwrap_err().message().contains("there is one fleet"));
     }
 
     #[test]

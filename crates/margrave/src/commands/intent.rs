@@ -3,16 +3,24 @@
 use margrave_wire::intent::GoneBack;
 use margrave_wire::operator;
 
+use super::confirm::confirm_at_terminal;
 use crate::cli::{self, Noun};
 use crate::client::Client;
 use crate::exit::{Answer, Result};
-use crate::render::{Column, Field, Screen, Table, count};
+use crate::render::{Column, Field, Screen, Table, count, printable};
 
 pub(crate) async fn run(screen: &Screen, args: Noun<cli::Intent>) -> Result {
     let client = Client::connect(&args.connection)?;
     match args.verb {
         cli::Intent::Show => show(screen, &client.intent().await?),
-        cli::Intent::Resolve { take, keep: _ } => {
+        cli::Intent::Resolve { take, keep: _, yes } => {
+            // Where nothing is to be decided, the server says so, and nobody is asked.
+            if let Some(conflict) = client.intent().await?.conflict
+                && !confirm_at_terminal(&question(take, &conflict), yes)?
+            {
+                screen.words("Nothing was decided.");
+                return Ok(Answer::No);
+            }
             let intent = client.resolve_intent(take).await?;
             screen.words(match take {
                 true => "Decided: what the repository says is wanted from now on.",
@@ -43,6 +51,19 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Intent>) -> Result {
             screen.table(&table)?;
             Ok(Answer::Done)
         }
+    }
+}
+
+/// What is decided, and what comes of it.
+fn question(take: bool, conflict: &str) -> String {
+    let conflict = printable(conflict);
+    match take {
+        true => format!(
+            "{conflict}\nApply what the repository says? Devices get whatever differs from what they have."
+        ),
+        false => format!(
+            "{conflict}\nGo on with what the server has? Whatever differs from that, in the repository or on devices, gives way to it."
+        ),
     }
 }
 

@@ -45,10 +45,12 @@ fn read(from: impl Read) -> Result<String> {
         .map_err(|error| Trouble::because("the secret cannot be read", &error))?;
     let text = String::from_utf8(bytes).map_err(|_| Trouble::refused("the secret is not text (UTF-8)"))?;
     let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
-    if text.is_empty() || text.len() > SECRET_BYTES_MAX {
-        return Err(Trouble::refused(format!("a secret has 1 to {SECRET_BYTES_MAX} bytes")));
-    }
-    Ok(text.to_owned())
+    let wrong = match text.len() {
+        0 => "this one is empty",
+        1..=SECRET_BYTES_MAX => return Ok(text.to_owned()),
+        _ => "this one has more",
+    };
+    Err(Trouble::refused(format!("a secret has 1 to {SECRET_BYTES_MAX} bytes, and {wrong}")))
 }
 
 #[cfg(test)]
@@ -62,6 +64,7 @@ mod tests {
         assert_eq!(secret("hunter2\r\n").as_deref(), Some("hunter2"));
         assert_eq!(secret("two\nlines\n\n").as_deref(), Some("two\nlines\n"));
         assert_eq!((secret(""), secret("\n")), (None, None));
+        assert!(read([].as_slice()).unwrap_err().message().ends_with("this one is empty"));
         assert!(read([0xff_u8].as_slice()).is_err());
         assert!(secret(&"x".repeat(SECRET_BYTES_MAX)).is_some());
         assert!(secret(&"x".repeat(SECRET_BYTES_MAX + 1)).is_none());

@@ -64,6 +64,18 @@ impl Look {
         lines.iter().map(|line| printable(line)).collect()
     }
 
+    /// What no time mends, after an outage that ended as well.
+    fn given_up_line(&self) -> Option<String> {
+        let (are, number) = match self.status.given_up {
+            0 => return None,
+            1 => ("is", "1".to_owned()),
+            more => ("are", more.to_string()),
+        };
+        Some(format!(
+            "{number} of those that FAILED {are} not tried again without a person: `margrave why DEVICE` says what to do"
+        ))
+    }
+
     fn lines(&self, screen: &Screen, now: Timestamp) -> Vec<String> {
         let counts = &self.status.devices;
         let mut lines = Vec::new();
@@ -109,6 +121,7 @@ impl Look {
                 count(self.status.packages, "package")
             ))
         ));
+        lines.extend(self.given_up_line());
         lines.extend(self.intent_lines());
         if !self.device_list.is_empty() {
             lines.push(String::new());
@@ -358,6 +371,25 @@ impl Drop for Canvas {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_tried_again_is_told_at_a_glance() {
+        let look = |given_up: u64| {
+            Look {
+            status: serde_json::from_value(serde_json::json!({
+                "devices": { "total": 3, "converged": 0, "pending": 0, "failed": 3, "silent": 0 },
+                "assignments": { "FAILED": 3 }, "givenUp": given_up, "packages": 1, "deployments": 1, "serverVersion": "0.1.0",
+            }))
+            .unwrap(),
+            device_list: Vec::new(),
+            intent: serde_json::from_value(serde_json::json!({})).unwrap(),
+        }
+        };
+        let lines = |given_up| look(given_up).lines(&Screen::new(false), Timestamp::UNIX_EPOCH);
+        assert_eq!(lines(0).len() + 1, lines(2).len());
+        let told = "2 of those that FAILED are not tried again without a person";
+        assert!(lines(2).iter().any(|line| line.starts_with(told)), "{:?}", lines(2));
+    }
 
     #[test]
     fn a_remote_that_is_away_and_a_wrong_commit_are_told_at_a_glance() {

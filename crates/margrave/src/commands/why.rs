@@ -21,7 +21,17 @@ pub(crate) async fn run(screen: &Screen, args: Why) -> Result {
 
 /// What is asked about, and what kind of thing that is: a device, unless it is said.
 fn subject(first: String, second: Option<String>) -> Result<(WhyKind, String)> {
-    let Some(name) = second else {
+    let nameless = |kind: &str| {
+        Trouble::broke(format!("which {kind} is meant is missing"))
+            .hint(format!("write `margrave why {kind} NAME`"))
+    };
+    let Some(name) = second.filter(|name| !name.is_empty()) else {
+        // A device can be called so; then it is named as one.
+        match first.as_str() {
+            "" => return Err(nameless("device")),
+            "device" | "deployment" | "rollout" => return Err(nameless(&first)),
+            _ => {}
+        }
         let kind = if first == WhyKind::Intent.as_str() { WhyKind::Intent } else { WhyKind::Device };
         return Ok((kind, first));
     };
@@ -68,4 +78,23 @@ fn show(screen: &Screen, why: &operator::Why) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_without_a_name_is_not_taken_for_a_device() {
+        let asked = |first: &str, second: Option<&str>| {
+            subject(first.to_owned(), second.map(str::to_owned)).map_err(|wrong| wrong.message().to_owned())
+        };
+        assert_eq!(asked("press-1", None), Ok((WhyKind::Device, "press-1".to_owned())));
+        assert_eq!(asked("device", Some("rollout")), Ok((WhyKind::Device, "rollout".to_owned())));
+        assert_eq!(asked("intent", None), Ok((WhyKind::Intent, "intent".to_owned())));
+        for kind in ["device", "deployment", "rollout"] {
+            assert_eq!(asked(kind, None), Err(format!("which {kind} is meant is missing")));
+        }
+        assert_eq!(asked("", None), Err("which device is meant is missing".to_owned()));
+    }
 }

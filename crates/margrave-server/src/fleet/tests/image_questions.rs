@@ -125,6 +125,76 @@ async fn packages_that_come_in_together_ask_once_for_what_they_share() {
 }
 
 #[tokio::test]
+async fn of_more_images_than_are_asked_for_at_once_each_has_its_turn() {
+    let world = World::empty().await;
+    let elsewhere = Elsewhere::new().await;
+    let names: Vec<String> = (0..60).map(|number| format!("plant/i{number:02}:1")).collect();
+    let mut digests = Vec::new();
+    for name in &names {
+        digests.push(push_image(&elsewhere.registry, name, &[name]).await.digest);
+    }
+    let services: Vec<String> =
+        names.iter().map(|name| format!("image: '{}/{name}'", elsewhere.address)).collect();
+    let services: Vec<&str> = services.iter().map(String::as_str).collect();
+    world.add_services("1.0.0", &services).await;
+    elsewhere.asked();
+    let (first, last) = (digests[0], digests[59]);
+    elsewhere.lose("plant/i00", first).await;
+    elsewhere.lose("plant/i59", last).await;
+    for _ in 0..2 {
+        world.pass(6 * 3600);
+        world.fleet.look_at_origins().await.unwrap();
+        assert_eq!(elsewhere.asked().len(), 50, "no more with one look");
+    }
+    let origin = world.fleet.store.origins().await.unwrap().remove(0);
+    let gone = origin.warnings.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(gone.len(), 2, "{gone:?}");
+    assert!(gone[0].contains("plant/i00:1") && gone[1].contains("plant/i59:1"), "{gone:?}");
+}
+
+#[tokio::test]
+async fn sizes_that_are_not_known_are_found_out_with_the_next_look_and_nothing_else_changes() {
+    let world = World::empty().await;
+    let elsewhere = Elsewhere::new().await;
+    let image = push_image(&elsewhere.registry, "plant/web:1", &["one"]).await.digest;
+    world.add_services("1.0.0", &[&format!("image: '{}/plant/web:1'", elsewhere.address)]).await;
+    world.device("line-1", &[]).await;
+    world.device("line-2", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    let foreseen = async |world: &World| {
+        let want = on(&["line-1", "line-2"]);
+        let mut plan = world.fleet.rehearse_deployment(&ann(), &name("greeter"), want).await.unwrap();
+        plan.fetches.remove(0)
+    };
+    let known = foreseen(&world).await;
+    let record = world.fleet.store.packages().await.unwrap().remove(0);
+    let documents = world.workloads("line-1").await;
+    let manifest = world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().body.clone();
+
+    // As it is where it came in before sizes were kept.
+    let mut images = record.images.clone();
+    images.known.values_mut().for_each(|image| image.parts.clear());
+    let database = rusqlite::Connection::open(world.data.path().join("margrave.db")).unwrap();
+    let images = serde_json::to_string(&images).unwrap();
+    database.execute("UPDATE package SET sizes = '{}', images = ?1", (images,)).unwrap();
+    drop(database);
+    let world = world.restarted().await;
+    assert_eq!(foreseen(&world).await.unknown_images.len(), 1);
+    elsewhere.asked();
+    let look = async || {
+        world.pass(7 * 3600);
+        world.fleet.look_at_origins().await.unwrap();
+        elsewhere.asked().into_iter().filter(|asked| asked.starts_with("GET")).collect::<Vec<_>>()
+    };
+    assert_eq!(look().await, [format!("GET plant/web/manifests/{image}")]);
+    assert_eq!(look().await, [""; 0], "what is known is not asked for");
+    assert_eq!(foreseen(&world).await, known);
+    assert_eq!(world.fleet.store.packages().await.unwrap(), [record]);
+    assert_eq!(world.workloads("line-1").await, documents);
+    assert_eq!(world.fleet.manifest(&client("line-1"), Dialect::Miaf).unwrap().body, manifest);
+}
+
+#[tokio::test]
 async fn a_pinned_image_that_its_registry_lost_is_told_until_it_is_there_again() {
     let world = World::empty().await;
     let elsewhere = Elsewhere::new().await;

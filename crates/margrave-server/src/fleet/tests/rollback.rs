@@ -147,6 +147,61 @@ async fn a_device_that_went_back_has_failed_until_something_else_is_wanted() {
     assert!(world.fleet.why("line-1/greeter").await.unwrap().converged);
 }
 
+/// After an outage that met all of them, most mend themselves. The one that does not must not be lost among them.
+#[tokio::test]
+async fn who_does_not_try_again_is_told_apart_from_those_that_do() {
+    let world = World::new().await;
+    let devices = ["line-1", "line-2", "line-3", "line-4"];
+    for device in devices {
+        world.device(device, &[]).await;
+    }
+    world.put("greeter", on(&devices)).await.unwrap();
+    let failed = |code: &'static str, tries: bool| {
+        move |report: &mut Report| {
+            report.fault =
+                Some(Fault { code: code.into(), source: "web".into(), message: "it ended".into() });
+            let detail = report.detail.as_mut().unwrap();
+            detail.next_try = tries.then(|| Moment(detail.at.0 + 5_000));
+        }
+    };
+    for device in ["line-1", "line-2"] {
+        world.report_with("greeter", device, State::Failed, failed("start-failed", true)).await;
+    }
+    // What a device refuses is counted as that.
+    world.report_with("greeter", "line-4", State::Failed, failed("not-eligible", false)).await;
+    assert_eq!(world.fleet.status().await.unwrap().given_up, 0);
+    world.report_with("greeter", "line-3", State::Failed, failed("start-failed", false)).await;
+    let status = world.fleet.status().await.unwrap();
+    assert_eq!((status.given_up, status.assignments["FAILED"], status.assignments["NEVER"]), (1, 3, 1));
+
+    let failing = world.fleet.devices_failing(5).await.unwrap();
+    let failing: Vec<(&str, String)> =
+        failing.iter().map(|cause| (cause.code.as_str(), cause.names.join(" "))).collect();
+    assert_eq!(
+        failing,
+        [
+            ("given-up-start-failed", "line-3".to_owned()),
+            ("start-failed", "line-1 line-2".to_owned()),
+            ("not-eligible", "line-4".to_owned()),
+        ]
+    );
+    let why = world.fleet.why_of(operator::WhyKind::Deployment, "greeter").await.unwrap();
+    let group = &why.groups[0];
+    assert_eq!((group.example.as_str(), group.count, group.needs.as_str()), ("line-3", 1, "person"));
+    assert!(group.text.ends_with("it ended (not tried again by itself)"), "{why:?}");
+    for (device, tries) in [("line-1", true), ("line-3", false)] {
+        let why = world.fleet.why(device).await.unwrap();
+        let hint = why.chain.last().unwrap().hint.clone().unwrap();
+        assert_eq!(hint.contains(&format!("`margrave device look {device}`")), !tries, "{hint}");
+    }
+
+    // Whatever changes, it is begun anew and nobody has to see to it.
+    let mut other = on(&devices);
+    other.parameters.insert("greeting".into(), "two".into());
+    world.put("greeter", other).await.unwrap();
+    assert_eq!(world.fleet.status().await.unwrap().given_up, 0);
+}
+
 #[tokio::test]
 async fn a_device_that_failed_is_not_said_to_try_again_where_it_may_go_back() {
     let world = World::new().await;

@@ -172,7 +172,12 @@ impl Fleet {
         };
         let id = self.live.spoken(&record.device);
         let named = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);
-        vec![named(seen, text), named(code, message)]
+        let cause = named(code, message);
+        // What would be tried again by itself, were there tries left.
+        let failure =
+            FAILURE_CODES.into_iter().find(|known| fault.is_some_and(|fault| fault.code == known.as_str()));
+        let is_spent = seen == Code::GivenUp && failure.is_some_and(|known| known.retry() == Retry::Later);
+        vec![named(seen, text), if is_spent { cause.spent() } else { cause }]
     }
 
     /// The device says what it waits for.

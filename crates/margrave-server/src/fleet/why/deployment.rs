@@ -11,7 +11,7 @@ use std::fmt;
 
 use margrave_core::id::{DeploymentName, DeviceRef};
 use margrave_core::watch::Warning;
-use margrave_core::why::Code;
+use margrave_core::why::{Code, Needs};
 use margrave_store::{DeploymentRecord, DeviceRecord, MisfitRecord};
 use margrave_wire::operator::{self, CauseGroup};
 
@@ -27,10 +27,10 @@ const LOOKED_AT_EACH: u32 = 100;
 /// Devices that are named for a cause, besides the first.
 const OTHERS_MAX: usize = 4;
 
-/// Devices by the last code of their chains; of each the first one's chain.
+/// Devices by the last code of their chains, and by whether they have stopped trying; of each the first one's chain.
 #[derive(Default)]
 struct Groups {
-    by_code: BTreeMap<Code, Group>,
+    by_cause: BTreeMap<(Code, bool), Group>,
     devices: HashSet<DeviceRef>,
     /// How many there are that were not looked at, at least.
     unseen: u64,
@@ -53,11 +53,11 @@ struct Group {
 impl Groups {
     /// Takes a device that was not taken before. `cut`: there are others like it that are not looked at.
     fn add(&mut self, device: &DeviceRef, spoken: impl FnOnce() -> String, chain: &[Reason], cut: bool) {
-        let Some(code) = chain.last().map(|last| last.code) else { return };
+        let Some(cause) = chain.last().map(|last| (last.code, last.is_spent)) else { return };
         if !self.devices.insert(device.clone()) {
             return;
         }
-        match self.by_code.entry(code) {
+        match self.by_cause.entry(cause) {
             Entry::Vacant(free) => {
                 free.insert(Group {
                     device: device.clone(),
@@ -90,10 +90,17 @@ impl Groups {
 
     /// Those that a person has to see to first, then the largest.
     fn sorted(self) -> Vec<(Code, Group)> {
-        let mut groups: Vec<(Code, Group)> = self.by_code.into_iter().collect();
-        groups.sort_by_key(|(code, group)| (Reverse(code.needs()), Reverse(group.count), *code));
-        groups
+        let mut groups: Vec<((Code, bool), Group)> = self.by_cause.into_iter().collect();
+        groups.sort_by_key(|((code, is_spent), group)| {
+            (Reverse(needs(*code, *is_spent)), Reverse(*is_spent), Reverse(group.count), *code)
+        });
+        groups.into_iter().map(|((code, _), group)| (code, group)).collect()
     }
+}
+
+/// What is not tried again by itself waits for a person, whatever its cause.
+fn needs(code: Code, is_spent: bool) -> Needs {
+    if is_spent { Needs::Person } else { code.needs() }
 }
 
 #[derive(Clone, Copy)]
@@ -111,14 +118,20 @@ impl fmt::Display for Behindness {
 
 fn shown((code, group): &(Code, Group)) -> CauseGroup {
     let last = group.chain.last();
+    let is_spent = last.is_some_and(|last| last.is_spent);
+    let text = last.map(|last| last.text.clone()).unwrap_or_default();
     CauseGroup {
         code: code.as_str().to_owned(),
         count: group.count,
         at_least: group.at_least,
         example: group.example.clone(),
         others: group.others.clone(),
-        text: last.map(|last| last.text.clone()).unwrap_or_default(),
-        needs: code.needs().as_str().to_owned(),
+        text: if is_spent {
+            format!("{} (not tried again by itself)", text.trim_end_matches('.'))
+        } else {
+            text
+        },
+        needs: needs(*code, is_spent).as_str().to_owned(),
         hint: last.map(Reason::hint).unwrap_or_default(),
     }
 }

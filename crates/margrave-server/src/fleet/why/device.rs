@@ -17,7 +17,7 @@ use crate::fleet::{Error, Fleet};
 /// Devices that failed for one cause.
 pub struct FailedFor {
     pub deployment: String,
-    /// As devices say it; empty where they said none.
+    /// As devices say it; empty where they said none. `given-up-` is before it where they do not try it again by themselves.
     pub code: String,
     pub count: u64,
     /// The first of them.
@@ -58,12 +58,13 @@ impl Fleet {
         Ok(told(subject, converged, &chain))
     }
 
-    /// Devices that failed, by deployment and code, the most first, each with its number and the names of the first so many.
+    /// Devices that failed, by deployment and code, each with its number and the names of the first so many: those first that do not
+    /// try again by themselves, then the most.
     pub async fn devices_failing(&self, named: usize) -> Result<Vec<FailedFor>, Error> {
         let failing = self.store.failing(self.silence(), named).await?.into_iter();
-        let shown = failing.map(|Failing { deployment, code, count, first }| FailedFor {
+        let shown = failing.map(|Failing { deployment, code, given_up, count, first }| FailedFor {
             deployment: deployment.to_string(),
-            code,
+            code: if given_up { format!("given-up-{code}") } else { code },
             count,
             names: first.iter().map(|device| self.live.spoken(device)).collect(),
         });

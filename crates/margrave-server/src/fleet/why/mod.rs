@@ -26,11 +26,21 @@ pub(in crate::fleet) struct Reason {
     pub(in crate::fleet) text: String,
     device: Option<String>,
     deployment: Option<String>,
+    is_spent: bool,
 }
+
+/// What there is to do besides about what was tried as often as it may be.
+const SPENT: &str = " It is not tried again by itself: when that is mended, say `margrave device look DEVICE`, or change the deployment.";
 
 impl Reason {
     pub(in crate::fleet) fn new(code: Code, text: impl Into<String>) -> Reason {
-        Reason { code, text: text.into(), device: None, deployment: None }
+        Reason { code, text: text.into(), device: None, deployment: None, is_spent: false }
+    }
+
+    /// It was tried as often as the deployment says, and is not tried again when its cause is mended.
+    fn spent(mut self) -> Reason {
+        self.is_spent = true;
+        self
     }
 
     /// The device that what to do is about.
@@ -47,6 +57,9 @@ impl Reason {
 
     fn hint(&self) -> String {
         let mut hint = self.code.next().to_owned();
+        if self.is_spent {
+            hint.push_str(SPENT);
+        }
         // The longer word has none of the shorter one in it.
         for (word, name) in [("DEPLOYMENT", &self.deployment), ("DEVICE", &self.device)] {
             if let Some(name) = name {

@@ -187,6 +187,7 @@ impl Fleet {
             size: u32::try_from(members.len()).unwrap_or(u32::MAX),
             members,
             reached: Reached::default(),
+            heard_since: None,
             hold: Hold::None,
             revertible: before.is_some(),
         };

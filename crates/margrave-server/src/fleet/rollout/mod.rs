@@ -13,14 +13,16 @@ pub(super) use shown::{Looked, RolloutTold};
 pub use waiting::RolloutGlimpse;
 pub(super) use waiting::shown_waiting;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex as Lock, PoisonError};
 use std::time::Instant;
 
 use margrave_core::deployment::Deployment;
-use margrave_core::id::{DeploymentName, DeviceRef};
+use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::lifecycle::State;
+use margrave_core::moment::Moment;
 use margrave_core::report::FAILURE_CODES;
-use margrave_core::rollout::{Hold, Member, Now, Progress, Strategy};
+use margrave_core::rollout::{Decision, Hold, Member, Now, Progress, Strategy};
 use margrave_core::violation::Violation;
 use margrave_store::{
     DeploymentRecord, LinedRecord, MemberRecord, NewEvent, RolloutRecord, RolloutState, RolloutUpdate,
@@ -39,6 +41,27 @@ pub(super) struct Rollouts {
     news: Notify,
     /// Held while one is looked at and moved: two that look at the same would both move what one of them should.
     stepping: Mutex<()>,
+    /// Since when enough of a batch were heard of after its soak: of which revision, and which batch. Not written down, for a
+    /// server that starts has to hear of them anew.
+    heard: Lock<HashMap<DeploymentId, (u64, u32, Moment)>>,
+}
+
+impl Rollouts {
+    fn heard_since(&self, record: &RolloutRecord) -> Option<Moment> {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = heard.get(&record.deployment).copied();
+        found
+            .filter(|found| (found.0, found.1) == (record.revision, record.reached.batch))
+            .map(|found| found.2)
+    }
+
+    fn remember_heard(&self, record: &RolloutRecord, decision: &Decision) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        match decision.heard_since {
+            Some(since) => heard.insert(record.deployment, (record.revision, decision.reached.batch, since)),
+            None => heard.remove(&record.deployment),
+        };
+    }
 }
 
 /// What a person does to a rollout.
@@ -210,6 +233,7 @@ impl Fleet {
             size: record.size,
             members,
             reached: record.reached,
+            heard_since: self.rollouts.heard_since(record),
             hold: match record.state {
                 RolloutState::Running | RolloutState::Reverting | RolloutState::Done => Hold::None,
                 RolloutState::Paused => Hold::Paused,
@@ -236,9 +260,10 @@ impl Fleet {
                 true => Now::Never,
                 false => self.now_of(&lined, verdicts.get(&lined.member.device)),
             };
+            let heard = self.heard_last(&lined.member.device.client, lined.heard);
             let MemberRecord { device, place, released_at, forgiven, keeps: _ } = lined.member;
             let site = lined.site.unwrap_or_default();
-            Some(Member { device, place, site, released: released_at.is_some(), forgiven, now })
+            Some(Member { device, place, site, released: released_at.is_some(), forgiven, heard, now })
         };
         Ok(lineup.into_iter().filter_map(member).collect())
     }

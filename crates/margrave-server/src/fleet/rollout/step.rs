@@ -75,6 +75,7 @@ impl Fleet {
                 !moves && matches!(decision.standing, Standing::Running | Standing::Waiting(_))
             };
             if rests(&decision) {
+                self.rollouts.remember_heard(&rollout, &decision);
                 return Ok(Then::Nothing);
             }
             // Until here nobody was kept from deciding anything: looking at all devices takes as long as there are many.
@@ -90,6 +91,7 @@ impl Fleet {
             let progress = self.progress(&rollout, &held).await?;
             let decision = decide(&held.deployment.strategy, &progress, self.now());
             if rests(&decision) {
+                self.rollouts.remember_heard(&rollout, &decision);
                 return Ok(Then::Nothing);
             }
             let name = &rollout.name;

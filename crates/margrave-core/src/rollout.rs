@@ -77,13 +77,22 @@ pub struct Member {
     pub forgiven: bool,
     /// When it was last heard of.
     pub heard: Moment,
+    /// Not released, and what it was given before has not come to its end: it may be down at any moment.
+    pub half_way: bool,
     pub now: Now,
+}
+
+impl Member {
+    /// Whether it went silent on the way to something, so that nobody knows whether it runs.
+    pub fn is_dark(&self) -> bool {
+        self.now == Now::Silent && (self.released || self.half_way)
+    }
 }
 
 /// What a device is at the moment, with regard to the new revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Now {
-    /// Not released, and in contact. `down`: what it was given before does not run.
+    /// Not released, and in contact. `down`: what it was given before does not run, or is on its way.
     Waits { down: bool },
     /// Not heard of, released or not.
     Silent,
@@ -378,7 +387,7 @@ struct Sites<'a>(Option<BTreeMap<&'a str, Site>>);
 struct Site {
     members: u32,
     unavailable: u32,
-    /// Of those, released ones that went silent.
+    /// Of those, the ones that went silent on the way.
     dark: u32,
     limit: u32,
 }
@@ -390,8 +399,8 @@ impl<'a> Sites<'a> {
         for member in members {
             let site = sites.entry(&member.site).or_default();
             site.members += u32::from(member.now != Now::Never);
-            // Who went silent on the way may be down; who was silent before was not touched by us.
-            let dark = member.now == Now::Silent && member.released;
+            // Who went silent on the way, to this or to what went before, may be down; who was silent before was not touched by us.
+            let dark = member.is_dark();
             let down = matches!(member.now, Now::UnderWay | Now::Failed | Now::Waits { down: true });
             site.dark += u32::from(dark);
             site.unavailable += u32::from(dark || down);

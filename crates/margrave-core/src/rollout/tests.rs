@@ -11,7 +11,7 @@ fn amount(text: &str) -> Amount {
     text.parse().unwrap()
 }
 
-/// Devices in their places, a word each: `waits`, `down`, `silent`, `never` are not released; `going`, `done`, `failed`,
+/// Devices in their places, a word each: `waits`, `down`, `silent`, `never` and `gone` (silent, half-way to what went before) are not released; `going`, `done`, `failed`,
 /// `back` and `lost` (silent) are; a `*` forgives. The site is behind an `@`.
 fn members(text: &str) -> Vec<Member> {
     let member = |(place, word): (usize, &str)| {
@@ -20,7 +20,7 @@ fn members(text: &str) -> Vec<Member> {
         let (released, now) = match word {
             "waits" => (false, Now::Waits { down: false }),
             "down" => (false, Now::Waits { down: true }),
-            "silent" => (false, Now::Silent),
+            "silent" | "gone" => (false, Now::Silent),
             "never" => (false, Now::Never),
             "going" => (true, Now::UnderWay),
             "done" => (true, Now::Done),
@@ -36,6 +36,7 @@ fn members(text: &str) -> Vec<Member> {
             released,
             forgiven,
             heard: NOW,
+            half_way: word == "gone",
             now,
         }
     };
@@ -195,6 +196,7 @@ fn a_site_gives_no_more_devices_than_it_may() {
     // Silent before we touched it; silent since we did.
     check("silent@a waits@a", "d1");
     check("lost@a waits@a waits@b", "d2");
+    check("gone@a waits@a waits@b", "d2");
     let parts = Strategy { unavailable_max: Some(amount("50%")), ..Default::default() };
     assert_eq!(released(&decide(&parts, &progress("waits waits waits waits waits"), NOW)), "d0 d1");
     let held = decide(&strategy, &progress("lost@a waits@a done@b"), NOW);
@@ -342,6 +344,7 @@ impl Fleet {
             released: false,
             forgiven: false,
             heard: NOW,
+            half_way: false,
             now: match dice.roll(20) {
                 0 => Now::Never,
                 1 | 2 => Now::Silent,

@@ -263,7 +263,9 @@ impl Fleet {
             let heard = self.heard_last(&lined.member.device.client, lined.heard);
             let MemberRecord { device, place, released_at, forgiven, keeps: _ } = lined.member;
             let site = lined.site.unwrap_or_default();
-            Some(Member { device, place, site, released: released_at.is_some(), forgiven, heard, now })
+            let released = released_at.is_some();
+            let half_way = !released && is_half_way(verdicts.get(&device));
+            Some(Member { device, place, site, released, forgiven, heard, half_way, now })
         };
         Ok(lineup.into_iter().filter_map(member).collect())
     }
@@ -274,7 +276,7 @@ impl Fleet {
         let fault = assignment.and_then(|is| is.fault.as_deref());
         let refuses = FAILURE_CODES.iter().any(|code| code.is_refusal() && fault == Some(code.as_str()));
         if lined.member.released_at.is_none() {
-            return if silent { Now::Silent } else { Now::Waits { down } };
+            return if silent { Now::Silent } else { Now::Waits { down: down || is_half_way(assignment) } };
         }
         match assignment.map(|is| is.verdict) {
             // What it said it said, whether it is heard of or not.
@@ -289,4 +291,9 @@ impl Fleet {
             Some(Verdict::Pending) | None => Now::UnderWay,
         }
     }
+}
+
+/// Whether a device is on its way to what it was given, or is to set out: what ran before may be down, or will be.
+fn is_half_way(assignment: Option<&Standpoint>) -> bool {
+    assignment.is_some_and(|is| is.verdict == Verdict::Pending)
 }

@@ -320,8 +320,7 @@ impl<'a> Stand<'a> {
             },
             Code::RolloutSiteFull => members.find(|member| {
                 let down = matches!(member.now, Now::UnderWay | Now::Failed | Now::Waits { down: true });
-                let dark = member.now == Now::Silent && member.released;
-                (down || dark) && own.is_none_or(|own| own.site == member.site)
+                (down || member.is_dark()) && own.is_none_or(|own| own.site == member.site)
             }),
             Code::RolloutNotYet => match own {
                 Some(own) => Some(own),

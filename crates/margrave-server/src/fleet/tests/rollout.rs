@@ -1,6 +1,7 @@
 //! Rollouts: a revision in steps, on a real store, with a clock that tests turn.
 
 mod failing;
+mod going_back;
 mod replacing;
 mod soaking;
 

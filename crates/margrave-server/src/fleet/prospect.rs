@@ -175,6 +175,10 @@ impl Fleet {
                 Ok(())
             }
             Change::RevertDeployment { name, to, seen, reason } => {
+                // Somebody may have ended the rollout since the server saw that it has to go back.
+                if reason.is_some() && !self.is_reverting(name).await? {
+                    return Err(Error::conflict(format!("the rollout of {name} does not go back any more")));
+                }
                 let want = self.wish_of(name, *to, *seen).await?;
                 let now = self.wanted_deployment(name).await?.map(|held| held.deployment.revision);
                 // What is wanted now is wanted again when only a secret changed.

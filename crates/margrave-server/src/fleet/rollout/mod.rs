@@ -193,6 +193,12 @@ impl Fleet {
         self.rollout(name).await
     }
 
+    /// Whether the rollout of what is wanted now is to go back.
+    pub(super) async fn is_reverting(&self, name: &DeploymentName) -> Result<bool, Error> {
+        let (_, record) = self.paced(name).await?;
+        Ok(record.is_some_and(|record| record.state == RolloutState::Reverting))
+    }
+
     /// The deployment that is wanted under a name, and its rollout if it goes in steps.
     async fn paced(&self, name: &DeploymentName) -> Result<(DeploymentRecord, Option<RolloutRecord>), Error> {
         let deployment = self.store.deployment(name).await?.filter(|found| !found.removed);

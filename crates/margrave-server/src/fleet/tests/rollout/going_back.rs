@@ -4,6 +4,10 @@ use margrave_core::id::{PackageId, PackageVersion};
 
 use super::*;
 
+fn revert() -> Option<serde_json::Value> {
+    Some(json!({ "batches": ["1"], "onFailure": "revert" }))
+}
+
 #[tokio::test]
 async fn the_package_to_go_back_to_is_in_use_until_a_rollout_has_ended() {
     let world = World::plant(2).await;
@@ -41,4 +45,19 @@ async fn the_package_to_go_back_to_is_in_use_until_a_rollout_has_ended() {
     settle().await;
     assert_eq!(world.rollout().await.state, "done");
     remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rollout_that_was_ended_is_not_gone_back_from_however_far_that_was() {
+    let world = World::plant(2).await;
+    world.put("web", greeting("yo", revert())).await.unwrap();
+    let world = world.cut_off_reverting().await;
+    let id = world.fleet.store.deployment(&name("web")).await.unwrap().unwrap().deployment.id;
+    // It was looked at, and is about to go back; somebody ends it before anything is changed.
+    let seen = world.fleet.store.rollout(id).await.unwrap().unwrap();
+    assert_eq!(world.hold(RolloutVerb::Abort).await.unwrap().state, "aborted");
+    world.fleet.go_back(&seen).await.unwrap();
+    let rollout = world.rollout().await;
+    assert_eq!((rollout.state.as_str(), rollout.revision), ("aborted", 2));
+    assert_eq!(world.given(2).await, "yo hi");
 }

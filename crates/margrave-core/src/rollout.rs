@@ -10,6 +10,7 @@
 //! every count.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::id::DeviceRef;
 use crate::moment::Moment;
@@ -21,6 +22,10 @@ pub use strategy::{
     Rank, SOAK_MAX, STEPS_MAX, Strategy,
 };
 
+/// Who comes back asks what is wanted and tells what happened meanwhile at the same time, and what it tells may come second:
+/// a failure that was kept for weeks is here before anybody else is given what failed.
+pub const HEARD_OUT_AFTER: Duration = Duration::from_secs(10);
+
 /// A rollout as it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
@@ -29,6 +34,9 @@ pub struct Progress {
     /// Those that it is still meant for.
     pub members: Vec<Member>,
     pub reached: Reached,
+    /// Since when enough of the batch that is under way were heard of after its soak. A server that was started meanwhile
+    /// has heard of nobody.
+    pub heard_since: Option<Moment>,
     pub hold: Hold,
     /// Whether there is an earlier revision to go back to.
     pub revertible: bool,
@@ -67,13 +75,24 @@ pub struct Member {
     pub released: bool,
     /// It failed, and a person let the rollout go on all the same.
     pub forgiven: bool,
+    /// When it was last heard of.
+    pub heard: Moment,
+    /// Not released, and what it was given before has not come to its end: it may be down at any moment.
+    pub half_way: bool,
     pub now: Now,
+}
+
+impl Member {
+    /// Whether it went silent on the way to something, so that nobody knows whether it runs.
+    pub fn is_dark(&self) -> bool {
+        self.now == Now::Silent && (self.released || self.half_way)
+    }
 }
 
 /// What a device is at the moment, with regard to the new revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Now {
-    /// Not released, and in contact. `down`: what it was given before does not run.
+    /// Not released, and in contact. `down`: what it was given before does not run, or is on its way.
     Waits { down: bool },
     /// Not heard of, released or not.
     Silent,
@@ -96,6 +115,8 @@ pub struct Decision {
     pub release: Vec<DeviceRef>,
     /// To be remembered.
     pub reached: Reached,
+    /// The same, for as long as the server runs.
+    pub heard_since: Option<Moment>,
     pub standing: Standing,
     pub batches: Vec<Batch>,
 }
@@ -120,6 +141,9 @@ pub enum Standing {
 pub enum Waiting {
     /// The batch is good, and has to stay so until then.
     Soak { batch: u32, until: Moment },
+    /// The batch was good for as long as it had to be, as far as anybody knows: too few of those that have it were heard of
+    /// after `since`, when that time was over. What nobody saw proves nothing.
+    Unheard { batch: u32, since: Moment, unheard: u32 },
     /// Of its devices none is under way, and those left are held back because their sites have enough devices unavailable.
     Sites { held: u32 },
     /// Only devices are left that are not heard of.
@@ -172,9 +196,11 @@ impl Batch {
 ///   not fit, those that are silent, those that a person forgave, and those that wait at a site whose room is all taken
 ///   by released devices that went silent. If nobody is left to count, the batch is good once any device of the rollout
 ///   has it, so that a dark site stops nobody but a first batch that proves nothing.
+/// - A batch has soaked when it was good for that time and the threshold of it were heard of after: what a device said
+///   before it went silent says nothing of how it went on. Who asks seldom is waited for. The last batch soaks, too.
 /// - Too much went wrong when a batch cannot be good any more because of those that failed, or when as many have failed
 ///   as the strategy allows.
-/// - It is done when nobody is left waiting, silent or under way.
+/// - It is done when nobody is left waiting, silent or under way, and the last batch has soaked.
 pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision {
     let Progress { size, members, hold, .. } = progress;
     let batch_of = |member: &Member| strategy.batch_of(member.place, *size);
@@ -187,8 +213,13 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
     }
     let batches: Vec<Batch> = by_batch.iter().map(|(number, members)| Batch::of(*number, members)).collect();
     let last = batches.last().map_or(0, |last| last.number);
-    let decided =
-        |release, reached, standing| Decision { release, reached, standing, batches: batches.clone() };
+    let decided = |release, reached, standing| Decision {
+        release,
+        reached,
+        heard_since: None,
+        standing,
+        batches: batches.clone(),
+    };
     let mut reached = progress.reached;
     match hold {
         Hold::Paused => return decided(Vec::new(), reached, Standing::Paused),
@@ -209,33 +240,49 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
 
     let sites = Sites::of(strategy, &ordered);
     let proven = ordered.iter().any(|member| member.now == Now::Done);
+    let mut heard_since = None;
     let soaking = loop {
         let of_batch = by_batch.get(&reached.batch).map_or(&[][..], Vec::as_slice);
-        let proof = match judged(strategy, of_batch, &sites) {
-            Judged::Good => Some(true),
-            Judged::Nobody { waited_for: 0 } => Some(false),
-            Judged::Nobody { .. } if proven => Some(false),
+        let needed = match judged(strategy, of_batch, &sites) {
+            Judged::Good { needed } => Some(needed),
+            // Where nobody has it, there is nothing to watch.
+            Judged::Nobody { waited_for: 0 } => Some(0),
+            Judged::Nobody { .. } if proven => Some(0),
             Judged::Nobody { .. } | Judged::Open => None,
         };
-        let Some(proof) = proof else {
+        let Some(needed) = needed else {
             reached.good_since = None;
             break None;
         };
-        // Where nobody has it, there is nothing to watch.
-        let soak = if proof { strategy.soak_of(reached.batch) } else { std::time::Duration::ZERO };
+        let batch = reached.batch;
+        let soak = if needed > 0 { strategy.soak_of(batch) } else { Duration::ZERO };
         // A clock that was set back must not make the time longer than it is.
         let since = reached.good_since.unwrap_or(now).min(now);
         let until = since.after(soak);
-        if reached.batch >= last {
-            // Nothing comes after it that would have to wait.
+        if !soak.is_zero() {
+            reached.good_since = Some(since);
+            if now < until {
+                break Some(Waiting::Soak { batch, until });
+            }
+            let done = || of_batch.iter().filter(|member| member.now == Now::Done);
+            let unheard = done().filter(|member| member.heard < until).count();
+            if done().count() - unheard < needed as usize {
+                let unheard = u32::try_from(unheard).unwrap_or(u32::MAX);
+                break Some(Waiting::Unheard { batch, since: until, unheard });
+            }
+            let known = progress.heard_since.filter(|_| batch == progress.reached.batch);
+            let heard = known.unwrap_or(now).min(now);
+            heard_since = Some(heard);
+            if now < heard.after(HEARD_OUT_AFTER) {
+                break Some(Waiting::Soak { batch, until: heard.after(HEARD_OUT_AFTER) });
+            }
+        }
+        if batch >= last {
             reached.good_since = Some(since);
             break None;
         }
-        if now < until {
-            reached.good_since = Some(since);
-            break Some(until);
-        }
-        reached = Reached { batch: reached.batch + 1, good_since: None };
+        reached = Reached { batch: batch + 1, good_since: None };
+        heard_since = None;
     };
 
     let (release, held) =
@@ -246,8 +293,8 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
     let waits = count(|now| matches!(now, Now::Waits { .. }));
     let standing = if !release.is_empty() {
         Standing::Running
-    } else if let Some(until) = soaking {
-        Standing::Waiting(Waiting::Soak { batch: reached.batch, until })
+    } else if let Some(waiting) = soaking {
+        Standing::Waiting(waiting)
     } else if under_way > 0 {
         Standing::Running
     } else if held > 0 {
@@ -259,7 +306,7 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
     } else {
         Standing::Done
     };
-    decided(release, reached, standing)
+    Decision { heard_since, ..decided(release, reached, standing) }
 }
 
 /// What went wrong, if it is more than is tolerated.
@@ -304,7 +351,10 @@ fn counts(member: &Member) -> bool {
 }
 
 enum Judged {
-    Good,
+    /// So many had to have it, and have.
+    Good {
+        needed: u32,
+    },
     Open,
     /// Nobody in it can answer; so many of them are to be waited for in the end.
     Nobody {
@@ -325,7 +375,7 @@ fn judged(strategy: &Strategy, batch: &[&Member], sites: &Sites<'_>) -> Judged {
     }
     match all {
         0 => Judged::Nobody { waited_for },
-        all if done >= strategy.threshold.of(all) => Judged::Good,
+        all if done >= strategy.threshold.of(all) => Judged::Good { needed: strategy.threshold.of(all) },
         _ => Judged::Open,
     }
 }
@@ -337,7 +387,7 @@ struct Sites<'a>(Option<BTreeMap<&'a str, Site>>);
 struct Site {
     members: u32,
     unavailable: u32,
-    /// Of those, released ones that went silent.
+    /// Of those, the ones that went silent on the way.
     dark: u32,
     limit: u32,
 }
@@ -349,8 +399,8 @@ impl<'a> Sites<'a> {
         for member in members {
             let site = sites.entry(&member.site).or_default();
             site.members += u32::from(member.now != Now::Never);
-            // Who went silent on the way may be down; who was silent before was not touched by us.
-            let dark = member.now == Now::Silent && member.released;
+            // Who went silent on the way, to this or to what went before, may be down; who was silent before was not touched by us.
+            let dark = member.is_dark();
             let down = matches!(member.now, Now::UnderWay | Now::Failed | Now::Waits { down: true });
             site.dark += u32::from(dark);
             site.unavailable += u32::from(dark || down);

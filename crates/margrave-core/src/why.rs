@@ -234,6 +234,9 @@ codes! {
     RolloutSoaking, "rollout-soaking", Event,
         "The batch is good, and is watched for as long as the strategy says.",
         "It goes on by itself when that time is over.";
+    RolloutUnheard, "rollout-unheard", Event,
+        "The batch was to be watched, and too few of its devices were heard of after that: nobody knows how they are.",
+        "It goes on by itself when they are heard of. Check power and network of the device that is named; the new revision may have cut it off.";
     RolloutSiteFull, "rollout-site-full", Event,
         "The site has as many devices unavailable as the strategy allows.",
         "It goes on by itself when those are back; see to the device that is named.";

@@ -129,7 +129,8 @@ impl Store {
         self.read(move |sql| Ok(keepers(sql, &id, &version)?)).await
     }
 
-    /// The names of the deployments that devices have a package's version by, also while they wait for another.
+    /// The names of the deployments that devices have a package's version by, also while they wait for another, and of those
+    /// whose rollout may still go back to it.
     pub async fn package_holders(
         &self,
         id: &PackageId,
@@ -138,8 +139,13 @@ impl Store {
         let (id, version) = (id.clone(), version.clone());
         self.read(move |sql| {
             let mut statement = sql.statement(
-                "SELECT DISTINCT deployment_name FROM assignment
-                 WHERE package = ?1 AND version = ?2 AND wanted = 1 AND archived = 0",
+                "SELECT deployment_name FROM assignment
+                 WHERE package = ?1 AND version = ?2 AND wanted = 1 AND archived = 0
+                 UNION SELECT earlier.name FROM rollout
+                     JOIN deployment ON deployment.id = rollout.deployment AND deployment.removed = 0
+                     JOIN deployment_revision AS earlier
+                         ON earlier.name = deployment.name AND earlier.revision = rollout.before
+                     WHERE rollout.state <> 'done' AND earlier.package = ?1 AND earlier.version = ?2",
             )?;
             let names = statement.query_map((id.as_str(), version.as_str()), |row| row.get(0))?;
             Ok(names.collect::<Result<_, _>>()?)
@@ -287,9 +293,17 @@ pub(crate) fn pin(
 }
 
 /// The names of the deployments that use it.
+///
+/// An open rollout uses what it may go back to.
 fn users(sql: &Sql<'_>, id: &PackageId, version: &PackageVersion) -> rusqlite::Result<Vec<String>> {
     sql.statement(
-        "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0 ORDER BY name",
+        "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0
+         UNION SELECT earlier.name FROM rollout
+             JOIN deployment ON deployment.id = rollout.deployment AND deployment.removed = 0
+             JOIN deployment_revision AS earlier
+                 ON earlier.name = deployment.name AND earlier.revision = rollout.before
+             WHERE rollout.state <> 'done' AND earlier.package = ?1 AND earlier.version = ?2
+         ORDER BY 1",
     )?
     .query_map((id.as_str(), version.as_str()), |row| row.get(0))?
     .collect()

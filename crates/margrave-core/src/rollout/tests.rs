@@ -11,7 +11,7 @@ fn amount(text: &str) -> Amount {
     text.parse().unwrap()
 }
 
-/// Devices in their places, a word each: `waits`, `down`, `silent`, `never` are not released; `going`, `done`, `failed`,
+/// Devices in their places, a word each: `waits`, `down`, `silent`, `never` and `gone` (silent, half-way to what went before) are not released; `going`, `done`, `failed`,
 /// `back` and `lost` (silent) are; a `*` forgives. The site is behind an `@`.
 fn members(text: &str) -> Vec<Member> {
     let member = |(place, word): (usize, &str)| {
@@ -20,7 +20,7 @@ fn members(text: &str) -> Vec<Member> {
         let (released, now) = match word {
             "waits" => (false, Now::Waits { down: false }),
             "down" => (false, Now::Waits { down: true }),
-            "silent" => (false, Now::Silent),
+            "silent" | "gone" => (false, Now::Silent),
             "never" => (false, Now::Never),
             "going" => (true, Now::UnderWay),
             "done" => (true, Now::Done),
@@ -35,6 +35,8 @@ fn members(text: &str) -> Vec<Member> {
             site: site.to_owned(),
             released,
             forgiven,
+            heard: NOW,
+            half_way: word == "gone",
             now,
         }
     };
@@ -47,6 +49,7 @@ fn progress(text: &str) -> Progress {
         size: u32::try_from(members.len()).unwrap(),
         members,
         reached: Reached::default(),
+        heard_since: None,
         hold: Hold::None,
         revertible: true,
     }
@@ -119,7 +122,9 @@ fn a_good_batch_is_watched_before_the_next() {
     assert_eq!(first.reached, Reached { batch: 0, good_since: Some(NOW) });
     at.reached = first.reached;
     assert!(decide(&strategy, &at, Moment(until.0 - 1)).release.is_empty());
-    let next = decide(&strategy, &at, until);
+    at.members[0].heard = until;
+    at.heard_since = Some(until);
+    let next = decide(&strategy, &at, until.after(HEARD_OUT_AFTER));
     assert_eq!((released(&next).as_str(), next.reached), ("d1 d2", Reached { batch: 1, good_since: None }));
     // It got worse meanwhile: the time begins anew.
     at.members[0].now = Now::UnderWay;
@@ -130,6 +135,51 @@ fn a_good_batch_is_watched_before_the_next() {
     let back = decide(&strategy, &at, Moment(NOW.0 - 1_000_000));
     let until = Moment(NOW.0 - 1_000_000).after(Duration::from_secs(1800));
     assert_eq!(back.standing, Standing::Waiting(Waiting::Soak { batch: 0, until }));
+}
+
+#[test]
+fn what_nobody_saw_is_not_good() {
+    let strategy = Strategy { soak: Duration::from_secs(60), ..pairs() };
+    let until = NOW.after(Duration::from_secs(60));
+    let late = until.after(Duration::from_secs(3600));
+    let mut at = progress("done done waits");
+    at.reached.good_since = Some(NOW);
+    let unheard = |unheard| Standing::Waiting(Waiting::Unheard { batch: 0, since: until, unheard });
+    // Nobody was heard of since it was good, or too few were: one that asks seldom is waited for like one that is gone.
+    assert_eq!(decide(&strategy, &at, late).standing, unheard(2));
+    at.members[0].heard = until;
+    let one = decide(&strategy, &at, late);
+    assert_eq!((one.standing, one.release.len(), one.reached), (unheard(1), 0, at.reached));
+    let half = Strategy { threshold: "50%".parse().unwrap(), ..strategy.clone() };
+    assert!(decide(&half, &at, late).heard_since.is_some(), "half of them were asked for");
+    // Both are back, and are heard out first.
+    at.members[1].heard = late;
+    let both = decide(&strategy, &at, late);
+    let out = late.after(HEARD_OUT_AFTER);
+    assert_eq!(both.standing, Standing::Waiting(Waiting::Soak { batch: 0, until: out }));
+    assert_eq!((both.heard_since, both.release.len()), (Some(late), 0));
+    at.heard_since = both.heard_since;
+    assert_eq!(decide(&strategy, &at, Moment(out.0 - 1)).release.len(), 0);
+    assert_eq!(released(&decide(&strategy, &at, out)), "d2");
+    // Who failed in the meantime said so by then.
+    at.members[1].now = Now::Failed;
+    assert!(matches!(decide(&strategy, &at, out).standing, Standing::Halted(_)));
+}
+
+#[test]
+fn the_last_batch_is_watched_before_it_is_done() {
+    let strategy = Strategy { soak: Duration::from_secs(60), ..Strategy::default() };
+    let mut at = progress("done done never");
+    let first = decide(&strategy, &at, NOW);
+    let until = NOW.after(Duration::from_secs(60));
+    assert_eq!(first.standing, Standing::Waiting(Waiting::Soak { batch: 0, until }));
+    at.reached = first.reached;
+    assert!(matches!(decide(&strategy, &at, until).standing, Standing::Waiting(Waiting::Unheard { .. })));
+    at.members.iter_mut().for_each(|member| member.heard = until);
+    at.heard_since = decide(&strategy, &at, until).heard_since;
+    assert_eq!(decide(&strategy, &at, until.after(HEARD_OUT_AFTER)).standing, Standing::Done);
+    at.members[1].now = Now::Failed;
+    assert!(matches!(decide(&strategy, &at, until).standing, Standing::Halted(_)));
 }
 
 #[test]
@@ -146,6 +196,7 @@ fn a_site_gives_no_more_devices_than_it_may() {
     // Silent before we touched it; silent since we did.
     check("silent@a waits@a", "d1");
     check("lost@a waits@a waits@b", "d2");
+    check("gone@a waits@a waits@b", "d2");
     let parts = Strategy { unavailable_max: Some(amount("50%")), ..Default::default() };
     assert_eq!(released(&decide(&parts, &progress("waits waits waits waits waits"), NOW)), "d0 d1");
     let held = decide(&strategy, &progress("lost@a waits@a done@b"), NOW);
@@ -292,6 +343,8 @@ impl Fleet {
             site: format!("s{}", dice.roll(4)),
             released: false,
             forgiven: false,
+            heard: NOW,
+            half_way: false,
             now: match dice.roll(20) {
                 0 => Now::Never,
                 1 | 2 => Now::Silent,
@@ -303,6 +356,7 @@ impl Fleet {
             size,
             members: members.collect(),
             reached: Reached::default(),
+            heard_since: None,
             hold: Hold::None,
             revertible: true,
         };
@@ -331,7 +385,22 @@ impl Fleet {
         let before: BTreeMap<String, u32> =
             self.kept.members.iter().map(|m| (m.site.clone(), self.unavailable(&m.site))).collect();
         assert!(decision.reached.batch >= self.kept.reached.batch, "it goes back");
+        let left = self.kept.reached;
+        if let Some(since) = left.good_since
+            && decision.reached.batch > left.batch
+        {
+            let soak = self.strategy.soak_of(left.batch);
+            let size = self.kept.size;
+            let done = self.kept.members.iter().filter(|member| {
+                self.strategy.batch_of(member.place, size) == left.batch && member.now == Now::Done
+            });
+            let heard = done.clone().filter(|member| member.heard >= since.after(soak)).count();
+            let enough = self.strategy.threshold.of(u32::try_from(done.count()).unwrap());
+            assert!(soak.is_zero() || heard >= enough as usize, "{heard} of {enough} were heard of");
+        }
         self.kept.reached = decision.reached;
+        // A server that is started again has heard of nobody.
+        self.kept.heard_since = decision.heard_since.filter(|_| !self.dice.hit(10));
         for device in &decision.release {
             let batch_open = decision.reached.batch;
             let member = self.kept.members.iter_mut().find(|member| member.device == *device).unwrap();
@@ -369,6 +438,9 @@ impl Fleet {
                 (Now::Waits { down: true }, _) if !trouble => Now::Waits { down: false },
                 (same, _) => same,
             };
+            if member.now != Now::Silent && (!trouble || self.dice.hit(60)) {
+                member.heard = self.now;
+            }
         }
     }
 }

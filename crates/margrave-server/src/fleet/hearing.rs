@@ -80,9 +80,14 @@ impl Fleet {
         self.live.heard(client).is_some_and(|heard| self.is_silent_since(client, heard))
     }
 
+    /// When a client was last heard of, if the store says that it was at `heard`.
+    pub(super) fn heard_last(&self, client: &ClientId, heard: Moment) -> Moment {
+        self.live.contact(client).map_or(heard, |contact| contact.max(heard))
+    }
+
     /// Whether nothing was heard of a client for too long, as `DeviceRecord::condition` says it.
     pub(super) fn is_silent_since(&self, client: &ClientId, heard: Moment) -> bool {
-        let heard = self.live.contact(client).map_or(heard, |contact| contact.max(heard));
+        let heard = self.heard_last(client, heard);
         let told = self.live.told.of(client);
         heard < self.silent_before() && !told.is_some_and(|schedule| self.is_excused(&schedule, heard))
     }

@@ -17,6 +17,7 @@ use super::catalog::{Entry, Pulled, all_kept};
 use super::desired::{FileChange, rendering};
 use super::draft::{Draft, Overlay, check_seen};
 use super::intent::{Change, Refusals};
+use super::revision::left_out;
 use super::secret::unseen;
 use super::token::check_labels;
 use super::view::shown_rollback;
@@ -175,13 +176,25 @@ impl Fleet {
                 Ok(())
             }
             Change::RevertDeployment { name, to, seen, reason } => {
-                let want = self.wish_of(name, *to, *seen).await?;
+                // Somebody may have ended the rollout since the server saw that it has to go back.
+                if reason.is_some() && !self.is_reverting(name).await? {
+                    return Err(Error::conflict(format!("the rollout of {name} does not go back any more")));
+                }
+                let mut want = self.wish_of(name, *to, *seen).await?;
+                let gone = self.leave_out_gone(&mut want, *to).await?;
                 let now = self.wanted_deployment(name).await?.map(|held| held.deployment.revision);
                 // What is wanted now is wanted again when only a secret changed.
                 let back_to = Some(*to).filter(|to| now != Some(*to));
                 let before = prospect.words.len();
                 self.look_at_deployment(actor, name, &want, None, back_to, prospect).await?;
-                if let (Some(reason), Some(words)) = (reason, prospect.words.get_mut(before)) {
+                let Some(words) = prospect.words.get_mut(before) else { return Ok(()) };
+                if let Some(left_out) = left_out(&gone) {
+                    words.push_str(&format!(", {left_out}"));
+                    if let Some(event) = prospect.events.last_mut() {
+                        event.text.push_str(&format!(", {left_out}"));
+                    }
+                }
+                if let Some(reason) = reason {
                     words.push_str(&format!("\n\n{reason}"));
                 }
                 Ok(())

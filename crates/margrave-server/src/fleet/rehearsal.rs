@@ -25,7 +25,7 @@ use super::intent::{Change, Refusals};
 use super::origin::pinned_at;
 use super::prospect::Prospect;
 use super::publish::{Decision, Difference, Paced, Wish};
-use super::warning::{Coming, Origins, bounded};
+use super::warning::{Coming, Origins, bounded, watched_after_all};
 use super::{Actor, Error, Fleet};
 
 /// Batches of a rollout that a plan lists, and devices that it names of each.
@@ -180,6 +180,7 @@ impl Fleet {
             let mut warnings =
                 self.warnings_among(deployment, Some(entry), &drafted.devices, &origins).await?;
             warnings.extend(self.without_steps(deployment).await?);
+            warnings.extend(watched_after_all(deployment));
             plan.warnings.extend(warnings);
         }
         plan.warnings = bounded(plan.warnings);

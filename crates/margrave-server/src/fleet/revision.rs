@@ -1,7 +1,8 @@
 //! What deployments were, and the way back.
 //!
 //! Looking back reads what the store kept with every change. Going back is a change like any other: it takes
-//! the one way in (`intent.rs`), gets a revision of its own and is refused by the same rules. Where revisions
+//! the one way in (`intent.rs`), gets a revision of its own and is refused by the same rules, but for devices that are
+//! not there any more: those are left out. Where revisions
 //! are kept is nobody else's business, so that a repository can hold them later.
 
 use margrave_core::deployment::{Deployment, Targets};
@@ -17,6 +18,7 @@ use super::client::Clients;
 use super::event::time;
 use super::intent::Change;
 use super::view::{shown_answers, shown_overrides, shown_rollback, shown_targets, shown_windows};
+use super::warning::named;
 use super::{Actor, Error, Fleet};
 
 /// Of a list of devices in one line; the rest is counted.
@@ -64,8 +66,15 @@ impl Fleet {
         to: u64,
         seen: Option<u64>,
     ) -> Result<operator::Deployment, Error> {
+        let gone = self.gone_of(&self.wish_of(name, to, seen).await?).await?;
         self.change(actor, Change::RevertDeployment { name: name.clone(), to, seen, reason: None }).await?;
-        self.deployment_changed(name).await
+        let mut shown = self.deployment_changed(name).await?;
+        shown.warnings.extend(left_out(&gone).map(|left_out| operator::Warning {
+            deployment: name.to_string(),
+            kind: "leftOut".to_owned(),
+            text: format!("{name} went back to revision {to} {left_out}"),
+        }));
+        Ok(shown)
     }
 
     /// That the server took a deployment back by itself to what it is now, and from what, if so.
@@ -90,6 +99,42 @@ impl Fleet {
         let age = records.iter().position(|record| record.deployment.revision < deployment.revision);
         let back = age.filter(|age| taken_back(&records, *age).is_some());
         Ok(back.and_then(|age| records.get(age + 1)).map(|failed| failed.deployment.clone()))
+    }
+
+    /// The devices that a wish names and that are not there any more: retired since, or gone.
+    async fn gone_of(&self, want: &operator::PutDeployment) -> Result<Vec<String>, Error> {
+        let named: Vec<(&String, DeviceRef)> = want
+            .targets
+            .devices
+            .iter()
+            .filter_map(|text| Some((text, self.live.addressed(&DeviceRef::parse(text).ok()?))))
+            .collect();
+        let targets = Targets {
+            devices: named.iter().map(|(_, device)| device.clone()).collect(),
+            ..Targets::default()
+        };
+        let found = self.store.devices_targeted(&targets).await?;
+        let is_there = |device: &DeviceRef| found.iter().any(|found| found.device == *device);
+        Ok(named.into_iter().filter(|(_, device)| !is_there(device)).map(|(text, _)| text.clone()).collect())
+    }
+
+    /// Takes out of a wish that goes back to a revision who is not there any more: a new wish must not name them, and those who
+    /// are there have to be able to go back without them.
+    pub(super) async fn leave_out_gone(
+        &self,
+        want: &mut operator::PutDeployment,
+        to: u64,
+    ) -> Result<Vec<String>, Error> {
+        let gone = self.gone_of(want).await?;
+        let operator::Targets { devices, labels, select, sites } = &mut want.targets;
+        devices.retain(|device| !gone.contains(device));
+        let nobody = devices.is_empty() && labels.is_empty() && select.is_none() && sites.is_empty();
+        if nobody && !gone.is_empty() {
+            let message =
+                format!("none of the devices of revision {to} is there any more; deploy to others instead");
+            return Err(Error::conflict(message));
+        }
+        Ok(gone)
     }
 
     /// The wish that a revision was, to be wished anew.
@@ -138,12 +183,26 @@ impl Fleet {
 /// The revision that the server went back to by itself with this one, if it did: the newest that was the same.
 fn taken_back(records: &[RevisionRecord], age: usize) -> Option<u64> {
     let record = records.get(age).filter(|record| record.changed_by == "server" && !record.removed)?;
-    let is_same = |earlier: &&RevisionRecord| {
-        let mut same = earlier.deployment.clone();
-        same.revision = record.deployment.revision;
-        !earlier.removed && same == record.deployment
-    };
+    let is_same =
+        |earlier: &&RevisionRecord| !earlier.removed && is_again(&record.deployment, &earlier.deployment);
     records.iter().skip(age + 1).find(is_same).map(|earlier| earlier.deployment.revision)
+}
+
+/// Whether a deployment is what it was at an earlier revision, but for devices that it does not name any more.
+pub(super) fn is_again(now: &Deployment, earlier: &Deployment) -> bool {
+    let mut same = earlier.clone();
+    same.revision = now.revision;
+    same.targets.devices.retain(|device| now.targets.devices.contains(device));
+    same == *now
+}
+
+/// Who was left out on the way back, in a phrase; nothing where nobody was.
+pub(super) fn left_out(gone: &[String]) -> Option<String> {
+    match gone {
+        [] => None,
+        [one] => Some(format!("without {one}, which is not there any more")),
+        several => Some(format!("without {}, which are not there any more", named(several))),
+    }
 }
 
 /// Those between the two never came to their end.

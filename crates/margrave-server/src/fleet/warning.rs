@@ -79,6 +79,18 @@ pub(super) fn bounded(mut warnings: Vec<Warning>) -> Vec<Warning> {
     warnings
 }
 
+/// That all devices get a change at once although batches are to be watched: who says for how long thinks of steps.
+pub(super) fn watched_after_all(deployment: &Deployment) -> Option<Warning> {
+    let Strategy { canary, batches, soak, .. } = &deployment.strategy;
+    (canary.is_none() && batches.is_empty() && !soak.is_zero()).then(|| Warning {
+        deployment: deployment.name.to_string(),
+        kind: "soakAfterAll".to_owned(),
+        text: "this goes to all devices at once, and is watched after that: the strategy has a soak time and neither batches nor \
+               a canary; say --batch or --canary to have steps"
+            .to_owned(),
+    })
+}
+
 /// Whether any of its answers is a secret, for whomever it is.
 fn has_secrets(deployment: &Deployment) -> bool {
     let overrides = deployment.overrides.iter().flat_map(|held| held.answers.values());
@@ -131,6 +143,7 @@ impl Fleet {
             Some(held) => {
                 let mut warnings = self.warnings(&held.deployment).await?;
                 warnings.extend(self.without_steps(&held.deployment).await?);
+                warnings.extend(watched_after_all(&held.deployment));
                 warnings
             }
             None => Vec::new(),

@@ -66,7 +66,16 @@ impl Drop for Looking<'_> {
 enum Cut {
     /// The registry did not answer as it should.
     Away(ClientError),
+    /// Nothing can be added at the moment, whatever it is.
+    Refused(Error),
     Failed(Error),
+}
+
+/// Why what a tag holds was not added.
+enum Unadded {
+    /// Nothing could be changed at that moment, which says nothing of the package.
+    Refused(Error),
+    Unfit(Error),
 }
 
 impl From<Error> for Cut {
@@ -168,7 +177,11 @@ impl Fleet {
     async fn take_turn(&self, watch: &WatchRecord) -> Result<(), Error> {
         let at = self.now();
         let mut brought = WatchTurn { at, ..WatchTurn::default() };
-        let ended = tokio::time::timeout(TURN_MAX, self.look(watch, &mut brought)).await;
+        // What cannot be added at the moment is not looked at: nothing would be known of it afterwards.
+        let ended = match self.desired.may_change() {
+            Ok(()) => tokio::time::timeout(TURN_MAX, self.look(watch, &mut brought)).await,
+            Err(refused) => Ok(Err(Cut::Refused(refused))),
+        };
         let (now, dice) = (self.now(), chance());
         let away = match ended {
             Ok(Ok(more)) => {
@@ -177,6 +190,9 @@ impl Fleet {
             }
             Ok(Err(Cut::Failed(error))) => return Err(error),
             Ok(Err(Cut::Away(error))) => Some((sentence(&error), error.retry_after())),
+            Ok(Err(Cut::Refused(error))) => {
+                Some((format!("what is new could not be added: {}", sentence(&error)), None))
+            }
             Err(_) => Some((
                 "the registry is too slow: it did not answer everything in ten minutes".to_owned(),
                 None,
@@ -288,13 +304,16 @@ impl Fleet {
                     versions.insert(digest, package.clone());
                     record.package = Some(package);
                 }
-                Err(error @ (Error::Storage(_) | Error::Overloaded)) => return Err(error.into()),
+                Err(Unadded::Refused(error)) => return Err(Cut::Refused(error)),
+                Err(Unadded::Unfit(error @ (Error::Storage(_) | Error::Overloaded))) => {
+                    return Err(error.into());
+                }
                 // A registry that another part of it needs is away; nothing is known yet.
-                Err(error @ Error::Upstream { .. }) => {
+                Err(Unadded::Unfit(error @ Error::Upstream { .. })) => {
                     brought.trouble = Some(shortened(&format!("{tag}: {}", sentence(&error))));
                     continue;
                 }
-                Err(error) => {
+                Err(Unadded::Unfit(error)) => {
                     record.state = unfit(&error, versions.contains_key(&digest));
                     record.reason = Some(match versions.get(&digest) {
                         Some(package) if record.state == TagState::Alias => {
@@ -325,11 +344,18 @@ impl Fleet {
     }
 
     /// Adds what a tag holds, and names it.
-    async fn add_watched(&self, reference: &Reference) -> Result<String, Error> {
+    async fn add_watched(&self, reference: &Reference) -> Result<String, Unadded> {
         let actor = Actor { name: "server".to_owned() };
-        let pulled = self.pull(&actor, &reference.to_string()).await?;
+        let pulled = self.pull(&actor, &reference.to_string()).await.map_err(Unadded::Unfit)?;
         let package = pulled.name();
-        self.change(&actor, Change::AddPackage(Box::new(pulled))).await?;
+        let stored = self.store.package(&pulled.record.id, &pulled.record.version).await;
+        let stored = stored.map_err(|error| Unadded::Unfit(error.into()))?;
+        let is_other = stored.is_some_and(|stored| stored.digest != pulled.record.digest);
+        let added = self.change(&actor, Change::AddPackage(Box::new(pulled))).await;
+        added.map_err(|error| match error {
+            Error::Conflict { .. } if !is_other => Unadded::Refused(error),
+            error => Unadded::Unfit(error),
+        })?;
         Ok(package)
     }
 

@@ -70,7 +70,8 @@ pub struct Deployment {
 pub struct Warning {
     pub deployment: String,
     /// Of its package `moved`, `gone`, `componentGone` or `imageGone`, as the catalog says it, or `imageUnpinned`; `secretInGit`; of an
-    /// override `deviceUnknown`, `noTarget` or `noDevice`; of its strategy `allAtOnce`; `more` counts those that are left out.
+    /// override `deviceUnknown`, `noTarget` or `noDevice`; of its strategy `allAtOnce` or `soakAfterAll`; of a way
+    /// back `leftOut`; `more` counts those that are left out.
     pub kind: String,
     pub text: String,
 }

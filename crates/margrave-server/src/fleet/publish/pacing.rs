@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use margrave_core::deployment::Targets;
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::rollout::{Batch, Decision, Hold, Member, Progress, Reached, Strategy, decide};
 use margrave_store::{
@@ -12,6 +13,7 @@ use margrave_store::{
 };
 
 use super::{Changes, KEEPS, Pictures, Touched, Wish, needs};
+use crate::fleet::revision::is_again;
 use crate::fleet::{Error, Fleet};
 
 /// What releasing some devices means.
@@ -168,9 +170,14 @@ impl Fleet {
         };
         // The way back from what did not go well is not made in steps.
         if let (Some(_), Some(before)) = (&unfinished, &before) {
-            let mut same = before.deployment.clone();
-            same.revision = deployment.revision;
-            if same == *deployment {
+            let left = before.deployment.targets.devices.difference(&deployment.targets.devices);
+            let left: BTreeSet<DeviceRef> = left.cloned().collect();
+            // Who is not there any more cannot be named, and makes it no other.
+            let are_gone = left.is_empty() || {
+                let left = Targets { devices: left, ..Targets::default() };
+                self.store.devices_targeted(&left).await?.is_empty()
+            };
+            if are_gone && is_again(deployment, &before.deployment) {
                 return Ok(None);
             }
         }
@@ -196,6 +203,7 @@ impl Fleet {
             size: u32::try_from(members.len()).unwrap_or(u32::MAX),
             members,
             reached: Reached::default(),
+            heard_since: None,
             hold: Hold::None,
             revertible: before.is_some(),
         };

@@ -13,14 +13,16 @@ pub(super) use shown::{Looked, RolloutTold};
 pub use waiting::RolloutGlimpse;
 pub(super) use waiting::shown_waiting;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex as Lock, PoisonError};
 use std::time::Instant;
 
 use margrave_core::deployment::Deployment;
-use margrave_core::id::{DeploymentName, DeviceRef};
+use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::lifecycle::State;
+use margrave_core::moment::Moment;
 use margrave_core::report::FAILURE_CODES;
-use margrave_core::rollout::{Hold, Member, Now, Progress, Strategy};
+use margrave_core::rollout::{Decision, Hold, Member, Now, Progress, Strategy};
 use margrave_core::violation::Violation;
 use margrave_store::{
     DeploymentRecord, LinedRecord, MemberRecord, NewEvent, RolloutRecord, RolloutState, RolloutUpdate,
@@ -39,6 +41,27 @@ pub(super) struct Rollouts {
     news: Notify,
     /// Held while one is looked at and moved: two that look at the same would both move what one of them should.
     stepping: Mutex<()>,
+    /// Since when enough of a batch were heard of after its soak: of which revision, and which batch. Not written down, for a
+    /// server that starts has to hear of them anew.
+    heard: Lock<HashMap<DeploymentId, (u64, u32, Moment)>>,
+}
+
+impl Rollouts {
+    fn heard_since(&self, record: &RolloutRecord) -> Option<Moment> {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = heard.get(&record.deployment).copied();
+        found
+            .filter(|found| (found.0, found.1) == (record.revision, record.reached.batch))
+            .map(|found| found.2)
+    }
+
+    fn remember_heard(&self, record: &RolloutRecord, decision: &Decision) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        match decision.heard_since {
+            Some(since) => heard.insert(record.deployment, (record.revision, decision.reached.batch, since)),
+            None => heard.remove(&record.deployment),
+        };
+    }
 }
 
 /// What a person does to a rollout.
@@ -170,6 +193,12 @@ impl Fleet {
         self.rollout(name).await
     }
 
+    /// Whether the rollout of what is wanted now is to go back.
+    pub(super) async fn is_reverting(&self, name: &DeploymentName) -> Result<bool, Error> {
+        let (_, record) = self.paced(name).await?;
+        Ok(record.is_some_and(|record| record.state == RolloutState::Reverting))
+    }
+
     /// The deployment that is wanted under a name, and its rollout if it goes in steps.
     async fn paced(&self, name: &DeploymentName) -> Result<(DeploymentRecord, Option<RolloutRecord>), Error> {
         let deployment = self.store.deployment(name).await?.filter(|found| !found.removed);
@@ -210,6 +239,7 @@ impl Fleet {
             size: record.size,
             members,
             reached: record.reached,
+            heard_since: self.rollouts.heard_since(record),
             hold: match record.state {
                 RolloutState::Running | RolloutState::Reverting | RolloutState::Done => Hold::None,
                 RolloutState::Paused => Hold::Paused,
@@ -236,9 +266,12 @@ impl Fleet {
                 true => Now::Never,
                 false => self.now_of(&lined, verdicts.get(&lined.member.device)),
             };
+            let heard = self.heard_last(&lined.member.device.client, lined.heard);
             let MemberRecord { device, place, released_at, forgiven, keeps: _ } = lined.member;
             let site = lined.site.unwrap_or_default();
-            Some(Member { device, place, site, released: released_at.is_some(), forgiven, now })
+            let released = released_at.is_some();
+            let half_way = !released && is_half_way(verdicts.get(&device));
+            Some(Member { device, place, site, released, forgiven, heard, half_way, now })
         };
         Ok(lineup.into_iter().filter_map(member).collect())
     }
@@ -249,7 +282,7 @@ impl Fleet {
         let fault = assignment.and_then(|is| is.fault.as_deref());
         let refuses = FAILURE_CODES.iter().any(|code| code.is_refusal() && fault == Some(code.as_str()));
         if lined.member.released_at.is_none() {
-            return if silent { Now::Silent } else { Now::Waits { down } };
+            return if silent { Now::Silent } else { Now::Waits { down: down || is_half_way(assignment) } };
         }
         match assignment.map(|is| is.verdict) {
             // What it said it said, whether it is heard of or not.
@@ -264,4 +297,9 @@ impl Fleet {
             Some(Verdict::Pending) | None => Now::UnderWay,
         }
     }
+}
+
+/// Whether a device is on its way to what it was given, or is to set out: what ran before may be down, or will be.
+fn is_half_way(assignment: Option<&Standpoint>) -> bool {
+    assignment.is_some_and(|is| is.verdict == Verdict::Pending)
 }

@@ -101,6 +101,7 @@ impl Fleet {
             size: 1,
             members: self.members_now(wanted, &Default::default(), lineup).await?,
             reached: Reached::default(),
+            heard_since: None,
             hold: Hold::None,
             revertible: false,
         };
@@ -206,7 +207,10 @@ impl Fleet {
         let own = assignments.iter().find(|assignment| assignment.name == *name);
         let mut chain =
             own.map(|own| self.assignment_reasons(&record, own, &assignments)).unwrap_or_default();
-        let unreachable = self.unreachable(&record);
+        let mut unreachable = self.unreachable(&record);
+        if chain.is_empty() && unreachable.is_empty() {
+            unreachable.extend(self.quiet(&record));
+        }
         if !unreachable.iter().any(|away| chain.iter().any(|reason| reason.code == away.code)) {
             chain.extend(unreachable);
         }
@@ -287,6 +291,7 @@ impl<'a> Stand<'a> {
         let text = reason.clone().unwrap_or_else(|| under_way(decision));
         let code = match &decision.standing {
             Standing::Waiting(Waiting::Soak { .. }) => Code::RolloutSoaking,
+            Standing::Waiting(Waiting::Unheard { .. }) => Code::RolloutUnheard,
             Standing::Waiting(Waiting::Sites { .. }) => Code::RolloutSiteFull,
             Standing::Waiting(Waiting::Silent { .. }) => Code::RolloutNotYet,
             _ => Code::RolloutBatch,
@@ -306,10 +311,16 @@ impl<'a> Stand<'a> {
                 let batch = strategy.batch_of(member.place, progress.size);
                 member.now == Now::UnderWay && batch <= decision.reached.batch
             }),
+            Code::RolloutUnheard => match decision.standing {
+                Standing::Waiting(Waiting::Unheard { batch, since, .. }) => members.find(|member| {
+                    let of_batch = strategy.batch_of(member.place, progress.size) == batch;
+                    of_batch && member.now == Now::Done && member.heard < since
+                }),
+                _ => None,
+            },
             Code::RolloutSiteFull => members.find(|member| {
                 let down = matches!(member.now, Now::UnderWay | Now::Failed | Now::Waits { down: true });
-                let dark = member.now == Now::Silent && member.released;
-                (down || dark) && own.is_none_or(|own| own.site == member.site)
+                (down || member.is_dark()) && own.is_none_or(|own| own.site == member.site)
             }),
             Code::RolloutNotYet => match own {
                 Some(own) => Some(own),
@@ -346,6 +357,17 @@ fn told(
             Waiting::Soak { batch, until } => {
                 let text = format!("batch {} is good, and is watched until {}", batch + 1, time(until));
                 ("waiting", Some(text), Some(time(until)))
+            }
+            Waiting::Unheard { batch, since, unheard } => {
+                let has = if unheard == 1 { "has" } else { "have" };
+                let text = format!(
+                    "{} of batch {} {has} not been heard of since {}, when its time was over: nobody knows how the new \
+                     revision does there",
+                    devices(unheard),
+                    batch + 1,
+                    time(since)
+                );
+                ("waiting", Some(text), None)
             }
             Waiting::Sites { held } => {
                 let text = format!(

@@ -75,6 +75,7 @@ impl Fleet {
                 !moves && matches!(decision.standing, Standing::Running | Standing::Waiting(_))
             };
             if rests(&decision) {
+                self.rollouts.remember_heard(&rollout, &decision);
                 return Ok(Then::Nothing);
             }
             // Until here nobody was kept from deciding anything: looking at all devices takes as long as there are many.
@@ -90,6 +91,7 @@ impl Fleet {
             let progress = self.progress(&rollout, &held).await?;
             let decision = decide(&held.deployment.strategy, &progress, self.now());
             if rests(&decision) {
+                self.rollouts.remember_heard(&rollout, &decision);
                 return Ok(Then::Nothing);
             }
             let name = &rollout.name;
@@ -211,18 +213,15 @@ impl Fleet {
     }
 
     /// Wants again what was wanted before. Whoever got the new revision goes back at once.
-    async fn go_back(&self, rollout: &RolloutRecord) -> Result<(), Error> {
+    pub(in crate::fleet) async fn go_back(&self, rollout: &RolloutRecord) -> Result<(), Error> {
         let server = Actor { name: "server".into() };
         let Some(to) = rollout.before else { return Ok(()) };
-        let reason = rollout
-            .why
-            .as_ref()
-            .map(|why| format!("The rollout of revision {} was halted: {why}", rollout.revision));
+        let why = rollout.why.as_deref().unwrap_or("it failed");
+        let reason = Some(format!("The rollout of revision {} was halted: {why}", rollout.revision));
         let seen = Some(rollout.revision);
         let change = Change::RevertDeployment { name: rollout.name.clone(), to, seen, reason };
         let unasked = Unasked::new("deployment.revert", rollout.name.to_string());
-        let failed =
-            Failed { revision: rollout.revision, why: rollout.why.as_deref().unwrap_or("it failed") };
+        let failed = Failed { revision: rollout.revision, why };
         let error = match self.take_back(&server, change, failed).await {
             Ok(true) => return Ok(()),
             // Only a secret changed between the two, and what it was before nobody here has.
@@ -233,10 +232,12 @@ impl Fleet {
             Err(error @ (Error::Storage(_) | Error::Overloaded)) => return Err(error),
             Err(error) => error,
         };
-        let why = format!(
-            "{}; it could not go back to revision {to}: {error}",
-            rollout.why.as_deref().unwrap_or("it failed")
-        );
+        // Somebody ended it, or changed the deployment, in that moment: then nothing is refused, and nothing left to halt.
+        let now = self.store.rollout(rollout.deployment).await?;
+        if now.is_none_or(|now| (now.revision, now.state) != (rollout.revision, RolloutState::Reverting)) {
+            return Ok(());
+        }
+        let why = format!("{why}; it could not go back to revision {to}: {error}");
         let refused = Unasked { outcome: "conflict", detail: why.clone(), ..unasked };
         self.record_unasked(refused).await;
         let at = self.now();

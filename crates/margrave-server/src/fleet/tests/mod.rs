@@ -27,6 +27,7 @@ mod signed;
 mod stuck;
 mod waiting;
 mod warning;
+mod watching;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

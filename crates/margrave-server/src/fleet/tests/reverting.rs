@@ -121,11 +121,6 @@ async fn going_back_is_refused_by_the_same_rules() {
     assert!(matches!(world.revert("nobody", 1, None).await.unwrap_err(), Error::NotFound { .. }));
     assert!(matches!(world.fleet.revisions(&name("nobody")).await.unwrap_err(), Error::NotFound { .. }));
 
-    world.fleet.retire(&ann(), &device("line-2")).await.unwrap();
-    let error = world.revert("greeter", 1, None).await.unwrap_err();
-    assert!(error.to_string().contains("line-2 is retired"), "{error}");
-    world.fleet.accept(&ann(), &device("line-2")).await.unwrap();
-
     let (id, version) = ("hello".parse().unwrap(), "1.0.0".parse().unwrap());
     world.fleet.remove_package(&ann(), &id, &version).await.unwrap();
     let error = world.revert("greeter", 1, None).await.unwrap_err();

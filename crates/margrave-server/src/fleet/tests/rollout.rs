@@ -1,7 +1,10 @@
 //! Rollouts: a revision in steps, on a real store, with a clock that tests turn.
 
 mod failing;
+mod going_back;
 mod halting;
+mod replacing;
+mod soaking;
 
 use margrave_store::{Intent, Publication, RolloutState, RolloutUpdate};
 use margrave_wire::rollout::{Rollout, RolloutCounts};
@@ -159,6 +162,9 @@ async fn canaries_are_watched_for_as_long_as_was_said() {
     world.advance().await;
     assert_eq!(world.given(4).await, "hi yo hi hi");
     world.pass(2);
+    world.all_touched(4);
+    world.advance().await;
+    world.pass(10);
     world.advance().await;
     assert_eq!(world.given(4).await, "yo yo yo yo");
 }
@@ -372,6 +378,9 @@ async fn killed_at_any_moment_it_goes_on() {
         world = world.restarted().await;
         world.all_touched(5);
         world.advance().await;
+        world.pass(10);
+        world.all_touched(5);
+        world.advance().await;
     }
     assert_eq!(world.rollout().await.state, "done");
     assert_eq!(
@@ -447,6 +456,8 @@ async fn a_rehearsal_tells_every_batch_and_what_it_waits_for() {
     world.advance().await;
     world.pass(1800);
     world.all_touched(5);
+    world.advance().await;
+    world.pass(10);
     world.advance().await;
     assert_eq!(world.given(5).await, "yo yo hi yo hi");
 

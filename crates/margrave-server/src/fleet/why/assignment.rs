@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use margrave_core::deployment::{Deployment, Targets};
-use margrave_core::id::{DeploymentName, PackageId, PackageVersion};
+use margrave_core::id::{ClientId, DeploymentName, PackageId, PackageVersion};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::report::{Awaited, Detail, FAILURE_CODES, FailureCode, Retry};
@@ -216,24 +216,9 @@ impl Fleet {
         let client = &device.device.client;
         if self.live.fetched(client) < version {
             let text = format!("{id} has not fetched manifest version {version} yet");
-            let Some(schedule) = self.live.told.of(client) else {
-                return vec![named(Code::ManifestNotFetched, text)];
-            };
-            let seldom = schedule.poll.filter(|poll| !poll.wait && poll.every.as_secs() >= SELDOM_SECONDS);
-            return vec![match (schedule.contact(self.now()), seldom) {
-                (Gate::Closed(Some(opens)), _) => {
-                    let text = format!("{text}; by its schedule it may talk again at {}", time(opens));
-                    match schedule.down_until(self.now()) {
-                        Some(_) => named(Code::InDowntime, text),
-                        None => named(Code::OutOfHours, text),
-                    }
-                }
-                (_, Some(poll)) => {
-                    let text = format!("{text}; by its schedule it asks every {} s", poll.every.as_secs());
-                    named(Code::PollsSeldom, text)
-                }
-                _ => named(Code::ManifestNotFetched, text),
-            }];
+            let (code, text) =
+                self.by_schedule(client, text).unwrap_or_else(|text| (Code::ManifestNotFetched, text));
+            return vec![named(code, text)];
         }
         if detail(record).is_some_and(|detail| detail.waiting.is_some()) {
             let seen = match record.wanted {
@@ -250,6 +235,34 @@ impl Fleet {
         }
         let text = format!("{id} has manifest version {version} and has not reported on {} yet", record.name);
         vec![named(Code::NotReported, text)]
+    }
+
+    /// Why something was not heard of a client, where its schedule says so; as it was told where that says nothing.
+    fn by_schedule(&self, client: &ClientId, text: String) -> Result<(Code, String), String> {
+        let Some(schedule) = self.live.told.of(client) else { return Err(text) };
+        let seldom = schedule.poll.filter(|poll| !poll.wait && poll.every.as_secs() >= SELDOM_SECONDS);
+        match (schedule.contact(self.now()), seldom) {
+            (Gate::Closed(Some(opens)), _) => {
+                let text = format!("{text}; by its schedule it may talk again at {}", time(opens));
+                match schedule.down_until(self.now()) {
+                    Some(_) => Ok((Code::InDowntime, text)),
+                    None => Ok((Code::OutOfHours, text)),
+                }
+            }
+            (_, Some(poll)) => {
+                let text = format!("{text}; by its schedule it asks every {} s", poll.every.as_secs());
+                Ok((Code::PollsSeldom, text))
+            }
+            _ => Err(text),
+        }
+    }
+
+    /// That a device is quiet as it was told to be.
+    pub(in crate::fleet) fn quiet(&self, device: &DeviceRecord) -> Option<Reason> {
+        let id = self.live.spoken(&device.device);
+        let text = format!("{id} was last heard of at {}", time(device.last_contact?));
+        let (code, text) = self.by_schedule(&device.device.client, text).ok()?;
+        Some(Reason::new(code, text).on(&id))
     }
 
     /// The deployment is not on the device: left out, not meant for it, or not there at all.

@@ -60,6 +60,17 @@ async fn batches(catalogue: &mut Catalogue) {
     catalogue.rollout(&world, "the canary is watched", "web", Code::RolloutSoaking).await;
     catalogue.device(&world, "waits for the canary", "d1", Code::RolloutSoaking).await;
     catalogue.deployment(&world, "a deployment in its soak", "web", Code::RolloutSoaking).await;
+    world.pass(7200);
+    for on in ["d1", "d2", "d3"] {
+        world.fleet.touched(&client(on));
+    }
+    world.step().await;
+    let why = catalogue.rollout(&world, "the canary was not heard of again", "web", Code::Silent).await;
+    assert_eq!(codes(&why), ["rollout-unheard", "silent"]);
+    catalogue.device(&world, "waits for a canary that is gone", "d1/web", Code::Silent).await;
+    world.fleet.touched(&client("d0"));
+    world.step().await;
+    catalogue.rollout(&world, "the canary is heard out", "web", Code::RolloutSoaking).await;
 
     let world = plant(json!({ "batches": ["1"] })).await;
     world.report("web", "d0", State::Installed).await;

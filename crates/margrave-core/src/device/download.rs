@@ -156,13 +156,6 @@ impl Device {
                 if let Some(progress) = self.assignments.get_mut(&id).and_then(|a| a.progress(component)) {
                     progress.fetched = true;
                 }
-                // Whether a network is needed once it may begin has to be known after a restart, too.
-                let waits = self.waiting(settings, id, now).is_some();
-                if let Some(assignment) = self.assignments.get_mut(&id).filter(|_| waits)
-                    && assignment.components.iter().all(|progress| progress.fetched)
-                {
-                    assignment.ready = assignment.held;
-                }
             }
             // Something was touched in an earlier try: this one did not help either.
             Err(failure) if self.assignments[&id].strikes > 0 => {

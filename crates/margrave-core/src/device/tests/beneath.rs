@@ -275,16 +275,3 @@ fn what_somebody_added_is_set_aside_where_something_newer_may_have_it() {
     }
     assert_eq!(removals, [("more".to_owned(), true)]);
 }
-
-/// Everything was fetched when the window closed over it, and nobody can be reached when it opens again.
-#[test]
-fn what_was_fetched_of_an_update_is_known_to_be_here_after_a_restart() {
-    let all = versions();
-    let mut world = closed_over(&all[2], false);
-    let windows = world.manifest.schedule().windows.clone();
-    world.set(Schedule { windows, hours: spans(&["mon 09:00-11:00"]), ..Schedule::default() });
-    assert!(touched(&mut world, MONDAY.after(3 * HOUR), &all).is_empty());
-    world.boot();
-    assert!(touched(&mut world, OPENS, &all).is_empty());
-    assert_eq!(touched(&mut world, OPENS.after(minutes(5)), &all), ["db c", "web c"]);
-}

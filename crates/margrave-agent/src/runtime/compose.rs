@@ -196,7 +196,7 @@ impl ComposeRuntime {
         if let Some(known) = &*known {
             return Ok(known.clone());
         }
-        let engine = Engine::locate(&self.settings.places).await?;
+        let engine = self.locate_engine().await?;
         tracing::info!(engine = %engine.description(), address = %engine.address(), "found a container engine");
         let sight = Sight::of(&self.settings.data, &engine).await?;
         if sight != Sight::Same {
@@ -550,6 +550,7 @@ impl ComposeRuntime {
 
     /// Puts on disk what is about to be started.
     fn begin(&self, order: &Order, prepared: &Prepared, before: Option<Record>) -> Result<Record, Failure> {
+        self.settle_on(&prepared.engine)?;
         let owner = Ownership {
             agent: self.settings.agent.as_str(),
             assignment: order.assignment,

@@ -306,6 +306,10 @@ impl ProjectDirectory {
         self.read(ASIDE).unwrap_or_default()
     }
 
+    pub(super) fn is_aside(&self) -> bool {
+        self.path.join(ASIDE).exists()
+    }
+
     /// Whether it was set aside so long ago that nobody goes back to it.
     pub(super) fn is_forgotten(&self) -> bool {
         let age = |metadata: fs::Metadata| metadata.modified().ok()?.elapsed().ok();

@@ -309,7 +309,7 @@ mod tests {
         let settings = ComposeSettings {
             data: data.to_owned(),
             agent: DeviceId::parse("line-1").unwrap(),
-            places: Places { named: Some(pretended.address()), user_directory: None },
+            places: Places { named: Some(pretended.address()), sockets: vec![] },
             telemetry: None,
             registry: None,
             images: ImagePolicy::Keep,

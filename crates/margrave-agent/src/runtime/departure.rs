@@ -63,8 +63,8 @@ impl ComposeRuntime {
         };
         match discarded {
             Ok(None) => {}
-            Ok(Some(mounts)) => {
-                tracing::info!(%project, mounts = %mounts.display(), "files of bind mounts are kept; remove them by hand if they are not needed");
+            Ok(Some(files)) => {
+                tracing::info!(%project, files = %files.display(), "files of the component are kept; remove them by hand if they are not needed");
             }
             Err(error) => return Err(disk("The component's directory could not be removed", error)),
         }

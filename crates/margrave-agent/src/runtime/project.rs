@@ -220,6 +220,9 @@ const ASIDE: &str = "aside.json";
 /// Much longer than an update takes to prove itself, and not for ever.
 const ASIDE_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
+/// What an archive is called once nobody needs it: it may take long to remove, or be impossible.
+const GONE: &str = "gone-";
+
 /// A file of ours is small; a larger one is damage.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -351,10 +354,14 @@ impl ProjectDirectory {
     }
 
     fn archives(&self) -> io::Result<Vec<PathBuf>> {
+        self.entries("archive-")
+    }
+
+    fn entries(&self, prefix: &str) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with("archive-")) {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)) {
                 found.push(entry.path());
             }
         }
@@ -371,7 +378,43 @@ impl ProjectDirectory {
         let kept: BTreeSet<PathBuf> =
             except.into_iter().chain(fetched).map(|archive| self.unpacked(archive)).collect();
         let others = self.archives()?.into_iter().filter(|archive| !kept.contains(archive));
-        others.into_iter().try_for_each(fs::remove_dir_all)
+        let mut gone = Vec::new();
+        for archive in others {
+            // Under its own name it would count as whole while part of it is removed.
+            let free = (0_u32..).map(|number| self.path.join(format!("{GONE}{number}")));
+            let place = free.into_iter().find(|place| fs::symlink_metadata(place).is_err());
+            let place = place.ok_or_else(|| io::Error::other("too much that cannot be removed"))?;
+            fs::rename(archive, &place)?;
+            gone.push(place);
+        }
+        if !gone.is_empty() {
+            fs::File::open(&self.path)?.sync_all()?;
+        }
+        self.remove_gone_telling(&gone).map(drop)
+    }
+
+    /// Tries again to remove what could not be.
+    pub(super) fn remove_gone(&self) -> io::Result<()> {
+        self.remove_gone_telling(&[]).map(drop)
+    }
+
+    /// Returns whether any of it is left. A container may have closed what it had mounted to an agent without privileges:
+    /// that is told once, and nothing fails for it.
+    fn remove_gone_telling(&self, news: &[PathBuf]) -> io::Result<bool> {
+        let mut left = false;
+        for place in self.entries(GONE)? {
+            let Err(error) = fs::remove_dir_all(&place) else { continue };
+            if error.kind() == io::ErrorKind::NotFound {
+                continue;
+            }
+            left = true;
+            if news.contains(&place) {
+                tracing::warn!(path = %place.display(), %error, "files of an earlier version could not be removed; it is tried again, and they can be removed by hand");
+            } else {
+                tracing::debug!(path = %place.display(), %error, "files of an earlier version are still not removed");
+            }
+        }
+        Ok(left)
     }
 
     /// Forgets what was fetched beside the archive that runs, but for these.
@@ -426,6 +469,9 @@ impl ProjectDirectory {
         remove_empty(&mounts)?;
         if mounts.exists() {
             return Ok(Some(mounts));
+        }
+        if self.remove_gone_telling(&[])? {
+            return Ok(Some(self.path.clone()));
         }
         if !self.path.join(ASIDE).exists() && !self.path.join(FETCHED).exists() {
             fs::remove_dir_all(&self.path)?;
@@ -630,6 +676,51 @@ mod tests {
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());
         assert_eq!(directory.discard().unwrap(), None);
+    }
+
+    /// As the service runs: root, and without any privilege of root.
+    fn without_privileges(test: impl FnOnce() + Send) {
+        use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+        let none = CapabilitySet::empty();
+        let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                set_capabilities(None, none).unwrap();
+                test();
+            });
+        });
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn what_a_container_closed_is_in_nobodys_way() {
+        let (_temp, directory) = directory();
+        directory.write_record(&record()).unwrap();
+        let inside = directory.unpacked(Digest::of(b"old")).join("web/data");
+        fs::create_dir_all(&inside).unwrap();
+        fs::write(inside.join("rows"), b"1").unwrap();
+        fs::create_dir_all(directory.unpacked(record().archive)).unwrap();
+        set_mode(&inside, 0o500);
+        let gone = directory.path.join("gone-0");
+        without_privileges(|| {
+            // An update, and what is told of it later.
+            directory.discard_archives(Some(record().archive)).unwrap();
+            assert_eq!(directory.archives().unwrap(), [directory.unpacked(record().archive)]);
+            assert!(gone.join("web/data/rows").exists());
+            directory.remove_gone().unwrap();
+            // A removal.
+            assert_eq!(directory.discard().unwrap(), Some(directory.path.clone()));
+            assert!(!directory.has_record() && !directory.has_archives().unwrap());
+            // As at every sweep.
+            assert_eq!(directory.discard().unwrap(), Some(directory.path.clone()));
+            set_mode(&gone.join("web/data"), 0o700);
+            assert_eq!(directory.discard().unwrap(), None);
+        });
+        assert!(!directory.path.exists());
     }
 
     #[test]

@@ -228,6 +228,7 @@ impl ComposeRuntime {
     /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
     /// something that was removed before it could begin.
     async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
+        directory.remove_gone()?;
         let fetched = directory.fetched();
         let is_stale = fetched.iter().any(|fetched| !self.is_wanted(fetched));
         let is_all_stale = is_stale && !fetched.iter().any(|fetched| self.is_wanted(fetched));

@@ -13,7 +13,7 @@ use std::time::Duration;
 use margrave_core::device::Order;
 use margrave_core::digest::Digest;
 use margrave_core::report::{Failure, FailureCode};
-use margrave_oci::archive::{self, ArchiveError};
+use margrave_oci::archive::{self, ArchiveError, Listing};
 use margrave_oci::client::{Client, ClientError};
 use margrave_oci::compose::layer_of;
 use margrave_oci::reference::{Repository, TagOrDigest};
@@ -131,6 +131,17 @@ impl Components {
             Ok(files)
         };
         blocking(unpack).await.map_err(|error| Failure::new(error.failure(), sentence_of(&error)))
+    }
+
+    /// What an archive that is here has in it, whatever containers made of what was unpacked.
+    pub(super) async fn list(&self, archive: Digest) -> Result<Listing, Failure> {
+        let path = self.path(archive);
+        let list = move || -> Result<Listing, ArchiveError> {
+            let mut file =
+                File::open(&path).map_err(|source| ArchiveError::Io { doing: "open the archive", source })?;
+            archive::list(&mut file, archive)
+        };
+        blocking(list).await.map_err(|error| Failure::new(error.failure(), sentence_of(&error)))
     }
 
     /// Removes all archives but these. One that cannot be removed keeps no other, and is the error.

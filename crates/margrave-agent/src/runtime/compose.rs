@@ -428,7 +428,8 @@ impl ComposeRuntime {
         if !finished.errors.trim().is_empty() {
             tracing::warn!(project = %prepared.project, said = %last_words(&finished.errors), "Compose has a remark");
         }
-        Model::read(&finished.output, &prepared.files, &prepared.directory.mounts())
+        let listing = self.components.list(prepared.archive).await?;
+        Model::read(&finished.output, &prepared.files, &prepared.directory.mounts(), &listing)
     }
 
     pub(super) async fn fetch_image(

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::report::{Failure, FailureCode};
+use margrave_oci::archive::Listing;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -150,8 +151,14 @@ struct RawFile {
 }
 
 impl Model {
-    /// Reads Compose's answer for the archive unpacked at `archive`; relative mounts move to `mounts`.
-    pub(super) fn read(answer: &[u8], archive: &Path, mounts: &Path) -> Result<Self, Failure> {
+    /// Reads Compose's answer for the archive unpacked at `archive`, which has what is listed; other relative mounts move to
+    /// `mounts`.
+    pub(super) fn read(
+        answer: &[u8],
+        archive: &Path,
+        mounts: &Path,
+        listing: &Listing,
+    ) -> Result<Self, Failure> {
         let raw: RawModel = serde_json::from_slice(answer).map_err(|error| {
             Failure::new(
                 FailureCode::ArchiveInvalid,
@@ -176,7 +183,7 @@ impl Model {
         }
         let mut services = BTreeMap::new();
         for (name, service) in raw.services.iter() {
-            services.insert(name.clone(), Service::read(name, service, &raw, archive, mounts)?);
+            services.insert(name.clone(), Service::read(name, service, &raw, archive, mounts, listing)?);
         }
         let own = |shared: BTreeMap<String, Option<RawShared>>| {
             shared
@@ -261,6 +268,7 @@ impl Service {
         model: &RawModel,
         archive: &Path,
         mounts: &Path,
+        listing: &Listing,
     ) -> Result<Self, Failure> {
         if raw.provider.is_some() {
             return Err(invalid(format!(
@@ -295,7 +303,8 @@ impl Service {
                     source.display()
                 )));
             }
-            if source.exists() {
+            // What lies there now says less: an engine makes a directory for a mount inside of another one.
+            if listing.has(inside).unwrap_or_else(|| source.exists()) {
                 reads_archive = true;
             } else {
                 moved.push(MovedMount {
@@ -364,7 +373,12 @@ mod tests {
     use super::*;
 
     fn read(answer: Value) -> Result<Model, Failure> {
-        Model::read(answer.to_string().as_bytes(), Path::new("/data/archive"), Path::new("/data/mounts"))
+        Model::read(
+            answer.to_string().as_bytes(),
+            Path::new("/data/archive"),
+            Path::new("/data/mounts"),
+            &Listing::default(),
+        )
     }
 
     fn overlay(model: &Model, telemetry: Option<&Telemetry>) -> Value {
@@ -457,8 +471,9 @@ mod tests {
     fn pk_086_relative_mounts_without_content_live_where_an_update_keeps_them() {
         let temp = tempfile::tempdir().unwrap();
         let (archive, mounts) = (temp.path().join("archive"), temp.path().join("mounts"));
-        std::fs::create_dir(&archive).unwrap();
-        std::fs::write(archive.join("web.conf"), b"x").unwrap();
+        // The engine made it, for a mount inside of another one.
+        std::fs::create_dir_all(archive.join("data")).unwrap();
+        let listing = [PathBuf::from("web.conf")].into_iter().collect();
         let mount = |source: &str, target: &str| json!({"type": "bind", "source": source, "target": target});
         let answer = json!({"services": {
             "db": {"image": "a", "volumes": [
@@ -467,15 +482,18 @@ mod tests {
                 {"type": "volume", "source": "v", "target": "/v"},
             ]},
             "web": {"image": "a", "volumes": [mount(archive.join("web.conf").to_str().unwrap(), "/conf")]},
+            "top": {"image": "a", "volumes": [mount(archive.to_str().unwrap(), "/app")]},
         }});
-        let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts).unwrap();
+        let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts, &listing).unwrap();
         assert_eq!(model.moved_mounts().collect::<Vec<_>>(), [mounts.join("data")]);
         let overlay = overlay(&model, None);
         let moved =
             json!([{"type": "bind", "source": mounts.join("data"), "target": "/rows", "read_only": false}]);
         assert_eq!(overlay["services"]["db"]["volumes"], moved);
         assert_eq!(overlay["services"]["db"]["labels"].get("io.margrave.files"), None);
-        assert!(overlay["services"]["web"]["labels"].get("io.margrave.files").is_some());
+        for service in ["web", "top"] {
+            assert!(overlay["services"][service]["labels"].get("io.margrave.files").is_some());
+        }
         assert_eq!(overlay["services"]["web"].get("volumes"), None);
     }
 }

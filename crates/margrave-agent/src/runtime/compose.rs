@@ -560,7 +560,7 @@ impl ComposeRuntime {
         let overlay = prepared.model.overlay(owner, prepared.archive, self.settings.telemetry.as_ref());
         let write = || {
             for mount in prepared.model.moved_mounts() {
-                std::fs::create_dir_all(mount)?;
+                prepared.directory.make_mount(mount)?;
             }
             self.written.durably(&prepared.directory.override_file(), &overlay)
         };

@@ -280,6 +280,26 @@ impl ProjectDirectory {
         self.path.join("mounts")
     }
 
+    /// Makes the directory of a relative bind mount. Containers that are not root may look into it, whatever mask the service
+    /// has; what a container closed to the agent is its own, and there.
+    pub(super) fn make_mount(&self, mount: &Path) -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mounts = self.mounts();
+        fs::create_dir_all(&mounts)?;
+        let below = mount.strip_prefix(&mounts).map_err(io::Error::other)?;
+        let mut at = mounts;
+        for part in below {
+            at.push(part);
+            match fs::create_dir(&at) {
+                Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o755))?,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// `None` also when the file cannot be understood: what runs is then started again from the order,
     /// which changes nothing that is as ordered.
     pub(super) fn record(&self) -> Option<Record> {
@@ -721,6 +741,21 @@ mod tests {
             assert_eq!(directory.discard().unwrap(), None);
         });
         assert!(!directory.path.exists());
+    }
+
+    #[test]
+    fn a_mount_is_open_to_all_and_one_that_a_container_closed_is_left_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (_temp, directory) = directory();
+        let mount = directory.mounts().join("data/rows");
+        directory.make_mount(&mount).unwrap();
+        assert_eq!(fs::metadata(&mount).unwrap().permissions().mode() & 0o777, 0o755);
+        set_mode(&directory.mounts().join("data"), 0o500);
+        without_privileges(|| {
+            directory.make_mount(&mount).unwrap();
+            directory.make_mount(&directory.mounts().join("data/more")).unwrap();
+        });
+        set_mode(&directory.mounts().join("data"), 0o755);
     }
 
     #[test]

@@ -40,6 +40,7 @@ use super::pins::{Remembered, note_exact};
 use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
+use super::removal::podman_grace;
 use super::restarts::Restarts;
 use super::turns::Turns;
 use super::written::Written;
@@ -48,9 +49,6 @@ use crate::registry_login::RegistryLogin;
 
 /// Reading a compose file asks nobody; a minute is for a device that is swapping.
 const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
-/// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does;
-/// Docker knows each container's own grace period.
-pub(super) const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
 /// What to do about an agent in a container that the engine does not share files with.
 const SAME_PATH: &str = "mount it from the same path of the machine (docs/devices.md)";
 /// How long to wait for a Compose process that an earlier agent left behind.
@@ -605,8 +603,9 @@ impl ComposeRuntime {
     ) -> Result<(), Failure> {
         let before = prepared.containers().await?;
         let time_max = deadline.saturating_duration_since(Instant::now());
-        let grace: &[&str] = if prepared.engine.is_podman() { &PODMAN_GRACE } else { &[] };
-        let arguments = [&["up", "--detach", "--no-build"], grace, more].concat();
+        let grace = podman_grace(&prepared.engine, &prepared.project).await?;
+        let grace: Vec<&str> = grace.iter().map(String::as_str).collect();
+        let arguments = [&["up", "--detach", "--no-build"], grace.as_slice(), more].concat();
         let up = self.run(prepared, &arguments, true, time_max);
         let failing = first_failure(prepared, &before);
         let result = tokio::select! {

@@ -363,7 +363,8 @@ impl ComposeRuntime {
         let lock = lock.map(|lock| lock.in_turn(turn));
         lock.ok_or_else(|| {
             let message = "A Compose process of an earlier try is still at work on this component; it is left to finish.";
-            Failure::new(FailureCode::Timeout, message)
+            // No fault of what is ordered now.
+            Failure::new(FailureCode::RuntimeUnreachable, message)
         })
     }
 

@@ -217,8 +217,6 @@ const FETCHED_MAX: usize = 4;
 
 /// What a component that was set aside leaves.
 const ASIDE: &str = "aside.json";
-/// Much longer than an update takes to prove itself, and not for ever.
-const ASIDE_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// What an archive is called once nobody needs it: it may take long to remove, or be impossible.
 const GONE: &str = "gone-";
@@ -331,12 +329,6 @@ impl ProjectDirectory {
 
     pub(super) fn is_aside(&self) -> bool {
         self.path.join(ASIDE).exists()
-    }
-
-    /// Whether it was set aside so long ago that nobody goes back to it.
-    pub(super) fn is_forgotten(&self) -> bool {
-        let age = |metadata: fs::Metadata| metadata.modified().ok()?.elapsed().ok();
-        fs::metadata(self.path.join(ASIDE)).ok().and_then(age).is_some_and(|age| age > ASIDE_AGE_MAX)
     }
 
     pub(super) fn write_record(&self, record: &Record) -> io::Result<()> {
@@ -769,7 +761,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(directory.set_aside(|_| false).unwrap(), None);
             assert_eq!((directory.record(), directory.aside()), (None, vec![fetched()]));
-            assert!(!directory.unpacked(record().archive).exists() && !directory.is_forgotten());
+            assert!(!directory.unpacked(record().archive).exists());
         }
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());

@@ -68,6 +68,8 @@ struct MovedMount {
     source: PathBuf,
     target: String,
     read_only: bool,
+    /// How, where the compose file says more than that: labels of SELinux, propagation.
+    bind: Map<String, Value>,
 }
 
 /// The collector that every container is told about (section 6 of the observability rules).
@@ -137,12 +139,14 @@ struct RawMount {
     target: String,
     #[serde(default)]
     read_only: bool,
+    bind: Option<Map<String, Value>>,
 }
 
 #[derive(Deserialize, Default)]
 struct RawShared {
     #[serde(default)]
     external: bool,
+    driver_opts: Option<BTreeMap<String, Value>>,
 }
 
 #[derive(Deserialize)]
@@ -178,6 +182,16 @@ impl Model {
                 return Err(invalid(format!(
                     "The config {name} reads {}, which is outside of the component's archive (PK-084).",
                     file.display()
+                )));
+            }
+        }
+        for (name, volume) in &raw.volumes {
+            let options = volume.as_ref().and_then(|volume| volume.driver_opts.as_ref());
+            let device = options.and_then(|options| options.get("device")?.as_str());
+            if device.is_some_and(|device| Path::new(device).starts_with(archive)) {
+                return Err(invalid(format!(
+                    "The volume {name} has its device in the component's archive, which an update replaces with all that is in \
+                     it. Leave out the device, or mount a relative path in the service instead."
                 )));
             }
         }
@@ -311,6 +325,7 @@ impl Service {
                     source: mounts.join(inside),
                     target: mount.target.clone(),
                     read_only: mount.read_only,
+                    bind: mount.bind.clone().unwrap_or_default(),
                 });
             }
         }
@@ -336,12 +351,24 @@ impl Service {
 
 impl MovedMount {
     fn overlay(&self) -> Value {
-        json!({
+        let mut mount = json!({
             "type": "bind",
             "source": literal(&self.source.to_string_lossy()),
             "target": literal(&self.target),
             "read_only": self.read_only,
-        })
+        });
+        // Compose adds this one to every mount that is written short. Without it a container stays as an older agent made it,
+        // and we make the directory.
+        let bind = self.bind.iter().filter(|(name, _)| *name != "create_host_path");
+        let bind: Map<String, Value> = bind
+            .map(|(name, value)| {
+                (name.clone(), value.as_str().map_or_else(|| value.clone(), |text| json!(literal(text))))
+            })
+            .collect();
+        if !bind.is_empty() {
+            mount["bind"] = Value::Object(bind);
+        }
+        mount
     }
 }
 
@@ -431,6 +458,34 @@ mod tests {
         assert!(with("/data/archive/c.conf").is_ok());
         assert!(with("/etc/shadow").unwrap_err().message.contains("PK-084"));
         assert!(with("/data/archive-2/c.conf").is_err());
+    }
+
+    #[test]
+    fn a_volume_that_an_update_would_lose_is_refused() {
+        let with = |device: &str| {
+            let options = json!({"type": "none", "o": "bind", "device": device});
+            read(
+                json!({"services": {"a": {"image": "a"}}, "volumes": {"rows": {"driver_opts": options}, "b": null}}),
+            )
+        };
+        assert!(with("/srv/rows").is_ok());
+        let failure = with("/data/archive/rows").unwrap_err();
+        assert!(
+            failure.code == FailureCode::ArchiveInvalid && failure.message.contains("volume rows"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn how_a_moved_mount_is_bound_goes_along_and_what_compose_adds_does_not() {
+        let moved = |bind: Value| {
+            let mount =
+                json!({"type": "bind", "source": "/data/archive/rows", "target": "/rows", "bind": bind});
+            let model = read(json!({"services": {"a": {"image": "a", "volumes": [mount]}}})).unwrap();
+            overlay(&model, None)["services"]["a"]["volumes"][0].clone()
+        };
+        assert_eq!(moved(json!({"create_host_path": true})).get("bind"), None);
+        assert_eq!(moved(json!({"create_host_path": true, "selinux": "Z"}))["bind"], json!({"selinux": "Z"}));
     }
 
     #[test]

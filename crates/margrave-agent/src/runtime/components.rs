@@ -16,7 +16,7 @@ use margrave_core::report::{Failure, FailureCode};
 use margrave_oci::archive::{self, ArchiveError, Listing};
 use margrave_oci::client::{Client, ClientError};
 use margrave_oci::compose::layer_of;
-use margrave_oci::reference::{Repository, TagOrDigest};
+use margrave_oci::reference::{Reference, Repository, TagOrDigest};
 
 use super::compose::disk;
 use super::explain::sentence_of;
@@ -74,17 +74,32 @@ impl Components {
             Some(pin) => repository.at(TagOrDigest::Digest(pin)),
             None => repository.at_revision(order.revision.as_str()).map_err(|error| invalid(&error))?,
         };
-        let client = match &self.own {
-            Some(own) if own.is(&repository.host) => own.client().await?,
-            _ => self.client.clone(),
+        let Some(own) = self.own.as_ref().filter(|own| own.is(&repository.host)) else {
+            return self.fetch_by(&self.client, &repository, &reference).await;
         };
-        let pulled = client.manifest(&reference).await.map_err(|error| pull_failure(&error))?;
+        match self.fetch_by(&own.client().await?, &repository, &reference).await {
+            // Such as after the server was restored from a backup: it does not know the token that it gave.
+            Err(failure) if failure.code == FailureCode::PullDenied => {
+                own.refused().await;
+                self.fetch_by(&own.client().await?, &repository, &reference).await
+            }
+            fetched => fetched,
+        }
+    }
+
+    async fn fetch_by(
+        &self,
+        client: &Client,
+        repository: &Repository,
+        reference: &Reference,
+    ) -> Result<Digest, Failure> {
+        let pulled = client.manifest(reference).await.map_err(|error| pull_failure(&error))?;
         let layer = layer_of(&reference.to_string(), &pulled.bytes)
             .map_err(|error| Failure::new(error.failure(), sentence_of(&error)))?;
         let _alone = self.downloads.of(layer.digest).lock_owned().await;
         if !self.has(layer.digest).await? {
             let path = self.path(layer.digest);
-            client.blob_to_file(&repository, &layer, &path).await.map_err(|error| pull_failure(&error))?;
+            client.blob_to_file(repository, &layer, &path).await.map_err(|error| pull_failure(&error))?;
             self.written.add(layer.size);
         }
         Ok(layer.digest)

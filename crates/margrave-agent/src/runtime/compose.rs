@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use super::components::Components;
 use super::container::LABEL_PROJECT;
 use super::drift;
-use super::engine::{Engine, Lines, Places, concerns, registry_of};
+use super::engine::{Engine, Lines, Login, Places, concerns, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
@@ -452,18 +452,21 @@ impl ComposeRuntime {
         }
         let registry =
             self.settings.registry.as_ref().filter(|registry| registry.address == registry_of(image));
-        let login = match registry.and_then(|registry| registry.login.as_ref()) {
-            // Without a login the engine may still have the image, or the registry be open to all.
-            Some(login) => {
-                login.login().await.map_err(|failure| tracing::warn!(%failure, "no login for images")).ok()
-            }
-            None => None,
-        };
+        let logins = registry.and_then(|registry| registry.login.as_ref());
+        let login = login_for_images(logins).await;
         if !here {
             let noted = self.images.note(image);
             noted.map_err(|error| disk("That an image is pulled could not be noted", error))?;
         }
-        match engine.pull(image, service.platform.as_deref(), login.as_ref()).await {
+        let platform = service.platform.as_deref();
+        let mut pulled = engine.pull(image, platform, login.as_ref()).await;
+        if let (Err(failure), Some(logins), Some(login)) = (&pulled, logins, &login)
+            && failure.code == FailureCode::PullDenied
+        {
+            logins.refused(login).await;
+            pulled = engine.pull(image, platform, login_for_images(Some(logins)).await.as_ref()).await;
+        }
+        match pulled {
             Err(failure) if here => {
                 tracing::info!(%image, %failure, "no newer image; the one on the device is used");
                 Ok(())
@@ -658,6 +661,12 @@ impl ComposeRuntime {
         };
         prepared.compose.run(run).await
     }
+}
+
+/// Without one the engine may still have the image, or the registry be open to all.
+async fn login_for_images(logins: Option<&Arc<RegistryLogin>>) -> Option<Login> {
+    let login = logins?.login().await;
+    login.map_err(|failure| tracing::warn!(%failure, "no login for images")).ok()
 }
 
 pub(super) fn run_failure(error: &RunError) -> Failure {

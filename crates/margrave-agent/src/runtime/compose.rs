@@ -466,6 +466,12 @@ impl ComposeRuntime {
             logins.refused(login).await;
             pulled = engine.pull(image, platform, login_for_images(Some(logins)).await.as_ref()).await;
         }
+        if pulled.is_err() && !here && matches!(engine.has_image(image).await, Ok(false)) {
+            // Whoever puts it there by hand now has one that is not ours to remove.
+            if let Err(error) = self.images.forget(image) {
+                tracing::warn!(%image, %error, "that an image was not pulled could not be noted");
+            }
+        }
         match pulled {
             Err(failure) if here => {
                 tracing::info!(%image, %failure, "no newer image; the one on the device is used");

@@ -3,7 +3,7 @@
 //! Nothing is written before every entry of the archive was looked at, and nothing is seen at its place
 //! before all of it is on disk. Server and device use the same check (PK-095).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -141,6 +141,47 @@ pub fn check(archive: &mut (impl Read + Seek), wanted: Digest) -> Result<Checked
     let mut plan = Plan::default();
     read(archive, |entry, _| plan.add(&entry))?;
     plan.finish()
+}
+
+/// What an archive has below its top-level directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    paths: BTreeSet<PathBuf>,
+    links: BTreeSet<PathBuf>,
+}
+
+impl Listing {
+    /// Whether the archive has something at this path; `None` where the path leads through a symbolic link.
+    pub fn has(&self, path: &Path) -> Option<bool> {
+        if path.ancestors().any(|above| self.links.contains(above)) {
+            return None;
+        }
+        Some(path.as_os_str().is_empty() || self.paths.contains(path))
+    }
+}
+
+/// Of files and directories alone.
+impl FromIterator<PathBuf> for Listing {
+    fn from_iter<T: IntoIterator<Item = PathBuf>>(paths: T) -> Self {
+        Listing { paths: paths.into_iter().collect(), links: BTreeSet::new() }
+    }
+}
+
+/// Checks an archive like [`check`], and says what is in it: what was unpacked of it may have been changed since.
+pub fn list(archive: &mut (impl Read + Seek), wanted: Digest) -> Result<Listing, ArchiveError> {
+    verify_digest(archive, wanted)?;
+    let mut plan = Plan::default();
+    read(archive, |entry, _| plan.add(&entry))?;
+    let mut listing = Listing::default();
+    for (path, planned) in &plan.planned {
+        let Some((_top, below)) = path.split_once('/') else { continue };
+        match planned {
+            Planned::File | Planned::Directory => listing.paths.insert(below.into()),
+            Planned::Symlink(_) => listing.links.insert(below.into()),
+        };
+    }
+    plan.finish()?;
+    Ok(listing)
 }
 
 /// Checks an archive like [`check`], and reads its `compose.yaml`: as much of it as `max` allows.

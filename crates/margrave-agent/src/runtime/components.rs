@@ -13,10 +13,10 @@ use std::time::Duration;
 use margrave_core::device::Order;
 use margrave_core::digest::Digest;
 use margrave_core::report::{Failure, FailureCode};
-use margrave_oci::archive::{self, ArchiveError};
+use margrave_oci::archive::{self, ArchiveError, Listing};
 use margrave_oci::client::{Client, ClientError};
 use margrave_oci::compose::layer_of;
-use margrave_oci::reference::{Repository, TagOrDigest};
+use margrave_oci::reference::{Reference, Repository, TagOrDigest};
 
 use super::compose::disk;
 use super::explain::sentence_of;
@@ -74,17 +74,32 @@ impl Components {
             Some(pin) => repository.at(TagOrDigest::Digest(pin)),
             None => repository.at_revision(order.revision.as_str()).map_err(|error| invalid(&error))?,
         };
-        let client = match &self.own {
-            Some(own) if own.is(&repository.host) => own.client().await?,
-            _ => self.client.clone(),
+        let Some(own) = self.own.as_ref().filter(|own| own.is(&repository.host)) else {
+            return self.fetch_by(&self.client, &repository, &reference).await;
         };
-        let pulled = client.manifest(&reference).await.map_err(|error| pull_failure(&error))?;
+        match self.fetch_by(&own.client().await?, &repository, &reference).await {
+            // Such as after the server was restored from a backup: it does not know the token that it gave.
+            Err(failure) if failure.code == FailureCode::PullDenied => {
+                own.refused().await;
+                self.fetch_by(&own.client().await?, &repository, &reference).await
+            }
+            fetched => fetched,
+        }
+    }
+
+    async fn fetch_by(
+        &self,
+        client: &Client,
+        repository: &Repository,
+        reference: &Reference,
+    ) -> Result<Digest, Failure> {
+        let pulled = client.manifest(reference).await.map_err(|error| pull_failure(&error))?;
         let layer = layer_of(&reference.to_string(), &pulled.bytes)
             .map_err(|error| Failure::new(error.failure(), sentence_of(&error)))?;
         let _alone = self.downloads.of(layer.digest).lock_owned().await;
         if !self.has(layer.digest).await? {
             let path = self.path(layer.digest);
-            client.blob_to_file(&repository, &layer, &path).await.map_err(|error| pull_failure(&error))?;
+            client.blob_to_file(repository, &layer, &path).await.map_err(|error| pull_failure(&error))?;
             self.written.add(layer.size);
         }
         Ok(layer.digest)
@@ -131,6 +146,17 @@ impl Components {
             Ok(files)
         };
         blocking(unpack).await.map_err(|error| Failure::new(error.failure(), sentence_of(&error)))
+    }
+
+    /// What an archive that is here has in it, whatever containers made of what was unpacked.
+    pub(super) async fn list(&self, archive: Digest) -> Result<Listing, Failure> {
+        let path = self.path(archive);
+        let list = move || -> Result<Listing, ArchiveError> {
+            let mut file =
+                File::open(&path).map_err(|source| ArchiveError::Io { doing: "open the archive", source })?;
+            archive::list(&mut file, archive)
+        };
+        blocking(list).await.map_err(|error| Failure::new(error.failure(), sentence_of(&error)))
     }
 
     /// Removes all archives but these. One that cannot be removed keeps no other, and is the error.

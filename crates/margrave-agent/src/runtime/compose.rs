@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use super::components::Components;
 use super::container::LABEL_PROJECT;
 use super::drift;
-use super::engine::{Engine, Lines, Places, concerns, registry_of};
+use super::engine::{Engine, Lines, Login, Places, concerns, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
@@ -40,6 +40,7 @@ use super::pins::{Remembered, note_exact};
 use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
+use super::removal::podman_grace;
 use super::restarts::Restarts;
 use super::turns::Turns;
 use super::written::Written;
@@ -48,9 +49,6 @@ use crate::registry_login::RegistryLogin;
 
 /// Reading a compose file asks nobody; a minute is for a device that is swapping.
 const CONFIG_TIME_MAX: Duration = Duration::from_secs(60);
-/// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does;
-/// Docker knows each container's own grace period.
-pub(super) const PODMAN_GRACE: [&str; 2] = ["--timeout", "10"];
 /// What to do about an agent in a container that the engine does not share files with.
 const SAME_PATH: &str = "mount it from the same path of the machine (docs/devices.md)";
 /// How long to wait for a Compose process that an earlier agent left behind.
@@ -196,7 +194,7 @@ impl ComposeRuntime {
         if let Some(known) = &*known {
             return Ok(known.clone());
         }
-        let engine = Engine::locate(&self.settings.places).await?;
+        let engine = self.locate_engine().await?;
         tracing::info!(engine = %engine.description(), address = %engine.address(), "found a container engine");
         let sight = Sight::of(&self.settings.data, &engine).await?;
         if sight != Sight::Same {
@@ -365,7 +363,8 @@ impl ComposeRuntime {
         let lock = lock.map(|lock| lock.in_turn(turn));
         lock.ok_or_else(|| {
             let message = "A Compose process of an earlier try is still at work on this component; it is left to finish.";
-            Failure::new(FailureCode::Timeout, message)
+            // No fault of what is ordered now.
+            Failure::new(FailureCode::RuntimeUnreachable, message)
         })
     }
 
@@ -422,13 +421,14 @@ impl ComposeRuntime {
         let finished = self.run(prepared, &["config", "--format", "json"], false, CONFIG_TIME_MAX).await;
         let finished = finished.map_err(|error| run_failure(&error))?;
         if !finished.success {
-            return Err(explain::config(&finished.errors));
+            return Err(explain::config(finished.code, &finished.errors));
         }
         // Unset variables are told as warnings; they explain much when something does not work later.
         if !finished.errors.trim().is_empty() {
             tracing::warn!(project = %prepared.project, said = %last_words(&finished.errors), "Compose has a remark");
         }
-        Model::read(&finished.output, &prepared.files, &prepared.directory.mounts())
+        let listing = self.components.list(prepared.archive).await?;
+        Model::read(&finished.output, &prepared.files, &prepared.directory.mounts(), &listing)
     }
 
     pub(super) async fn fetch_image(
@@ -452,18 +452,27 @@ impl ComposeRuntime {
         }
         let registry =
             self.settings.registry.as_ref().filter(|registry| registry.address == registry_of(image));
-        let login = match registry.and_then(|registry| registry.login.as_ref()) {
-            // Without a login the engine may still have the image, or the registry be open to all.
-            Some(login) => {
-                login.login().await.map_err(|failure| tracing::warn!(%failure, "no login for images")).ok()
-            }
-            None => None,
-        };
+        let logins = registry.and_then(|registry| registry.login.as_ref());
+        let login = login_for_images(logins).await;
         if !here {
             let noted = self.images.note(image);
             noted.map_err(|error| disk("That an image is pulled could not be noted", error))?;
         }
-        match engine.pull(image, service.platform.as_deref(), login.as_ref()).await {
+        let platform = service.platform.as_deref();
+        let mut pulled = engine.pull(image, platform, login.as_ref()).await;
+        if let (Err(failure), Some(logins), Some(login)) = (&pulled, logins, &login)
+            && failure.code == FailureCode::PullDenied
+        {
+            logins.refused(login).await;
+            pulled = engine.pull(image, platform, login_for_images(Some(logins)).await.as_ref()).await;
+        }
+        if pulled.is_err() && !here && matches!(engine.has_image(image).await, Ok(false)) {
+            // Whoever puts it there by hand now has one that is not ours to remove.
+            if let Err(error) = self.images.forget(image) {
+                tracing::warn!(%image, %error, "that an image was not pulled could not be noted");
+            }
+        }
+        match pulled {
             Err(failure) if here => {
                 tracing::info!(%image, %failure, "no newer image; the one on the device is used");
                 Ok(())
@@ -550,6 +559,7 @@ impl ComposeRuntime {
 
     /// Puts on disk what is about to be started.
     fn begin(&self, order: &Order, prepared: &Prepared, before: Option<Record>) -> Result<Record, Failure> {
+        self.settle_on(&prepared.engine)?;
         let owner = Ownership {
             agent: self.settings.agent.as_str(),
             assignment: order.assignment,
@@ -558,7 +568,7 @@ impl ComposeRuntime {
         let overlay = prepared.model.overlay(owner, prepared.archive, self.settings.telemetry.as_ref());
         let write = || {
             for mount in prepared.model.moved_mounts() {
-                std::fs::create_dir_all(mount)?;
+                prepared.directory.make_mount(mount)?;
             }
             self.written.durably(&prepared.directory.override_file(), &overlay)
         };
@@ -603,8 +613,9 @@ impl ComposeRuntime {
     ) -> Result<(), Failure> {
         let before = prepared.containers().await?;
         let time_max = deadline.saturating_duration_since(Instant::now());
-        let grace: &[&str] = if prepared.engine.is_podman() { &PODMAN_GRACE } else { &[] };
-        let arguments = [&["up", "--detach", "--no-build"], grace, more].concat();
+        let grace = podman_grace(&prepared.engine, &prepared.project).await?;
+        let grace: Vec<&str> = grace.iter().map(String::as_str).collect();
+        let arguments = [&["up", "--detach", "--no-build"], grace.as_slice(), more].concat();
         let up = self.run(prepared, &arguments, true, time_max);
         let failing = first_failure(prepared, &before);
         let result = tokio::select! {
@@ -656,6 +667,12 @@ impl ComposeRuntime {
         };
         prepared.compose.run(run).await
     }
+}
+
+/// Without one the engine may still have the image, or the registry be open to all.
+async fn login_for_images(logins: Option<&Arc<RegistryLogin>>) -> Option<Login> {
+    let login = logins?.login().await;
+    login.map_err(|failure| tracing::warn!(%failure, "no login for images")).ok()
 }
 
 pub(super) fn run_failure(error: &RunError) -> Failure {

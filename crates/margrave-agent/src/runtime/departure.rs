@@ -9,16 +9,16 @@ use margrave_core::report::{Failure, FailureCode};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::compose::{ComposeRuntime, PODMAN_GRACE, disk, run_failure};
+use super::compose::{ComposeRuntime, disk, run_failure};
 use super::container::LABEL_PROJECT;
 use super::engine::Engine;
 use super::explain::last_words;
 use super::prepared::LOOK_FIRST;
 use super::program::{OUTPUT_BYTES_MAX, Run};
 use super::project::{ProjectDirectory, ProjectLock, ProjectName};
+use super::removal::podman_grace;
 
-/// Containers get ten seconds each to stop, some ask for more; after this the engine is told itself, and is firm in the end
-/// (`removal.rs`).
+/// Beside the longest grace period of a container; after this the engine is told itself, and is firm in the end (`removal.rs`).
 const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
 /// For what goes on after the engine said yes; what it refuses is refused the next time as well, and told meanwhile.
 const GONE_TIME_MAX: Duration = Duration::from_secs(20);
@@ -63,8 +63,8 @@ impl ComposeRuntime {
         };
         match discarded {
             Ok(None) => {}
-            Ok(Some(mounts)) => {
-                tracing::info!(%project, mounts = %mounts.display(), "files of bind mounts are kept; remove them by hand if they are not needed");
+            Ok(Some(files)) => {
+                tracing::info!(%project, files = %files.display(), "files of the component are kept; remove them by hand if they are not needed");
             }
             Err(error) => return Err(disk("The component's directory could not be removed", error)),
         }
@@ -77,9 +77,11 @@ impl ComposeRuntime {
         let down = async {
             let compose = self.compose(engine).await?;
             let variables = self.surroundings(engine)?.variables();
-            let grace: &[&str] = if engine.is_podman() { &PODMAN_GRACE } else { &[] };
-            let arguments =
-                [&["--project-name", project.as_str(), "down", "--remove-orphans"], grace].concat();
+            let longest = engine.longest_grace(project.as_str()).await?;
+            let grace = podman_grace(engine, project).await?;
+            let grace: Vec<&str> = grace.iter().map(String::as_str).collect();
+            let down = ["--project-name", project.as_str(), "down", "--remove-orphans"];
+            let arguments = [&down, grace.as_slice()].concat();
             let input = lock.as_input().map_err(|error| disk("The lock could not be shared", error))?;
             let run = Run {
                 arguments: arguments.iter().map(OsString::from).collect(),
@@ -87,7 +89,7 @@ impl ComposeRuntime {
                 // Compose looks for a file in this directory and all above it, and must find none.
                 directory: Path::new("/"),
                 input,
-                time_max: DOWN_TIME_MAX,
+                time_max: DOWN_TIME_MAX + longest,
                 output_max: OUTPUT_BYTES_MAX,
             };
             let finished = compose.run(run).await.map_err(|error| run_failure(&error))?;

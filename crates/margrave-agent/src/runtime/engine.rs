@@ -69,6 +69,12 @@ pub enum EngineError {
         #[source]
         source: margrave_http::Error,
     },
+    #[error("components run on the engine at {address}, which does not answer")]
+    Away {
+        address: Address,
+        #[source]
+        source: Option<Box<EngineError>>,
+    },
     #[error("the container engine at {address} speaks interface {spoken}, at least {API_OLDEST} is needed")]
     TooOld { address: Address, spoken: String },
     #[error("the container engine refused: {message}")]
@@ -88,14 +94,16 @@ impl From<EngineError> for Failure {
                 FailureCode::RuntimeMissing
             }
             EngineError::Refused { message, .. } if disk_full(message) => FailureCode::DiskFull,
-            EngineError::Unreachable { .. } | EngineError::Refused { .. } | EngineError::NotUnderstood(_) => {
-                FailureCode::RuntimeUnreachable
-            }
+            EngineError::Unreachable { .. }
+            | EngineError::Away { .. }
+            | EngineError::Refused { .. }
+            | EngineError::NotUnderstood(_) => FailureCode::RuntimeUnreachable,
         };
         let hint = match &error {
             EngineError::Missing { .. } => " Install Docker or Podman if there is none, and start it.",
             EngineError::TooOld { .. } => " Install Docker 20.10 or newer.",
             EngineError::Unreachable { .. } => " Is it running, and may the agent use its socket?",
+            EngineError::Away { .. } => " Start it; where they shall move, name the other one with --engine.",
             _ => "",
         };
         Failure::new(code, format!("{}.{hint}", sentence(&chain(&error))))
@@ -135,8 +143,8 @@ impl std::fmt::Debug for Engine {
 pub struct Places {
     /// From the configuration or `DOCKER_HOST`: then nothing else is looked at.
     pub named: Option<String>,
-    /// `XDG_RUNTIME_DIR`, where engines without root have their sockets.
-    pub user_directory: Option<PathBuf>,
+    /// Where engines listen by custom, in this order.
+    pub sockets: Vec<PathBuf>,
 }
 
 impl Places {
@@ -145,19 +153,21 @@ impl Places {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Places {
             named: variable("DOCKER_HOST"),
-            user_directory: variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
+            // Where engines without root have their sockets.
+            sockets: sockets(
+                variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
+            ),
         }
     }
+}
 
-    /// Sockets by custom: Docker before Podman, the machine's before the user's.
-    fn sockets(&self) -> Vec<PathBuf> {
-        let mut sockets =
-            vec![PathBuf::from("/var/run/docker.sock"), PathBuf::from("/run/podman/podman.sock")];
-        if let Some(user) = &self.user_directory {
-            sockets.extend([user.join("docker.sock"), user.join("podman/podman.sock")]);
-        }
-        sockets
+/// Sockets by custom: Docker before Podman, the machine's before the user's.
+fn sockets(user_directory: Option<PathBuf>) -> Vec<PathBuf> {
+    let mut sockets = vec![PathBuf::from("/var/run/docker.sock"), PathBuf::from("/run/podman/podman.sock")];
+    if let Some(user) = user_directory {
+        sockets.extend([user.join("docker.sock"), user.join("podman/podman.sock")]);
     }
+    sockets
 }
 
 #[derive(Deserialize)]
@@ -184,8 +194,7 @@ impl Engine {
             return Engine::connect(Address::parse(named)?).await;
         }
         let mut trouble = None;
-        let sockets = places.sockets();
-        for socket in sockets.iter().filter(|socket| socket.exists()) {
+        for socket in places.sockets.iter().filter(|socket| socket.exists()) {
             match Engine::connect(Address::Unix(socket.clone())).await {
                 Ok(engine) => return Ok(engine),
                 Err(error) => {
@@ -193,7 +202,7 @@ impl Engine {
                 }
             }
         }
-        Err(trouble.unwrap_or(EngineError::Missing { looked: sockets }))
+        Err(trouble.unwrap_or(EngineError::Missing { looked: places.sockets.clone() }))
     }
 
     /// Speaks to the engine at an address and agrees on an interface version.
@@ -737,8 +746,8 @@ mod tests {
 
     #[test]
     fn the_users_own_sockets_come_after_the_machines() {
-        let places = Places { named: None, user_directory: Some("/run/user/1".into()) };
-        let sockets: Vec<String> = places.sockets().iter().map(|path| path.display().to_string()).collect();
+        let sockets = sockets(Some("/run/user/1".into()));
+        let sockets: Vec<String> = sockets.iter().map(|path| path.display().to_string()).collect();
         assert_eq!(
             sockets,
             [
@@ -752,7 +761,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_engine_and_a_silent_one_are_different_failures() {
-        let at = |named: String| Places { named: Some(named), user_directory: None };
+        let at = |named: String| Places { named: Some(named), sockets: vec![] };
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("engine.sock");
         let named = format!("unix://{}", socket.display());

@@ -52,8 +52,13 @@ pub(super) fn too_long(expected: &BTreeMap<String, Service>, containers: &[Conta
 }
 
 /// Why Compose could not read a component.
-pub(super) fn config(errors: &str) -> Failure {
+pub(super) fn config(code: Option<i32>, errors: &str) -> Failure {
     let words = last_words(errors);
+    // Whoever refuses a file says why. One that was killed, such as for want of memory, has no opinion about the file.
+    if code.is_none() || errors.trim().is_empty() {
+        let message = "Compose was ended while it read the component's compose.yaml. Is there enough memory?";
+        return Failure::new(FailureCode::RuntimeUnreachable, message);
+    }
     // `${NAME:?words}` in the file: the document should have given a value.
     let code = if errors.contains("required variable") {
         FailureCode::DocumentInvalid
@@ -123,6 +128,7 @@ mod tests {
 
     #[test]
     fn a_missing_value_is_the_documents_fault_and_a_wrong_file_the_archives() {
+        let config = |errors| config(Some(15), errors);
         let missing = config(
             "error while interpolating services.a.image: required variable TAG is missing a value: say which\n",
         );
@@ -135,5 +141,7 @@ mod tests {
             config("validating /x/compose.yaml: services.a additional properties 'imag' not allowed\n");
         assert_eq!(wrong.code, FailureCode::ArchiveInvalid);
         assert!(wrong.message.contains("'imag' not allowed"), "{wrong}");
+        assert_eq!(super::config(None, "").code, FailureCode::RuntimeUnreachable);
+        assert_eq!(config("").code, FailureCode::RuntimeUnreachable);
     }
 }

@@ -62,7 +62,7 @@ impl Images {
         Ok(())
     }
 
-    fn forget(&self, image: &str) -> io::Result<()> {
+    pub(super) fn forget(&self, image: &str) -> io::Result<()> {
         let mut pulled = self.pulled();
         if pulled.remove(image) {
             self.write(&pulled)?;

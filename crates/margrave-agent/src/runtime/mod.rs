@@ -2,7 +2,7 @@
 //!
 //! `compose.rs` is the real one: it drives Compose (`program.rs`) in the surroundings of
 //! `environment.rs`, looks at the engine (`engine.rs`, `endings.rs`, `removal.rs`), judges what it sees in `health.rs` and
-//! `restarts.rs`, undoes what hands did in `drift.rs`, keeps to the images of `pins.rs`, and tidies up in `upkeep.rs`.
+//! `restarts.rs`, stays on the engine of `home.rs`, undoes what hands did in `drift.rs`, keeps to the images of `pins.rs`, and tidies up in `upkeep.rs`.
 
 mod address;
 mod adjustable;
@@ -17,6 +17,7 @@ mod environment;
 mod explain;
 mod foreign;
 mod health;
+mod home;
 mod images;
 mod model;
 mod own_container;

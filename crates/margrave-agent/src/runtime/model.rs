@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::report::{Failure, FailureCode};
+use margrave_oci::archive::Listing;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -67,6 +68,8 @@ struct MovedMount {
     source: PathBuf,
     target: String,
     read_only: bool,
+    /// How, where the compose file says more than that: labels of SELinux, propagation.
+    bind: Map<String, Value>,
 }
 
 /// The collector that every container is told about (section 6 of the observability rules).
@@ -136,12 +139,14 @@ struct RawMount {
     target: String,
     #[serde(default)]
     read_only: bool,
+    bind: Option<Map<String, Value>>,
 }
 
 #[derive(Deserialize, Default)]
 struct RawShared {
     #[serde(default)]
     external: bool,
+    driver_opts: Option<BTreeMap<String, Value>>,
 }
 
 #[derive(Deserialize)]
@@ -150,8 +155,14 @@ struct RawFile {
 }
 
 impl Model {
-    /// Reads Compose's answer for the archive unpacked at `archive`; relative mounts move to `mounts`.
-    pub(super) fn read(answer: &[u8], archive: &Path, mounts: &Path) -> Result<Self, Failure> {
+    /// Reads Compose's answer for the archive unpacked at `archive`, which has what is listed; other relative mounts move to
+    /// `mounts`.
+    pub(super) fn read(
+        answer: &[u8],
+        archive: &Path,
+        mounts: &Path,
+        listing: &Listing,
+    ) -> Result<Self, Failure> {
         let raw: RawModel = serde_json::from_slice(answer).map_err(|error| {
             Failure::new(
                 FailureCode::ArchiveInvalid,
@@ -174,9 +185,19 @@ impl Model {
                 )));
             }
         }
+        for (name, volume) in &raw.volumes {
+            let options = volume.as_ref().and_then(|volume| volume.driver_opts.as_ref());
+            let device = options.and_then(|options| options.get("device")?.as_str());
+            if device.is_some_and(|device| Path::new(device).starts_with(archive)) {
+                return Err(invalid(format!(
+                    "The volume {name} has its device in the component's archive, which an update replaces with all that is in \
+                     it. Leave out the device, or mount a relative path in the service instead."
+                )));
+            }
+        }
         let mut services = BTreeMap::new();
         for (name, service) in raw.services.iter() {
-            services.insert(name.clone(), Service::read(name, service, &raw, archive, mounts)?);
+            services.insert(name.clone(), Service::read(name, service, &raw, archive, mounts, listing)?);
         }
         let own = |shared: BTreeMap<String, Option<RawShared>>| {
             shared
@@ -261,6 +282,7 @@ impl Service {
         model: &RawModel,
         archive: &Path,
         mounts: &Path,
+        listing: &Listing,
     ) -> Result<Self, Failure> {
         if raw.provider.is_some() {
             return Err(invalid(format!(
@@ -295,13 +317,15 @@ impl Service {
                     source.display()
                 )));
             }
-            if source.exists() {
+            // What lies there now says less: an engine makes a directory for a mount inside of another one.
+            if listing.has(inside).unwrap_or_else(|| source.exists()) {
                 reads_archive = true;
             } else {
                 moved.push(MovedMount {
                     source: mounts.join(inside),
                     target: mount.target.clone(),
                     read_only: mount.read_only,
+                    bind: mount.bind.clone().unwrap_or_default(),
                 });
             }
         }
@@ -327,12 +351,24 @@ impl Service {
 
 impl MovedMount {
     fn overlay(&self) -> Value {
-        json!({
+        let mut mount = json!({
             "type": "bind",
             "source": literal(&self.source.to_string_lossy()),
             "target": literal(&self.target),
             "read_only": self.read_only,
-        })
+        });
+        // Compose adds this one to every mount that is written short. Without it a container stays as an older agent made it,
+        // and we make the directory.
+        let bind = self.bind.iter().filter(|(name, _)| *name != "create_host_path");
+        let bind: Map<String, Value> = bind
+            .map(|(name, value)| {
+                (name.clone(), value.as_str().map_or_else(|| value.clone(), |text| json!(literal(text))))
+            })
+            .collect();
+        if !bind.is_empty() {
+            mount["bind"] = Value::Object(bind);
+        }
+        mount
     }
 }
 
@@ -364,7 +400,12 @@ mod tests {
     use super::*;
 
     fn read(answer: Value) -> Result<Model, Failure> {
-        Model::read(answer.to_string().as_bytes(), Path::new("/data/archive"), Path::new("/data/mounts"))
+        Model::read(
+            answer.to_string().as_bytes(),
+            Path::new("/data/archive"),
+            Path::new("/data/mounts"),
+            &Listing::default(),
+        )
     }
 
     fn overlay(model: &Model, telemetry: Option<&Telemetry>) -> Value {
@@ -420,6 +461,34 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_that_an_update_would_lose_is_refused() {
+        let with = |device: &str| {
+            let options = json!({"type": "none", "o": "bind", "device": device});
+            read(
+                json!({"services": {"a": {"image": "a"}}, "volumes": {"rows": {"driver_opts": options}, "b": null}}),
+            )
+        };
+        assert!(with("/srv/rows").is_ok());
+        let failure = with("/data/archive/rows").unwrap_err();
+        assert!(
+            failure.code == FailureCode::ArchiveInvalid && failure.message.contains("volume rows"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn how_a_moved_mount_is_bound_goes_along_and_what_compose_adds_does_not() {
+        let moved = |bind: Value| {
+            let mount =
+                json!({"type": "bind", "source": "/data/archive/rows", "target": "/rows", "bind": bind});
+            let model = read(json!({"services": {"a": {"image": "a", "volumes": [mount]}}})).unwrap();
+            overlay(&model, None)["services"]["a"]["volumes"][0].clone()
+        };
+        assert_eq!(moved(json!({"create_host_path": true})).get("bind"), None);
+        assert_eq!(moved(json!({"create_host_path": true, "selinux": "Z"}))["bind"], json!({"selinux": "Z"}));
+    }
+
+    #[test]
     fn ob_093_every_service_gets_our_labels_and_the_collector() {
         let model = read(json!({
             "services": {"web": {"image": "a", "configs": [{"source": "c"}]}, "db": {"image": "b"}},
@@ -457,8 +526,9 @@ mod tests {
     fn pk_086_relative_mounts_without_content_live_where_an_update_keeps_them() {
         let temp = tempfile::tempdir().unwrap();
         let (archive, mounts) = (temp.path().join("archive"), temp.path().join("mounts"));
-        std::fs::create_dir(&archive).unwrap();
-        std::fs::write(archive.join("web.conf"), b"x").unwrap();
+        // The engine made it, for a mount inside of another one.
+        std::fs::create_dir_all(archive.join("data")).unwrap();
+        let listing = [PathBuf::from("web.conf")].into_iter().collect();
         let mount = |source: &str, target: &str| json!({"type": "bind", "source": source, "target": target});
         let answer = json!({"services": {
             "db": {"image": "a", "volumes": [
@@ -467,15 +537,18 @@ mod tests {
                 {"type": "volume", "source": "v", "target": "/v"},
             ]},
             "web": {"image": "a", "volumes": [mount(archive.join("web.conf").to_str().unwrap(), "/conf")]},
+            "top": {"image": "a", "volumes": [mount(archive.to_str().unwrap(), "/app")]},
         }});
-        let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts).unwrap();
+        let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts, &listing).unwrap();
         assert_eq!(model.moved_mounts().collect::<Vec<_>>(), [mounts.join("data")]);
         let overlay = overlay(&model, None);
         let moved =
             json!([{"type": "bind", "source": mounts.join("data"), "target": "/rows", "read_only": false}]);
         assert_eq!(overlay["services"]["db"]["volumes"], moved);
         assert_eq!(overlay["services"]["db"]["labels"].get("io.margrave.files"), None);
-        assert!(overlay["services"]["web"]["labels"].get("io.margrave.files").is_some());
+        for service in ["web", "top"] {
+            assert!(overlay["services"][service]["labels"].get("io.margrave.files").is_some());
+        }
         assert_eq!(overlay["services"]["web"].get("volumes"), None);
     }
 }

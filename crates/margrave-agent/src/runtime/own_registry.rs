@@ -40,6 +40,14 @@ impl OwnRegistry {
         *host == self.host || host.is_own_registry()
     }
 
+    /// The login of the last client was not taken: the next one has another.
+    pub(super) async fn refused(&self) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((login, _)) = held {
+            self.login.refused(&login).await;
+        }
+    }
+
     /// A client with a login that will do for a while. Connections last as long as the login.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         let login = self.login.login().await?;

@@ -151,8 +151,13 @@ mod tests {
             "e": image("other:1"), "f": image("127.0.0.1:5000/web"),
             "g": {"image": "nginx", "pull_policy": "never"},
         }});
-        let mut model =
-            Model::read(answer.to_string().as_bytes(), Path::new("/archive"), Path::new("/mounts")).unwrap();
+        let mut model = Model::read(
+            answer.to_string().as_bytes(),
+            Path::new("/archive"),
+            Path::new("/mounts"),
+            &Default::default(),
+        )
+        .unwrap();
         let digest = Digest::of(b"x");
         let names =
             ["nginx:1.27", "nginx", "${MARGRAVE_REGISTRY}/web:1", "h:1/x/y", "$MARGRAVE_REGISTRY/web"];

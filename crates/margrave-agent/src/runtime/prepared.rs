@@ -111,14 +111,23 @@ pub(super) async fn first_failure(prepared: &Prepared, before: &[Container]) -> 
 }
 
 /// Containers that are not as they were before. One that could not start is always among them: it looks
-/// the same after every attempt. One that ran before and has ended is never: Compose stopped it, to replace it.
+/// the same after every attempt. One that ran before and has ended is never, nor one that the engine kept bringing back: Compose
+/// stopped it, to replace it, or it goes on failing until it is replaced.
 pub(super) fn new_ones(mut now: Vec<Container>, before: &[Container]) -> Vec<Container> {
+    let had_its_turn = |earlier: &Container, container: &Container| {
+        earlier.id == container.id
+            && matches!(earlier.status, Status::Running | Status::Restarting)
+            && matches!(container.status, Status::Exited | Status::Restarting)
+            && container.error.is_empty()
+    };
     let same = |earlier: &Container, container: &Container| {
         (&earlier.id, &earlier.started_at) == (&container.id, &container.started_at)
             && (earlier.health == container.health || container.status == Status::Exited)
             && container.error.is_empty()
     };
-    now.retain(|container| !before.iter().any(|earlier| same(earlier, container)));
+    now.retain(|container| {
+        !before.iter().any(|earlier| same(earlier, container) || had_its_turn(earlier, container))
+    });
     now
 }
 
@@ -156,7 +165,9 @@ mod tests {
         let stopped =
             Container { status: Status::Exited, exit_code: 137, health: health("unhealthy"), ..old.clone() };
         check(stopped.clone(), false);
-        check(Container { started_at: "2".into(), ..stopped.clone() }, true);
+        // The engine brought it back once more, in vain.
+        check(Container { started_at: "2".into(), ..stopped.clone() }, false);
+        check(Container { started_at: "2".into(), status: Status::Restarting, ..stopped.clone() }, false);
         check(Container { id: "new".into(), ..stopped.clone() }, true);
         check(Container { error: "port is taken".into(), ..stopped }, true);
         check(Container { health: health("unhealthy"), ..old.clone() }, true);

@@ -1,6 +1,7 @@
 //! An engine that says what a test wants to hear: what no real one does when it is asked to.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -54,6 +55,7 @@ fn going_on(pieces: impl IntoIterator<Item = Poll<std::io::Result<Bytes>>>) -> R
 pub(super) struct PretendedEngine {
     directory: tempfile::TempDir,
     asked: Arc<Mutex<Vec<String>>>,
+    server: tokio::task::JoinHandle<()>,
 }
 
 impl PretendedEngine {
@@ -67,12 +69,24 @@ impl PretendedEngine {
             let (answer, noted) = (answer.clone(), noted.clone());
             async move { respond(&answer, &noted, &method, &uri).await }
         };
-        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(respond)).await });
-        PretendedEngine { directory, asked }
+        let serve = async move { axum::serve(listener, Router::new().fallback(respond)).await.unwrap() };
+        PretendedEngine { directory, asked, server: tokio::spawn(serve) }
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.directory.path().join("engine.sock")
     }
 
     pub(super) fn address(&self) -> String {
-        format!("unix://{}", self.directory.path().join("engine.sock").display())
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// From here on nobody listens; its socket stays, as engines leave it.
+    pub(super) async fn stop(&self) {
+        self.server.abort();
+        while !self.server.is_finished() {
+            tokio::task::yield_now().await;
+        }
     }
 
     pub(super) async fn engine(&self) -> Engine {

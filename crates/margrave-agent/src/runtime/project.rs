@@ -217,8 +217,9 @@ const FETCHED_MAX: usize = 4;
 
 /// What a component that was set aside leaves.
 const ASIDE: &str = "aside.json";
-/// Much longer than an update takes to prove itself, and not for ever.
-const ASIDE_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// What an archive is called once nobody needs it: it may take long to remove, or be impossible.
+const GONE: &str = "gone-";
 
 /// A file of ours is small; a larger one is damage.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -277,6 +278,26 @@ impl ProjectDirectory {
         self.path.join("mounts")
     }
 
+    /// Makes the directory of a relative bind mount. Containers that are not root may look into it, whatever mask the service
+    /// has; what a container closed to the agent is its own, and there.
+    pub(super) fn make_mount(&self, mount: &Path) -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mounts = self.mounts();
+        fs::create_dir_all(&mounts)?;
+        let below = mount.strip_prefix(&mounts).map_err(io::Error::other)?;
+        let mut at = mounts;
+        for part in below {
+            at.push(part);
+            match fs::create_dir(&at) {
+                Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o755))?,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// `None` also when the file cannot be understood: what runs is then started again from the order,
     /// which changes nothing that is as ordered.
     pub(super) fn record(&self) -> Option<Record> {
@@ -306,10 +327,8 @@ impl ProjectDirectory {
         self.read(ASIDE).unwrap_or_default()
     }
 
-    /// Whether it was set aside so long ago that nobody goes back to it.
-    pub(super) fn is_forgotten(&self) -> bool {
-        let age = |metadata: fs::Metadata| metadata.modified().ok()?.elapsed().ok();
-        fs::metadata(self.path.join(ASIDE)).ok().and_then(age).is_some_and(|age| age > ASIDE_AGE_MAX)
+    pub(super) fn is_aside(&self) -> bool {
+        self.path.join(ASIDE).exists()
     }
 
     pub(super) fn write_record(&self, record: &Record) -> io::Result<()> {
@@ -347,10 +366,14 @@ impl ProjectDirectory {
     }
 
     fn archives(&self) -> io::Result<Vec<PathBuf>> {
+        self.entries("archive-")
+    }
+
+    fn entries(&self, prefix: &str) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with("archive-")) {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)) {
                 found.push(entry.path());
             }
         }
@@ -367,7 +390,43 @@ impl ProjectDirectory {
         let kept: BTreeSet<PathBuf> =
             except.into_iter().chain(fetched).map(|archive| self.unpacked(archive)).collect();
         let others = self.archives()?.into_iter().filter(|archive| !kept.contains(archive));
-        others.into_iter().try_for_each(fs::remove_dir_all)
+        let mut gone = Vec::new();
+        for archive in others {
+            // Under its own name it would count as whole while part of it is removed.
+            let free = (0_u32..).map(|number| self.path.join(format!("{GONE}{number}")));
+            let place = free.into_iter().find(|place| fs::symlink_metadata(place).is_err());
+            let place = place.ok_or_else(|| io::Error::other("too much that cannot be removed"))?;
+            fs::rename(archive, &place)?;
+            gone.push(place);
+        }
+        if !gone.is_empty() {
+            fs::File::open(&self.path)?.sync_all()?;
+        }
+        self.remove_gone_telling(&gone).map(drop)
+    }
+
+    /// Tries again to remove what could not be.
+    pub(super) fn remove_gone(&self) -> io::Result<()> {
+        self.remove_gone_telling(&[]).map(drop)
+    }
+
+    /// Returns whether any of it is left. A container may have closed what it had mounted to an agent without privileges:
+    /// that is told once, and nothing fails for it.
+    fn remove_gone_telling(&self, news: &[PathBuf]) -> io::Result<bool> {
+        let mut left = false;
+        for place in self.entries(GONE)? {
+            let Err(error) = fs::remove_dir_all(&place) else { continue };
+            if error.kind() == io::ErrorKind::NotFound {
+                continue;
+            }
+            left = true;
+            if news.contains(&place) {
+                tracing::warn!(path = %place.display(), %error, "files of an earlier version could not be removed; it is tried again, and they can be removed by hand");
+            } else {
+                tracing::debug!(path = %place.display(), %error, "files of an earlier version are still not removed");
+            }
+        }
+        Ok(left)
     }
 
     /// Forgets what was fetched beside the archive that runs, but for these.
@@ -422,6 +481,9 @@ impl ProjectDirectory {
         remove_empty(&mounts)?;
         if mounts.exists() {
             return Ok(Some(mounts));
+        }
+        if self.remove_gone_telling(&[])? {
+            return Ok(Some(self.path.clone()));
         }
         if !self.path.join(ASIDE).exists() && !self.path.join(FETCHED).exists() {
             fs::remove_dir_all(&self.path)?;
@@ -628,6 +690,66 @@ mod tests {
         assert_eq!(directory.discard().unwrap(), None);
     }
 
+    /// As the service runs: root, and without any privilege of root.
+    fn without_privileges(test: impl FnOnce() + Send) {
+        use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+        let none = CapabilitySet::empty();
+        let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                set_capabilities(None, none).unwrap();
+                test();
+            });
+        });
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn what_a_container_closed_is_in_nobodys_way() {
+        let (_temp, directory) = directory();
+        directory.write_record(&record()).unwrap();
+        let inside = directory.unpacked(Digest::of(b"old")).join("web/data");
+        fs::create_dir_all(&inside).unwrap();
+        fs::write(inside.join("rows"), b"1").unwrap();
+        fs::create_dir_all(directory.unpacked(record().archive)).unwrap();
+        set_mode(&inside, 0o500);
+        let gone = directory.path.join("gone-0");
+        without_privileges(|| {
+            // An update, and what is told of it later.
+            directory.discard_archives(Some(record().archive)).unwrap();
+            assert_eq!(directory.archives().unwrap(), [directory.unpacked(record().archive)]);
+            assert!(gone.join("web/data/rows").exists());
+            directory.remove_gone().unwrap();
+            // A removal.
+            assert_eq!(directory.discard().unwrap(), Some(directory.path.clone()));
+            assert!(!directory.has_record() && !directory.has_archives().unwrap());
+            // As at every sweep.
+            assert_eq!(directory.discard().unwrap(), Some(directory.path.clone()));
+            set_mode(&gone.join("web/data"), 0o700);
+            assert_eq!(directory.discard().unwrap(), None);
+        });
+        assert!(!directory.path.exists());
+    }
+
+    #[test]
+    fn a_mount_is_open_to_all_and_one_that_a_container_closed_is_left_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (_temp, directory) = directory();
+        let mount = directory.mounts().join("data/rows");
+        directory.make_mount(&mount).unwrap();
+        assert_eq!(fs::metadata(&mount).unwrap().permissions().mode() & 0o777, 0o755);
+        set_mode(&directory.mounts().join("data"), 0o500);
+        without_privileges(|| {
+            directory.make_mount(&mount).unwrap();
+            directory.make_mount(&directory.mounts().join("data/more")).unwrap();
+        });
+        set_mode(&directory.mounts().join("data"), 0o755);
+    }
+
     #[test]
     fn what_is_set_aside_is_known_until_it_is_removed_for_good() {
         let (_temp, directory) = directory();
@@ -639,7 +761,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(directory.set_aside(|_| false).unwrap(), None);
             assert_eq!((directory.record(), directory.aside()), (None, vec![fetched()]));
-            assert!(!directory.unpacked(record().archive).exists() && !directory.is_forgotten());
+            assert!(!directory.unpacked(record().archive).exists());
         }
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());

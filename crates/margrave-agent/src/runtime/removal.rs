@@ -5,7 +5,9 @@ use std::time::Duration;
 use margrave_http::{Error, Request};
 use serde::Deserialize;
 
+use super::container::LABEL_PROJECT;
 use super::engine::{Engine, EngineError, done_or_gone, encoded};
+use super::project::ProjectName;
 
 /// What engines wait where a container says nothing.
 const GRACE_USUAL: Duration = Duration::from_secs(10);
@@ -38,6 +40,29 @@ impl Engine {
         let remove = self.path(&format!("/containers/{}?force=true", encoded(id)));
         done_or_gone(self.act(Request::delete(remove)).await)
     }
+}
+
+impl Engine {
+    /// The longest that a container of the project may take to end, and not less than what is usual.
+    pub(super) async fn longest_grace(&self, project: &str) -> Result<Duration, EngineError> {
+        let mut longest = GRACE_USUAL;
+        for id in self.container_ids(&[(LABEL_PROJECT, project)]).await? {
+            if let Some(answer) = self.inspected(&id).await? {
+                longest = longest.max(grace(&answer));
+            }
+        }
+        Ok(longest)
+    }
+}
+
+/// Podman up to 4.3 kills at once when it is told to stop and not how long it may take, as Compose does; Docker knows each
+/// container's own grace period. Compose takes one time for all.
+pub(super) async fn podman_grace(engine: &Engine, project: &ProjectName) -> Result<Vec<String>, EngineError> {
+    if !engine.is_podman() {
+        return Ok(vec![]);
+    }
+    let grace = engine.longest_grace(project.as_str()).await?;
+    Ok(vec!["--timeout".to_owned(), grace.as_secs().to_string()])
 }
 
 /// How long a container may take to end.
@@ -76,6 +101,19 @@ mod tests {
         assert_eq!((of(json!(null)), of(json!(0)), of(json!(120)), of(json!(900))), (10, 0, 120, 900));
         assert_eq!((of(json!(9999 * 3600)), of(json!(-1))), (900, 900));
         assert_eq!((grace(b"{\"Config\": {}}").as_secs(), grace(b"{}").as_secs()), (10, 10));
+    }
+
+    #[tokio::test]
+    async fn all_of_a_project_have_as_long_as_the_slowest_may_take() {
+        let longest = async |timeouts: [i64; 2]| {
+            let pretended = PretendedEngine::start(move |asked| match asked {
+                "GET /containers/0/json" => Answer::Json(json!({"Config": {"StopTimeout": timeouts[0]}})),
+                "GET /containers/1/json" => Answer::Json(json!({"Config": {"StopTimeout": timeouts[1]}})),
+                _ => Answer::Json(json!([{"Id": "0"}, {"Id": "1"}])),
+            });
+            pretended.engine().await.longest_grace("p").await.unwrap().as_secs()
+        };
+        assert_eq!((longest([2, 120]).await, longest([0, 3]).await, longest([-1, 3]).await), (120, 10, 900));
     }
 
     /// Without the versions of the interface.

@@ -228,6 +228,7 @@ impl ComposeRuntime {
     /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
     /// something that was removed before it could begin.
     async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
+        directory.remove_gone()?;
         let fetched = directory.fetched();
         let is_stale = fetched.iter().any(|fetched| !self.is_wanted(fetched));
         let is_all_stale = is_stale && !fetched.iter().any(|fetched| self.is_wanted(fetched));
@@ -235,8 +236,8 @@ impl ComposeRuntime {
         let goes = if is_begun {
             is_stale
         } else {
-            let is_aside =
-                || !directory.is_forgotten() && directory.aside().iter().any(|kept| self.is_wanted(kept));
+            // By what is wanted alone: a clock that was not set yet makes everything old.
+            let is_aside = || directory.aside().iter().any(|kept| self.is_wanted(kept));
             // An archive that nothing is noted about may be in use: what was noted is lost.
             !is_aside() && (is_all_stale || fetched.is_empty() && !directory.has_archives()?)
         };
@@ -309,7 +310,7 @@ mod tests {
         let settings = ComposeSettings {
             data: data.to_owned(),
             agent: DeviceId::parse("line-1").unwrap(),
-            places: Places { named: Some(pretended.address()), user_directory: None },
+            places: Places { named: Some(pretended.address()), sockets: vec![] },
             telemetry: None,
             registry: None,
             images: ImagePolicy::Keep,
@@ -398,6 +399,24 @@ mod tests {
         });
         let data = tempfile::tempdir().unwrap();
         assert!(device(&pretended, data.path()).look().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_was_set_aside_before_the_clock_was_set_is_kept_while_it_is_wanted() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        directory.set_aside(|_| false).unwrap();
+        let file = runtime.projects().join(project(1).as_str()).join("aside.json");
+        std::fs::File::open(&file).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        let keep = |orders: BTreeSet<Digest>| crate::runtime::Runtime::keep(&runtime, orders);
+        keep([Digest::of(b"order")].into());
+        runtime.sweep().await;
+        assert_eq!(directory.aside().len(), 1);
+        keep(BTreeSet::new());
+        runtime.sweep().await;
+        assert_eq!(directory.aside().len(), 0);
     }
 
     fn listened(pretended: &PretendedEngine) -> usize {

@@ -580,7 +580,7 @@ async fn an_engine_that_is_not_there_is_a_failure_of_its_own() {
     let settings = ComposeSettings {
         data: temp.path().join("data"),
         agent: margrave_core::id::DeviceId::parse("line-1").unwrap(),
-        places: Places { named: Some(format!("unix://{}", socket.display())), user_directory: None },
+        places: Places { named: Some(format!("unix://{}", socket.display())), sockets: vec![] },
         telemetry: None,
         registry: None,
         images: Default::default(),

@@ -246,7 +246,7 @@ fn runtime_with(
     let settings = ComposeSettings {
         data: data.to_owned(),
         agent: agent.clone(),
-        places: Places { named: Some(host.to_owned()), user_directory: None },
+        places: Places { named: Some(host.to_owned()), sockets: vec![] },
         telemetry,
         registry: Some(ImageRegistry { address: registry.to_owned(), login: None }),
         images,

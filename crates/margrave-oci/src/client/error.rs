@@ -63,8 +63,9 @@ impl ClientError {
             ClientError::NotFound(_) => FailureCode::PullNotFound,
             ClientError::Unauthorized(_) | ClientError::Denied { .. } => FailureCode::PullDenied,
             ClientError::Disk { source, .. } if crate::archive::is_full(source) => FailureCode::DiskFull,
-            // A promise that does not hold, or too much: no other try of the same thing ends better.
-            ClientError::SizeMismatch { .. } | ClientError::TooLarge { .. } => FailureCode::ArchiveInvalid,
+            // Too much: no other try of the same thing ends better. What is not as promised may be on the way there: a proxy
+            // that answers with a page of its own, or a download that was cut.
+            ClientError::TooLarge { .. } => FailureCode::ArchiveInvalid,
             _ => FailureCode::PullFailed,
         }
     }
@@ -117,6 +118,20 @@ pub(crate) fn told(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_changed_on_the_way_is_fetched_again() {
+        let what = || "a blob".to_owned();
+        let (wanted, got) = (Digest::of(b"1"), Digest::of(b"2"));
+        for error in [
+            ClientError::SizeMismatch { what: what(), wanted: 1, got: 2 },
+            ClientError::DigestMismatch { what: what(), wanted, got },
+        ] {
+            assert_eq!(error.failure(), FailureCode::PullFailed, "{error}");
+        }
+        let error = ClientError::TooLarge { what: what(), max: 1 };
+        assert_eq!(error.failure(), FailureCode::ArchiveInvalid);
+    }
 
     #[test]
     fn the_words_of_a_registry_are_kept_short_and_clean() {

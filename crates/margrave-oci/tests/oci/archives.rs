@@ -604,3 +604,15 @@ proptest! {
         prop_assert!(check(&gzip(&bytes)).is_err());
     }
 }
+
+#[test]
+fn what_an_archive_has_is_said_by_the_archive() {
+    let bytes = good().file("app/conf/web/a.conf", b"").symlink("app/now", "conf/web").gzip();
+    let listing = archive::list(&mut Cursor::new(&bytes), Digest::of(&bytes)).unwrap();
+    let has = |path: &str| listing.has(Path::new(path));
+    for path in ["", "compose.yaml", "conf", "conf/web", "conf/web/a.conf"] {
+        assert_eq!(has(path), Some(true), "{path}");
+    }
+    assert_eq!((has("data"), has("conf/web/b"), has("app")), (Some(false), Some(false), Some(false)));
+    assert_eq!((has("now"), has("now/a.conf")), (None, None));
+}

@@ -123,7 +123,7 @@ impl Browser {
     }
 
     async fn page(&mut self, path: &str) -> String {
-        String::from_utf8(self.get(path).await.is(200).body.to_vec()).unwrap()
+        crate::browser::text(self.get(path).await.is(200))
     }
 
     async fn post(&mut self, path: &str, fields: &str) -> Reply {

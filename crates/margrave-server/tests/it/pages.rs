@@ -110,7 +110,7 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     // Who is out already is left out, and said to be.
     let retire = [("all", "true"), ("where-search", "press"), ("do", "retire")];
     let ask = text(browser.post("/devices", &retire).await.is(200));
-    assert!(ask.contains("Retire 1 device?") && ask.contains("1 device more match"), "{ask}");
+    assert!(ask.contains("Retire 1 device?") && ask.contains("1 more device matches"), "{ask}");
     let nobody = [("all", "true"), ("where-search", "no such name"), ("do", "retire")];
     browser.post("/devices", &nobody).await.is(422);
     // Asked of each; whose agent is somebody else's is counted as left out.

@@ -223,10 +223,8 @@ impl AssignmentRow {
 fn apart(not_yet: u64, refusing: u64, misfits: u64) -> Vec<String> {
     let mut told = Vec::new();
     if not_yet > 0 {
-        told.push(format!(
-            "Not yet: {}, not in contact; it comes when they are back.",
-            counted(not_yet, "device")
-        ));
+        let back = if not_yet == 1 { "it is back" } else { "they are back" };
+        told.push(format!("Not yet: {}, not in contact; it comes when {back}.", counted(not_yet, "device")));
     }
     let whys = [(misfits, "it does not fit"), (refusing, "refusing it")];
     let never: Vec<String> = whys
@@ -388,7 +386,7 @@ mod tests {
     #[test]
     fn who_gets_it_later_and_who_never_does_are_told_apart() {
         assert_eq!(apart(0, 0, 0), [""; 0]);
-        assert_eq!(apart(1, 0, 0), ["Not yet: 1 device, not in contact; it comes when they are back."]);
+        assert_eq!(apart(1, 0, 0), ["Not yet: 1 device, not in contact; it comes when it is back."]);
         assert_eq!(apart(0, 2, 1), ["Never: 1 device, it does not fit; 2 devices, refusing it."]);
     }
 

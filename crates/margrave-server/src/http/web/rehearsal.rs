@@ -79,7 +79,8 @@ impl BatchLine {
             Some(after) => format!("once {after}"),
         };
         if batch.not_yet > 0 {
-            when.push_str(&format!("; {} not in contact, each gets it when it is back", batch.not_yet));
+            let whose = if batch.not_yet == 1 { "it gets it" } else { "each gets it" };
+            when.push_str(&format!("; {} not in contact, {whose} when it is back", batch.not_yet));
         }
         BatchLine { number: batch.number, devices: counted(batch.devices.into(), "device"), first, when }
     }

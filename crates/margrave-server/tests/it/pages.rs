@@ -578,6 +578,23 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_with_a_reference_is_told_in_sentences() {
+    let plant = Plant::new().await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = text(browser.post("/packages", &[("reference", "no reference")]).await.is(422));
+    let told = page.split("class=\"wrong\"").nth(1).unwrap_or_else(|| panic!("{page}"));
+    let told = told.split("</p>").next().unwrap();
+    assert!(!told.contains("/reference"), "{told}");
+    // And of a repository to watch, each at its field.
+    let watch = [("repository", "oci://registry.example/packages/gate"), ("match", ""), ("every", "often")];
+    let page = text(browser.post("/watches", &watch).await.is(422));
+    assert_eq!(wrong_fields(&page), ["every"], "{page}");
+    let watch = [("repository", "no repository"), ("match", ""), ("every", "")];
+    let page = text(browser.post("/watches", &watch).await.is(422));
+    assert_eq!(wrong_fields(&page), ["repository"], "{page}");
+}
+
+#[tokio::test]
 async fn a_viewer_sees_everything_and_changes_nothing() {
     let plant = Plant::new().await;
     deployed(&plant).await;

@@ -613,7 +613,16 @@ async fn a_viewer_sees_everything_and_changes_nothing() {
         let page = viewer.page(path).await;
         let forms = page.matches("method=\"post\"").count();
         assert_eq!(forms, 1, "{path} has forms besides signing out: {page}");
+        // Nor is anybody led to a page that says no.
+        for link in ["/devices/new", "/deploy?", "/edit\"", "/retire\"", "/remove\"", "/revert?", "/access"] {
+            assert!(!page.contains(link), "{path} leads a viewer to {link}: {page}");
+        }
     }
+    stock::device(&plant, "press-7", 4).await;
+    let page = viewer.page("/devices/press-7").await;
+    assert!(page.contains("An operator can deploy") && !page.contains("deploy it to this device"), "{page}");
+    let page = viewer.page("/settings").await;
+    assert!(page.contains("An admin can download it") && !page.contains("margrave backup"), "{page}");
     for path in ["/devices/new", "/deploy?package=gate", "/settings/schedule?reach=fleet", "/access"] {
         assert!(text(viewer.get(path).await.is(403)).contains("Your role"), "{path}");
     }

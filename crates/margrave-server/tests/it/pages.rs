@@ -339,7 +339,7 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
     assert_eq!((kept.overrides.len(), kept.strategy.canary.is_some()), (1, true));
     assert_eq!((kept.windows.len(), kept.rollback.attempts), (2, Some(3)));
     let page = browser.page("/deployments/south/revisions/2").await;
-    assert!(page.contains("What differs from revision 1") && page.contains("answer owner"), "{page}");
+    assert!(page.contains("What differs from revision 1") && page.contains("<ins>me</ins>"), "{page}");
     is_clean(&page);
     browser.get("/deployments/south/revisions/9").await.is(404);
 }
@@ -433,7 +433,7 @@ async fn another_version_of_the_package_comes_to_devices_by_the_form_of_a_change
     assert_eq!((changed.version.as_str(), changed.revision), ("1.1.0", 2));
     assert_eq!(changed.assignments[0].version, "1.1.0");
     let page = browser.page("/deployments/north").await;
-    assert!(page.contains("gate 1.1.0") && page.contains("version 1.0.0 → 1.1.0"), "{page}");
+    assert!(page.contains("gate 1.1.0") && page.contains("<del>1.0.0</del> → <ins>1.1.0</ins>"), "{page}");
     assert!(page.contains("of an older revision"), "the device has not begun: {page}");
 }
 

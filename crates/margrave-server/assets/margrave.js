@@ -159,9 +159,12 @@
     link.dataset.link = state;
     link.textContent = text;
   }
-  let source = null, after = newest;
+  let source = null, after = newest, patience = 0;
   function open() {
     source = new EventSource(`${stream}?after=${after}`);
+    // A request that neither begins nor fails would be waited for as long as the page is open.
+    clearTimeout(patience);
+    patience = setTimeout(() => { if (source.readyState === EventSource.CONNECTING) follow(); }, 15000);
     source.onopen = () => {
       if (link.dataset.link === "offline") soon();
       say("live", "Live");
@@ -185,5 +188,7 @@
   }
   document.addEventListener("visibilitychange", follow);
   addEventListener("pagehide", () => source && source.close());
+  // Shown again as it was left, with its stream closed.
+  addEventListener("pageshow", (event) => { if (event.persisted) { follow(); soon(); } });
   follow();
 })();

@@ -96,7 +96,7 @@ fn an_operator_deploys_watches_changes_and_removes_without_touching_reload() {
     assert!(browser.is_still_here(), "the page was loaded anew instead of following by itself");
 
     browser.open(&format!("{}/deployments/gate/revisions/2", demo.page));
-    browser.wait_text(".diff", "answer cameras");
+    browser.wait_text(".diff", "Cameras");
     browser.look("revision");
     browser.run("document.querySelector('.commit-mark a').click()");
     browser.wait_text(".lines", "+    cameras: 5");

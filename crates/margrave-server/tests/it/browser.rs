@@ -73,8 +73,12 @@ impl Browser {
     }
 }
 
+/// What a page says. Marks that only say where a line may break are no part of it.
 pub(crate) fn text(reply: &Reply) -> String {
-    String::from_utf8(reply.body.to_vec()).unwrap()
+    let page = String::from_utf8(reply.body.to_vec()).unwrap();
+    let mut pieces = page.split("<span class=\"word\">");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |said, piece| said + &piece.replacen("</span>", "", 1))
 }
 
 pub(crate) fn cookie(reply: &Reply) -> String {

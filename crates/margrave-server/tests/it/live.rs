@@ -72,6 +72,8 @@ async fn a_page_is_told_that_something_changed() {
     let browser = Browser::signed_in(&plant).await;
     let newest = plant.server.fleet().recent_events(1).await.unwrap()[0].sequence;
     let mut stream = Stream::open(&plant, &browser, &format!("/events/stream?after={newest}")).await;
+    // Something comes before anything happens: else a browser, or a proxy, need not call it open.
+    stream.until(|text| text.contains("retry: 2000")).await;
     let labels = SetLabels { labels: [("a".to_owned(), Some("b".to_owned()))].into() };
     plant.server.fleet().label(&operator(), &"press-1".parse().unwrap(), labels).await.unwrap();
     let told = stream.until(|text| text.contains("\"device\":\"press-1\"")).await;

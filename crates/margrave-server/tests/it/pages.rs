@@ -110,7 +110,7 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     // Who is out already is left out, and said to be.
     let retire = [("all", "true"), ("where-search", "press"), ("do", "retire")];
     let ask = text(browser.post("/devices", &retire).await.is(200));
-    assert!(ask.contains("Retire 1 device?") && ask.contains("1 device more match"), "{ask}");
+    assert!(ask.contains("Retire 1 device?") && ask.contains("1 more device matches"), "{ask}");
     let nobody = [("all", "true"), ("where-search", "no such name"), ("do", "retire")];
     browser.post("/devices", &nobody).await.is(422);
     // Asked of each; whose agent is somebody else's is counted as left out.
@@ -339,7 +339,7 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
     assert_eq!((kept.overrides.len(), kept.strategy.canary.is_some()), (1, true));
     assert_eq!((kept.windows.len(), kept.rollback.attempts), (2, Some(3)));
     let page = browser.page("/deployments/south/revisions/2").await;
-    assert!(page.contains("What differs from revision 1") && page.contains("answer owner"), "{page}");
+    assert!(page.contains("What differs from revision 1") && page.contains("<ins>me</ins>"), "{page}");
     is_clean(&page);
     browser.get("/deployments/south/revisions/9").await.is(404);
 }
@@ -433,7 +433,7 @@ async fn another_version_of_the_package_comes_to_devices_by_the_form_of_a_change
     assert_eq!((changed.version.as_str(), changed.revision), ("1.1.0", 2));
     assert_eq!(changed.assignments[0].version, "1.1.0");
     let page = browser.page("/deployments/north").await;
-    assert!(page.contains("gate 1.1.0") && page.contains("version 1.0.0 → 1.1.0"), "{page}");
+    assert!(page.contains("gate 1.1.0") && page.contains("<del>1.0.0</del> → <ins>1.1.0</ins>"), "{page}");
     assert!(page.contains("of an older revision"), "the device has not begun: {page}");
 }
 
@@ -578,6 +578,23 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_with_a_reference_is_told_in_sentences() {
+    let plant = Plant::new().await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = text(browser.post("/packages", &[("reference", "no reference")]).await.is(422));
+    let told = page.split("class=\"wrong\"").nth(1).unwrap_or_else(|| panic!("{page}"));
+    let told = told.split("</p>").next().unwrap();
+    assert!(!told.contains("/reference"), "{told}");
+    // And of a repository to watch, each at its field.
+    let watch = [("repository", "oci://registry.example/packages/gate"), ("match", ""), ("every", "often")];
+    let page = text(browser.post("/watches", &watch).await.is(422));
+    assert_eq!(wrong_fields(&page), ["every"], "{page}");
+    let watch = [("repository", "no repository"), ("match", ""), ("every", "")];
+    let page = text(browser.post("/watches", &watch).await.is(422));
+    assert_eq!(wrong_fields(&page), ["repository"], "{page}");
+}
+
+#[tokio::test]
 async fn a_viewer_sees_everything_and_changes_nothing() {
     let plant = Plant::new().await;
     deployed(&plant).await;
@@ -596,7 +613,16 @@ async fn a_viewer_sees_everything_and_changes_nothing() {
         let page = viewer.page(path).await;
         let forms = page.matches("method=\"post\"").count();
         assert_eq!(forms, 1, "{path} has forms besides signing out: {page}");
+        // Nor is anybody led to a page that says no.
+        for link in ["/devices/new", "/deploy?", "/edit\"", "/retire\"", "/remove\"", "/revert?", "/access"] {
+            assert!(!page.contains(link), "{path} leads a viewer to {link}: {page}");
+        }
     }
+    stock::device(&plant, "press-7", 4).await;
+    let page = viewer.page("/devices/press-7").await;
+    assert!(page.contains("An operator can deploy") && !page.contains("deploy it to this device"), "{page}");
+    let page = viewer.page("/settings").await;
+    assert!(page.contains("An admin can download it") && !page.contains("margrave backup"), "{page}");
     for path in ["/devices/new", "/deploy?package=gate", "/settings/schedule?reach=fleet", "/access"] {
         assert!(text(viewer.get(path).await.is(403)).contains("Your role"), "{path}");
     }

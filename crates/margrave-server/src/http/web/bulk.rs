@@ -367,8 +367,9 @@ async fn change_matching(
     let mut carried = filter.carried();
     carried.push(("all".to_owned(), "true".to_owned()));
     let left_out = (all > devices.len()).then(|| {
-        let number = counted((all - devices.len()) as u64, "device");
-        format!("{number} more match and stay as they are: retired already, or behind a gateway.")
+        let left = (all - devices.len()) as u64;
+        let words = if left == 1 { "matches and stays as it is" } else { "match and stay as they are" };
+        format!("{} {words}: retired already, or behind a gateway.", counted(left, "more device"))
     });
     let (command, rest) = verb.command();
     let list = filter.command().text;

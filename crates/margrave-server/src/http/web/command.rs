@@ -14,6 +14,34 @@ pub(super) struct Command {
 
 impl HtmlSafe for Command {}
 
+/// The text of a command, with the words marked that a browser would break inside: `--to` must not become `--` and `to`. What
+/// can be selected and copied stays the same.
+#[derive(Template)]
+#[template(
+    ext = "html",
+    source = r#"{% for (word, breaks) in self.pieces() %}{% if breaks %}<span class="word">{{ word }}</span>{% else %}{{ word }}{% endif %}{% endfor %}"#
+)]
+pub(super) struct Words<'a>(pub(super) &'a str);
+
+impl HtmlSafe for Words<'_> {}
+
+impl<'a> Words<'a> {
+    /// Runs of blanks and of everything else, each with whether it has to be kept together.
+    fn pieces(&self) -> Vec<(&'a str, bool)> {
+        let Words(mut rest) = *self;
+        let mut pieces = Vec::new();
+        while let Some(first) = rest.chars().next() {
+            let blank = first.is_whitespace();
+            let end = rest.find(|c: char| c.is_whitespace() != blank).unwrap_or(rest.len());
+            let (piece, after) = rest.split_at(end);
+            let whole = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '\\');
+            pieces.push((piece, !blank && !piece.chars().all(whole)));
+            rest = after;
+        }
+        pieces
+    }
+}
+
 impl Command {
     /// From words, each quoted for a shell where it needs to be.
     pub(super) fn new<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
@@ -246,6 +274,15 @@ mod tests {
     #[test]
     fn a_command_is_text_on_the_page() {
         let shown = Command::ready("echo <b>").to_string();
-        assert!(shown.contains("echo &#60;b&#62;"), "{shown}");
+        assert!(shown.contains("echo <span class=\"word\">&#60;b&#62;</span>"), "{shown}");
+    }
+
+    #[test]
+    fn words_that_a_browser_would_break_are_kept_together() {
+        assert_eq!(
+            Words("deploy hello \\\n  --to line-1").to_string(),
+            "deploy hello \\\n  <span class=\"word\">--to</span> <span class=\"word\">line-1</span>"
+        );
+        assert_eq!(Words("").to_string(), "");
     }
 }

@@ -14,6 +14,7 @@ use super::care;
 use super::command::{Command, plain};
 use super::commit::CommitMark;
 use super::confirm::ConfirmPage;
+use super::difference::{Packages, called, reach};
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
@@ -140,14 +141,12 @@ struct GroupLine {
 }
 
 impl GroupLine {
-    fn of(held: &operator::Override) -> Self {
-        let operator::Targets { devices, labels, select, sites } = &held.targets;
-        let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
-        let sites = sites.iter().map(|site| format!("site {site}"));
-        let of: Vec<String> =
-            devices.iter().cloned().chain(labels).chain(sites).chain(select.clone()).collect();
-        let answers = held.parameters.iter().map(|(name, value)| format!("{name} = {}", plain(value)));
-        GroupLine { of: of.join(", "), answers: answers.collect::<Vec<_>>().join(", ") }
+    fn of(held: &operator::Override, package: Option<&operator::Package>) -> Self {
+        let answers = held
+            .parameters
+            .iter()
+            .map(|(name, value)| format!("{} = {}", called(package, name), plain(value)));
+        GroupLine { of: reach(&held.targets), answers: answers.collect::<Vec<_>>().join(", ") }
     }
 }
 
@@ -223,10 +222,8 @@ impl AssignmentRow {
 fn apart(not_yet: u64, refusing: u64, misfits: u64) -> Vec<String> {
     let mut told = Vec::new();
     if not_yet > 0 {
-        told.push(format!(
-            "Not yet: {}, not in contact; it comes when they are back.",
-            counted(not_yet, "device")
-        ));
+        let back = if not_yet == 1 { "it is back" } else { "they are back" };
+        told.push(format!("Not yet: {}, not in contact; it comes when {back}.", counted(not_yet, "device")));
     }
     let whys = [(misfits, "it does not fit"), (refusing, "refusing it")];
     let never: Vec<String> = whys
@@ -254,6 +251,11 @@ pub(super) async fn show(
     deployment.misfits.truncate(DEVICES_MAX as usize);
     let revisions = web.fleet().revisions(&name).await?;
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
+    let lines = RevisionLine::newest(web.fleet(), name.as_str(), &revisions, REVISIONS_MAX).await?;
+    let named = [(deployment.package.as_str(), deployment.version.as_str())];
+    let packages = Packages::of(web.fleet(), named.into()).await?;
+    let package = packages.find(&deployment.package, &deployment.version);
+    let answer = |(name, value): (&String, &serde_json::Value)| (called(package, name), plain(value));
     // What needs eyes comes first; within a state, by name.
     let urgent = |assignment: &operator::Assignment| match assignment {
         back if went_back(back) => urgency("FAILED"),
@@ -297,18 +299,14 @@ pub(super) async fn show(
         rows_more: deployment.counts.total.saturating_sub(DEVICES_MAX.into()),
         devices_path: format!("/devices?deployment={}", link::encode(&deployment.name)),
         misfits_more,
-        revisions: revisions
-            .iter()
-            .take(REVISIONS_MAX)
-            .map(|revision| RevisionLine::of(name.as_str(), revision))
-            .collect(),
+        revisions: lines,
         revisions_more: revisions.len().saturating_sub(REVISIONS_MAX),
-        parameters: deployment.parameters.iter().map(|(name, value)| (name.clone(), plain(value))).collect(),
+        parameters: deployment.parameters.iter().map(answer).collect(),
         labels: deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         command: Command::deploy(&deployment),
         command_update: Command::new(["margrave", "deployment", "show", &deployment.name]),
         command_history: Command::new(["margrave", "deployment", "history", &deployment.name]),
-        groups: deployment.overrides.iter().map(GroupLine::of).collect(),
+        groups: deployment.overrides.iter().map(|held| GroupLine::of(held, package)).collect(),
         strategy: deployment.strategy.words().join("; "),
         rollback: care::words(&deployment.rollback),
         commit: deployment.commit.as_deref().map(CommitMark::of),
@@ -388,7 +386,7 @@ mod tests {
     #[test]
     fn who_gets_it_later_and_who_never_does_are_told_apart() {
         assert_eq!(apart(0, 0, 0), [""; 0]);
-        assert_eq!(apart(1, 0, 0), ["Not yet: 1 device, not in contact; it comes when they are back."]);
+        assert_eq!(apart(1, 0, 0), ["Not yet: 1 device, not in contact; it comes when it is back."]);
         assert_eq!(apart(0, 2, 1), ["Never: 1 device, it does not fit; 2 devices, refusing it."]);
     }
 

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
-use margrave_wire::operator::{self, FleetStatus};
+use margrave_wire::operator::{self, DeviceCounts, FleetStatus};
 
 use super::Web;
 use super::address::Query;
@@ -128,7 +128,7 @@ pub(super) async fn page(
     let events = fleet.recent_events(ACTIVITY_MAX).await?;
     let rollouts = fleet.rollouts_glimpsed().await?;
     render(&FleetPage {
-        counts: counts(&status),
+        counts: counts(&status.devices),
         needs: Needs::of(&web, &status, &counted, &rollouts).await?,
         rollouts: rollouts.iter().take(ROLLOUTS_MAX).map(RolloutLine::of).collect(),
         rollouts_more: rollouts.len().saturating_sub(ROLLOUTS_MAX),
@@ -142,7 +142,7 @@ pub(super) async fn page(
     })
 }
 
-fn counts(status: &FleetStatus) -> Vec<Count> {
+fn counts(devices: &DeviceCounts) -> Vec<Count> {
     let count = |word, value, tone, icon, condition: &str| Count {
         word,
         value,
@@ -155,12 +155,24 @@ fn counts(status: &FleetStatus) -> Vec<Count> {
             format!("/devices?condition={condition}")
         },
     };
-    let devices = &status.devices;
     vec![
-        count("devices", devices.total, Tone::Off, "device", ""),
+        count(if devices.total == 1 { "device" } else { "devices" }, devices.total, Tone::Off, "device", ""),
         count("converged", devices.converged, Tone::Ok, "ok", "converged"),
         count("pending", devices.pending, Tone::Busy, "wait", "pending"),
         count("failed", devices.failed, Tone::Bad, "failed", "failed"),
         count("silent", devices.silent, Tone::Warn, "silent", "silent"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_device_is_one_device() {
+        for (total, word) in [(0, "devices"), (1, "device"), (2, "devices")] {
+            let devices = DeviceCounts { total, converged: total, pending: 0, failed: 0, silent: 0 };
+            assert_eq!(counts(&devices)[0].word, word, "{total}");
+        }
+    }
 }

@@ -22,6 +22,8 @@ use crate::http::problem::Problem;
 
 /// However much happens, a page is told of it four times a second at most: it cannot show more, and nobody can see more.
 const FRAME_PAUSE: Duration = Duration::from_millis(250);
+/// After how long a browser comes back by itself. Left to themselves some wait for five seconds.
+const RETRY: Duration = Duration::from_secs(2);
 /// More than this at once concerns every page; an empty list says so.
 const CHANGES_MAX: usize = 64;
 
@@ -95,7 +97,11 @@ fn told(web: &Web, visitor: Visitor, news: impl Stream<Item = SseEvent> + Send +
         let frame = news.next().await?;
         Some((frame, (news, Some(Instant::now()))))
     });
-    let frames = paced.take_until(Box::pin(ended)).map(Ok::<_, Infallible>);
+    // Said at once: not every browser calls a stream open before something came, and a proxy may keep the head of an answer back
+    // until then, which would be a keep-alive later.
+    let first = SseEvent::default().retry(RETRY);
+    let frames = stream::once(async { first }).chain(paced);
+    let frames = frames.take_until(Box::pin(ended)).map(Ok::<_, Infallible>);
     Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 

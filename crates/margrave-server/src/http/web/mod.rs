@@ -24,6 +24,7 @@ mod deploy;
 mod deployment;
 mod device;
 mod devices;
+mod difference;
 mod draft;
 mod error;
 mod fleet;

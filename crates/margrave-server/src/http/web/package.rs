@@ -13,7 +13,7 @@ use super::address::Path;
 use super::command::{Command, plain};
 use super::confirm::ConfirmPage;
 use super::deployment::who;
-use super::error::{PageError, sentence};
+use super::error::{PageError, sentence, told};
 use super::frame::{Frame, Section, render};
 use super::icon::{self, Logo};
 use super::link;
@@ -22,6 +22,7 @@ use super::rehearsal::shown_size;
 use super::session::{Changer, Submitted, Visitor};
 use super::stamp::Stamp;
 use super::tally::Tally;
+use super::wrong::Wrong;
 use crate::fleet::Error;
 
 #[derive(Template)]
@@ -44,7 +45,7 @@ pub(super) struct Typed {
     pub(super) repository: String,
     pub(super) pattern: String,
     pub(super) every: String,
-    pub(super) wrong_watch: Option<String>,
+    pub(super) wrong_watch: Wrong,
 }
 
 impl Typed {
@@ -158,7 +159,7 @@ pub(super) async fn list(State(web): State<Web>, visitor: Visitor) -> Result<Res
 pub(super) async fn list_page(web: &Web, visitor: &Visitor, typed: Typed) -> Result<Response, PageError> {
     let frame = Frame::new(web, visitor, Section::Packages, "Packages").await?;
     let packages = web.fleet().packages().await?;
-    let wrong = typed.wrong.is_some() || typed.wrong_watch.is_some();
+    let wrong = typed.wrong.is_some() || !typed.wrong_watch.is_empty();
     let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let page = PackagesPage {
         frame,
@@ -180,8 +181,11 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
         Ok(package) => Ok(Redirect::to(&link::package(&package.id, &package.version)).into_response()),
         Err(error @ (Error::Storage(_) | Error::Overloaded)) => Err(error.into()),
         Err(error) => {
-            let problem = crate::http::problem::Problem::from(error);
-            let wrong = Some(sentence(&problem.body().detail));
+            // In sentences: the places that violations name are not the form's.
+            let wrong = Some(match &error {
+                Error::Invalid(_) => told(&error),
+                _ => sentence(&crate::http::problem::Problem::from(error).body().detail),
+            });
             list_page(&web, &visitor, Typed { reference, wrong, ..Typed::default() }).await
         }
     }

@@ -10,9 +10,9 @@ use margrave_wire::operator::{self, PutDeployment};
 
 use super::Web;
 use super::command::Command;
-use super::error::PageError;
+use super::difference::{Difference, Packages, Wanted, compare};
+use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
-use super::revision::{Difference, Wanted, compare};
 use super::session::Visitor;
 use super::tiers::counted;
 
@@ -79,7 +79,8 @@ impl BatchLine {
             Some(after) => format!("once {after}"),
         };
         if batch.not_yet > 0 {
-            when.push_str(&format!("; {} not in contact, each gets it when it is back", batch.not_yet));
+            let whose = if batch.not_yet == 1 { "it gets it" } else { "each gets it" };
+            when.push_str(&format!("; {} not in contact, {whose} when it is back", batch.not_yet));
         }
         BatchLine { number: batch.number, devices: counted(batch.devices.into(), "device"), first, when }
     }
@@ -111,7 +112,9 @@ pub(super) async fn page(
     let differences = match changing {
         true => {
             let held = web.fleet().deployment_counted(name).await?;
-            compare(Some(&Wanted::now(&held)), &Wanted::then(&held, want)).0
+            let named = [(held.package.as_str(), held.version.as_str())];
+            let packages = Packages::of(web.fleet(), named.into()).await?;
+            compare(Some(&Wanted::now(&held, &packages)), &Wanted::then(&held, want, package)).0
         }
         false => Vec::new(),
     };

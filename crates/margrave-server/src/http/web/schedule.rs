@@ -55,6 +55,16 @@ struct Draft {
     wrong_at: BTreeMap<&'static str, Vec<String>>,
 }
 
+/// The fields that something can be wrong with, as the form calls them, in its order.
+const FIELDS: [(&str, &str); 6] = [
+    ("Reach", "reach"),
+    ("Ask every", "poll"),
+    ("Hours in which they may talk", "hours"),
+    ("Known downtime", "downtime"),
+    ("Windows in which they may change what runs", "windows"),
+    ("The longest that somebody at the device may hold changes back", "hold"),
+];
+
 /// Written where "at any time" is meant and not "as elsewhere".
 const ANY: &str = "any";
 
@@ -167,6 +177,12 @@ impl Draft {
     /// What is wrong with a field.
     fn wrong_with(&self, field: &str) -> &[String] {
         self.wrong_at.get(field).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Where something is wrong, for the top of the form to lead to: what it is called, and its place in the page.
+    fn marked(&self) -> Vec<(&'static str, &'static str)> {
+        let wrong = |(_, id): &(&str, &str)| !self.wrong_with(id).is_empty();
+        FIELDS.into_iter().filter(wrong).collect()
     }
 
     /// Notes what the fleet said where it belongs.
@@ -346,5 +362,7 @@ mod tests {
         assert!(draft.want().is_none() && draft.wrong_with("poll")[0].contains("often"));
         draft.refused(&Violation::new("/windows/1", "rule", "no such day"));
         assert_eq!(draft.wrong_with("windows"), ["Line 2: No such day."]);
+        let marked: Vec<&str> = draft.marked().into_iter().map(|(_, id)| id).collect();
+        assert_eq!(marked, ["poll", "windows"], "the top of the form leads to each");
     }
 }

@@ -7,12 +7,13 @@ use askama::Template;
 use askama::filters::HtmlSafe;
 use jiff::Timestamp;
 
+use super::command::Words;
 use super::stamp::Stamp;
 
 #[derive(Template)]
 #[template(
     ext = "html",
-    source = "{% for piece in pieces %}{% match piece %}{% when Piece::Text(text) %}{{ text }}{% when Piece::Code(text) %}<code>{{ text }}</code>{% when Piece::At(at) %}{{ at }}{% endmatch %}{% endfor %}"
+    source = "{% for piece in pieces %}{% match piece %}{% when Piece::Text(text) %}{{ text }}{% when Piece::Code(text) %}<code>{{ Words(text) }}</code>{% when Piece::At(at) %}{{ at }}{% endmatch %}{% endfor %}"
 )]
 pub(super) struct Told {
     pieces: Vec<Piece>,
@@ -118,7 +119,7 @@ mod tests {
     fn moments_in_a_sentence_are_moments_and_backticks_are_code() {
         check(
             "held back until 2026-11-17T09:48:35Z, see `margrave why <x>`",
-            "held back until [17 Nov 2026, 09:48:35 UTC], see <code>margrave why &#60;x&#62;</code>",
+            "held back until [17 Nov 2026, 09:48:35 UTC], see <code>margrave why <span class=\"word\">&#60;x&#62;</span></code>",
         );
         check("at 2026-11-17T09:48:35.123+01:00.", "at [17 Nov 2026, 08:48:35 UTC].");
         check(
@@ -137,7 +138,7 @@ mod tests {
             ("2026-11-17T09:48", "2026-11-17T09:48"),
             ("2026-11-17T09:48:35é", "2026-11-17T09:48:35é"),
             ("a ` b <b>", "a ` b &#60;b&#62;"),
-            ("`2026-11-17T09:48:35Z`", "<code>2026-11-17T09:48:35Z</code>"),
+            ("`2026-11-17T09:48:35Z`", "<code><span class=\"word\">2026-11-17T09:48:35Z</span></code>"),
         ] {
             check(text, shown);
         }

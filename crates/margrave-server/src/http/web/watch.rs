@@ -5,10 +5,11 @@ use axum::response::{IntoResponse, Redirect, Response};
 use margrave_wire::operator::PutWatch;
 
 use super::Web;
-use super::error::{PageError, told};
+use super::error::PageError;
 use super::pace::seconds;
 use super::package::{self, Typed};
 use super::session::Submitted;
+use super::wrong::Wrong;
 use crate::fleet::Error;
 
 pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
@@ -24,7 +25,7 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
     let every = match text("every").map(|text| seconds(&text)).transpose() {
         Ok(every) => every,
         Err(wrong) => {
-            typed.wrong_watch = Some(wrong);
+            typed.wrong_watch = Wrong::at("every", &wrong);
             return package::list_page(&web, &visitor, typed).await;
         }
     };
@@ -32,7 +33,8 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
     match web.fleet().put_watch(&visitor.actor, &typed.repository, want).await {
         Ok(_) => Ok(Redirect::to("/packages#watches").into_response()),
         Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
-            typed.wrong_watch = Some(told(&error));
+            let fields = [("repository", "repository"), ("match", "match"), ("every", "everySeconds")];
+            typed.wrong_watch = Wrong::of(&error, &fields);
             package::list_page(&web, &visitor, typed).await
         }
         Err(error) => Err(error.into()),

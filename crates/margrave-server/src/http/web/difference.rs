@@ -1,0 +1,365 @@
+//! What differs between two wishes for a deployment, setting by setting, in the words of the form that they were made with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use margrave_core::id::{PackageId, PackageVersion};
+use margrave_wire::operator;
+use margrave_wire::rollout::StrategyBody;
+use serde_json::Value;
+
+use super::care;
+use super::command::plain;
+use crate::fleet::{Error, Fleet};
+
+/// A setting that is another, before and after; `None` is not there at all.
+pub(super) struct Difference {
+    pub(super) what: String,
+    pub(super) before: Option<String>,
+    pub(super) after: Option<String>,
+}
+
+impl Difference {
+    /// In a line.
+    pub(super) fn words(&self) -> String {
+        let side = |text: &Option<String>| match text.as_deref() {
+            None => "nothing".to_owned(),
+            Some("") => "empty".to_owned(),
+            Some(text) => text.to_owned(),
+        };
+        format!("{}: {} → {}", self.what, side(&self.before), side(&self.after))
+    }
+}
+
+/// The packages that wishes ask for, by id and version; one that has left the catalog is missing.
+pub(super) struct Packages(BTreeMap<(String, String), operator::Package>);
+
+impl Packages {
+    pub(super) async fn of(fleet: &Fleet, wanted: BTreeSet<(&str, &str)>) -> Result<Self, Error> {
+        let mut found = BTreeMap::new();
+        for (id, version) in wanted {
+            let (Ok(package), Ok(at)) = (PackageId::parse(id), PackageVersion::parse(version)) else {
+                continue;
+            };
+            match fleet.package(&package, &at).await {
+                Ok(package) => drop(found.insert((id.to_owned(), version.to_owned()), package)),
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Packages(found))
+    }
+
+    pub(super) fn find(&self, id: &str, version: &str) -> Option<&operator::Package> {
+        self.0.get(&(id.to_owned(), version.to_owned()))
+    }
+}
+
+/// What a deployment is or was to be, or is wanted to become.
+pub(super) struct Wanted<'a> {
+    package: &'a str,
+    version: &'a str,
+    profile: Option<&'a str>,
+    parameters: &'a BTreeMap<String, Value>,
+    targets: &'a operator::Targets,
+    overrides: &'a [operator::Override],
+    force: Option<&'a str>,
+    rollback: &'a operator::Rollback,
+    strategy: &'a StrategyBody,
+    windows: &'a [String],
+    /// What its package asks, where that is known.
+    asked: Option<&'a operator::Package>,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn of(revision: &'a operator::Revision, packages: &'a Packages) -> Self {
+        Wanted {
+            package: &revision.package,
+            version: &revision.version,
+            profile: revision.profile.as_deref(),
+            parameters: &revision.parameters,
+            targets: &revision.targets,
+            overrides: &revision.overrides,
+            force: revision.force.as_deref(),
+            rollback: &revision.rollback,
+            strategy: &revision.strategy,
+            windows: &revision.windows,
+            asked: packages.find(&revision.package, &revision.version),
+        }
+    }
+
+    pub(super) fn now(deployment: &'a operator::Deployment, packages: &'a Packages) -> Self {
+        Wanted {
+            package: &deployment.package,
+            version: &deployment.version,
+            profile: deployment.profile.as_deref(),
+            parameters: &deployment.parameters,
+            targets: &deployment.targets,
+            overrides: &deployment.overrides,
+            force: deployment.force.as_deref(),
+            rollback: &deployment.rollback,
+            strategy: &deployment.strategy,
+            windows: &deployment.windows,
+            asked: packages.find(&deployment.package, &deployment.version),
+        }
+    }
+
+    /// What it would become; what is not said stays.
+    pub(super) fn then(
+        deployment: &'a operator::Deployment,
+        want: &'a operator::PutDeployment,
+        asked: &'a operator::Package,
+    ) -> Self {
+        Wanted {
+            package: &want.package,
+            version: want.version.as_deref().unwrap_or(&deployment.version),
+            profile: want.profile.as_deref(),
+            parameters: &want.parameters,
+            targets: &want.targets,
+            overrides: &want.overrides,
+            force: want.force.as_deref(),
+            rollback: want.rollback.as_ref().unwrap_or(&deployment.rollback),
+            strategy: want.strategy.as_ref().unwrap_or(&deployment.strategy),
+            windows: want.windows.as_ref().unwrap_or(&deployment.windows),
+            asked: Some(asked),
+        }
+    }
+
+    /// What stands for a part that nobody said anything about.
+    fn unsaid(&self, part: &Place) -> Option<String> {
+        match part {
+            Place::Answer(parameter) => {
+                let Some(package) = self.asked else { return Some("the package's default".to_owned()) };
+                // Another version need not ask for it at all.
+                let setting = settings(package).find(|(_, setting)| setting.parameter == *parameter)?.1;
+                let default = setting.default.as_ref().map(plain).filter(|text| !text.is_empty());
+                Some(
+                    default.map_or_else(
+                        || "no answer".to_owned(),
+                        |text| format!("the package's default, {text}"),
+                    ),
+                )
+            }
+            Place::AnswerFor(..) => Some("as for all".to_owned()),
+            Place::Profile => Some("the first that fits each device".to_owned()),
+            Place::Windows => Some("at any time that its devices allow".to_owned()),
+            Place::Rollback => Some(care::words(&operator::Rollback::default())),
+            Place::Package | Place::Version | Place::Targets | Place::Rollout | Place::Force => None,
+        }
+    }
+}
+
+/// The parts of a wish, in the order of the form.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
+enum Place {
+    Package,
+    Version,
+    Profile,
+    /// By parameter.
+    Answer(String),
+    /// For whom, and by parameter.
+    AnswerFor(String, String),
+    Targets,
+    Force,
+    Rollout,
+    Windows,
+    Rollback,
+}
+
+/// A part of what is wanted, as it is shown, and as it is.
+struct Part {
+    what: String,
+    text: String,
+    exact: Option<Value>,
+}
+
+impl Part {
+    fn new(what: &str, text: impl Into<String>) -> Part {
+        Part { what: what.to_owned(), text: text.into(), exact: None }
+    }
+}
+
+/// What differs, and what does not.
+pub(super) fn compare(
+    before: Option<&Wanted<'_>>,
+    after: &Wanted<'_>,
+) -> (Vec<Difference>, Vec<(String, String)>) {
+    let now = parts(after);
+    let Some(before) = before else {
+        return (Vec::new(), now.into_values().map(|part| (part.what, part.text)).collect());
+    };
+    let was = parts(before);
+    let mut differences = Vec::new();
+    let mut same = Vec::new();
+    for place in was.keys().chain(now.keys()).collect::<BTreeSet<_>>() {
+        let (old, new) = (was.get(place), now.get(place));
+        let what = new.or(old).map(|part| part.what.clone()).unwrap_or_default();
+        match (old, new) {
+            (Some(old), Some(new)) if (&old.text, &old.exact) == (&new.text, &new.exact) => {
+                same.push((what, new.text.clone()));
+            }
+            // Another secret looks like the one before.
+            (Some(old), Some(new)) if old.text == new.text => differences.push(Difference {
+                what,
+                before: Some(old.text.clone()),
+                after: Some(format!("another: {}", new.text)),
+            }),
+            (old, new) => differences.push(Difference {
+                what,
+                before: old.map(|part| part.text.clone()).or_else(|| before.unsaid(place)),
+                after: new.map(|part| part.text.clone()).or_else(|| after.unsaid(place)),
+            }),
+        }
+    }
+    (differences, same)
+}
+
+/// What is wanted, part by part; what is as usual is left out.
+fn parts(wanted: &Wanted<'_>) -> BTreeMap<Place, Part> {
+    let mut parts: BTreeMap<Place, Part> = [
+        (Place::Package, Part::new("Package", wanted.package)),
+        (Place::Version, Part::new("Version", wanted.version)),
+        (Place::Targets, Part::new("Where", reach(wanted.targets))),
+        (Place::Rollout, Part::new("How fast", wanted.strategy.words().join("; "))),
+    ]
+    .into();
+    parts.extend(wanted.profile.map(|profile| (Place::Profile, Part::new("Profile", profile))));
+    parts.extend(wanted.force.map(|reason| (Place::Force, Part::new("Forced", reason))));
+    if !wanted.windows.is_empty() {
+        parts.insert(Place::Windows, Part::new("Changes", wanted.windows.join(" and ")));
+    }
+    if *wanted.rollback != operator::Rollback::default() {
+        parts.insert(Place::Rollback, Part::new("If it fails", care::words(wanted.rollback)));
+    }
+    for (parameter, value) in wanted.parameters {
+        let part =
+            Part { what: called(wanted.asked, parameter), text: plain(value), exact: Some(value.clone()) };
+        parts.insert(Place::Answer(parameter.clone()), part);
+    }
+    for held in wanted.overrides {
+        let of = reach(&held.targets);
+        for (parameter, value) in &held.parameters {
+            let what = format!("{}, for {of}", called(wanted.asked, parameter));
+            let part = Part { what, text: plain(value), exact: Some(value.clone()) };
+            parts.insert(Place::AnswerFor(of.clone(), parameter.clone()), part);
+        }
+    }
+    parts
+}
+
+/// Who is meant, in a line.
+pub(super) fn reach(targets: &operator::Targets) -> String {
+    let operator::Targets { devices, labels, select, sites } = targets;
+    let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
+    let sites = sites.iter().map(|site| format!("site {site}"));
+    devices.iter().cloned().chain(labels).chain(sites).chain(select.clone()).collect::<Vec<_>>().join(", ")
+}
+
+fn settings(
+    package: &operator::Package,
+) -> impl Iterator<Item = (&operator::PackageSection, &operator::PackageSetting)> {
+    package.sections.iter().flat_map(|section| section.settings.iter().map(move |setting| (section, setting)))
+}
+
+/// What a parameter is called in the form; the parameter's own name where nobody knows.
+pub(super) fn called(package: Option<&operator::Package>, parameter: &str) -> String {
+    let all = || package.into_iter().flat_map(settings);
+    let Some((section, setting)) = all().find(|(_, setting)| setting.parameter == parameter) else {
+        return parameter.to_owned();
+    };
+    let same = |(_, other): &(&operator::PackageSection, &operator::PackageSetting)| {
+        other.name == setting.name && other.parameter != setting.parameter
+    };
+    match all().any(|other| same(&other)) {
+        true => format!("{}, {}", section.name, setting.name),
+        false => setting.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn revision(parameters: Value) -> operator::Revision {
+        serde_json::from_value(json!({
+            "revision": 1, "changedAt": "", "changedBy": "", "changes": [], "current": false, "removed": false,
+            "package": "gate", "version": "1.0.0", "parameters": parameters, "targets": { "devices": ["a"] },
+        }))
+        .unwrap()
+    }
+
+    fn packages() -> Packages {
+        let setting = |parameter: &str, name: &str, default: Value| {
+            json!({
+                "parameter": parameter, "name": name, "dataType": "integer", "required": false, "immutable": false, "multiselect": false,
+                "default": default,
+            })
+        };
+        let package = json!({
+            "id": "gate", "version": "1.0.0", "name": "Gate", "organization": "x", "reference": "x", "addedAt": "", "addedBy": "",
+            "profiles": [], "deployments": [],
+            "sections": [
+                { "name": "Line", "settings": [
+                    setting("rate", "Rate", json!(5)), setting("tags", "Tags", json!(null)), setting("key", "Key", json!(null))] },
+                { "name": "Alarm", "settings": [setting("alarm.rate", "Rate", json!(1))] },
+            ],
+        });
+        let package = serde_json::from_value(package).unwrap();
+        Packages(BTreeMap::from([(("gate".to_owned(), "1.0.0".to_owned()), package)]))
+    }
+
+    fn check(before: &operator::Revision, after: &operator::Revision, told: &[&str]) {
+        let packages = packages();
+        let (differences, _) = compare(Some(&Wanted::of(before, &packages)), &Wanted::of(after, &packages));
+        assert_eq!(differences.iter().map(Difference::words).collect::<Vec<_>>(), told);
+    }
+
+    #[test]
+    fn revisions_differ_setting_by_setting_in_the_words_of_the_form() {
+        let before = revision(json!({ "rate": 2, "tags": ["a", "b"] }));
+        let mut after = revision(json!({ "tags": ["a", "c d"], "alarm.rate": 3 }));
+        check(
+            &before,
+            &after,
+            &[
+                "Alarm, Rate: the package's default, 1 → 3",
+                "Line, Rate: 2 → the package's default, 5",
+                "Tags: a, b → a, c d",
+            ],
+        );
+        after = before.clone();
+        after.strategy = serde_json::from_value(json!({ "canary": { "size": "1" } })).unwrap();
+        after.windows = vec!["sun 02:00-05:00 UTC".to_owned()];
+        after.overrides = serde_json::from_value(
+            json!([{ "targets": { "sites": ["nord"] }, "parameters": { "tags": ["z"] } }]),
+        )
+        .unwrap();
+        check(
+            &before,
+            &after,
+            &[
+                "Tags, for site nord: as for all → z",
+                "How fast: all at once → first 1; halts when it fails",
+                "Changes: at any time that its devices allow → sun 02:00-05:00 UTC",
+            ],
+        );
+        check(&before, &before, &[]);
+    }
+
+    #[test]
+    fn another_secret_is_told_to_be_another_and_neither_is_told() {
+        let sealed = |text: &str| revision(json!({ "key": { "secret": { "sealed": text } } }));
+        check(&sealed("mgs1.a"), &sealed("mgs1.b"), &["Key: a secret, sealed → another: a secret, sealed"]);
+    }
+
+    #[test]
+    fn a_package_that_is_gone_leaves_the_parameters_own_names() {
+        let none = Packages(BTreeMap::new());
+        let (before, after) = (revision(json!({ "rate": 2 })), revision(json!({})));
+        let (differences, same) = compare(Some(&Wanted::of(&before, &none)), &Wanted::of(&after, &none));
+        assert_eq!(differences[0].words(), "rate: 2 → the package's default");
+        assert_eq!(same.len(), 4);
+        let (differences, all) = compare(None, &Wanted::of(&before, &none));
+        assert!(differences.is_empty() && all.len() == 5);
+    }
+}

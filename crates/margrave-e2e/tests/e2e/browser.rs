@@ -74,6 +74,8 @@ fn an_operator_deploys_watches_changes_and_removes_without_touching_reload() {
     browser.press("See what will happen");
     browser.wait_text("h1", "What will happen");
     assert!(browser.text("main").contains("2 devices get it"), "{}", browser.text("main"));
+    // Nothing is pulled by what is simulated.
+    assert!(!browser.text("main").contains("not pinned"), "{}", browser.text("main"));
     browser.look("rehearsal");
     browser.press("Deploy");
     browser.wait_text("h1", "gate");

@@ -76,7 +76,6 @@ impl Fleet {
         let strategy = read_strategy(want.strategy.as_ref(), before, &mut broken);
         let before = held.as_ref().map(|held| held.deployment.windows.as_slice());
         let windows = read_windows(want.windows.as_deref(), before, &mut broken);
-        all_kept(broken)?;
         let named = targets.devices.clone();
         // A name that is used again goes on counting: who saw an earlier life of it must not overwrite this one.
         let before = match &held {
@@ -106,8 +105,12 @@ impl Fleet {
             None => None,
         };
         let secrets = self.options.vault.secrets(&deployment);
-        look_at_secrets(&mut deployment, &secrets)?;
-        check_answers(&entry, &deployment, previous.as_ref(), &secrets)?;
+        // All that is wrong is told at once. What could not be read is not there, which is no second fault of it.
+        broken.extend(look_at_secrets(&mut deployment, &secrets));
+        let mut rules = check_answers(&entry, &deployment, previous.as_ref(), &secrets);
+        rules.retain(|rule| !broken.iter().any(|told| is_within(&told.place, &rule.place)));
+        broken.extend(rules);
+        all_kept(broken)?;
         let wish = Wish { deployment, entry, previous, secrets: Arc::new(secrets) };
         Ok(Draft { held, wish, devices, named, goes_back: false })
     }
@@ -405,6 +408,11 @@ fn read_windows(
     })
 }
 
+/// Whether a place is another, or below it.
+fn is_within(place: &str, other: &str) -> bool {
+    place.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 fn read_profile(package: &Package, want: Option<&str>, broken: &mut Vec<Violation>) -> Option<ProfileId> {
     let want = want.filter(|want| !want.is_empty() && *want != AUTO)?;
     let found = package.profiles.iter().find(|profile| profile.id.as_str() == want);
@@ -466,7 +474,7 @@ fn read_reference(object: &Map<String, Value>) -> Result<Answer, String> {
 
 /// Notes what is behind each reference, so that another secret is another answer. One that is not there is told at once, with
 /// where it was looked for.
-fn look_at_secrets(deployment: &mut Deployment, secrets: &Secrets) -> Result<(), Error> {
+fn look_at_secrets(deployment: &mut Deployment, secrets: &Secrets) -> Vec<Violation> {
     let mut broken = Vec::new();
     let mut look = |within: String, answers: &mut Answers| {
         for (parameter, answer) in answers {
@@ -484,7 +492,7 @@ fn look_at_secrets(deployment: &mut Deployment, secrets: &Secrets) -> Result<(),
     for (index, other) in deployment.overrides.iter_mut().enumerate() {
         look(format!("/overrides/{index}"), &mut other.answers);
     }
-    all_kept(broken)
+    broken
 }
 
 /// A JSON value as the schema wants it. Texts are taken for numbers where they are some: forms and command
@@ -534,9 +542,11 @@ fn check_answers(
     deployment: &Deployment,
     previous: Option<&Before>,
     secrets: &Secrets,
-) -> Result<(), Error> {
+) -> Vec<Violation> {
     let before = previous.map(|before| before.in_force(&before.deployment.answers));
-    all_kept(broken_answers(entry, deployment, &deployment.answers, before.as_ref(), secrets))?;
+    let mut all = broken_answers(entry, deployment, &deployment.answers, before.as_ref(), secrets);
+    // What is wrong with the answers for all is no other's fault.
+    let of_all: BTreeSet<String> = all.iter().map(|violation| violation.place.clone()).collect();
     for (index, other) in deployment.overrides.iter().enumerate() {
         let answers = with(&deployment.answers, &other.answers);
         // Those that an override spoke of before had its answers. What others had depends on the device; that is asked where
@@ -546,12 +556,15 @@ fn check_answers(
             Some(before.in_force(&with(&before.deployment.answers, &same.answers)))
         });
         let mut broken = broken_answers(entry, deployment, &answers, before.as_ref(), secrets);
+        let own: BTreeSet<String> =
+            other.answers.keys().map(|name| join("/parameters", name.as_str())).collect();
+        broken.retain(|violation| own.contains(&violation.place) || !of_all.contains(&violation.place));
         for violation in &mut broken {
             violation.place = format!("/overrides/{index}{}", violation.place);
         }
-        all_kept(broken)?;
+        all.extend(broken);
     }
-    Ok(())
+    all
 }
 
 fn with(answers: &Answers, others: &Answers) -> Answers {

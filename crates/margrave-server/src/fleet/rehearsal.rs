@@ -122,12 +122,32 @@ impl Fleet {
         name: &DeploymentName,
         want: operator::PutDeployment,
     ) -> Result<Plan, Error> {
+        self.foreseen(actor, name, want, Fetching::Allowed).await
+    }
+
+    /// The same, and no registry is asked for it: what it says of a wish that is wrong in any case comes at once.
+    pub async fn check_deployment(
+        &self,
+        actor: &Actor,
+        name: &DeploymentName,
+        want: operator::PutDeployment,
+    ) -> Result<Plan, Error> {
+        self.foreseen(actor, name, want, Fetching::Refused).await
+    }
+
+    async fn foreseen(
+        &self,
+        actor: &Actor,
+        name: &DeploymentName,
+        want: operator::PutDeployment,
+        fetching: Fetching,
+    ) -> Result<Plan, Error> {
         let change = Change::PutDeployment { name: name.clone(), want, id: None };
         let refused = |refusals: Refusals| {
             let first = refusals.into_iter().next().map(|(_, error)| error);
             first.unwrap_or_else(|| Error::conflict("the change would be refused"))
         };
-        self.rehearse(actor, &[change], Fetching::Allowed).await.map_err(refused)
+        self.rehearse(actor, &[change], fetching).await.map_err(refused)
     }
 
     /// Only who reads may be beside it: it is made from one picture. What registries have again counts, and is not written down; for

@@ -332,9 +332,8 @@ async fn the_page_makes_and_revokes_tokens_and_whoever_used_them_is_out() {
     ] {
         let reply = admin.post("/access", fields).await;
         let text = String::from_utf8(reply.is(422).body.to_vec()).unwrap();
-        let marked = format!(
-            "id=\"{field}\" name=\"{field}\" aria-invalid=\"true\" aria-describedby=\"{field}-wrong"
-        );
+        let marked =
+            format!("id=\"{field}\" name=\"{field}\" aria-invalid=\"true\" aria-describedby=\"{field}-wrong");
         let (_, told) = text.split_once(&marked).unwrap_or_else(|| panic!("{fields}: {text}"));
         let (_, told) = told.split_once(&format!("id=\"{field}-wrong\"")).unwrap();
         assert!(told.split("</div>").next().unwrap().contains(says), "{fields}: {text}");

@@ -578,6 +578,58 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
 }
 
 #[tokio::test]
+async fn one_look_at_a_form_tells_everything_that_is_wrong_with_it() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let form = [
+        ("package", "gate"),
+        ("version", "1.0.0"),
+        // No name, no number, no site code, nobody that is known, no size, no window, too much for a group.
+        ("name", "Not Valid"),
+        ("answer.owner", "me"),
+        ("answer.site", "lower"),
+        ("answer.rate", "many"),
+        ("answer.shift", "late"),
+        ("device", "press-404"),
+        ("labels", ""),
+        ("sites", ""),
+        ("select", ""),
+        ("groups", "1"),
+        ("group.0.labels", "line=4"),
+        ("group.0.answer.rate", "900"),
+        ("pace", "steps"),
+        ("pace-canary", "some"),
+        ("windows", "whenever"),
+        ("rollback", "never"),
+        ("attempts", "often"),
+        ("health-grace", ""),
+    ];
+    for path in ["/deploy/rehearsal", "/deploy"] {
+        let page = text(browser.post(path, &form).await.is(422));
+        let marked = page.split("<ul class=\"marked\">").nth(1).unwrap_or_else(|| panic!("{page}"));
+        let marked = marked.split("</ul>").next().unwrap();
+        let ids: Vec<&str> =
+            marked.split("href=\"#").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        let others: Vec<&&str> = ids.iter().filter(|id| !id.ends_with("-field")).collect();
+        assert_eq!(
+            others,
+            [&"name", &"groups-title", &"targets-title", &"pace-canary", &"windows", &"attempts"],
+            "{marked}"
+        );
+        assert_eq!(ids.len() - others.len(), 2, "two questions: {marked}");
+        for id in ids {
+            assert!(page.contains(&format!("id=\"{id}\"")), "{id}: {page}");
+        }
+        assert!(
+            page.contains("there is no device press-404") || page.contains("There is no device press-404"),
+            "{page}"
+        );
+        assert_eq!(page.matches("must be answered").count(), 0, "what cannot be read is not missing: {page}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_reference_is_told_in_sentences() {
     let plant = Plant::new().await;
     let mut browser = Browser::signed_in(&plant).await;

@@ -400,10 +400,7 @@ async fn a_deployments_page_leads_back_to_what_it_was() {
         ("device", "press-1"),
     ];
     let page = text(browser.post("/deployments/north/edit/rehearsal", &change).await.is(200));
-    assert!(
-        page.contains("<del>9</del>") && page.contains("<ins>12</ins>"),
-        "{page}"
-    );
+    assert!(page.contains("<del>9</del>") && page.contains("<ins>12</ins>"), "{page}");
 
     // Somebody changes it while the page is open: the button of that page must not undo that.
     want.parameters.insert("rate".to_owned(), json!(11));

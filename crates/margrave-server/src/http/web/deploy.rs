@@ -27,7 +27,7 @@ use super::question::{Kind, Scalar};
 use super::rehearsal;
 use super::session::{Changer, Fields, Submitted, Visitor};
 use super::tiers::grouped;
-use crate::fleet::{DeviceQuery, Error, Standing};
+use crate::fleet::{Actor, DeviceQuery, Error, Standing};
 
 /// Devices offered for ticking; larger fleets search, or choose by label.
 const DEVICES_MAX: usize = 200;
@@ -191,7 +191,7 @@ async fn submit(
     package: operator::Package,
 ) -> Result<Response, PageError> {
     draft.seal(web.fleet())?;
-    if let Some((name, want)) = asked(web, &mut draft, &package).await? {
+    if let Some((name, want)) = asked(web, &visitor.actor, &mut draft, &package).await? {
         if let Some(reason) = &want.force {
             visitor.note.detail(format!("forced: {reason}"));
         }
@@ -233,7 +233,7 @@ async fn rehearse(
     if let Some(remote) = web.fleet().follows() {
         // What would be refused is not rehearsed.
         draft.wrong.whole.push(format!("What is wanted follows {remote}; change it there."));
-    } else if let Some((name, want)) = asked(web, &mut draft, &package).await? {
+    } else if let Some((name, want)) = asked(web, &visitor.actor, &mut draft, &package).await? {
         match web.fleet().rehearse_deployment(&visitor.actor, &name, want.clone()).await {
             // Who was ticked on purpose and does not fit is left out, or forced, in the form.
             Ok(plan) if plan.misfits.iter().any(|misfit| misfit.refused) => {
@@ -276,13 +276,48 @@ fn looks_for_others(fields: &Fields) -> bool {
     fields.raw("drop").is_none() && (other("find-search", "found-search") || other("find-site", "found-site"))
 }
 
+/// Lets the fleet look at what could be read of a form that is wrong already, so that everything that is wrong with it is told at
+/// once. Nothing is changed by that.
+async fn look_at_the_rest(
+    web: &Web,
+    actor: &Actor,
+    draft: &mut Draft,
+    package: &operator::Package,
+    mut want: PutDeployment,
+) -> Result<(), PageError> {
+    // A name that is wrong says nothing about the rest.
+    let name = match DeploymentName::parse(&draft.name) {
+        Ok(name) => name,
+        Err(_) => match DeploymentName::parse(&free_name(web, &package.id).await?) {
+            Ok(name) => name,
+            Err(_) => return Ok(()),
+        },
+    };
+    if let Ok(held) = web.fleet().deployment_counted(&name).await
+        && !held.removing
+    {
+        draft.keep_unasked(held, &mut want);
+    }
+    match web.fleet().check_deployment(actor, &name, want).await {
+        Err(error @ Error::Invalid(_)) => draft.refused(error)?,
+        // Whatever else there is comes up once the form can be read.
+        Ok(_) | Err(_) => {}
+    }
+    Ok(())
+}
+
 /// What the form asks of the fleet, if it can be asked.
 async fn asked(
     web: &Web,
+    actor: &Actor,
     draft: &mut Draft,
     package: &operator::Package,
 ) -> Result<Option<(DeploymentName, PutDeployment)>, PageError> {
-    let Some((name, mut want)) = draft.want(package) else { return Ok(None) };
+    let (name, mut want) = draft.want(package);
+    let Some(name) = name.filter(|_| !draft.is_wrong()) else {
+        look_at_the_rest(web, actor, draft, package, want).await?;
+        return Ok(None);
+    };
     match web.fleet().deployment_counted(&name).await {
         Ok(held) if !held.removing => draft.keep_unasked(held, &mut want),
         Ok(_) | Err(Error::NotFound { .. }) => {}

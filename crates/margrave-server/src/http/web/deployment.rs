@@ -18,6 +18,7 @@ use super::difference::{Packages, called, reach};
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
+use super::rehearsal::worth_knowing;
 use super::revision::RevisionLine;
 use super::rollout::RolloutCard;
 use super::session::{Changer, Submitted, Visitor};
@@ -112,6 +113,8 @@ struct DeploymentPage {
     /// That it is not as a remote says, because that failed.
     taken_back: Option<String>,
     why_path: String,
+    /// What somebody should know of it.
+    warnings: Vec<String>,
     changed: Stamp,
     by: String,
     /// What went wrong, and with how many: told instead of the chain, which knows one of them.
@@ -249,13 +252,15 @@ pub(super) async fn show(
     let misfits = deployment.misfits.iter().filter(|misfit| !misfit.temporary).count();
     let misfits_more = deployment.misfits.len().saturating_sub(DEVICES_MAX as usize);
     deployment.misfits.truncate(DEVICES_MAX as usize);
+    let reached = deployment.assignments.iter().map(|assignment| assignment.device.as_str()).collect();
+    let warnings = worth_knowing(&web, deployment.warnings.clone(), reached).await?;
     let revisions = web.fleet().revisions(&name).await?;
-    let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     let lines = RevisionLine::newest(web.fleet(), name.as_str(), &revisions, REVISIONS_MAX).await?;
     let named = [(deployment.package.as_str(), deployment.version.as_str())];
     let packages = Packages::of(web.fleet(), named.into()).await?;
     let package = packages.find(&deployment.package, &deployment.version);
     let answer = |(name, value): (&String, &serde_json::Value)| (called(package, name), plain(value));
+    let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     // What needs eyes comes first; within a state, by name.
     let urgent = |assignment: &operator::Assignment| match assignment {
         back if went_back(back) => urgency("FAILED"),
@@ -270,6 +275,7 @@ pub(super) async fn show(
     };
     render(&DeploymentPage {
         apart,
+        warnings,
         rollout: deployment.rollout.as_ref().map(|rollout| RolloutCard::of(rollout, &path, &frame)),
         frame,
         path,

@@ -50,6 +50,7 @@ pub(super) struct SectionDraft {
 #[derive(Default)]
 pub(super) struct Wrong {
     pub(super) name: Option<String>,
+    pub(super) profile: Option<String>,
     pub(super) targets: Vec<String>,
     pub(super) force: Option<String>,
     /// About the whole.
@@ -242,8 +243,8 @@ impl Draft {
         kept.map(|(name, value)| (name.to_owned(), value.to_owned())).chain(sealed).collect()
     }
 
-    /// What to ask of the fleet; what is wrong is noted at its field, and then there is nothing to ask.
-    pub(super) fn want(&mut self, package: &operator::Package) -> Option<(DeploymentName, PutDeployment)> {
+    /// What to ask of the fleet, as far as it can be read; what cannot is noted at its field.
+    pub(super) fn want(&mut self, package: &operator::Package) -> (Option<DeploymentName>, PutDeployment) {
         let name = DeploymentName::parse(&self.name).map_err(|error: InvalidId| {
             self.wrong.name = Some(sentence(&format!("{} {}", error.kind, error.rule)));
         });
@@ -284,8 +285,7 @@ impl Draft {
             // A new one must not change another of the same name; what is not there is at revision 0.
             revision: Some(self.revision.unwrap_or(0)),
         };
-        let fine = name.is_ok() && !self.is_wrong();
-        name.ok().filter(|_| fine).map(|name| (name, want))
+        (name.ok(), want)
     }
 
     /// Where something is wrong, for the top of the form to lead to: what it is called, and its place in the page.
@@ -298,6 +298,7 @@ impl Draft {
         let paces = self.pace.fields.iter().filter(|field| field.wrong.is_some());
         said(self.wrong.name.is_some(), "Name", "name")
             .into_iter()
+            .chain(said(self.wrong.profile.is_some(), "Profile", "profile"))
             .chain(questions.map(|question| (question.name.clone(), format!("{}-field", question.id))))
             .chain(said(self.groups.iter().flatten().any(Group::is_wrong), "Other answers", "groups-title"))
             .chain(said(!self.wrong.targets.is_empty(), "Where", "targets-title"))
@@ -314,6 +315,7 @@ impl Draft {
     pub(super) fn is_wrong(&self) -> bool {
         let wrong = &self.wrong;
         wrong.name.is_some()
+            || wrong.profile.is_some()
             || !wrong.targets.is_empty()
             || wrong.force.is_some()
             || !wrong.whole.is_empty()
@@ -373,10 +375,13 @@ impl Draft {
                         })
                     });
                     match question {
-                        Some(question) => question.wrong = Some(message),
+                        // What could not even be read was told already, and is not missing.
+                        Some(question) => drop(question.wrong.get_or_insert(message)),
+                        None if violation.place == "/targets" && !self.wrong.targets.is_empty() => {}
                         None if violation.place.starts_with("/targets") => self.wrong.targets.push(message),
                         None if violation.place == "/force" => self.wrong.force = Some(message),
                         None if violation.place == "/name" => self.wrong.name = Some(message),
+                        None if violation.place == "/profile" => self.wrong.profile = Some(message),
                         None => self.wrong.whole.push(message),
                     }
                 }

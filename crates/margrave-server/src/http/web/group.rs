@@ -132,7 +132,9 @@ impl Group {
             })
         });
         match question {
-            Some(question) => question.wrong = Some(message),
+            Some(question) => drop(question.wrong.get_or_insert(message)),
+            // Who is meant could not be read, and that was told.
+            None if place.starts_with("targets") && !group.wrong.is_empty() => {}
             None => group.wrong.push(message),
         }
         true

@@ -168,7 +168,7 @@ impl Pace {
             place.strip_prefix(field.place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         });
         match field {
-            Some(field) => field.wrong = Some(message),
+            Some(field) => drop(field.wrong.get_or_insert(message)),
             None => self.wrong.push(message),
         }
         true

@@ -1,12 +1,12 @@
 //! What a deployment would do to the fleet as it is, shown before anybody confirms it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
 use axum::response::Response;
-use margrave_core::id::DeploymentName;
+use margrave_core::id::{DeploymentName, DeviceRef};
 use margrave_wire::intent::{Fetch, Plan, Planned, PlannedBatch, PlannedForce, PlannedMisfit};
-use margrave_wire::operator::{self, PutDeployment};
+use margrave_wire::operator::{self, PutDeployment, Warning};
 
 use super::Web;
 use super::command::Command;
@@ -15,9 +15,15 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::session::Visitor;
 use super::tiers::counted;
+use super::told::Told;
+use crate::fleet::Error;
 
 /// Devices that the page lists; the rest is counted.
 const ROWS_MAX: usize = 100;
+/// Devices that are looked at to tell whether all of them are simulated; a demo has fewer.
+const SIMULATED_MAX: usize = 50;
+/// The kind of warning that tells of images that are not pinned.
+const UNPINNED: &str = "imageUnpinned";
 /// Batches that it lists.
 const BATCHES_MAX: usize = 50;
 
@@ -118,6 +124,9 @@ pub(super) async fn page(
         }
         false => Vec::new(),
     };
+    let coming = plan.changes.iter().filter(|planned| planned.to.is_some());
+    let coming = coming.map(|planned| planned.device.as_str()).collect();
+    let warnings = worth_knowing(web, plan.warnings.clone(), coming).await?;
     let rollout = plan.rollouts.iter().find(|rollout| rollout.deployment == name.as_str());
     let in_steps = rollout.map(|rollout| format!("in {}", counted(rollout.batches_total.into(), "step")));
     // Others may come in where this leaves room.
@@ -136,7 +145,7 @@ pub(super) async fn page(
         forced_more: plan.forced.len().saturating_sub(ROWS_MAX),
         misfits: plan.misfits.iter().take(ROWS_MAX).cloned().collect(),
         misfits_more: plan.misfits.len().saturating_sub(ROWS_MAX),
-        warnings: plan.warnings.iter().map(|warning| warning.text.clone()).collect(),
+        warnings,
         fetches: plan.fetches.iter().map(fetched).collect(),
         steps: match (rollout, &want.strategy) {
             (Some(rollout), _) => rollout.strategy.words(),
@@ -157,6 +166,34 @@ pub(super) async fn page(
         verb: if changing { "Change" } else { "Deploy" },
         command: Command::wanted(name.as_str(), want),
     })
+}
+
+/// What there is to know of a deployment on these devices, in sentences. Where all of them are simulated nobody pulls an image, so
+/// that it does not matter which the server could pin.
+pub(super) async fn worth_knowing(
+    web: &Web,
+    mut warnings: Vec<Warning>,
+    devices: BTreeSet<&str>,
+) -> Result<Vec<String>, Error> {
+    if warnings.iter().any(|warning| warning.kind == UNPINNED) && are_simulated(web, devices).await? {
+        warnings.retain(|warning| warning.kind != UNPINNED);
+    }
+    Ok(warnings.iter().map(|warning| sentence(&warning.text)).collect())
+}
+
+async fn are_simulated(web: &Web, devices: BTreeSet<&str>) -> Result<bool, Error> {
+    if devices.is_empty() || devices.len() > SIMULATED_MAX {
+        return Ok(false);
+    }
+    for device in devices {
+        let Ok(device) = DeviceRef::parse(device) else { return Ok(false) };
+        match web.fleet().device(&device).await {
+            Ok(device) if device.simulated => {}
+            Ok(_) | Err(Error::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 impl Row {

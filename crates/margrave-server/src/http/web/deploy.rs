@@ -298,10 +298,9 @@ async fn look_at_the_rest(
     {
         draft.keep_unasked(held, &mut want);
     }
-    match web.fleet().check_deployment(actor, &name, want).await {
-        Err(error @ Error::Invalid(_)) => draft.refused(error)?,
-        // Whatever else there is comes up once the form can be read.
-        Ok(_) | Err(_) => {}
+    // Whatever else there is comes up once the form can be read.
+    if let Err(error @ Error::Invalid(_)) = web.fleet().check_deployment(actor, &name, want).await {
+        draft.refused(error)?;
     }
     Ok(())
 }

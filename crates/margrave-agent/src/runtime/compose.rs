@@ -34,7 +34,7 @@ use super::explain::{self, last_words};
 use super::foreign;
 use super::health;
 use super::images::{ImagePolicy, Images};
-use super::model::{LABEL_AGENT, Model, Ownership, Pull, Telemetry};
+use super::model::{Given, LABEL_AGENT, Model, Ownership, Pull, Telemetry};
 use super::own_container::Sight;
 use super::pins::{Remembered, note_exact};
 use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
@@ -428,7 +428,12 @@ impl ComposeRuntime {
             tracing::warn!(project = %prepared.project, said = %last_words(&finished.errors), "Compose has a remark");
         }
         let listing = self.components.list(prepared.archive).await?;
-        Model::read(&finished.output, &prepared.files, &prepared.directory.mounts(), &listing)
+        let given = Given {
+            variables: &prepared.variables,
+            archive: prepared.archive,
+            project: prepared.project.as_str(),
+        };
+        Model::read(&finished.output, &prepared.files, &prepared.directory.mounts(), &listing, &given)
     }
 
     pub(super) async fn fetch_image(
@@ -565,7 +570,17 @@ impl ComposeRuntime {
             assignment: order.assignment,
             component: &order.component,
         };
-        let overlay = prepared.model.overlay(owner, prepared.archive, self.settings.telemetry.as_ref());
+        let same = before.as_ref().filter(|record| record.fingerprint == order.fingerprint());
+        let mut model = prepared.model.clone();
+        // What an older agent started and is only mended now has no such label; for that alone it is not made anew.
+        let settled = same.filter(|record| record.stage != Stage::Begun);
+        for (name, service) in &mut model.services {
+            let unlabelled = |record: &Record| record.services.get(name).is_some_and(|s| s.values.is_none());
+            if settled.is_some_and(unlabelled) {
+                service.values = None;
+            }
+        }
+        let overlay = model.overlay(owner, prepared.archive, self.settings.telemetry.as_ref());
         let write = || {
             for mount in prepared.model.moved_mounts() {
                 prepared.directory.make_mount(mount)?;
@@ -574,7 +589,6 @@ impl ComposeRuntime {
         };
         write().map_err(|error| disk("The component's override file could not be written", error))?;
         // What was noted of the same order still tells what hands did, should this try be cut off.
-        let same = before.as_ref().filter(|record| record.fingerprint == order.fingerprint());
         let service = |name: &String, service: &super::model::Service| Service {
             replicas: service.replicas,
             hash: None,
@@ -582,8 +596,9 @@ impl ComposeRuntime {
             image: Some(service.needed().to_owned()),
             image_id: service.image_id.clone(),
             image_note: service.note,
+            values: service.values,
         };
-        let services = &prepared.model.services;
+        let services = &model.services;
         let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
         let before = before.map(Record::kept).unwrap_or_else(|| prepared.directory.aside());
         let record = Record {

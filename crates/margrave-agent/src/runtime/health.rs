@@ -351,6 +351,7 @@ pub(super) mod tests {
                         image: None,
                         image_id: None,
                         image_note: None,
+                        values: None,
                     },
                 )
             })

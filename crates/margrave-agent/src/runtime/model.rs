@@ -4,7 +4,9 @@
 //! parse a compose file ourselves. From its answer come the services to expect, the images to pull, and
 //! the override file that adds our labels and the collector's variables to every service (OB-093).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use margrave_core::digest::Digest;
@@ -22,6 +24,8 @@ pub(super) const LABEL_AGENT: &str = "io.margrave.agent";
 /// On services that read files of their archive: Compose does not see that such a file changed, but it
 /// does see a changed label, and then recreates the container.
 const LABEL_FILES: &str = "io.margrave.files";
+/// The same on services that are given values as files, by configs and secrets that stand in the compose file itself.
+const LABEL_VALUES: &str = "io.margrave.values";
 
 /// More would be a mistake or an attack on a device's memory.
 const SERVICES_MAX: usize = 256;
@@ -50,6 +54,8 @@ pub(super) struct Service {
     pub pin: Option<String>,
     pub note: Option<ImageNote>,
     reads_archive: bool,
+    /// What its configs and secrets hold that are no files, as a digest: some of it is secret.
+    pub values: Option<Digest>,
     /// Relative bind mounts without content in the archive (PK-086), moved to where an update keeps them.
     moved: Vec<MovedMount>,
 }
@@ -152,6 +158,34 @@ struct RawShared {
 #[derive(Deserialize)]
 struct RawFile {
     file: Option<PathBuf>,
+    /// As it is, with all variables in it replaced.
+    content: Option<String>,
+    /// The name of a variable.
+    environment: Option<String>,
+}
+
+impl RawFile {
+    /// What a service that uses it is given, where that is no file.
+    fn value<'a>(&'a self, given: &Given<'a>) -> Option<(&'a str, Cow<'a, str>)> {
+        match (&self.content, &self.environment) {
+            (Some(content), _) => Some(("content", content.into())),
+            (None, Some(name)) => Some(match given.variables.get(OsStr::new(name)) {
+                Some(value) => ("variable", value.to_string_lossy()),
+                // Compose may find it in a file of the archive.
+                None => ("archive", given.archive.to_string().into()),
+            }),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Where the values come from that Compose does not show.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a> {
+    pub variables: &'a BTreeMap<OsString, OsString>,
+    pub archive: Digest,
+    /// So that equal values do not look alike on two components.
+    pub project: &'a str,
 }
 
 impl Model {
@@ -162,6 +196,7 @@ impl Model {
         archive: &Path,
         mounts: &Path,
         listing: &Listing,
+        given: &Given<'_>,
     ) -> Result<Self, Failure> {
         let raw: RawModel = serde_json::from_slice(answer).map_err(|error| {
             Failure::new(
@@ -197,7 +232,9 @@ impl Model {
         }
         let mut services = BTreeMap::new();
         for (name, service) in raw.services.iter() {
-            services.insert(name.clone(), Service::read(name, service, &raw, archive, mounts, listing)?);
+            let mut read = Service::read(name, service, &raw, archive, mounts, listing)?;
+            read.values = values(service, &raw, given);
+            services.insert(name.clone(), read);
         }
         let own = |shared: BTreeMap<String, Option<RawShared>>| {
             shared
@@ -229,6 +266,9 @@ impl Model {
                 let mut labels = labels.clone();
                 if service.reads_archive {
                     labels.insert(LABEL_FILES.to_owned(), json!(archive.to_string()));
+                }
+                if let Some(values) = service.values {
+                    labels.insert(LABEL_VALUES.to_owned(), json!(values.to_string()));
                 }
                 // Images are pulled by us, before anything is touched; Compose must not do it once more.
                 let mut overlay = json!({"labels": labels, "pull_policy": "missing"});
@@ -268,6 +308,20 @@ impl Model {
     pub(super) fn moved_mounts(&self) -> impl Iterator<Item = &Path> {
         self.services.values().flat_map(|service| service.moved.iter().map(|mount| mount.source.as_path()))
     }
+}
+
+/// What a service is given by configs and secrets that are no files. Compose compares which of them a service uses, and not what
+/// they hold: without this a changed value would never reach its container.
+fn values(service: &RawService, model: &RawModel, given: &Given<'_>) -> Option<Digest> {
+    let of = |uses: &[RawUse], files: &BTreeMap<String, RawFile>| -> Vec<Value> {
+        let found = uses.iter().filter_map(|u| Some((&u.source, files.get(&u.source)?.value(given)?)));
+        found.map(|(name, (kind, value))| json!([name, kind, value])).collect()
+    };
+    let (configs, secrets) = (of(&service.configs, &model.configs), of(&service.secrets, &model.secrets));
+    if configs.is_empty() && secrets.is_empty() {
+        return None;
+    }
+    Some(Digest::of(json!([given.project, configs, secrets]).to_string().as_bytes()))
 }
 
 impl Service {
@@ -343,6 +397,7 @@ impl Service {
             image_id: None,
             pin: None,
             note: None,
+            values: None,
             reads_archive,
             moved,
         })
@@ -400,12 +455,41 @@ mod tests {
     use super::*;
 
     fn read(answer: Value) -> Result<Model, Failure> {
+        read_with(answer, &BTreeMap::new())
+    }
+
+    fn read_with(answer: Value, variables: &BTreeMap<OsString, OsString>) -> Result<Model, Failure> {
         Model::read(
             answer.to_string().as_bytes(),
             Path::new("/data/archive"),
             Path::new("/data/mounts"),
             &Listing::default(),
+            &Given { variables, archive: Digest::of(b"a"), project: "mg-1" },
         )
+    }
+
+    #[test]
+    fn what_stands_in_configs_and_secrets_tells_a_service_apart_from_how_it_was() {
+        let labels = |content: &str, password: &str| {
+            let answer = json!({
+                "services": {
+                    "web": {"image": "h/web:1", "configs": [{"source": "site"}], "secrets": [{"source": "pw"}]},
+                    "db": {"image": "h/db:1"},
+                },
+                "configs": {"site": {"content": content}},
+                "secrets": {"pw": {"environment": "PW"}},
+            });
+            let variables = BTreeMap::from([("PW".into(), password.into())]);
+            let overlay = overlay(&read_with(answer, &variables).unwrap(), None);
+            assert_eq!(overlay["services"]["db"]["labels"].get(LABEL_VALUES), None, "it has none");
+            let text = overlay.to_string();
+            assert!(!text.contains("hunter2") && !text.contains("port=1"), "{text}");
+            overlay["services"]["web"]["labels"][LABEL_VALUES].as_str().unwrap().to_owned()
+        };
+        let first = labels("port=1", "hunter2");
+        assert_eq!(first, labels("port=1", "hunter2"));
+        assert_ne!(first, labels("port=2", "hunter2"));
+        assert_ne!(first, labels("port=1", "hunter3"));
     }
 
     fn overlay(model: &Model, telemetry: Option<&Telemetry>) -> Value {
@@ -539,7 +623,8 @@ mod tests {
             "web": {"image": "a", "volumes": [mount(archive.join("web.conf").to_str().unwrap(), "/conf")]},
             "top": {"image": "a", "volumes": [mount(archive.to_str().unwrap(), "/app")]},
         }});
-        let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts, &listing).unwrap();
+        let given = Given { variables: &BTreeMap::new(), archive: Digest::of(b"a"), project: "mg-1" };
+        let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts, &listing, &given).unwrap();
         assert_eq!(model.moved_mounts().collect::<Vec<_>>(), [mounts.join("data")]);
         let overlay = overlay(&model, None);
         let moved =

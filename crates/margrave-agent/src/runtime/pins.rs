@@ -141,6 +141,7 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::model::Given;
     use super::*;
 
     #[test]
@@ -156,6 +157,7 @@ mod tests {
             Path::new("/archive"),
             Path::new("/mounts"),
             &Default::default(),
+            &Given { variables: &Default::default(), archive: Digest::of(b"a"), project: "mg-1" },
         )
         .unwrap();
         let digest = Digest::of(b"x");

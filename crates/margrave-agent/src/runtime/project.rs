@@ -112,6 +112,9 @@ pub(super) struct Service {
     pub image_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_note: Option<ImageNote>,
+    /// The label that tells what its configs and secrets hold; none is of an older agent, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<Digest>,
 }
 
 /// What became of the image that a service was first healthy with.
@@ -621,6 +624,7 @@ mod tests {
                     image: Some("web:1".into()),
                     image_id: Some("abcd".into()),
                     image_note: None,
+                    values: None,
                 },
             )]),
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),

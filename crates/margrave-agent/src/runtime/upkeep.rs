@@ -328,6 +328,7 @@ mod tests {
                 image: None,
                 image_id: None,
                 image_note: None,
+                values: None,
             };
             let record = Record {
                 assignment,

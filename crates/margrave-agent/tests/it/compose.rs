@@ -41,6 +41,7 @@ on_engine! {
     services_start_in_the_order_of_their_dependencies,
     a_value_for_one_service_leaves_the_others_running,
     a_changed_file_in_the_archive_reaches_its_service,
+    a_changed_value_in_configs_and_secrets_reaches_its_service,
 }
 
 /// Bytes in files under a directory.
@@ -386,6 +387,39 @@ configs: {site: {file: ./conf/site}}
     // Going back needs no registry: the archive before is still here.
     rig.runtime.apply(&rig.order("web", "1.0.0")).await.unwrap();
     assert_eq!(read(), "old old 1");
+    rig.finish().await;
+}
+
+async fn a_changed_value_in_configs_and_secrets_reaches_its_service(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    configs: [{source: site, target: /etc/site}]
+    secrets: [pw]
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+configs: {site: {content: "port=${PORT}"}}
+secrets: {pw: {environment: PW}}
+"#;
+    rig.push("web", "1.0.0", &[("compose.yaml", compose)]).await;
+    let order = |port: &str, pw: &str| Order {
+        values: vec![("PORT".into(), text(port)), ("PW".into(), text(pw))],
+        ..rig.order("web", "1.0.0")
+    };
+    rig.runtime.apply(&order("1", "old")).await.unwrap();
+    let read = || rig.exec(&rig.container("web", "web"), "echo $(cat /etc/site) $(cat /run/secrets/pw)");
+    assert_eq!(read(), "port=1 old");
+    let db = rig.started_at(&rig.container("web", "db"));
+    rig.runtime.apply(&order("1", "new")).await.unwrap();
+    assert_eq!(read(), "port=1 new");
+    rig.runtime.apply(&order("2", "new")).await.unwrap();
+    assert_eq!(read(), "port=2 new");
+    let web = rig.started_at(&rig.container("web", "web"));
+    rig.restarted().apply(&order("2", "new")).await.unwrap();
+    assert_eq!(rig.started_at(&rig.container("web", "web")), web, "nothing changed");
+    assert_eq!(rig.started_at(&rig.container("web", "db")), db, "it has no part in that");
     rig.finish().await;
 }
 

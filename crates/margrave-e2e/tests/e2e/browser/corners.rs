@@ -186,7 +186,7 @@ fn side_ways_end_at_pages_that_can_be_read() {
     assert_eq!(browser.text("#git .notice.bad"), "", "it is decided");
     assert_eq!(line(&stage), "9", "what the server had stays");
     browser.open(&page);
-    browser.wait_text("#counts", "devices");
+    browser.wait_text("#counts", "device");
     assert_eq!(browser.text("#needs"), "");
     // Once more, and the other way.
     restore(&mut stage);

@@ -19,7 +19,7 @@ page.on("request", (request) => {
 function must(so, sentence) { if (!so) throw new Error(sentence); }
 async function see(what, look, ...words) {
   try {
-    await page.waitForFunction(look, { timeout: 40000, polling: 100 }, ...words);
+    await page.waitForFunction(look, { timeout: 60000, polling: 100 }, ...words);
   } catch (error) {
     throw new Error(`waited in vain: ${what} (${error.message})`);
   }

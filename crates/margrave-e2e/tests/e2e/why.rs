@@ -61,6 +61,8 @@ fn unescaped(html: &str) -> String {
         }
     }
     let text = text.replace("<code>", "`").replace("</code>", "`");
+    // Only said of words that are not to be broken.
+    let text = text.replace("<span class=\"word\">", "").replace("</span>", "");
     assert!(!text.contains('<'), "other markup in {text:?}");
     [
         ("&lt;", "<"),

@@ -232,7 +232,7 @@ fn every_data_type_and_rule_is_typed_and_arrives_at_the_device() {
     browser.wait_text("h1", "asked");
     browser.wait_text("#devices", "INSTALLED");
     assert_hidden(&browser, SECRET);
-    browser.wait_text("#wanted", "password");
+    browser.wait_text("#wanted", "Password");
 
     let made = stage.json(&["deployment", "show", "asked"]);
     let mut parameters = made["parameters"].clone();

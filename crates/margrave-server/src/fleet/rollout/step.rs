@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use margrave_core::deployment::{Deployment, SITE};
 use margrave_core::id::{DeploymentId, DeviceRef};
-use margrave_core::rollout::{Decision, Progress, Standing, decide};
+use margrave_core::rollout::{Decision, Now, Progress, Standing, Waiting, decide};
 use margrave_core::secret::is_wanting;
 use margrave_store::{
     Candidate, DeploymentRecord, DeviceRecord, NewEvent, Publication, RolloutChange, RolloutRecord,
@@ -76,6 +76,7 @@ impl Fleet {
             };
             if rests(&decision) {
                 self.rollouts.remember_heard(&rollout, &decision);
+                self.ask_for_a_word(&progress, &decision);
                 return Ok(Then::Nothing);
             }
             // Until here nobody was kept from deciding anything: looking at all devices takes as long as there are many.
@@ -92,6 +93,7 @@ impl Fleet {
             let decision = decide(&held.deployment.strategy, &progress, self.now());
             if rests(&decision) {
                 self.rollouts.remember_heard(&rollout, &decision);
+                self.ask_for_a_word(&progress, &decision);
                 return Ok(Then::Nothing);
             }
             let name = &rollout.name;
@@ -130,6 +132,17 @@ impl Fleet {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// Who is to be heard of after a soak may have a poll held for minutes more; it is answered now, and asks again at once if it
+    /// is still there.
+    fn ask_for_a_word(&self, progress: &Progress, decision: &Decision) {
+        let Standing::Waiting(Waiting::Unheard { since, .. }) = decision.standing else { return };
+        let unheard =
+            progress.members.iter().filter(|member| member.now == Now::Done && member.heard < since);
+        for member in unheard {
+            self.release_held(&member.device.client);
+        }
     }
 
     /// Whether nobody changed a rollout, or what it takes to the devices, since it was looked at.

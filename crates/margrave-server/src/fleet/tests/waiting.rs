@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 const LONG: Duration = Duration::from_secs(600);
 
-fn is_waiting<F: Future>(wait: &mut Pin<Box<F>>) -> bool {
+pub(super) fn is_waiting<F: Future>(wait: &mut Pin<Box<F>>) -> bool {
     matches!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending)
 }
 

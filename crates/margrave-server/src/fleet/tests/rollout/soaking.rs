@@ -3,6 +3,7 @@
 use margrave_wire::schedule::ScheduleBody;
 
 use super::*;
+use crate::fleet::tests::waiting::is_waiting;
 
 const SOAK: u64 = 1800;
 
@@ -44,6 +45,20 @@ async fn a_canary_that_is_not_heard_of_any_more_has_proven_nothing() {
     world.pass(10);
     world.advance().await;
     assert_eq!(world.given(3).await, "yo yo yo");
+}
+
+#[tokio::test]
+async fn a_held_poll_is_answered_when_its_device_is_to_be_heard_of() {
+    let world = soaking().await;
+    let canary = client("d0");
+    let than = world.fleet.manifest(&canary, Dialect::Miaf).unwrap().digest;
+    let mut held = Box::pin(world.fleet.manifest_changed(&canary, than, Duration::from_secs(300)));
+    assert!(is_waiting(&mut held));
+    world.advance().await;
+    assert!(is_waiting(&mut held), "it is still watched");
+    world.pass(SOAK + 1);
+    world.advance().await;
+    assert!(!is_waiting(&mut held), "a rollout does not wait for minutes for who is there");
 }
 
 #[tokio::test]

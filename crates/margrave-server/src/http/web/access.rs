@@ -24,7 +24,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const ROLES: [(&str, &str); 3] = [
     ("viewer", "looks at everything but secrets"),
     ("operator", "also changes deployments and devices"),
-    ("admin", "also tokens, authority, registries, settings"),
+    ("admin", "also looks after tokens, the authority, registries and settings"),
 ];
 /// For how many days a token can be used.
 const LENGTHS: [(&str, &str); 5] = [
@@ -121,16 +121,7 @@ async fn show(
         roles: &ROLES,
         lengths: &LENGTHS,
         wrong,
-        command: Command::new([
-            "margrave",
-            "token",
-            "create",
-            "ann",
-            "--role",
-            "operator",
-            "--expires",
-            "90d",
-        ]),
+        command: Command::new(["margrave", "token", "create", "ann", "--role", "viewer", "--expires", "90d"]),
     };
     Ok((status, render(&page)?).into_response())
 }

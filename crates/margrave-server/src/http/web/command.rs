@@ -203,6 +203,15 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
+/// The same for who only reads it.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        other => plain(other),
+    }
+}
+
 /// A secret as the command line names it: `env:NAME`.
 pub(super) fn reference(value: &Value) -> Option<String> {
     let (kind, text) = value.get("secret")?.as_object()?.iter().next()?;

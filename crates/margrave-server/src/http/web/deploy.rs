@@ -27,6 +27,7 @@ use super::question::{Kind, Scalar};
 use super::rehearsal;
 use super::session::{Changer, Fields, Submitted, Visitor};
 use super::tiers::grouped;
+use super::told::Told;
 use crate::fleet::{Actor, DeviceQuery, Error, Standing};
 
 /// Devices offered for ticking; larger fleets search, or choose by label.

@@ -11,7 +11,7 @@ use super::Web;
 use super::address::{Path, Query};
 use super::assignment::{AssignmentLine, is_held_back, settled, went_back};
 use super::care;
-use super::command::{Command, plain};
+use super::command::{Command, shown};
 use super::commit::CommitMark;
 use super::confirm::ConfirmPage;
 use super::difference::{Packages, called, reach};
@@ -148,7 +148,7 @@ impl GroupLine {
         let answers = held
             .parameters
             .iter()
-            .map(|(name, value)| format!("{} = {}", called(package, name), plain(value)));
+            .map(|(name, value)| format!("{} = {}", called(package, name), shown(value)));
         GroupLine { of: reach(&held.targets), answers: answers.collect::<Vec<_>>().join(", ") }
     }
 }
@@ -259,7 +259,7 @@ pub(super) async fn show(
     let named = [(deployment.package.as_str(), deployment.version.as_str())];
     let packages = Packages::of(web.fleet(), named.into()).await?;
     let package = packages.find(&deployment.package, &deployment.version);
-    let answer = |(name, value): (&String, &serde_json::Value)| (called(package, name), plain(value));
+    let answer = |(name, value): (&String, &serde_json::Value)| (called(package, name), shown(value));
     let mut assignments: Vec<&operator::Assignment> = deployment.assignments.iter().collect();
     // What needs eyes comes first; within a state, by name.
     let urgent = |assignment: &operator::Assignment| match assignment {

@@ -8,7 +8,7 @@ use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
 
 use super::care;
-use super::command::plain;
+use super::command::shown;
 use crate::fleet::{Error, Fleet};
 
 /// A setting that is another, before and after; `None` is not there at all.
@@ -131,7 +131,7 @@ impl<'a> Wanted<'a> {
                 let Some(package) = self.asked else { return Some("the package's default".to_owned()) };
                 // Another version need not ask for it at all.
                 let setting = settings(package).find(|(_, setting)| setting.parameter == *parameter)?.1;
-                let default = setting.default.as_ref().map(plain).filter(|text| !text.is_empty());
+                let default = setting.default.as_ref().map(shown).filter(|text| !text.is_empty());
                 Some(
                     default.map_or_else(
                         || "no answer".to_owned(),
@@ -232,14 +232,14 @@ fn parts(wanted: &Wanted<'_>) -> BTreeMap<Place, Part> {
     }
     for (parameter, value) in wanted.parameters {
         let part =
-            Part { what: called(wanted.asked, parameter), text: plain(value), exact: Some(value.clone()) };
+            Part { what: called(wanted.asked, parameter), text: shown(value), exact: Some(value.clone()) };
         parts.insert(Place::Answer(parameter.clone()), part);
     }
     for held in wanted.overrides {
         let of = reach(&held.targets);
         for (parameter, value) in &held.parameters {
             let what = format!("{}, for {of}", called(wanted.asked, parameter));
-            let part = Part { what, text: plain(value), exact: Some(value.clone()) };
+            let part = Part { what, text: shown(value), exact: Some(value.clone()) };
             parts.insert(Place::AnswerFor(of.clone(), parameter.clone()), part);
         }
     }
@@ -344,6 +344,7 @@ mod tests {
             ],
         );
         check(&before, &before, &[]);
+        check(&revision(json!({ "key": true })), &revision(json!({ "key": false })), &["Key: yes → no"]);
     }
 
     #[test]

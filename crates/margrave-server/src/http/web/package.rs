@@ -10,7 +10,7 @@ use margrave_wire::operator;
 
 use super::Web;
 use super::address::Path;
-use super::command::{Command, plain};
+use super::command::{Command, shown};
 use super::confirm::ConfirmPage;
 use super::deployment::who;
 use super::error::{PageError, sentence, told};
@@ -273,7 +273,7 @@ pub(super) async fn show(
             name: setting.name.clone(),
             description: setting.description.clone(),
             kind: kind(setting),
-            default: setting.default.as_ref().map(plain).filter(|text| !text.is_empty()),
+            default: setting.default.as_ref().map(shown).filter(|text| !text.is_empty()),
             required: setting.required,
         })
     });

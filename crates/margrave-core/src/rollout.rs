@@ -191,7 +191,8 @@ impl Batch {
 /// Says who moves next.
 ///
 /// - The devices of a batch are released when the batch before it is good and has soaked, in their order, as far as
-///   their sites allow. Who is silent is passed over, and released when it is heard of again.
+///   their sites allow. Who is silent is passed over, and released when it is heard of again. Who is down with what it had
+///   before, and so keeps others of its site from their turn, is released before its own.
 /// - A batch is good when the threshold of those that can answer have it installed. Out of that count are those that do
 ///   not fit, those that are silent, those that a person forgave, and those that wait at a site whose room is all taken
 ///   by released devices that went silent. If nobody is left to count, the batch is good once any device of the rollout
@@ -285,8 +286,7 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
         heard_since = None;
     };
 
-    let (release, held) =
-        sites.admit(ordered.iter().copied().filter(|member| batch_of(member) <= reached.batch));
+    let (release, held) = sites.admit(&ordered, |member| batch_of(member) <= reached.batch);
     let count = |wanted: fn(&Now) -> bool| ordered.iter().filter(|member| wanted(&member.now)).count();
     let under_way = count(|now| *now == Now::UnderWay);
     let not_yet = count(|now| *now == Now::Silent);
@@ -418,16 +418,19 @@ impl<'a> Sites<'a> {
     }
 
     /// Those who can be released now, and how many are held back.
-    fn admit(mut self, members: impl Iterator<Item = &'a Member>) -> (Vec<DeviceRef>, u32) {
+    ///
+    /// Where the room of a site is taken by devices that are down with what they had before, and whose own turn is later, these
+    /// are released: they cannot get more so, and what is new may be what mends them. Otherwise both would wait for ever.
+    fn admit(mut self, members: &[&'a Member], is_open: impl Fn(&Member) -> bool) -> (Vec<DeviceRef>, u32) {
         let mut release = Vec::new();
-        let mut held = 0;
-        for member in members {
+        let mut held: BTreeMap<&str, u32> = BTreeMap::new();
+        for member in members.iter().filter(|member| is_open(member)) {
             let Now::Waits { down } = member.now else { continue };
             let site = self.0.as_mut().and_then(|sites| sites.get_mut(member.site.as_str()));
             match site {
                 // What is down already does not get more so.
                 Some(site) if !down && site.unavailable >= site.limit => {
-                    held += 1;
+                    *held.entry(&member.site).or_default() += 1;
                     continue;
                 }
                 Some(site) => site.unavailable += u32::from(!down),
@@ -435,7 +438,19 @@ impl<'a> Sites<'a> {
             }
             release.push(member.device.clone());
         }
-        (release, held)
+        // Who is on the way to what went before comes to an end by itself.
+        let is_down = |member: &&&Member| {
+            !is_open(member) && member.now == (Now::Waits { down: true }) && !member.half_way
+        };
+        for (site, _) in held.iter() {
+            let of_site = || members.iter().filter(is_down).filter(|member| member.site == *site);
+            let takes_room = u32::try_from(of_site().count()).unwrap_or(u32::MAX);
+            let Some(room) = self.0.as_ref().and_then(|sites| sites.get(site)) else { continue };
+            if room.unavailable.saturating_sub(takes_room) < room.limit {
+                release.extend(of_site().map(|member| member.device.clone()));
+            }
+        }
+        (release, held.values().sum())
     }
 }
 

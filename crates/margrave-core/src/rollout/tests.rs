@@ -1,6 +1,7 @@
 //! Rules by example, and promises from seeds.
 
 use std::num::NonZeroU32;
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::*;
@@ -201,6 +202,28 @@ fn a_site_gives_no_more_devices_than_it_may() {
     assert_eq!(released(&decide(&parts, &progress("waits waits waits waits waits"), NOW)), "d0 d1");
     let held = decide(&strategy, &progress("lost@a waits@a done@b"), NOW);
     assert_eq!(held.standing, Standing::Waiting(Waiting::Sites { held: 1 }));
+}
+
+#[test]
+fn what_is_down_with_the_version_before_does_not_keep_its_site_from_the_one_that_mends_it() {
+    let one = |text: &str| Amount::from_str(text).unwrap();
+    let strategy =
+        Strategy { batches: vec![one("1")], unavailable_max: Some(one("1")), ..Default::default() };
+    let check = |now: &str, expected: &str| {
+        let decision = decide(&strategy, &progress(now), NOW);
+        assert_eq!(released(&decision), expected, "{now}");
+    };
+    check("waits@a down@a waits@a", "d1");
+    check("waits@a going@a waits@a", "");
+    // Whoever is under way has the room, and comes to an end.
+    check("waits@a going@a down@a", "");
+    // Nobody waits for it: it has its own turn.
+    check("waits@b down@a waits@a", "d0");
+    check("done@a waits@a done@a down@a", "d3");
+    check("waits@a done@a down@a", "d2");
+    let mut halfway = progress("waits@a down@a");
+    halfway.members[1].half_way = true;
+    assert_eq!(released(&decide(&strategy, &halfway, NOW)), "");
 }
 
 #[test]
@@ -405,8 +428,11 @@ impl Fleet {
             let batch_open = decision.reached.batch;
             let member = self.kept.members.iter_mut().find(|member| member.device == *device).unwrap();
             assert!(matches!(member.now, Now::Waits { .. }) && !member.released, "{member:?}");
-            assert!(self.strategy.batch_of(member.place, self.kept.size) <= batch_open);
-            self.order.push(self.strategy.batch_of(member.place, self.kept.size));
+            // Who is down may come before its turn, where others of its site wait for that.
+            let batch = self.strategy.batch_of(member.place, self.kept.size);
+            let is_early = batch > batch_open;
+            assert!(!is_early || member.now == (Now::Waits { down: true }), "{member:?}");
+            self.order.extend((!is_early).then_some(batch));
             member.released = true;
             member.now = Now::UnderWay;
         }
@@ -434,8 +460,6 @@ impl Fleet {
                 (Now::Silent, false) if !trouble || chance < 10 => Now::Waits { down: false },
                 (Now::Silent, true) if !trouble || chance < 10 => Now::UnderWay,
                 (Now::Failed, _) if !trouble => Now::UnderWay,
-                // Mended by hand: until then its site gives nobody else.
-                (Now::Waits { down: true }, _) if !trouble => Now::Waits { down: false },
                 (same, _) => same,
             };
             if member.now != Now::Silent && (!trouble || self.dice.hit(60)) {

@@ -1,6 +1,6 @@
 //! Rollouts as operators see them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use margrave_core::id::{DeploymentName, DeviceRef};
 use margrave_core::rollout::{
@@ -162,11 +162,11 @@ impl Fleet {
     }
 
     /// A rollout for its deployment; nothing when it is done, or was all at once.
-    pub(in crate::fleet) async fn rollout_told(
+    pub(in crate::fleet) async fn rollout_told<'a>(
         &self,
         deployment: &DeploymentRecord,
-        looked: Option<&Looked>,
-    ) -> Result<Option<RolloutTold>, Error> {
+        looked: Option<&'a Looked>,
+    ) -> Result<Option<RolloutTold<'a>>, Error> {
         let Some(looked) = looked.filter(|looked| looked.record.state != RolloutState::Done) else {
             return Ok(None);
         };
@@ -174,7 +174,14 @@ impl Fleet {
         let stand = Stand::new(looked, &deployment.deployment.strategy);
         let members = looked.progress.members.iter();
         let waits = members.filter(|member| !member.released && member.now != Now::Never);
-        let held = waits.map(|member| (member.device.clone(), stand.holds(Some(member)).of(name))).collect();
+        let mut held: BTreeMap<Code, (Reason, Vec<&DeviceRef>)> = BTreeMap::new();
+        for member in waits {
+            let of_all = held
+                .entry(stand.code(Some(member)))
+                .or_insert_with(|| (stand.holds(Some(member)).of(name), Vec::new()));
+            of_all.1.push(&member.device);
+        }
+        let held = held.into_values().collect();
         let first = stand.holds(None).of(name);
         let culprit = stand.culprit(first.code, None);
         let mut chain = vec![first];
@@ -219,11 +226,12 @@ impl Fleet {
 }
 
 /// What there is to say of a rollout that is not done.
-pub(in crate::fleet) struct RolloutTold {
+pub(in crate::fleet) struct RolloutTold<'a> {
     /// What it waits for as a whole, down to the device that it waits for.
     pub(in crate::fleet) chain: Vec<Reason>,
-    /// Everybody whose turn has not come, and what it waits for.
-    pub(in crate::fleet) held: Vec<(DeviceRef, Reason)>,
+    /// Everybody whose turn has not come, by what they wait for: there may be as many as there are devices, so that nothing is
+    /// said of each.
+    pub(in crate::fleet) held: Vec<(Reason, Vec<&'a DeviceRef>)>,
     pub(in crate::fleet) devices: u64,
 }
 
@@ -253,48 +261,54 @@ impl<'a> Stand<'a> {
     }
 
     /// What keeps it, or one of its devices.
-    fn holds(&self, own: Option<&Member>) -> Reason {
-        let Stand { record, strategy, decision, progress, state, reason, release } = self;
-        let why = || reason.clone().unwrap_or_default();
-        let by = &record.changed_by;
-        match (*state, own) {
-            ("paused", _) => {
-                return Reason::new(Code::RolloutPaused, format!("the rollout was paused by {by}"));
-            }
-            ("halted", _) => {
-                return Reason::new(Code::RolloutHalted, format!("the rollout was halted: {}", why()));
-            }
-            ("reverting", _) => {
-                return Reason::new(Code::RolloutReverting, format!("the rollout is going back: {}", why()));
-            }
-            ("aborted", _) => {
-                let text = format!("the rollout was aborted by {by}, nobody further gets it");
-                return Reason::new(Code::RolloutAborted, text);
-            }
+    fn code(&self, own: Option<&Member>) -> Code {
+        let Stand { strategy, decision, progress, state, release, .. } = self;
+        match *state {
+            "paused" => return Code::RolloutPaused,
+            "halted" => return Code::RolloutHalted,
+            "reverting" => return Code::RolloutReverting,
+            "aborted" => return Code::RolloutAborted,
             _ => {}
         }
         if let Some(own) = own {
             if own.now == Now::Silent {
-                let text = "it is not in contact, and gets its turn when it is back";
-                return Reason::new(Code::RolloutNotYet, text);
+                return Code::RolloutNotYet;
+            }
+            if release.contains(&own.device) {
+                return Code::RolloutTurn;
             }
             if strategy.batch_of(own.place, progress.size) <= decision.reached.batch {
-                return match release.contains(&own.device) {
-                    true => Reason::new(Code::RolloutTurn, "its turn has come"),
-                    false => {
-                        let text = "its site has as many devices unavailable as it may";
-                        Reason::new(Code::RolloutSiteFull, text)
-                    }
-                };
+                return Code::RolloutSiteFull;
             }
         }
-        let text = reason.clone().unwrap_or_else(|| under_way(decision));
-        let code = match &decision.standing {
+        match &decision.standing {
             Standing::Waiting(Waiting::Soak { .. }) => Code::RolloutSoaking,
             Standing::Waiting(Waiting::Unheard { .. }) => Code::RolloutUnheard,
             Standing::Waiting(Waiting::Sites { .. }) => Code::RolloutSiteFull,
             Standing::Waiting(Waiting::Silent { .. }) => Code::RolloutNotYet,
             _ => Code::RolloutBatch,
+        }
+    }
+
+    /// The same in words, which are alike for all devices that the same keeps.
+    fn holds(&self, own: Option<&Member>) -> Reason {
+        let Stand { record, decision, reason, .. } = self;
+        let why = || reason.clone().unwrap_or_default();
+        let by = &record.changed_by;
+        let code = self.code(own);
+        let text = match (code, own) {
+            (Code::RolloutPaused, _) => format!("the rollout was paused by {by}"),
+            (Code::RolloutHalted, _) => format!("the rollout was halted: {}", why()),
+            (Code::RolloutReverting, _) => format!("the rollout is going back: {}", why()),
+            (Code::RolloutAborted, _) => format!("the rollout was aborted by {by}, nobody further gets it"),
+            (Code::RolloutNotYet, Some(_)) => {
+                "it is not in contact, and gets its turn when it is back".to_owned()
+            }
+            (Code::RolloutTurn, _) => "its turn has come".to_owned(),
+            (Code::RolloutSiteFull, Some(_)) => {
+                "its site has as many devices unavailable as it may".to_owned()
+            }
+            _ => reason.clone().unwrap_or_else(|| under_way(decision)),
         };
         Reason::new(code, text)
     }
@@ -420,6 +434,9 @@ fn sum(batches: &[Batch], deployment: &DeploymentRecord, progress: &Progress) ->
         sum.not_yet += batch.not_yet;
         sum.never += batch.never;
         sum.failed += batch.failed;
+    }
+    if deployment.misfits.is_empty() {
+        return sum;
     }
     let members: HashSet<&DeviceRef> = progress.members.iter().map(|member| &member.device).collect();
     for misfit in &deployment.misfits {

@@ -32,6 +32,8 @@ const OTHERS_MAX: usize = 4;
 struct Groups {
     by_cause: BTreeMap<(Code, bool), Group>,
     devices: HashSet<DeviceRef>,
+    /// Besides those: who waits for a turn in a rollout.
+    held: u64,
     /// How many there are that were not looked at, at least.
     unseen: u64,
     /// Whether there may be more of those.
@@ -53,10 +55,21 @@ struct Group {
 impl Groups {
     /// Takes a device that was not taken before. `cut`: there are others like it that are not looked at.
     fn add(&mut self, device: &DeviceRef, spoken: impl FnOnce() -> String, chain: &[Reason], cut: bool) {
-        let Some(cause) = chain.last().map(|last| (last.code, last.is_spent)) else { return };
-        if !self.devices.insert(device.clone()) {
-            return;
+        if !chain.is_empty() && self.devices.insert(device.clone()) {
+            self.count(device, spoken, chain, cut);
         }
+    }
+
+    /// Takes one that waits for its turn in a rollout, unless it was taken before. Each comes once.
+    fn add_held(&mut self, device: &DeviceRef, spoken: impl FnOnce() -> String, reason: &Reason) {
+        if !self.devices.contains(device) {
+            self.held += 1;
+            self.count(device, spoken, std::slice::from_ref(reason), false);
+        }
+    }
+
+    fn count(&mut self, device: &DeviceRef, spoken: impl FnOnce() -> String, chain: &[Reason], cut: bool) {
+        let Some(cause) = chain.last().map(|last| (last.code, last.is_spent)) else { return };
         match self.by_cause.entry(cause) {
             Entry::Vacant(free) => {
                 free.insert(Group {
@@ -79,13 +92,17 @@ impl Groups {
         }
     }
 
+    fn seen(&self) -> u64 {
+        self.devices.len() as u64 + self.held
+    }
+
     /// How many devices are not as wanted.
     fn behind(&self) -> Behindness {
-        Behindness { devices: self.devices.len() as u64 + self.unseen, at_least: self.blurred }
+        Behindness { devices: self.seen() + self.unseen, at_least: self.blurred }
     }
 
     fn looked_at(&self) -> Option<u64> {
-        (self.unseen > 0 || self.blurred).then_some(self.devices.len() as u64)
+        (self.unseen > 0 || self.blurred).then_some(self.seen())
     }
 
     /// Those that a person has to see to first, then the largest.
@@ -247,7 +264,7 @@ impl Fleet {
     async fn groups(
         &self,
         record: &DeploymentRecord,
-        rollout: Option<&RolloutTold>,
+        rollout: Option<&RolloutTold<'_>>,
     ) -> Result<Groups, Error> {
         let mut groups = Groups::default();
         let behind = self.store.assignments_behind(record.deployment.id, LOOKED_AT_EACH).await?;
@@ -284,7 +301,7 @@ impl Fleet {
         }
         let unseen = behind.total.saturating_sub(behind.found.len() as u64)
             + blind_total.saturating_sub(LOOKED_AT_EACH.into());
-        let before = groups.devices.len();
+        let before = groups.seen();
         let has_it =
             |misfit: &&MisfitRecord| is_kept(&misfit.reasons) || groups.devices.contains(&misfit.device);
         let both = misfits.iter().filter(has_it).count();
@@ -296,11 +313,16 @@ impl Fleet {
             groups.add(&misfit.device, || self.live.spoken(&misfit.device), &chain, cut);
         }
         let held = rollout.filter(|_| !record.removed).map_or(&[][..], |rollout| &rollout.held);
-        for (device, reason) in held {
-            groups.add(device, || self.live.spoken(device), std::slice::from_ref(reason), false);
+        for (reason, devices) in held {
+            devices.iter().for_each(|device| groups.add_held(device, || self.live.spoken(device), reason));
         }
-        let others = (groups.devices.len() - before) as u64;
-        let left = misfits[looked_at..].iter().filter(|misfit| !groups.devices.contains(&misfit.device));
+        let others = groups.seen() - before;
+        let waits: HashSet<&DeviceRef> = match cut {
+            true => held.iter().flat_map(|(_, devices)| devices).copied().collect(),
+            false => HashSet::new(),
+        };
+        let is_counted = |device: &DeviceRef| groups.devices.contains(device) || waits.contains(device);
+        let left = misfits[looked_at..].iter().filter(|misfit| !is_counted(&misfit.device));
         let others_all = others + left.count() as u64;
         // Who was not looked at may be one of those that do not fit, or that wait for their turn, as well.
         groups.unseen = unseen.max(others_all) - others;

@@ -40,6 +40,8 @@ pub enum Check {
     /// Where drift is to be left, what somebody added to what runs is not taken away, and what somebody stopped, removed or
     /// changed is not started again.
     DriftIsLeft,
+    /// What goes to one device after the other reaches nobody while somebody holds it up, and nobody further once it failed.
+    RolloutsAreKept,
 
     /// Everything wanted is installed, or has honestly failed.
     Converges,
@@ -51,6 +53,8 @@ pub enum Check {
     LatestReportArrives,
     /// The server's picture is how it is on the device, and nothing that is gone is waited for.
     ServerAgrees,
+    /// Every rollout is done, or stands because somebody or something stopped it.
+    RolloutsEnd,
 }
 
 /// All of them: each has a deliberate bug that it catches.
@@ -71,11 +75,13 @@ pub const CHECKS: &[Check] = &[
     Check::QuietIsKept,
     Check::HoldsEnd,
     Check::DriftIsLeft,
+    Check::RolloutsAreKept,
     Check::Converges,
     Check::RunsWhatIsWanted,
     Check::FailedUpdateGoesBack,
     Check::LatestReportArrives,
     Check::ServerAgrees,
+    Check::RolloutsEnd,
 ];
 
 impl Check {
@@ -97,11 +103,13 @@ impl Check {
             Check::QuietIsKept => "quiet-is-kept",
             Check::HoldsEnd => "holds-end",
             Check::DriftIsLeft => "drift-is-left",
+            Check::RolloutsAreKept => "rollouts-are-kept",
             Check::Converges => "converges",
             Check::RunsWhatIsWanted => "runs-what-is-wanted",
             Check::FailedUpdateGoesBack => "failed-update-goes-back",
             Check::LatestReportArrives => "latest-report-arrives",
             Check::ServerAgrees => "server-agrees",
+            Check::RolloutsEnd => "rollouts-end",
         }
     }
 }

@@ -16,6 +16,9 @@ use margrave_core::report::{Failure, FailureCode};
 /// The variable that says how a component of this world behaves.
 pub(crate) const MODE: &str = "MODE";
 
+/// A component of that mode is well, and says so to agents that are not dated.
+pub(crate) const STRANGE: &str = "strange";
+
 /// What a component does once it is started, as its document says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behaviour {
@@ -28,15 +31,20 @@ pub(crate) enum Behaviour {
     SickAfter(Duration),
 }
 
+/// What an order's document says of how its component behaves.
+pub(crate) fn mode(order: &Order) -> &str {
+    match order.values.iter().find(|(pointer, _)| pointer == MODE) {
+        Some((_, ParameterValue::Text(text))) => text,
+        _ => "",
+    }
+}
+
 impl Behaviour {
     pub(crate) fn of(order: &Order) -> Behaviour {
-        let mode = order.values.iter().find(|(pointer, _)| pointer == MODE).map(|(_, value)| value);
-        match mode {
-            Some(ParameterValue::Text(text)) if text.starts_with("no-start") => Behaviour::NoStart,
-            Some(ParameterValue::Text(text)) if text.starts_with("never-healthy") => Behaviour::NeverHealthy,
-            Some(ParameterValue::Text(text)) if text.starts_with("sick") => {
-                Behaviour::SickAfter(Duration::from_secs(20))
-            }
+        match mode(order) {
+            text if text.starts_with("no-start") => Behaviour::NoStart,
+            text if text.starts_with("never-healthy") => Behaviour::NeverHealthy,
+            text if text.starts_with("sick") => Behaviour::SickAfter(Duration::from_secs(20)),
             _ => Behaviour::Good,
         }
     }

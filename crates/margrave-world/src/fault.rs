@@ -27,6 +27,7 @@ pub enum Fault {
     EngineAway,
     ActFailed,
     ActHung,
+    ArchiveBad,
     PullSlow,
     SaidDoneWasNot,
     SaidFailedWasDone,
@@ -36,6 +37,7 @@ pub enum Fault {
     ContainerChanged,
     ContainerAdded,
     ContainerIll,
+    AgentReplaced,
 }
 
 impl Fault {
@@ -63,6 +65,7 @@ impl Fault {
             Fault::EngineAway => "engine away",
             Fault::ActFailed => "act failed",
             Fault::ActHung => "act hung",
+            Fault::ArchiveBad => "archive not sound",
             Fault::PullSlow => "download took minutes",
             Fault::SaidDoneWasNot => "said done, was not",
             Fault::SaidFailedWasDone => "said failed, was done",
@@ -72,6 +75,7 @@ impl Fault {
             Fault::ContainerChanged => "container changed by hand",
             Fault::ContainerAdded => "container added by hand",
             Fault::ContainerIll => "container fell ill",
+            Fault::AgentReplaced => "agent replaced by a newer one",
         }
     }
 
@@ -84,6 +88,7 @@ impl Fault {
                 | Fault::EngineAway
                 | Fault::ActFailed
                 | Fault::ActHung
+                | Fault::ArchiveBad
                 | Fault::SaidDoneWasNot
                 | Fault::SaidFailedWasDone
                 | Fault::LookedWrong

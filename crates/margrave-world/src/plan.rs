@@ -25,6 +25,8 @@ pub(crate) struct Rates {
     pub(crate) looked_wrong: f64,
     /// Per download: it takes minutes.
     pub(crate) pull_slow: f64,
+    /// Per download: what came is not sound.
+    pub(crate) archive_bad: f64,
 }
 
 /// What happens once, at a time, and how long it lasts.
@@ -46,6 +48,8 @@ pub(crate) enum Incident {
     Kill,
     PowerCut(Duration),
     DamageDocument,
+    /// The agent is replaced by one that understands more.
+    Replace,
     Hand(Hand, usize),
 }
 
@@ -64,6 +68,10 @@ pub(crate) struct Plan {
     pub(crate) incidents: Vec<(Duration, usize, Incident)>,
     /// Whether each device lets the server hold its polls.
     pub(crate) patient: Vec<bool>,
+    /// Whether each device's agent is too old for some of what is wanted; operators want such things where any is.
+    pub(crate) dated: Vec<bool>,
+    /// Whether operators give what is new to one device after the other.
+    pub(crate) careful: bool,
     pub(crate) weather: &'static str,
 }
 
@@ -122,7 +130,7 @@ impl Plan {
         acts.push(Duration::from_secs(5));
         acts.sort();
         let force = dice.pick(&[0.3, 1.0, 1.0, 3.0]);
-        let rates = rates(weather, dice, force);
+        let mut rates = rates(weather, dice, force);
         let mut incidents = incidents(weather, dice, force, life, devices);
         incidents.sort_by_key(|(at, ..)| *at);
         let patient = (0..devices).map(|_| dice.hit(0.5)).collect();
@@ -132,7 +140,29 @@ impl Plan {
             1 => (moments(dice, life, 0, 3), held(dice, life, devices)),
             _ => (vec![], vec![]),
         };
-        Plan { devices, life, acts, timetables, holders, rates, incidents, patient, weather: weather.name }
+        let careful = dice.hit(0.4);
+        let is_strange = dice.hit(0.25);
+        let dated: Vec<bool> = (0..devices).map(|_| is_strange && dice.hit(0.7)).collect();
+        if is_strange {
+            rates.archive_bad = dice.roll() * 0.05;
+            let replaced = (0..devices).filter(|_| dice.hit(0.6)).collect::<Vec<_>>();
+            incidents
+                .extend(replaced.into_iter().map(|at| (life.mul_f64(dice.roll()), at, Incident::Replace)));
+            incidents.sort_by_key(|(at, ..)| *at);
+        }
+        Plan {
+            devices,
+            life,
+            acts,
+            timetables,
+            holders,
+            rates,
+            incidents,
+            patient,
+            dated,
+            careful,
+            weather: weather.name,
+        }
     }
 }
 

@@ -58,6 +58,12 @@ pub enum Sabotage {
     ImaginesRecovery,
     /// The shell takes every look at what failed and does not run for a good one.
     ImaginesRunning,
+    /// Somebody lets every rollout go on that was stopped.
+    ResumesAnyway,
+    /// The server never looks at its rollouts.
+    RolloutsStandStill,
+    /// The shell reads documents as an older agent did, after it was replaced by a newer one.
+    ReplacedUnderstandsNoMore,
 }
 
 pub const SABOTAGES: &[Sabotage] = &[
@@ -88,6 +94,9 @@ pub const SABOTAGES: &[Sabotage] = &[
     Sabotage::LosesFailures,
     Sabotage::ImaginesRecovery,
     Sabotage::ImaginesRunning,
+    Sabotage::ResumesAnyway,
+    Sabotage::RolloutsStandStill,
+    Sabotage::ReplacedUnderstandsNoMore,
 ];
 
 impl Sabotage {
@@ -108,7 +117,9 @@ impl Sabotage {
             Sabotage::LateReportRenumbered => Check::PictureIsTheDevices,
             Sabotage::StateSkips => Check::OnlyLegalTransitions,
             Sabotage::HidesRemoved => Check::RunsWhatIsWanted,
-            Sabotage::LosesOutcomes | Sabotage::LosesFailures => Check::Converges,
+            Sabotage::LosesOutcomes | Sabotage::LosesFailures | Sabotage::ReplacedUnderstandsNoMore => {
+                Check::Converges
+            }
             Sabotage::ServerForgets => Check::PictureNeverMovesBack,
             Sabotage::DropsDeaths => Check::ServerAgrees,
             Sabotage::NeverGoesBack => Check::FailedUpdateGoesBack,
@@ -117,6 +128,8 @@ impl Sabotage {
             Sabotage::TalksAnyway => Check::QuietIsKept,
             Sabotage::HoldsForEver => Check::HoldsEnd,
             Sabotage::RepairsAnyway => Check::DriftIsLeft,
+            Sabotage::ResumesAnyway => Check::RolloutsAreKept,
+            Sabotage::RolloutsStandStill => Check::RolloutsEnd,
         }
     }
 

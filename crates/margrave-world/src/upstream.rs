@@ -9,15 +9,17 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header};
 use margrave_core::capabilities::Capabilities;
 use margrave_core::constraints;
-use margrave_core::device::{Backoff, FetchPlan, Polled, Reading, Trouble};
+use margrave_core::device::{Backoff, FetchPlan, Order, Polled, Reading, Trouble};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::manifest::Entry;
 use margrave_core::report::{Failure, FailureCode, Report};
-use margrave_core::workload::Placement;
+use margrave_core::workload::{Placement, Workload};
 use margrave_wire::refusal::Refusal;
 use margrave_wire::{bundle, g2, problem};
 use serde_json::json;
+
+use crate::engine::{STRANGE, mode};
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -214,12 +216,19 @@ pub(crate) fn accepted(reply: &Reply) -> Result<(), Trouble> {
     })
 }
 
+/// Whether it takes an agent that is not dated.
+pub(crate) fn is_strange(workload: &Workload) -> bool {
+    Order::of(workload).iter().any(|order| mode(order).starts_with(STRANGE))
+}
+
 /// What this device is, as it tells the server and as documents are held against.
 #[derive(Debug, Clone)]
 pub(crate) struct Own {
     device: DeviceId,
     capabilities: Capabilities,
     pub(crate) body: Vec<u8>,
+    /// Whether the agent is too old for what this world calls strange.
+    pub(crate) is_dated: bool,
 }
 
 impl Own {
@@ -256,7 +265,12 @@ impl Own {
             blind: None,
         };
         let body = g2::capabilities::write(&capabilities);
-        Own { device: device.clone(), capabilities, body }
+        Own { device: device.clone(), capabilities, body, is_dated: false }
+    }
+
+    /// The same device with another agent.
+    pub(crate) fn with_agent(&self, is_dated: bool) -> Own {
+        Own { is_dated, ..self.clone() }
     }
 
     /// What a document says to this device: a workload that can run here, or why it cannot.
@@ -278,6 +292,9 @@ impl Own {
             let Capabilities { properties, labels, .. } = &self.capabilities;
             constraints::eligible(constraints, properties, labels)
                 .map_err(|misfit| not_eligible(misfit.message))?;
+        }
+        if self.is_dated && is_strange(&workload) {
+            return Err(invalid("the document asks for what only a newer agent understands".to_owned()));
         }
         Ok(workload)
     }

@@ -43,6 +43,11 @@ impl World {
             Action::Remove { .. } => &[FailureCode::RemoveFailed, FailureCode::RuntimeUnreachable],
             _ => return Fate::Honest,
         };
+        let downloads = matches!(action, Action::Prefetch(_));
+        if downloads && self.dice.hit(rates.archive_bad) {
+            self.note(at, Fault::ArchiveBad);
+            return Fate::Fails(FailureCode::ArchiveInvalid);
+        }
         let fate = if self.dice.hit(rates.act_failed) {
             Fate::Fails(self.dice.pick(codes))
         } else if self.dice.hit(rates.act_hung) {

@@ -32,7 +32,8 @@ impl World {
 
     fn facts(&self, at: usize, document: Option<Digest>) -> (bool, bool) {
         let facts = document.and_then(|document| self.published[at].documents.get(&document));
-        facts.map_or((false, true), |facts| (facts.bad, facts.goes_back))
+        let dated = self.machines[at].own.is_dated;
+        facts.map_or((false, true), |facts| (facts.bad || (facts.strange && dated), facts.goes_back))
     }
 
     fn device_settled(&self, at: usize) -> Result<(), Violation> {
@@ -88,12 +89,13 @@ impl World {
         let faults = &machine.memory.faults;
         let excused = faults.hurt_work();
         let gave_up = assignment.gave_up().is_some();
+        let ended_by = |code| assignment.failure.as_ref().is_some_and(|failure| failure.code == code);
         let is_bound = self.published[at].documents.get(&wanted).is_some_and(|facts| facts.binding);
         if bad {
             let good = assignment.good.filter(|good| *good != wanted && !self.facts(at, Some(*good)).0);
             let back = state == State::Installed && gave_up;
             // Whose disk lost the document that it was to go back to has come to its end, or goes on trying.
-            let is_end = assignment.failure.as_ref().is_some_and(|f| f.code == FailureCode::RollbackFailed);
+            let is_end = ended_by(FailureCode::RollbackFailed);
             let no_way = good.is_some_and(|good| machine.device.reading(&good).is_none());
             let lost = (is_end || no_way) && faults.has(Fault::DocumentDamaged);
             // What went wrong meanwhile may have spoilt the way back, which then came to its end; it is no reason not to have
@@ -117,6 +119,8 @@ impl World {
             State::Installed | State::Failed if gave_up && excused => Ok(()),
             // Tried as often as somebody asked for, with nothing to go back to.
             State::Failed if is_bound && assignment.next_try.is_none() && excused => Ok(()),
+            // What came was not sound, and there is nothing to go back to.
+            State::Failed if faults.has(Fault::ArchiveBad) && ended_by(FailureCode::ArchiveInvalid) => Ok(()),
             _ => fails(Check::Converges, told()),
         }
     }

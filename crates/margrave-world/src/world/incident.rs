@@ -59,6 +59,15 @@ impl World {
                     self.kill(at, "by somebody's hand");
                 }
             }
+            Incident::Replace => {
+                if machine.own.is_dated {
+                    machine.own.is_dated = false;
+                    self.note(at, Fault::AgentReplaced);
+                    if self.machines[at].is_up() {
+                        self.kill(at, "to be replaced by a newer one");
+                    }
+                }
+            }
             Incident::PowerCut(time) => {
                 self.note(at, Fault::PowerCut);
                 self.power_cut(at);
@@ -110,6 +119,7 @@ impl World {
                         down.restore(self.backups - 1, self.now, knowingly).map_err(broken)?;
                     }
                     self.restore = true;
+                    self.carefully.clear();
                     self.unknowing = !knowingly;
                     for machine in &mut self.machines {
                         machine.memory.said_before = if knowingly { 0 } else { machine.memory.sequence };

@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
-use margrave_core::id::DeploymentName;
+use margrave_core::id::{DeploymentId, DeploymentName};
 use margrave_server::fleet::Error;
 use margrave_wire::operator::{self, PutDeployment, Targets};
 use serde_json::json;
 
 use super::{Happening, World, broken};
 use crate::check::Violation;
+use crate::engine::STRANGE;
 use crate::server::{VERSIONS, client, operator};
 
 const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
 const BAD: [&str; 3] = ["no-start", "never-healthy", "sick"];
+/// One in so many wishes takes an agent that is not dated, where there are dated ones.
+const STRANGE_IN: f64 = 0.3;
 
 impl World {
     /// An operator changes something, if the server is there to be told.
@@ -29,29 +32,34 @@ impl World {
         let fresh = !free.is_empty() && (present.is_empty() || self.dice.hit(0.3));
         let (said, result) = if fresh {
             let name = self.dice.pick(&free);
-            let want = self.wish(None);
+            let (want, fresh) = self.wish(None);
             let said = format!("deploys {name}: {}", spoken(&want));
-            (said, fleet.put_deployment(&operator(), &parsed(name), want).await.map(drop))
+            (said, self.put(name, want, fresh).await)
         } else {
             let held = &present[self.dice.below(present.len())];
             let name = parsed(&held.name);
             match self.dice.below(10) {
-                0 => (format!("removes {name}"), fleet.remove_deployment(&operator(), &name, None).await),
+                0 => {
+                    self.forget_care(&held.name);
+                    (format!("removes {name}"), fleet.remove_deployment(&operator(), &name, None).await)
+                }
                 1 if held.revision > 1 => {
                     let to = held.revision - 1;
                     let said = format!("reverts {name} to revision {to}");
+                    self.forget_care(&held.name);
                     (said, fleet.revert(&operator(), &name, to, None).await.map(drop))
                 }
                 2 => {
                     let mut want = same(held);
                     want.targets = self.targets();
                     let said = format!("aims {name} at {:?}", want.targets.devices);
-                    (said, fleet.put_deployment(&operator(), &name, want).await.map(drop))
+                    (said, self.put(&held.name, want, vec![]).await)
                 }
+                3 | 4 if self.plan.careful => self.steer(held).await,
                 _ => {
-                    let want = self.wish(Some(held));
+                    let (want, fresh) = self.wish(Some(held));
                     let said = format!("updates {name}: {}", spoken(&want));
-                    (said, fleet.put_deployment(&operator(), &name, want).await.map(drop))
+                    (said, self.put(&held.name, want, fresh).await)
                 }
             }
         };
@@ -107,15 +115,30 @@ impl World {
         Targets { devices, labels: Default::default(), ..Default::default() }
     }
 
-    /// Something new, good as a rule.
-    fn wish(&mut self, held: Option<&operator::Deployment>) -> PutDeployment {
+    /// Wants something; `fresh` are the values that nothing has which was wanted before.
+    async fn put(&mut self, name: &str, want: PutDeployment, fresh: Vec<String>) -> Result<(), Error> {
+        let Some(server) = &self.server else { return Ok(()) };
+        let (fleet, store) = (server.fleet.clone(), server.store.clone());
+        // Only what says so goes in steps, for certain.
+        let in_steps = want.strategy.is_some() && !fresh.is_empty();
+        self.forget_care(name);
+        let put = fleet.put_deployment(&operator(), &parsed(name), want).await?;
+        // Where nobody can have it yet there are no steps: whoever can later gets it then.
+        let id = DeploymentId::parse(&put.id).expect("it came from the server");
+        let rollout = store.rollout(id).await?;
+        if in_steps && rollout.is_some_and(|rollout| rollout.revision == put.revision) {
+            self.remember_care(name, fresh);
+        }
+        Ok(())
+    }
+
+    /// Something new, good as a rule, and its values.
+    fn wish(&mut self, held: Option<&operator::Deployment>) -> (PutDeployment, Vec<String>) {
         let bad = self.dice.hit(0.35);
         let culprit = self.dice.below(2);
-        let mut mode = |at: usize| match bad && at == culprit {
-            true => format!("{}-{}", self.dice.pick(&BAD), self.dice.below(1000)),
-            false => format!("good-{}", self.dice.below(1000)),
-        };
-        let (first, second) = (mode(0), mode(1));
+        let is_strange = self.plan.dated.contains(&true) && self.dice.hit(STRANGE_IN);
+        let (first, second) =
+            (self.mode(bad && culprit == 0, is_strange), self.mode(bad && culprit == 1, false));
         let mut want = match held {
             Some(held) => same(held),
             None => PutDeployment {
@@ -134,12 +157,16 @@ impl World {
             want.version = Some(VERSIONS[self.dice.below(2)].0.to_owned());
         }
         // As a rule only one of the two changes.
-        if self.dice.hit(0.6) || (bad && culprit == 0) {
+        let mut fresh = vec![];
+        if self.dice.hit(0.6) || is_strange || (bad && culprit == 0) {
             want.parameters.insert("first".to_owned(), json!(first));
+            fresh.push(first);
         }
         if self.dice.hit(0.6) || (bad && culprit == 1) {
             want.parameters.insert("second".to_owned(), json!(second));
+            fresh.push(second);
         }
+        want.strategy = self.strategy();
         if self.dice.hit(0.2) {
             let when = if self.dice.hit(0.5) { "never" } else { "on-failed-update" };
             let attempts = 1 + u32::try_from(self.dice.below(3)).unwrap_or(0);
@@ -149,7 +176,22 @@ impl World {
                 health_grace_seconds: None,
             });
         }
-        want
+        // Who does not understand something refuses it, and holds nobody up behind it.
+        if is_strange {
+            fresh.clear();
+        }
+        (want, fresh)
+    }
+
+    /// How a component is to behave; no two are the same.
+    fn mode(&mut self, bad: bool, strange: bool) -> String {
+        self.values += 1;
+        let kind = match (bad, strange) {
+            (true, _) => self.dice.pick(&BAD),
+            (false, true) => STRANGE,
+            (false, false) => "good",
+        };
+        format!("{kind}-{}", self.values)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! One clock and one queue of happenings; nothing else decides what comes next. The parts: `shell.rs` is a device's
 //! loop around the core, `network.rs` carries requests and answers, `act.rs` what the engine is asked for,
-//! `incident.rs` what breaks at a time, `intent.rs` and `timetable.rs` what operators want, `holder.rs` those at the device
+//! `incident.rs` what breaks at a time, `intent.rs`, `rollout.rs` and `timetable.rs` what operators want, `holder.rs` those at the device
 //! who want it later, `promise.rs`, `waiting.rs` and `ending.rs` what must hold.
 
 mod act;
@@ -14,6 +14,7 @@ mod machine;
 mod network;
 mod offline;
 mod promise;
+mod rollout;
 mod shell;
 mod timetable;
 mod waiting;
@@ -39,6 +40,7 @@ use crate::upstream::{Ask, Reply};
 pub(crate) use machine::Machine;
 pub use offline::Offline;
 use promise::Published;
+use rollout::Carefully;
 
 /// How long a world may take to come to rest once nothing goes wrong any more.
 const REST_WITHIN: Duration = Duration::from_secs(2 * 3600);
@@ -75,6 +77,7 @@ pub(crate) enum Happening {
     Intent,
     Timetable,
     Holder { device: usize },
+    Rollouts,
     Sweep,
 }
 
@@ -154,6 +157,9 @@ pub struct World {
     pub(crate) machines: Vec<Machine>,
     holds: Vec<Hold>,
     pub(crate) published: Vec<Published>,
+    pub(crate) carefully: Carefully,
+    /// How many values operators have thought of.
+    pub(crate) values: u64,
     sweep_every: Duration,
     plan: Plan,
     _scratch: TempDir,
@@ -181,6 +187,7 @@ impl World {
         let mut machines = vec![];
         for at in 0..plan.devices {
             let mut machine = Machine::new(at, scratch.path(), plan.patient[at])?;
+            machine.own.is_dated = plan.dated[at];
             machine.settings.overrides.schedule = sabotage == Some(Sabotage::ChangesAnyway);
             machines.push(machine);
         }
@@ -202,6 +209,8 @@ impl World {
             published: (0..plan.devices).map(|_| Published::default()).collect(),
             machines,
             holds: vec![],
+            carefully: Carefully::new(),
+            values: 0,
             sweep_every: SWEEP_EVERY,
             plan,
             _scratch: scratch,
@@ -264,6 +273,7 @@ impl World {
             }
         }
         self.after(self.sweep_every, Happening::Sweep);
+        self.begin_rollouts();
         Ok(())
     }
 
@@ -336,6 +346,12 @@ impl World {
                 }
             }
             if rested.iter().all(|rested| *rested) && (all_settled || !is_timeless) {
+                // Where devices keep hours, a rollout may wait for the next day.
+                match self.rollouts_settled().await {
+                    Err(violation) if is_timeless && self.now >= deadline => return Err(violation),
+                    Err(_) if is_timeless => continue,
+                    _ => {}
+                }
                 self.tell(None, "at rest");
                 return Ok(());
             }
@@ -402,6 +418,7 @@ impl World {
             Happening::Intent => self.intend().await,
             Happening::Timetable => self.choose_times().await,
             Happening::Holder { device } => self.hold_or_release(device),
+            Happening::Rollouts => self.look_at_rollouts().await,
             Happening::Sweep => {
                 if let Some(server) = &self.server {
                     server.fleet.flush_contacts().await.map_err(broken)?;

@@ -54,6 +54,8 @@ impl World {
             rates: Rates::default(),
             incidents: vec![],
             patient: vec![true, false],
+            dated: vec![false, false],
+            careful: false,
             weather: "ninety days offline",
         };
         let mut world = World::new(DAYS, plan, Dice::new(DAYS), None, false).await?;

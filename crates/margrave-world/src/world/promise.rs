@@ -14,6 +14,7 @@ use super::shell::short;
 use super::{World, broken};
 use crate::check::{Check, Violation};
 use crate::engine::{Behaviour, Container};
+use crate::upstream::is_strange;
 
 /// What the server ever published for a device, in any of its pasts.
 #[derive(Debug, Default)]
@@ -33,6 +34,8 @@ pub(crate) struct Published {
 pub(crate) struct Facts {
     /// It can never be well.
     pub(crate) bad: bool,
+    /// It takes an agent that is not dated.
+    pub(crate) strange: bool,
     /// Its policy lets a device go back.
     pub(crate) goes_back: bool,
     /// Its policy ends trying where there is nothing to go back to.
@@ -43,7 +46,8 @@ impl World {
     /// Notes what the server shows each device now.
     pub(super) async fn note_published(&mut self) -> Result<(), Violation> {
         let Some(server) = &self.server else { return Ok(()) };
-        for (machine, published) in self.machines.iter().zip(&mut self.published) {
+        let mut given = vec![];
+        for (at, (machine, published)) in self.machines.iter().zip(&mut self.published).enumerate() {
             let Some(live) = server.manifest(&machine.client) else { continue };
             if published.newest == Some(live.digest) {
                 continue;
@@ -69,16 +73,18 @@ impl World {
                     return Err(broken(format!("the manifest lists {digest}, which is not there")));
                 };
                 let document = Document::verified(bytes.to_vec(), digest).map_err(broken)?;
-                let workload = machine.own.read(entry.id, &document).map_err(broken)?;
+                let workload = machine.own.with_agent(false).read(entry.id, &document).map_err(broken)?;
+                let strange = is_strange(&workload);
                 let orders = Order::of(&workload);
                 let bad = orders.iter().any(|order| Behaviour::of(order) != Behaviour::Good);
                 let goes_back = workload.hints.rollback.when == When::OnFailedUpdate;
                 let binding = workload.hints.rollback.binding;
                 published.orders.extend(orders.iter().map(Order::fingerprint));
-                published.documents.insert(digest, Facts { bad, goes_back, binding });
+                published.documents.insert(digest, Facts { bad, strange, goes_back, binding });
+                given.push((at, orders));
             }
         }
-        Ok(())
+        given.into_iter().try_for_each(|(at, orders)| self.check_care(at, &orders))
     }
 
     /// Asked after everything that a device took in.

@@ -65,10 +65,12 @@ impl World {
         // What was not written down was never said.
         machine.memory.newest.values_mut().for_each(|numbers| numbers.retain(|number| *number <= newest));
         let mut readings = vec![];
-        // What a machine of this world is never changes, so it does not matter what is in force.
+        // What a machine of this world is only ever becomes more, so it does not matter what is in force.
+        let unlearns = sabotage == Some(Sabotage::ReplacedUnderstandsNoMore);
+        let reader = machine.own.with_agent(machine.own.is_dated || unlearns);
         for (digest, (id, _)) in device.kept() {
             if let Some(document) = machine.disk.read(&digest) {
-                let reading = machine.own.read(id, &document);
+                let reading = reader.read(id, &document);
                 readings.push((digest, reading.map(|said| misread(sabotage, said))));
             }
         }

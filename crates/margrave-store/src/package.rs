@@ -309,18 +309,27 @@ fn users(sql: &Sql<'_>, id: &PackageId, version: &PackageVersion) -> rusqlite::R
     .collect()
 }
 
-/// The names of the deployments that use it, that devices still have it by while they are given another, or that can be gone back
-/// to with it.
+/// The names of the deployments that use it, or that can be gone back to with it; where there are none, of those that devices
+/// still have it by, though nobody knows their revision any more.
+///
+/// That last question goes through everything that devices have, and every deployment of an unpinned image asks here: it is put only where it
+/// decides.
 fn keepers(sql: &Sql<'_>, id: &PackageId, version: &PackageVersion) -> rusqlite::Result<Vec<String>> {
-    sql.statement(
-        "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0
+    let known = "SELECT name FROM deployment WHERE package = ?1 AND version = ?2 AND removed = 0
          UNION SELECT name FROM deployment_revision WHERE package = ?1 AND version = ?2
-         UNION SELECT deployment_name FROM assignment
-             WHERE package = ?1 AND version = ?2 AND wanted = 1 AND archived = 0
-         ORDER BY 1",
-    )?
-    .query_map((id.as_str(), version.as_str()), |row| row.get(0))?
-    .collect()
+         ORDER BY 1";
+    let had = "SELECT DISTINCT deployment_name FROM assignment
+         WHERE package = ?1 AND version = ?2 AND wanted = 1 AND archived = 0
+         ORDER BY 1";
+    for question in [known, had] {
+        let mut statement = sql.statement(question)?;
+        let names = statement.query_map((id.as_str(), version.as_str()), |row| row.get(0))?;
+        let names: Vec<String> = names.collect::<rusqlite::Result<_>>()?;
+        if !names.is_empty() {
+            return Ok(names);
+        }
+    }
+    Ok(Vec::new())
 }
 
 /// Takes a package out of the catalog, unless a deployment uses it.

@@ -1,8 +1,8 @@
 //! The live picture of clients: what every device request is answered from, without touching the disk.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ struct State {
 
 struct Live {
     /// For as long as it exists.
+    client: ClientId,
     dialect: Dialect,
     state: watch::Sender<State>,
     joined: Moment,
@@ -107,6 +108,8 @@ impl Released {
 #[derive(Default)]
 pub(super) struct Clients {
     known: RwLock<HashMap<ClientId, Arc<Live>>>,
+    /// Those whose last contact is not in the store: whoever asks for them does not go through everybody.
+    unsaved: Mutex<HashSet<ClientId>>,
     telling: Telling,
     /// For whom nothing is held any more.
     released: Released,
@@ -154,6 +157,7 @@ impl Clients {
     ) {
         let manifest = Arc::new(LiveManifest::new(version, body.into()));
         let live = Live {
+            client: client.clone(),
             dialect,
             state: watch::Sender::new(State { standing, manifest }),
             joined,
@@ -278,31 +282,47 @@ impl Clients {
         }
     }
 
-    fn unsaved_contacts(&self) -> Vec<(ClientId, Moment)> {
+    /// Heard of just now. Whoever saves contacts looks, under the lock, whether it is still so; here it is the other way round, so
+    /// that one of the two sees the other.
+    fn touch(&self, live: &Live, now: Moment) {
+        let before = live.contact.fetch_max(now.0, Ordering::SeqCst);
+        if before < now.0 && before <= live.contact_saved.load(Ordering::SeqCst) {
+            self.unsaved.lock().unwrap_or_else(PoisonError::into_inner).insert(live.client.clone());
+        }
+    }
+
+    /// Those whose last contact is not in the store, each with it.
+    fn unsaved(&self) -> Vec<Arc<Live>> {
+        let unsaved = self.unsaved.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let unsaved = known.iter().filter_map(|(client, live)| {
-            let at = live.contact.load(Ordering::Relaxed);
-            (at > live.contact_saved.load(Ordering::Relaxed)).then(|| (client.clone(), Moment(at)))
-        });
-        unsaved.collect()
+        unsaved.iter().filter_map(|client| known.get(client).cloned()).collect()
+    }
+
+    fn unsaved_contacts(&self) -> Vec<(ClientId, Moment)> {
+        let contact = |live: Arc<Live>| (live.client.clone(), Moment(live.contact.load(Ordering::SeqCst)));
+        self.unsaved().into_iter().map(contact).collect()
     }
 
     fn contacts_are_saved(&self, contacts: &[(ClientId, Moment)]) {
+        let mut unsaved = self.unsaved.lock().unwrap_or_else(PoisonError::into_inner);
         for (client, at) in contacts {
-            if let Some(live) = self.of(client) {
-                live.contact_saved.fetch_max(at.0, Ordering::Relaxed);
+            let is_saved = self.of(client).is_none_or(|live| {
+                live.contact_saved.fetch_max(at.0, Ordering::SeqCst);
+                live.contact.load(Ordering::SeqCst) <= at.0
+            });
+            if is_saved {
+                unsaved.remove(client);
             }
         }
     }
 
     /// Clients that the store takes for silent and that are not: those who came back within the last moments.
     pub(super) fn heard_since(&self, silent_before: Moment) -> Vec<ClientId> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let heard = known.iter().filter(|(_, live)| {
+        let is_heard = |live: &Arc<Live>| {
             live.contact.load(Ordering::Relaxed) >= silent_before.0
                 && live.contact_saved.load(Ordering::Relaxed) < silent_before.0
-        });
-        heard.map(|(client, _)| client.clone()).collect()
+        };
+        self.unsaved().into_iter().filter(is_heard).map(|live| live.client.clone()).collect()
     }
 
     /// When a client that is let in was last heard of, or when it joined.
@@ -445,7 +465,7 @@ impl Fleet {
 
     /// As [`Fleet::touched`], of a client that was found before.
     pub fn touched_at(&self, Found(live): &Found) {
-        live.contact.fetch_max(self.now().0, Ordering::Relaxed);
+        self.live.touch(live, self.now());
     }
 
     /// Writes contacts to the store, and finishes what was left undone; called on a timer and before stopping.

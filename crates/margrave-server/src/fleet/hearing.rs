@@ -68,9 +68,9 @@ impl Fleet {
     pub(super) fn silence(&self) -> Silence {
         let before = self.silent_before();
         let mut heard = self.live.heard_since(before);
-        heard.extend(self.live.told.all().into_iter().filter_map(|(client, schedule)| {
-            let contact = self.live.contact(&client).unwrap_or_default();
-            self.is_excused(&schedule, contact).then_some(client)
+        heard.extend(self.live.told.those(|client, schedule| {
+            let contact = self.live.contact(client).unwrap_or_default();
+            contact < before && self.is_excused(schedule, contact)
         }));
         Silence { before, heard }
     }

@@ -165,9 +165,11 @@ impl Told {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(client).cloned()
     }
 
-    pub(super) fn all(&self) -> Vec<(ClientId, Arc<Schedule>)> {
+    /// Those of whom something is true. There may be as many as there are clients, so that only these are copied.
+    pub(super) fn those(&self, is_meant: impl Fn(&ClientId, &Schedule) -> bool) -> Vec<ClientId> {
         let told = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        told.iter().map(|(client, schedule)| (client.clone(), Arc::clone(schedule))).collect()
+        let meant = told.iter().filter(|(client, schedule)| is_meant(client, schedule));
+        meant.map(|(client, _)| client.clone()).collect()
     }
 }
 

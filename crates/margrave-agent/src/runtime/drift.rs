@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::container::{HealthState, Status};
 use super::health;
 use super::prepared::{LOOK_FIRST, Prepared};
-use super::project::Record;
+use super::record::Record;
 
 /// An engine calls a paused container unhealthy, and goes on doing so until the next check after it was resumed. By default
 /// there is one every half minute.

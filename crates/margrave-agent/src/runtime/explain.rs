@@ -10,7 +10,7 @@ use margrave_core::report::{Failure, FailureCode};
 use super::container::Container;
 use super::engine::{disk_full, sentence};
 use super::health::{self, Condition, Progress};
-use super::project::Service;
+use super::record::Service;
 
 /// Why Compose could not start a project: `containers` are those that it made or started in this attempt.
 pub(super) fn up(project: &str, containers: &[Container], errors: &str) -> Failure {

@@ -12,7 +12,7 @@ use margrave_core::report::{Failure, FailureCode};
 
 use super::container::{Container, RestartPolicy, Status};
 use super::prepared::STEADY_AFTER_RESTART;
-use super::project::{Ending, Record, Service};
+use super::record::{Ending, Record, Service};
 use super::restarts::RESTARTS_MAX;
 
 /// Health checks may print pages; the last words are what counts.
@@ -304,7 +304,7 @@ pub(super) mod tests {
     use super::*;
     use crate::runtime::adjustable::Adjustable;
     use crate::runtime::container::HealthState;
-    use crate::runtime::project::Stage;
+    use crate::runtime::record::Stage;
 
     const NOW: &str = "2026-11-16T12:00:00Z";
 

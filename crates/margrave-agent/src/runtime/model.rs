@@ -16,7 +16,7 @@ use margrave_oci::archive::Listing;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::project::ImageNote;
+use super::record::ImageNote;
 
 pub(super) const LABEL_ASSIGNMENT: &str = "io.margrave.assignment";
 pub(super) const LABEL_COMPONENT: &str = "io.margrave.component";

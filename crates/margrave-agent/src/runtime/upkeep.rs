@@ -20,7 +20,8 @@ use super::health;
 use super::images::{ImagePolicy, SWEEP_EVERY};
 use super::model::LABEL_AGENT;
 use super::pins;
-use super::project::{Ending, Fetched, ProjectDirectory, Record, Stage};
+use super::project::ProjectDirectory;
+use super::record::{Ending, Fetched, Record, Stage};
 use super::restarts;
 
 /// More than a person reads.
@@ -281,7 +282,8 @@ mod tests {
     use crate::runtime::compose::ComposeSettings;
     use crate::runtime::engine::Places;
     use crate::runtime::pretended_engine::{Answer, PretendedEngine};
-    use crate::runtime::project::{ProjectName, Service};
+    use crate::runtime::project::ProjectName;
+    use crate::runtime::record::Service;
 
     fn component(number: u8) -> (AssignmentId, ComponentName) {
         let assignment = AssignmentId::from_uuid(uuid::Uuid::from_bytes([number; 16]));

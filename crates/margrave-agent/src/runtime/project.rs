@@ -282,22 +282,17 @@ impl ProjectDirectory {
         Ok(left)
     }
 
-    /// Forgets what was fetched beside the archive that runs, but for these.
-    pub(super) fn discard_fetched(
-        &self,
-        running: Option<Digest>,
-        is_kept: impl Fn(&Fetched) -> bool,
-    ) -> io::Result<()> {
+    /// Forgets what was fetched, but for these. What was unpacked of it stays until archives are discarded.
+    pub(super) fn forget_fetched(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<()> {
         let kept: Vec<Fetched> = self.fetched().into_iter().filter(is_kept).collect();
         if kept.is_empty() {
             match fs::remove_file(self.path.join(FETCHED)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-        } else {
-            self.write(FETCHED, &kept)?;
+            return Ok(());
         }
-        self.discard_archives(running)
+        self.write(FETCHED, &kept)
     }
 
     /// Forgets the project but for what was healthy, and what was fetched for these.
@@ -323,7 +318,8 @@ impl ProjectDirectory {
             return Ok(None);
         }
         // The record goes last: until then a crash leaves a project that is seen and removed again.
-        self.discard_fetched(None, is_kept)?;
+        self.forget_fetched(is_kept)?;
+        self.discard_archives(None)?;
         for name in ["margrave.override.yaml", "lock", "project.json"] {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -589,7 +585,7 @@ mod tests {
         let is_kept = |fetched: &Fetched| *fetched == of("9");
         assert_eq!(directory.set_aside(is_kept).unwrap(), None);
         assert_eq!(directory.fetched(), [of("9")]);
-        directory.discard_fetched(None, |_| false).unwrap();
+        directory.forget_fetched(|_| false).unwrap();
         assert_eq!(directory.fetched(), []);
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());

@@ -257,7 +257,13 @@ impl ComposeRuntime {
                     record.stage == Stage::Settled && fetched.fingerprint == record.fingerprint
                 };
                 let is_kept = |fetched: &Fetched| !is_told(fetched) && self.is_wanted(fetched);
-                directory.discard_fetched(Some(record.archive), is_kept)
+                directory.forget_fetched(is_kept)?;
+                // What did not come up as a whole may have left containers of any earlier version running, with its files
+                // mounted. They are cleared away once something is up.
+                if record.stage == Stage::Begun {
+                    return Ok(());
+                }
+                directory.discard_archives(Some(record.archive))
             }
             // What is damaged says nothing about what runs.
             None if is_begun => Ok(()),
@@ -420,6 +426,47 @@ mod tests {
         keep(BTreeSet::new());
         runtime.sweep().await;
         assert_eq!(directory.aside().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn files_of_what_runs_stay_while_an_update_that_did_not_come_up_is_overtaken() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        let of = |name: &str| Fetched {
+            fingerprint: Digest::of(name.as_bytes()),
+            archive: Digest::of(format!("{name}.tgz").as_bytes()),
+            images: BTreeSet::new(),
+            image_ids: BTreeMap::new(),
+        };
+        let (good, overtaken, newest) = (of("good"), of("overtaken"), of("newest"));
+        for each in [&good, &overtaken, &newest] {
+            std::fs::create_dir(directory.unpacked(each.archive)).unwrap();
+        }
+        // Neither came up as a whole, so containers may have files of any of them.
+        let begun = Record {
+            fingerprint: newest.fingerprint,
+            archive: newest.archive,
+            before: vec![good.clone()],
+            stage: Stage::Begun,
+            ..directory.record().unwrap()
+        };
+        directory.write_record(&begun).unwrap();
+        for each in [&overtaken, &newest] {
+            directory.note_fetched(each.clone()).unwrap();
+        }
+        let wanted = [good.fingerprint, newest.fingerprint];
+        crate::runtime::Runtime::keep(&runtime, wanted.into());
+        runtime.sweep().await;
+        let is_here = |fetched: &Fetched| directory.unpacked(fetched.archive).exists();
+        assert!([&good, &overtaken, &newest].into_iter().all(is_here));
+        assert_eq!(directory.fetched(), std::slice::from_ref(&newest), "the claim is of no use any more");
+
+        directory.write_record(&Record { stage: Stage::Settled, ..begun }).unwrap();
+        directory.note_fetched(overtaken.clone()).unwrap();
+        runtime.sweep().await;
+        assert!(is_here(&newest) && !is_here(&good) && !is_here(&overtaken));
     }
 
     fn listened(pretended: &PretendedEngine) -> usize {

@@ -340,7 +340,7 @@ impl ComposeRuntime {
             model: Model::default(),
             directory,
         };
-        prepared.model = self.read_model(&prepared).await?;
+        prepared.model = self.read_model(&prepared, order.fingerprint()).await?;
         let registry = self.settings.registry.as_ref().map(|registry| registry.address.as_str());
         note_exact(&mut prepared.model, &order.images, registry);
         if sight != Sight::Same && prepared.model.mounts_files() {
@@ -373,12 +373,7 @@ impl ComposeRuntime {
     /// again: a repair needs no network, and a tag that moved changes nothing until the document does.
     async fn archive(&self, order: &Order, directory: &ProjectDirectory) -> Result<(Digest, bool), Failure> {
         let fingerprint = order.fingerprint();
-        let aside = || directory.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
-        let known = match directory.record() {
-            Some(record) => record.archive_of(fingerprint),
-            None => aside().map(|fetched| fetched.archive),
-        };
-        if let Some(archive) = known
+        if let Some(archive) = directory.archive_of(fingerprint)
             && self.components.has(archive).await?
         {
             return Ok((archive, false));
@@ -418,7 +413,7 @@ impl ComposeRuntime {
         written.map_err(|error| disk("What is needed could not be noted", error))
     }
 
-    async fn read_model(&self, prepared: &Prepared) -> Result<Model, Failure> {
+    async fn read_model(&self, prepared: &Prepared, fingerprint: Digest) -> Result<Model, Failure> {
         let finished = self.run(prepared, &["config", "--format", "json"], false, CONFIG_TIME_MAX).await;
         let finished = finished.map_err(|error| run_failure(&error))?;
         if !finished.success {
@@ -433,6 +428,7 @@ impl ComposeRuntime {
             variables: &prepared.variables,
             archive: prepared.archive,
             project: prepared.project.as_str(),
+            was_healthy: prepared.directory.archive_of(fingerprint).is_some(),
         };
         Model::read(&finished.output, &prepared.files, &prepared.directory.mounts(), &listing, &given)
     }
@@ -610,6 +606,7 @@ impl ComposeRuntime {
             before,
             stage: Stage::Begun,
             services,
+            perishable: model.perishable.clone(),
             completed: BTreeSet::new(),
             done: BTreeSet::new(),
             stopped: BTreeSet::new(),

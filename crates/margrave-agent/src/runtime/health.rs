@@ -305,6 +305,7 @@ pub(super) mod tests {
     use crate::runtime::adjustable::Adjustable;
     use crate::runtime::container::HealthState;
     use crate::runtime::record::Stage;
+    use crate::runtime::record::tests::{self, service};
 
     const NOW: &str = "2026-11-16T12:00:00Z";
 
@@ -348,10 +349,7 @@ pub(super) mod tests {
                         replicas: 1,
                         hash: Some(format!("hash-{n}")),
                         adjustable: Some(Default::default()),
-                        image: None,
-                        image_id: None,
-                        image_note: None,
-                        values: None,
+                        ..service()
                     },
                 )
             })
@@ -363,13 +361,10 @@ pub(super) mod tests {
             assignment: AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").unwrap(),
             component: ComponentName::parse("c").unwrap(),
             fingerprint: Digest::of(b"f"),
-            archive: Digest::of(b"a"),
-            before: Vec::new(),
             stage: Stage::Settled,
             services: expected(names),
             completed: completed.iter().map(|c| ending(c)).collect::<BTreeSet<_>>(),
-            done: BTreeSet::new(),
-            stopped: BTreeSet::new(),
+            ..tests::record()
         }
     }
 

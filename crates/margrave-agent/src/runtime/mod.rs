@@ -22,6 +22,7 @@ mod images;
 mod model;
 mod own_container;
 pub mod own_registry;
+mod perishable;
 mod pins;
 mod prepared;
 #[cfg(test)]

@@ -16,6 +16,7 @@ use margrave_oci::archive::Listing;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::perishable::Perishable;
 use super::record::ImageNote;
 
 pub(super) const LABEL_ASSIGNMENT: &str = "io.margrave.assignment";
@@ -38,6 +39,7 @@ pub(super) struct Model {
     /// Networks and volumes that the project makes itself; external ones belong to somebody else.
     networks: BTreeSet<String>,
     volumes: BTreeSet<String>,
+    pub perishable: BTreeSet<Perishable>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -186,6 +188,8 @@ pub(super) struct Given<'a> {
     pub archive: Digest,
     /// So that equal values do not look alike on two components.
     pub project: &'a str,
+    /// The very same ran well here: nothing is held against it that an older agent let pass.
+    pub was_healthy: bool,
 }
 
 impl Model {
@@ -220,15 +224,21 @@ impl Model {
                 )));
             }
         }
+        let mut perishable = BTreeSet::new();
         for (name, volume) in &raw.volumes {
             let options = volume.as_ref().and_then(|volume| volume.driver_opts.as_ref());
             let device = options.and_then(|options| options.get("device")?.as_str());
-            if device.is_some_and(|device| Path::new(device).starts_with(archive)) {
+            if !device.is_some_and(|device| Path::new(device).starts_with(archive)) {
+                continue;
+            }
+            if !given.was_healthy {
                 return Err(invalid(format!(
                     "The volume {name} has its device in the component's archive, which an update replaces with all that is in \
                      it. Leave out the device, or mount a relative path in the service instead."
                 )));
             }
+            tracing::warn!(project = given.project, volume = %name, "a volume has its device in the component's archive; what is in it is lost with the next update");
+            perishable.insert(Perishable::Volume(name.clone()));
         }
         let mut services = BTreeMap::new();
         for (name, service) in raw.services.iter() {
@@ -243,7 +253,7 @@ impl Model {
                 .map(|(name, _)| name)
                 .collect()
         };
-        Ok(Model { services, networks: own(raw.networks), volumes: own(raw.volumes) })
+        Ok(Model { services, networks: own(raw.networks), volumes: own(raw.volumes), perishable })
     }
 
     /// The override file. JSON is YAML, and needs no quoting rules of our own.
@@ -455,16 +465,20 @@ mod tests {
     use super::*;
 
     fn read(answer: Value) -> Result<Model, Failure> {
-        read_with(answer, &BTreeMap::new())
+        read_with(answer, &BTreeMap::new(), false)
     }
 
-    fn read_with(answer: Value, variables: &BTreeMap<OsString, OsString>) -> Result<Model, Failure> {
+    fn read_with(
+        answer: Value,
+        variables: &BTreeMap<OsString, OsString>,
+        was_healthy: bool,
+    ) -> Result<Model, Failure> {
         Model::read(
             answer.to_string().as_bytes(),
             Path::new("/data/archive"),
             Path::new("/data/mounts"),
             &Listing::default(),
-            &Given { variables, archive: Digest::of(b"a"), project: "mg-1" },
+            &Given { variables, archive: Digest::of(b"a"), project: "mg-1", was_healthy },
         )
     }
 
@@ -480,7 +494,7 @@ mod tests {
                 "secrets": {"pw": {"environment": "PW"}},
             });
             let variables = BTreeMap::from([("PW".into(), password.into())]);
-            let overlay = overlay(&read_with(answer, &variables).unwrap(), None);
+            let overlay = overlay(&read_with(answer, &variables, false).unwrap(), None);
             assert_eq!(overlay["services"]["db"]["labels"].get(LABEL_VALUES), None, "it has none");
             let text = overlay.to_string();
             assert!(!text.contains("hunter2") && !text.contains("port=1"), "{text}");
@@ -546,18 +560,21 @@ mod tests {
 
     #[test]
     fn a_volume_that_an_update_would_lose_is_refused() {
-        let with = |device: &str| {
+        let with = |device: &str, was_healthy: bool| {
             let options = json!({"type": "none", "o": "bind", "device": device});
-            read(
-                json!({"services": {"a": {"image": "a"}}, "volumes": {"rows": {"driver_opts": options}, "b": null}}),
-            )
+            let volumes = json!({"rows": {"driver_opts": options}, "b": null});
+            let answer = json!({"services": {"a": {"image": "a"}}, "volumes": volumes});
+            read_with(answer, &BTreeMap::new(), was_healthy)
         };
-        assert!(with("/srv/rows").is_ok());
-        let failure = with("/data/archive/rows").unwrap_err();
+        assert!(with("/srv/rows", false).is_ok());
+        let failure = with("/data/archive/rows", false).unwrap_err();
         assert!(
             failure.code == FailureCode::ArchiveInvalid && failure.message.contains("volume rows"),
             "{failure}"
         );
+        // What ran well here is mended and gone back to, whatever is known today.
+        let known = with("/data/archive/rows", true).unwrap();
+        assert_eq!(known.perishable, [Perishable::Volume("rows".into())].into());
     }
 
     #[test]
@@ -623,7 +640,12 @@ mod tests {
             "web": {"image": "a", "volumes": [mount(archive.join("web.conf").to_str().unwrap(), "/conf")]},
             "top": {"image": "a", "volumes": [mount(archive.to_str().unwrap(), "/app")]},
         }});
-        let given = Given { variables: &BTreeMap::new(), archive: Digest::of(b"a"), project: "mg-1" };
+        let given = Given {
+            variables: &BTreeMap::new(),
+            archive: Digest::of(b"a"),
+            project: "mg-1",
+            was_healthy: false,
+        };
         let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts, &listing, &given).unwrap();
         assert_eq!(model.moved_mounts().collect::<Vec<_>>(), [mounts.join("data")]);
         let overlay = overlay(&model, None);

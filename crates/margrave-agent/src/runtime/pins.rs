@@ -158,7 +158,12 @@ mod tests {
             Path::new("/archive"),
             Path::new("/mounts"),
             &Default::default(),
-            &Given { variables: &Default::default(), archive: Digest::of(b"a"), project: "mg-1" },
+            &Given {
+                variables: &Default::default(),
+                archive: Digest::of(b"a"),
+                project: "mg-1",
+                was_healthy: false,
+            },
         )
         .unwrap();
         let digest = Digest::of(b"x");

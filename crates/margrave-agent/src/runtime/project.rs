@@ -180,6 +180,15 @@ impl ProjectDirectory {
         self.read(ASIDE).unwrap_or_default()
     }
 
+    /// The archive of an order that was healthy here, now, before, or before the component was set aside.
+    pub(super) fn archive_of(&self, fingerprint: Digest) -> Option<Digest> {
+        let aside = || self.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
+        match self.record() {
+            Some(record) => record.archive_of(fingerprint),
+            None => aside().map(|fetched| fetched.archive),
+        }
+    }
+
     pub(super) fn is_aside(&self) -> bool {
         self.path.join(ASIDE).exists()
     }

@@ -9,6 +9,7 @@ use margrave_core::id::{AssignmentId, ComponentName};
 use serde::{Deserialize, Serialize};
 
 use super::adjustable::Adjustable;
+use super::perishable::Perishable;
 
 /// What we remember about a project that we have begun to start.
 ///
@@ -29,6 +30,8 @@ pub(super) struct Record {
     pub before: Vec<Fetched>,
     pub stage: Stage,
     pub services: BTreeMap<String, Service>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub perishable: BTreeSet<Perishable>,
     /// Containers that ended by themselves with code 0, and when: done, not down.
     pub completed: BTreeSet<Ending>,
     /// Services all of whose containers ended so. They stay done when somebody tidies up the containers.
@@ -164,6 +167,19 @@ impl Record {
 pub(super) mod tests {
     use super::*;
 
+    /// One of which nothing is known.
+    pub(in crate::runtime) fn service() -> Service {
+        Service {
+            replicas: 1,
+            hash: None,
+            adjustable: None,
+            image: None,
+            image_id: None,
+            image_note: None,
+            values: None,
+        }
+    }
+
     pub(in crate::runtime) fn record() -> Record {
         Record {
             assignment: AssignmentId::from_uuid(uuid::Uuid::from_bytes([1; 16])),
@@ -175,15 +191,13 @@ pub(super) mod tests {
             services: BTreeMap::from([(
                 "web".into(),
                 Service {
-                    replicas: 1,
                     hash: Some("abc".into()),
-                    adjustable: None,
                     image: Some("web:1".into()),
                     image_id: Some("abcd".into()),
-                    image_note: None,
-                    values: None,
+                    ..service()
                 },
             )]),
+            perishable: BTreeSet::new(),
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
             done: BTreeSet::new(),
             stopped: BTreeSet::new(),

@@ -46,8 +46,11 @@ impl ComposeRuntime {
         self.restarts().note(by_project.values().flatten(), Instant::now());
         let looping = self.looping();
         let mut observations = Vec::new();
-        let remarks =
-            recorded.iter().flat_map(|(record, _)| pins::remarks(record)).take(REMARKS_MAX).collect();
+        let lost = |record: &Record| {
+            record.perishable.iter().map(|part| part.remark(&record.component)).collect::<Vec<_>>()
+        };
+        let remarks = recorded.iter().flat_map(|(record, _)| pins::remarks(record).chain(lost(record)));
+        let remarks = remarks.take(REMARKS_MAX).collect();
         *self.remarks.lock().unwrap_or_else(PoisonError::into_inner) = remarks;
         for (record, directory) in recorded {
             let containers = by_project.remove(directory.name()).unwrap_or_default();
@@ -289,7 +292,7 @@ mod tests {
     use crate::runtime::engine::Places;
     use crate::runtime::pretended_engine::{Answer, PretendedEngine};
     use crate::runtime::project::ProjectName;
-    use crate::runtime::record::Service;
+    use crate::runtime::record::{Service, tests};
 
     fn component(number: u8) -> (AssignmentId, ComponentName) {
         let assignment = AssignmentId::from_uuid(uuid::Uuid::from_bytes([number; 16]));
@@ -329,26 +332,15 @@ mod tests {
             let (assignment, component) = component(number);
             let directory = ProjectDirectory::new(&runtime.projects(), &project(number), &runtime.written);
             directory.create().unwrap();
-            let service = Service {
-                replicas: 1,
-                hash: Some("abc".into()),
-                adjustable: None,
-                image: None,
-                image_id: None,
-                image_note: None,
-                values: None,
-            };
+            let service = Service { hash: Some("abc".into()), ..tests::service() };
             let record = Record {
                 assignment,
                 component,
                 fingerprint: Digest::of(b"order"),
-                archive: Digest::of(b"archive"),
-                before: vec![],
                 stage: Stage::Settled,
                 services: [("web".to_owned(), service)].into(),
                 completed: BTreeSet::new(),
-                done: BTreeSet::new(),
-                stopped: BTreeSet::new(),
+                ..tests::record()
             };
             directory.write_record(&record).unwrap();
         }

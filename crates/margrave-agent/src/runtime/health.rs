@@ -302,7 +302,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::runtime::adjustable::Adjustable;
+    use crate::runtime::adjustable::{Adjustable, Called};
     use crate::runtime::container::HealthState;
     use crate::runtime::record::Stage;
     use crate::runtime::record::tests::{self, service};
@@ -566,7 +566,12 @@ pub(super) mod tests {
         let web = container("web", Status::Running);
         let as_started = record(&["web"], &[]);
         assert!(as_recorded(&as_started, std::slice::from_ref(&web)));
-        let changed = Adjustable::read(&json!({"RestartPolicy": {"Name": "always"}}), &json!({}), true);
+        let changed = Adjustable::read(
+            &json!({"RestartPolicy": {"Name": "always"}}),
+            &json!({}),
+            true,
+            Called::default(),
+        );
         let bent = Container { adjustable: changed, ..web.clone() };
         assert!(!as_recorded(&as_started, std::slice::from_ref(&bent)));
         let second = Container { id: "second".into(), ..web.clone() };

@@ -20,6 +20,7 @@ on_engine! {
     promise_5_a_paused_container_goes_on,
     promise_5_another_restart_policy_or_limit_is_seen_and_undone,
     promise_5_a_network_taken_away_by_hand_comes_back,
+    promise_5_a_network_given_back_by_hand_without_its_names_is_seen,
     promise_3_an_image_that_gets_another_meaning_touches_nothing_that_runs,
     promise_5_what_is_mended_keeps_its_image_whatever_became_of_the_name,
     images_that_nobody_needs_go_and_no_others,
@@ -176,6 +177,20 @@ async fn promise_5_a_network_taken_away_by_hand_comes_back(rig: Rig) {
     rig.check_runs(&order).await;
     let format = "{{len .Containers}}";
     assert_eq!(rig.docker(&["network", "inspect", "--format", format, &network]), "2");
+    rig.finish().await;
+}
+
+async fn promise_5_a_network_given_back_by_hand_without_its_names_is_seen(rig: Rig) {
+    let order = rig.applied("pair", PAIR).await;
+    let network = format!("{}_default", rig.project("pair"));
+    let found =
+        |rig: &Rig| rig.docker(&["exec", &rig.container("pair", "other"), "busybox", "nslookup", "web"]);
+    found(&rig);
+    for act in ["disconnect", "connect"] {
+        rig.docker(&["network", act, &network, &rig.container("pair", "web")]);
+    }
+    repair(&rig, &order, None).await;
+    found(&rig);
     rig.finish().await;
 }
 

@@ -74,6 +74,9 @@ const ASIDE: &str = "aside.json";
 /// What an archive is called once nobody needs it: it may take long to remove, or be impossible.
 const GONE: &str = "gone-";
 
+/// What the directory of a mount is called before everybody may look into it: under its own name it counts as made.
+const UNFINISHED: &str = ".margrave-new";
+
 /// A file of ours is small; a larger one is damage.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -141,12 +144,22 @@ impl ProjectDirectory {
         let mut at = mounts;
         for part in below {
             at.push(part);
-            match fs::create_dir(&at) {
-                Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o755))?,
+            match fs::symlink_metadata(&at) {
+                Ok(_) => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            let new = at.with_file_name(UNFINISHED);
+            match fs::create_dir(&new) {
+                Ok(()) => {}
+                // The power went in the middle of it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
                 Err(error) => return Err(error),
             }
+            fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
+            fs::rename(&new, &at)?;
         }
         Ok(())
     }
@@ -554,6 +567,23 @@ mod tests {
             directory.make_mount(&directory.mounts().join("data/more")).unwrap();
         });
         set_mode(&directory.mounts().join("data"), 0o755);
+    }
+
+    #[test]
+    fn what_the_power_went_in_the_middle_of_is_no_mount_yet() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (_temp, directory) = directory();
+        // As the service's mask has it.
+        let unfinished = directory.mounts().join(UNFINISHED);
+        fs::create_dir_all(&unfinished).unwrap();
+        set_mode(&unfinished, 0o700);
+        let mount = directory.mounts().join("data");
+        directory.make_mount(&mount).unwrap();
+        assert_eq!(fs::metadata(&mount).unwrap().permissions().mode() & 0o777, 0o755);
+        assert!(!unfinished.exists());
+        fs::write(mount.join("rows"), b"1").unwrap();
+        directory.make_mount(&mount).unwrap();
+        assert_eq!(fs::read(mount.join("rows")).unwrap(), b"1");
     }
 
     #[test]

@@ -72,6 +72,9 @@ pub(super) struct Service {
     /// The label that tells what its configs and secrets hold; none is of an older agent, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Digest>,
+    /// There is something to tell, and the label was left out: an older agent started it without.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unlabelled: bool,
 }
 
 /// What became of the image that a service was first healthy with.
@@ -154,6 +157,14 @@ impl Record {
         self.before_as(fingerprint).map(|fetched| fetched.image_ids.clone())
     }
 
+    /// Whether a service was started without the label of its values, and is not made anew for that alone when it is mended.
+    pub(super) fn is_unlabelled(&self, service: &str) -> bool {
+        // What was begun with was written down before Compose made anything of it.
+        let unlabelled =
+            |service: &Service| service.unlabelled || self.stage != Stage::Begun && service.values.is_none();
+        self.services.get(service).is_some_and(unlabelled)
+    }
+
     fn is_settled_as(&self, fingerprint: Digest) -> bool {
         self.fingerprint == fingerprint && self.stage == Stage::Settled
     }
@@ -177,6 +188,7 @@ pub(super) mod tests {
             image_id: None,
             image_note: None,
             values: None,
+            unlabelled: false,
         }
     }
 
@@ -202,6 +214,19 @@ pub(super) mod tests {
             done: BTreeSet::new(),
             stopped: BTreeSet::new(),
         }
+    }
+
+    #[test]
+    fn what_an_older_agent_started_without_a_label_stays_so_also_when_mending_it_is_cut_off() {
+        let older = Record { stage: Stage::Settled, ..record() };
+        assert!(older.is_unlabelled("web"));
+        let with = |unlabelled| BTreeMap::from([("web".to_owned(), Service { unlabelled, ..service() })]);
+        let mended = Record { services: with(true), ..older.clone() };
+        for stage in [Stage::Begun, Stage::Started, Stage::Settled] {
+            assert!(Record { stage, ..mended.clone() }.is_unlabelled("web"), "{stage:?}");
+        }
+        // What is begun with anew has nothing that could be left as it is.
+        assert!(!Record { services: with(false), stage: Stage::Begun, ..older }.is_unlabelled("web"));
     }
 
     #[test]

@@ -110,11 +110,10 @@ impl ComposeRuntime {
         let same = before.as_ref().filter(|record| record.fingerprint == order.fingerprint());
         let mut model = prepared.model.clone();
         // What an older agent started and is only mended now has no such label; for that alone it is not made anew.
-        let settled = same.filter(|record| record.stage != Stage::Begun);
+        let mut unlabelled = BTreeSet::new();
         for (name, service) in &mut model.services {
-            let unlabelled = |record: &Record| record.services.get(name).is_some_and(|s| s.values.is_none());
-            if settled.is_some_and(unlabelled) {
-                service.values = None;
+            if same.is_some_and(|record| record.is_unlabelled(name)) && service.values.take().is_some() {
+                unlabelled.insert(name.clone());
             }
         }
         let overlay = model.overlay(owner, prepared.archive, self.settings.telemetry.as_ref());
@@ -134,6 +133,7 @@ impl ComposeRuntime {
             image_id: service.image_id.clone(),
             image_note: service.note,
             values: service.values,
+            unlabelled: unlabelled.contains(name),
         };
         let services = &model.services;
         let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();

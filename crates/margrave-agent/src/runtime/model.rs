@@ -56,6 +56,8 @@ pub(super) struct Service {
     pub pin: Option<String>,
     pub note: Option<ImageNote>,
     reads_archive: bool,
+    /// Where it may write among files of the archive, as it sees them.
+    written: Vec<String>,
     /// What its configs and secrets hold that are no files, as a digest: some of it is secret.
     pub values: Option<Digest>,
     /// Relative bind mounts without content in the archive (PK-086), moved to where an update keeps them.
@@ -243,6 +245,11 @@ impl Model {
         let mut services = BTreeMap::new();
         for (name, service) in raw.services.iter() {
             let mut read = Service::read(name, service, &raw, archive, mounts, listing)?;
+            perishable.extend(
+                read.written
+                    .iter()
+                    .map(|target| Perishable::Mount { service: name.clone(), target: target.clone() }),
+            );
             read.values = values(service, &raw, given);
             services.insert(name.clone(), read);
         }
@@ -371,7 +378,7 @@ impl Service {
         };
         let mut reads_archive =
             from_archive(&raw.configs, &model.configs) || from_archive(&raw.secrets, &model.secrets);
-        let mut moved = Vec::new();
+        let (mut moved, mut written) = (Vec::new(), Vec::new());
         for mount in raw.volumes.iter().filter(|mount| mount.kind == "bind") {
             let Some(source) = mount.source.as_deref().map(Path::new) else { continue };
             let Ok(inside) = source.strip_prefix(archive) else { continue };
@@ -384,6 +391,10 @@ impl Service {
             // What lies there now says less: an engine makes a directory for a mount inside of another one.
             if listing.has(inside).unwrap_or_else(|| source.exists()) {
                 reads_archive = true;
+                // A single file is what the package says; who writes much does so beside it.
+                if !mount.read_only && source.is_dir() {
+                    written.push(mount.target.clone());
+                }
             } else {
                 moved.push(MovedMount {
                     source: mounts.join(inside),
@@ -409,6 +420,7 @@ impl Service {
             note: None,
             values: None,
             reads_archive,
+            written,
             moved,
         })
     }
@@ -648,6 +660,8 @@ mod tests {
         };
         let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts, &listing, &given).unwrap();
         assert_eq!(model.moved_mounts().collect::<Vec<_>>(), [mounts.join("data")]);
+        let whole = Perishable::Mount { service: "top".into(), target: "/app".into() };
+        assert_eq!(model.perishable, [whole].into());
         let overlay = overlay(&model, None);
         let moved =
             json!([{"type": "bind", "source": mounts.join("data"), "target": "/rows", "read_only": false}]);

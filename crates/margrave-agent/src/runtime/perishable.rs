@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub(super) enum Perishable {
     /// A named volume whose device lies there.
     Volume(String),
+    /// A directory with files of the archive that a service may write to.
+    Mount { service: String, target: String },
 }
 
 impl Perishable {
@@ -18,6 +20,9 @@ impl Perishable {
         match self {
             Perishable::Volume(name) => format!(
                 "{component}: the volume {name} has its device in the component's archive; what is in it is lost with the next update"
+            ),
+            Perishable::Mount { service, target } => format!(
+                "{component}: what {service} writes to {target} is lost with the next update, because the package has files of its own there"
             ),
         }
     }

@@ -259,14 +259,18 @@ impl ProjectDirectory {
         Ok(!self.archives()?.is_empty())
     }
 
-    /// Removes unpacked archives except this one, and those that were fetched and may have to be read.
-    pub(super) fn discard_archives(&self, except: Option<Digest>) -> io::Result<()> {
+    /// Unpacked archives that are none of these, nor were fetched and may have to be read.
+    pub(super) fn other_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<Vec<PathBuf>> {
         let fetched = self.fetched().into_iter().map(|fetched| fetched.archive);
         let kept: BTreeSet<PathBuf> =
-            except.into_iter().chain(fetched).map(|archive| self.unpacked(archive)).collect();
-        let others = self.archives()?.into_iter().filter(|archive| !kept.contains(archive));
+            kept.iter().copied().chain(fetched).map(|archive| self.unpacked(archive)).collect();
+        Ok(self.archives()?.into_iter().filter(|archive| !kept.contains(archive)).collect())
+    }
+
+    /// Removes unpacked archives except these, and those that were fetched and may have to be read.
+    pub(super) fn discard_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<()> {
         let mut gone = Vec::new();
-        for archive in others {
+        for archive in self.other_archives(kept)? {
             // Under its own name it would count as whole while part of it is removed.
             let free = (0_u32..).map(|number| self.path.join(format!("{GONE}{number}")));
             let place = free.into_iter().find(|place| fs::symlink_metadata(place).is_err());
@@ -341,7 +345,7 @@ impl ProjectDirectory {
         }
         // The record goes last: until then a crash leaves a project that is seen and removed again.
         self.forget_fetched(is_kept)?;
-        self.discard_archives(None)?;
+        self.discard_archives(&BTreeSet::new())?;
         for name in ["margrave.override.yaml", "lock", "project.json"] {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -539,7 +543,7 @@ mod tests {
         let gone = directory.path.join("gone-0");
         without_privileges(|| {
             // An update, and what is told of it later.
-            directory.discard_archives(Some(record().archive)).unwrap();
+            directory.discard_archives(&[record().archive].into()).unwrap();
             assert_eq!(directory.archives().unwrap(), [directory.unpacked(record().archive)]);
             assert!(gone.join("web/data/rows").exists());
             directory.remove_gone().unwrap();

@@ -62,11 +62,6 @@ impl ComposeRuntime {
         }
         record.stage = Stage::Started;
         prepared.write(&record)?;
-        // What an update replaced is not needed any more, whether or not the new one becomes healthy.
-        let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
-        let discarded = prepared.directory.discard_archives(Some(prepared.archive));
-        drop(nobody_reads);
-        discarded.map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
         // Compose left it as it was, and that it runs for some seconds is nothing new. It is watched from here on.
         if let Some(container) = containers.iter().find(|container| looping.contains(&container.id)) {
             let message = format!("Service {} keeps restarting.", container.service);
@@ -80,6 +75,13 @@ impl ComposeRuntime {
         }
         record.stage = Stage::Settled;
         prepared.write(&record)?;
+        if let Some(kept) = self.archives_kept(&record) {
+            let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
+            let discarded = prepared.directory.discard_archives(&kept);
+            drop(nobody_reads);
+            discarded
+                .map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
+        }
         self.sweep().await;
         Ok(())
     }

@@ -229,6 +229,16 @@ impl ComposeRuntime {
         Ok((archives, images))
     }
 
+    /// The archives that stay unpacked: of what runs, and of what may be gone back to, with all that its containers wrote among the
+    /// files. `None` before something was well: what did not come up as a whole may have left containers of any earlier
+    /// version running, with its files mounted.
+    pub(super) fn archives_kept(&self, record: &Record) -> Option<BTreeSet<Digest>> {
+        // Whether an update has proved itself is the core's to say.
+        let before = record.before.iter().filter(|former| self.is_wanted(former));
+        let kept = before.map(|former| former.archive).chain([record.archive]).collect();
+        (record.stage == Stage::Settled).then_some(kept)
+    }
+
     /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
     /// something that was removed before it could begin.
     async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
@@ -238,7 +248,9 @@ impl ComposeRuntime {
         let is_all_stale = is_stale && !fetched.iter().any(|fetched| self.is_wanted(fetched));
         let is_begun = directory.has_record();
         let goes = if is_begun {
-            is_stale
+            let kept = directory.record().and_then(|record| self.archives_kept(&record));
+            let others = kept.map(|kept| directory.other_archives(&kept)).transpose()?;
+            is_stale || others.is_some_and(|others| !others.is_empty())
         } else {
             // By what is wanted alone: a clock that was not set yet makes everything old.
             let is_aside = || directory.aside().iter().any(|kept| self.is_wanted(kept));
@@ -261,12 +273,7 @@ impl ComposeRuntime {
                 };
                 let is_kept = |fetched: &Fetched| !is_told(fetched) && self.is_wanted(fetched);
                 directory.forget_fetched(is_kept)?;
-                // What did not come up as a whole may have left containers of any earlier version running, with its files
-                // mounted. They are cleared away once something is up.
-                if record.stage == Stage::Begun {
-                    return Ok(());
-                }
-                directory.discard_archives(Some(record.archive))
+                self.archives_kept(&record).map_or(Ok(()), |kept| directory.discard_archives(&kept))
             }
             // What is damaged says nothing about what runs.
             None if is_begun => Ok(()),
@@ -455,10 +462,13 @@ mod tests {
         assert!([&good, &overtaken, &newest].into_iter().all(is_here));
         assert_eq!(directory.fetched(), std::slice::from_ref(&newest), "the claim is of no use any more");
 
+        // Until it has proved itself, what it replaced may be gone back to.
         directory.write_record(&Record { stage: Stage::Settled, ..begun }).unwrap();
-        directory.note_fetched(overtaken.clone()).unwrap();
         runtime.sweep().await;
-        assert!(is_here(&newest) && !is_here(&good) && !is_here(&overtaken));
+        assert!(is_here(&newest) && is_here(&good) && !is_here(&overtaken));
+        crate::runtime::Runtime::keep(&runtime, [newest.fingerprint].into());
+        runtime.sweep().await;
+        assert!(is_here(&newest) && !is_here(&good));
     }
 
     fn listened(pretended: &PretendedEngine) -> usize {

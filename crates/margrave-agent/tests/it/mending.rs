@@ -18,6 +18,7 @@ on_engines! {
     updates_that_are_cut_off_anywhere_end_well,
     what_is_newer_is_fetched_while_the_start_of_what_it_replaces_hangs,
     promise_2_what_was_fetched_and_failed_to_start_is_tried_again_without_a_registry,
+    promise_7_what_was_written_beside_files_of_the_archive_is_there_after_going_back,
 }
 
 // Compose recreates containers on Podman that it leaves alone on Docker, and Podman 4.3 does not tell a container
@@ -331,5 +332,53 @@ async fn promise_2_what_was_fetched_and_failed_to_start_is_tried_again_without_a
     rig.cut_off().await;
     let failure = rig.runtime.apply(&order).await.unwrap_err();
     assert_eq!(failure.code, FailureCode::StartFailed, "{failure}");
+    rig.finish().await;
+}
+
+async fn promise_7_what_was_written_beside_files_of_the_archive_is_there_after_going_back(rig: Rig) {
+    let compose = |ends: &str| {
+        format!(
+            r#"
+services:
+  web:
+    image: {{IMAGE}}
+    command: [sh, -c, "{ends}"]
+    stop_signal: SIGKILL
+    volumes: ["./seed:/seed"]
+"#
+        )
+    };
+    let versions = [("1.0.0", "sleep 1000"), ("2.0.0", "exit 3"), ("3.0.0", "sleep 2000")];
+    for (version, ends) in versions {
+        rig.push("web", version, &[("compose.yaml", &compose(ends)), ("seed/first", "1")]).await;
+    }
+    let [good, bad, unproven] = versions.map(|(version, _)| rig.order("web", version));
+    rig.runtime.apply(&good).await.unwrap();
+    rig.docker(&["exec", &rig.container("web", "web"), "touch", "/seed/rows"]);
+    let remark = "web: what web writes to /seed";
+    rig.health().await;
+    assert!(rig.runtime.remarks().iter().any(|said| said.starts_with(remark)), "{:?}", rig.runtime.remarks());
+    // One that does not come up, and one that is well and has not proved itself.
+    for order in [&bad, &unproven] {
+        // What was fetched for something else is forgotten, and with it what was fetched for this one.
+        rig.runtime.prefetch(&bad).await.unwrap();
+        rig.runtime.keep([good.fingerprint()].into());
+        rig.health().await;
+        assert!(!rig.data.join("compose").join(rig.project("web")).join("fetched.json").exists());
+        let fingerprints = [good.fingerprint(), order.fingerprint()];
+        rig.runtime.keep(fingerprints.into());
+        assert_eq!(rig.runtime.apply(order).await.is_ok(), order == &unproven);
+        rig.health().await;
+        rig.runtime.apply(&good).await.unwrap();
+        rig.docker(&["exec", &rig.container("web", "web"), "test", "-e", "/seed/rows"]);
+    }
+    // Once it has, nothing of what it replaced is left.
+    rig.runtime.keep([unproven.fingerprint()].into());
+    rig.runtime.apply(&unproven).await.unwrap();
+    rig.health().await;
+    let directory = rig.data.join("compose").join(rig.project("web"));
+    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let archives = names.filter(|name| name.to_string_lossy().starts_with("archive-")).count();
+    assert_eq!(archives, 1);
     rig.finish().await;
 }

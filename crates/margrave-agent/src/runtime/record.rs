@@ -29,6 +29,9 @@ pub(super) struct Record {
     #[serde(default)]
     pub before: Vec<Fetched>,
     pub stage: Stage,
+    /// The version of Compose that the hashes are of, or of those at least that were there before a repair by another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compose: Option<String>,
     pub services: BTreeMap<String, Service>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub perishable: BTreeSet<Perishable>,
@@ -165,6 +168,14 @@ impl Record {
         self.services.get(service).is_some_and(unlabelled)
     }
 
+    /// Whether this very order was started by another Compose than the one that is here now. It is not known of what an older agent
+    /// started, nor what became of a try that was cut off.
+    pub(super) fn is_mended_by_another(&self, fingerprint: Digest, compose: &str) -> bool {
+        self.fingerprint == fingerprint
+            && self.stage != Stage::Begun
+            && self.compose.as_ref().is_some_and(|version| version != compose)
+    }
+
     fn is_settled_as(&self, fingerprint: Digest) -> bool {
         self.fingerprint == fingerprint && self.stage == Stage::Settled
     }
@@ -200,6 +211,7 @@ pub(super) mod tests {
             archive: Digest::of(b"archive"),
             before: Vec::new(),
             stage: Stage::Started,
+            compose: None,
             services: BTreeMap::from([(
                 "web".into(),
                 Service {

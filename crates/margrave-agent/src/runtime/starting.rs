@@ -30,27 +30,37 @@ impl ComposeRuntime {
         let prepared = self.prepare(order).await?;
         let before = prepared.directory.record();
         let cut_off = before.as_ref().is_some_and(|record| record.stage == Stage::Begun);
-        let bent = drift::straighten(&prepared, before.as_ref()).await?;
+        let mut anew = drift::straighten(&prepared, before.as_ref()).await?;
+        let here = prepared.compose.version();
+        let by_another =
+            before.as_ref().filter(|record| record.is_mended_by_another(order.fingerprint(), here));
+        let made_by = by_another.and_then(|record| record.compose.clone());
+        if let Some(record) = by_another {
+            anew.extend(drift::strayed(record, &prepared.containers().await?));
+        }
+        let mut rest = vec!["--remove-orphans"];
+        rest.extend(by_another.map(|_| "--no-recreate"));
         let mut record = self.begin(order, &prepared, before)?;
+        record.compose = made_by.or(record.compose);
         let deadline = Instant::now() + start_time_max(order);
-        if !bent.is_empty() {
+        if !anew.is_empty() {
             let anew: Vec<&str> = ["--no-deps", "--force-recreate"]
                 .into_iter()
-                .chain(bent.iter().map(String::as_str))
+                .chain(anew.iter().map(String::as_str))
                 .collect();
             self.up(&prepared, &record, deadline, &anew).await?;
         }
-        let mut up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
+        let mut up = self.up(&prepared, &record, deadline, &rest).await;
         // A Compose that was killed while it replaced a container leaves two of them. The next one tidies up,
         // and may trip over its own tidying: it renames the one while it still removes the other.
         if let Err(failure) = &up
             && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
         {
             tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
-            up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
+            up = self.up(&prepared, &record, deadline, &rest).await;
         }
         if up.is_err() && stuck::cleared(&prepared).await? {
-            up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
+            up = self.up(&prepared, &record, deadline, &rest).await;
         }
         up?;
         let containers = prepared.containers().await?;
@@ -147,6 +157,7 @@ impl ComposeRuntime {
             archive: prepared.archive,
             before,
             stage: Stage::Begun,
+            compose: Some(prepared.compose.version().to_owned()),
             services,
             perishable: model.perishable.clone(),
             completed: BTreeSet::new(),

@@ -314,8 +314,7 @@ impl ComposeRuntime {
         let _alone = self.reading.of(project.as_str()).lock_owned().await;
         directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         if is_new {
-            let (images, image_ids) = Default::default();
-            let fetched = Fetched { fingerprint: order.fingerprint(), archive, images, image_ids };
+            let fetched = Fetched::new(order.fingerprint(), archive);
             let written = directory.note_fetched(fetched);
             written.map_err(|error| disk("What was fetched could not be noted", error))?;
         }
@@ -398,8 +397,7 @@ impl ComposeRuntime {
     /// Notes what the order needs, so that nothing of it is swept away before it runs.
     fn claim(&self, order: &Order, prepared: &Prepared) -> Result<(), Failure> {
         let images = prepared.model.services.values().map(|service| service.needed().to_owned()).collect();
-        let (fingerprint, archive, image_ids) = (order.fingerprint(), prepared.archive, Default::default());
-        let needed = Fetched { fingerprint, archive, images, image_ids };
+        let needed = Fetched { images, ..Fetched::new(order.fingerprint(), prepared.archive) };
         let runs = prepared.directory.record().is_some_and(|record| record.fingerprint == needed.fingerprint);
         if runs || prepared.directory.fetched_as(needed.fingerprint).as_ref() == Some(&needed) {
             return Ok(());

@@ -34,6 +34,8 @@ pub struct Container {
     pub restart_count: u64,
     pub restart_policy: RestartPolicy,
     pub adjustable: Adjustable,
+    /// Names, by the path that it sees them at.
+    pub volumes: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +98,18 @@ struct Inspected {
     config: InspectedConfig,
     #[serde(default)]
     network_settings: InspectedNetworks,
+    mounts: Option<Vec<InspectedMount>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct InspectedMount {
+    #[serde(rename = "Type", default)]
+    kind: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    destination: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -161,7 +175,7 @@ struct InspectedConfig {
 impl Container {
     /// `None` for what is not a service's container.
     pub(super) fn read(answer: &[u8]) -> Result<Option<Container>, serde_json::Error> {
-        let Inspected { id, name, restart_count, state, host_config, config, network_settings } =
+        let Inspected { id, name, restart_count, state, host_config, config, network_settings, mounts } =
             serde_json::from_slice(answer)?;
         let mut labels = config.labels.unwrap_or_default();
         let one_off = labels.get(LABEL_ONE_OFF).is_some_and(|value| value.eq_ignore_ascii_case("true"));
@@ -193,6 +207,7 @@ impl Container {
             }
             _ => RestartPolicy::No,
         };
+        let volumes = mounts.unwrap_or_default().into_iter().filter(|mount| mount.kind == "volume");
         let health =
             state.health.filter(|health| !matches!(health.status.as_str(), "" | "none")).map(|health| {
                 HealthState {
@@ -217,6 +232,7 @@ impl Container {
             restart_count,
             restart_policy,
             adjustable,
+            volumes: volumes.map(|mount| (mount.destination, mount.name)).collect(),
         }))
     }
 }

@@ -327,6 +327,7 @@ pub(super) mod tests {
             restart_count: 0,
             restart_policy: RestartPolicy::No,
             adjustable: Default::default(),
+            volumes: BTreeMap::new(),
         }
     }
 

@@ -37,6 +37,7 @@ pub mod simulated;
 mod starting;
 mod stuck;
 mod turns;
+mod unnamed;
 mod upkeep;
 mod written;
 

@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::perishable::Perishable;
 use super::record::ImageNote;
+use super::unnamed::Volumes;
 
 pub(super) const LABEL_ASSIGNMENT: &str = "io.margrave.assignment";
 pub(super) const LABEL_COMPONENT: &str = "io.margrave.component";
@@ -40,6 +41,8 @@ pub(super) struct Model {
     networks: BTreeSet<String>,
     volumes: BTreeSet<String>,
     pub perishable: BTreeSet<Perishable>,
+    /// Volumes without a name that services are given back.
+    pub given_back: Volumes,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -260,7 +263,13 @@ impl Model {
                 .map(|(name, _)| name)
                 .collect()
         };
-        Ok(Model { services, networks: own(raw.networks), volumes: own(raw.volumes), perishable })
+        Ok(Model {
+            services,
+            networks: own(raw.networks),
+            volumes: own(raw.volumes),
+            perishable,
+            given_back: Volumes::new(),
+        })
     }
 
     /// The override file. JSON is YAML, and needs no quoting rules of our own.
@@ -295,8 +304,14 @@ impl Model {
                 if let Some(environment) = &environment {
                     overlay["environment"] = environment.clone();
                 }
-                if !service.moved.is_empty() {
-                    overlay["volumes"] = service.moved.iter().map(MovedMount::overlay).collect();
+                let given_back = self.given_back.get(name).into_iter().flatten();
+                let given_back = given_back.map(|(target, volume)| {
+                    json!({"type": "volume", "source": given_back_as(volume), "target": literal(target)})
+                });
+                let mounts: Vec<Value> =
+                    service.moved.iter().map(MovedMount::overlay).chain(given_back).collect();
+                if !mounts.is_empty() {
+                    overlay["volumes"] = mounts.into();
                 }
                 (name.clone(), overlay)
             })
@@ -310,6 +325,11 @@ impl Model {
             if !names.is_empty() {
                 overlay.insert(key.to_owned(), Value::Object(shared(names)));
             }
+        }
+        let given_back = self.given_back.values().flat_map(BTreeMap::values);
+        for volume in given_back {
+            let volumes = overlay.entry("volumes").or_insert_with(|| json!({}));
+            volumes[given_back_as(volume)] = json!({"external": true, "name": volume});
         }
         let mut bytes = serde_json::to_vec_pretty(&overlay).expect("a JSON value has string keys");
         bytes.push(b'\n');
@@ -461,6 +481,11 @@ fn variables(telemetry: &Telemetry) -> Map<String, Value> {
         set("OTEL_EXPORTER_OTLP_PROTOCOL", protocol);
     }
     variables
+}
+
+/// What a volume that has no name is called in our file; a component's own have no such names.
+fn given_back_as(volume: &str) -> String {
+    format!("margrave.given-back.{volume}")
 }
 
 /// Compose interpolates our file too; a dollar sign is written twice to mean itself.

@@ -157,6 +157,7 @@ mod tests {
             restart_count: 0,
             restart_policy: RestartPolicy::No,
             adjustable: Default::default(),
+            volumes: Default::default(),
         };
         let check = |now: Container, new: bool| {
             let found = new_ones(vec![now.clone()], std::slice::from_ref(&old));

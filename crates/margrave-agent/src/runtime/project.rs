@@ -20,6 +20,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::record::{Fetched, Record};
+use super::unnamed::Volumes;
 use super::written::Written;
 
 /// Component names up to this length stay readable in the project's name. Compose makes container and
@@ -202,6 +203,17 @@ impl ProjectDirectory {
         }
     }
 
+    /// The volumes without a name that an order had when it was healthy here and was taken away, in part or as a whole.
+    pub(super) fn volumes_of(&self, fingerprint: Digest) -> Volumes {
+        let of = |all: Vec<Fetched>| all.into_iter().find(|fetched| fetched.fingerprint == fingerprint);
+        match self.record() {
+            Some(record) if record.fingerprint == fingerprint => Some(record.volumes),
+            Some(record) => of(record.before).map(|fetched| fetched.volumes),
+            None => of(self.aside()).map(|fetched| fetched.volumes),
+        }
+        .unwrap_or_default()
+    }
+
     pub(super) fn is_aside(&self) -> bool {
         self.path.join(ASIDE).exists()
     }
@@ -323,10 +335,21 @@ impl ProjectDirectory {
 
     /// Forgets the project but for what was healthy, and what was fetched for these.
     pub(super) fn set_aside(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
-        if let Some(record) = self.record() {
-            self.write(ASIDE, &record.kept())?;
-        }
+        self.note_aside(Volumes::new())?;
         self.forget(is_kept)
+    }
+
+    /// Notes what was healthy for when the component comes back, and which volumes without a name it had. That is known only while
+    /// there are containers.
+    pub(super) fn note_aside(&self, volumes: Volumes) -> io::Result<()> {
+        let Some(record) = self.record() else { return Ok(()) };
+        let (fingerprint, mut noted) = (record.fingerprint, record.kept());
+        let before = self.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
+        if let Some(this) = noted.iter_mut().find(|fetched| fetched.fingerprint == fingerprint) {
+            this.volumes.extend(before.map(|fetched| fetched.volumes).unwrap_or_default());
+            this.volumes.extend(volumes);
+        }
+        self.write(ASIDE, &noted)
     }
 
     /// Forgets the project. What an application wrote into its relative bind mounts stays (promise 7), and
@@ -640,6 +663,7 @@ mod tests {
             archive: record().archive,
             images: ["web:1".to_owned()].into(),
             image_ids: std::collections::BTreeMap::from([("web".into(), "abcd".into())]),
+            volumes: Default::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::adjustable::Adjustable;
 use super::perishable::Perishable;
+use super::unnamed::Volumes;
 
 /// What we remember about a project that we have begun to start.
 ///
@@ -33,6 +34,9 @@ pub(super) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compose: Option<String>,
     pub services: BTreeMap<String, Service>,
+    /// Volumes without a name that it was given back.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: Volumes,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub perishable: BTreeSet<Perishable>,
     /// Containers that ended by themselves with code 0, and when: done, not down.
@@ -107,6 +111,17 @@ pub(super) struct Fetched {
     /// The images that it was healthy with, by service.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub image_ids: BTreeMap<String, String>,
+    /// The volumes without a name that its services had when they were taken away.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: Volumes,
+}
+
+impl Fetched {
+    /// Of which nothing more is known yet.
+    pub(super) fn new(fingerprint: Digest, archive: Digest) -> Fetched {
+        let (images, image_ids, volumes) = Default::default();
+        Fetched { fingerprint, archive, images, image_ids, volumes }
+    }
 }
 
 /// How many versions back can be gone without a network: the last good one, and those that were healthy since then but
@@ -123,6 +138,7 @@ impl Record {
             archive: self.archive,
             images: self.images(),
             image_ids: self.image_ids(),
+            volumes: self.volumes.clone(),
         });
         let mut kept: Vec<Fetched> = Vec::new();
         for fetched in this.into_iter().chain(self.before) {
@@ -221,6 +237,7 @@ pub(super) mod tests {
                     ..service()
                 },
             )]),
+            volumes: Volumes::new(),
             perishable: BTreeSet::new(),
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
             done: BTreeSet::new(),

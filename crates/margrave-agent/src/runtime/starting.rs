@@ -20,6 +20,7 @@ use super::program::RunError;
 use super::project::{ProjectDirectory, ProjectName};
 use super::record::{Record, Service, Stage};
 use super::removal::podman_grace;
+use super::unnamed::{still_here, unnamed};
 use super::{start_time_max, stuck};
 
 impl ComposeRuntime {
@@ -27,8 +28,8 @@ impl ComposeRuntime {
         if self.runs_as_ordered(order).await? {
             return Ok(());
         }
-        let prepared = self.prepare(order).await?;
-        let before = prepared.directory.record();
+        let mut prepared = self.prepare(order).await?;
+        let mut before = prepared.directory.record();
         let cut_off = before.as_ref().is_some_and(|record| record.stage == Stage::Begun);
         let mut anew = drift::straighten(&prepared, before.as_ref()).await?;
         let here = prepared.compose.version();
@@ -40,6 +41,16 @@ impl ComposeRuntime {
         }
         let mut rest = vec!["--remove-orphans"];
         rest.extend(by_another.map(|_| "--no-recreate"));
+        let services = &prepared.model.services;
+        let mut given_back = prepared.directory.volumes_of(order.fingerprint());
+        given_back.retain(|service, _| services.contains_key(service));
+        if let Some(former) = before.as_mut().filter(|record| record.fingerprint != order.fingerprint()) {
+            // Nobody hands on what belongs to a service that goes.
+            let mut left_behind = unnamed(&prepared.containers().await?);
+            left_behind.retain(|service, _| !services.contains_key(service));
+            former.volumes.extend(left_behind);
+        }
+        prepared.model.given_back = still_here(&prepared.engine, given_back).await?;
         let mut record = self.begin(order, &prepared, before)?;
         record.compose = made_by.or(record.compose);
         let deadline = Instant::now() + start_time_max(order);
@@ -159,6 +170,7 @@ impl ComposeRuntime {
             stage: Stage::Begun,
             compose: Some(prepared.compose.version().to_owned()),
             services,
+            volumes: model.given_back.clone(),
             perishable: model.perishable.clone(),
             completed: BTreeSet::new(),
             done: BTreeSet::new(),

@@ -433,11 +433,8 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let runtime = device(&pretended, data.path());
         let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
-        let of = |name: &str| Fetched {
-            fingerprint: Digest::of(name.as_bytes()),
-            archive: Digest::of(format!("{name}.tgz").as_bytes()),
-            images: BTreeSet::new(),
-            image_ids: BTreeMap::new(),
+        let of = |name: &str| {
+            Fetched::new(Digest::of(name.as_bytes()), Digest::of(format!("{name}.tgz").as_bytes()))
         };
         let (good, overtaken, newest) = (of("good"), of("overtaken"), of("newest"));
         for each in [&good, &overtaken, &newest] {

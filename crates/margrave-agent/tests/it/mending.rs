@@ -29,6 +29,7 @@ on_engine! {
     an_apply_that_was_cut_off_is_continued,
     a_lost_directory_costs_no_restart,
     a_program_that_ends_again_and_again_is_not_well_in_between,
+    promise_7_volumes_without_a_name_are_there_again_after_going_back,
 }
 
 async fn promise_5_a_container_removed_by_hand_is_seen_and_replaced(rig: Rig) {
@@ -380,5 +381,50 @@ services:
     let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     let archives = names.filter(|name| name.to_string_lossy().starts_with("archive-")).count();
     assert_eq!(archives, 1);
+    rig.finish().await;
+}
+
+async fn promise_7_volumes_without_a_name_are_there_again_after_going_back(rig: Rig) {
+    let compose = r#"
+services:
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, volumes: ["/rows"]}
+"#;
+    let without = compose.lines().filter(|line| !line.contains("db:")).collect::<Vec<_>>().join("\n");
+    rig.push("pair", "1.0.0", &[("compose.yaml", compose)]).await;
+    rig.push("pair", "2.0.0", &[("compose.yaml", &without)]).await;
+    rig.push("pair", "3.0.0", &[("compose.yaml", &compose.replace("1000", "2000"))]).await;
+    let [good, bad, newer] = ["1.0.0", "2.0.0", "3.0.0"].map(|version| rig.order("pair", version));
+    rig.runtime.apply(&good).await.unwrap();
+    let has_rows = || rig.docker(&["exec", &rig.container("pair", "db"), "test", "-e", "/rows/1"]);
+    rig.docker(&["exec", &rig.container("pair", "db"), "touch", "/rows/1"]);
+
+    // An update that has no such service.
+    rig.runtime.apply(&bad).await.unwrap();
+    assert_eq!(rig.container("pair", "db"), "");
+    rig.runtime.apply(&good).await.unwrap();
+    has_rows();
+    // One that does not have the component at all.
+    rig.runtime.set_aside(good.assignment, &good.component).await.unwrap();
+    rig.runtime.apply(&good).await.unwrap();
+    has_rows();
+    // A repair changes nothing about it.
+    let before = rig.started_at(&rig.container("pair", "db"));
+    rig.docker(&["rm", "-f", &rig.container("pair", "web")]);
+    rig.restarted().apply(&good).await.unwrap();
+    rig.check_runs(&good).await;
+    assert_eq!(rig.started_at(&rig.container("pair", "db")), before);
+    // An update that has the service takes it over as ever.
+    for order in [&newer, &good] {
+        rig.runtime.apply(order).await.unwrap();
+        has_rows();
+    }
+    // What somebody removed is not asked for.
+    let format = "{{range .Mounts}}{{.Name}}{{end}}";
+    let volume = rig.docker(&["inspect", "--format", format, &rig.container("pair", "db")]);
+    rig.docker(&["rm", "-f", &rig.container("pair", "db")]);
+    rig.docker(&["volume", "rm", &volume]);
+    rig.runtime.apply(&good).await.unwrap();
+    rig.check_runs(&good).await;
     rig.finish().await;
 }

@@ -568,7 +568,10 @@ async fn perform(action: Action, upstream: Arc<Upstream>, runtime: Arc<dyn Runti
         })),
         Action::Send(report) => {
             let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
-            Event::Sent { sequence, result: upstream.send_report(&report).await }
+            match upstream.send_report(&report).await {
+                Ok(()) => Event::Sent { sequence, result: Ok(()) },
+                Err(untold) => untold.of_report(sequence),
+            }
         }
         Action::Observe => Event::Observed(runtime.observe().await),
         Action::Prefetch(order) => {
@@ -601,7 +604,7 @@ fn trouble_in(event: &Event) -> Option<&str> {
         Event::CapabilitiesSent(Err(trouble))
         | Event::Polled(Err(trouble))
         | Event::Fetched(Err(trouble)) => trouble,
-        Event::Sent { result: Err(trouble), .. } => trouble,
+        Event::Sent { result: Err(trouble), .. } | Event::Rebuffed { trouble, .. } => trouble,
         _ => return None,
     };
     Some(&trouble.message)

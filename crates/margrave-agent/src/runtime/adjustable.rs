@@ -1,4 +1,4 @@
-//! What hands can change of a container without making it anew: its restart policy, its limits, its networks.
+//! What hands can change of a container without making it anew: its restart policy, its limits, its networks and its names there.
 //!
 //! Compose does not see such a change, because the hash that it wrote on the container stays the same. So it is noted
 //! when a component is started, and compared at every look. Only what an engine can change in place is read here: what
@@ -32,11 +32,33 @@ pub struct Adjustable {
     limits: BTreeMap<String, String>,
     /// Names; known of running containers only, because engines differ in what they say of others.
     networks: Option<BTreeSet<String>>,
+    /// By which other names it is found on each of them; not known of what an older agent noted, either.
+    #[serde(default)]
+    aliases: Option<BTreeMap<String, BTreeSet<String>>>,
+}
+
+/// What engines call a container anyway, and write among its other names or leave out, as their version has it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Called<'a> {
+    pub id: &'a str,
+    pub name: &'a str,
+}
+
+impl Called<'_> {
+    /// Whether a name tells no more than these; replicas of a service differ in nothing else.
+    fn is(&self, name: &str) -> bool {
+        name == self.name || self.id.starts_with(name)
+    }
 }
 
 impl Adjustable {
     /// From an engine's description of a container.
-    pub(super) fn read(host_config: &Value, networks: &Value, running: bool) -> Adjustable {
+    pub(super) fn read(
+        host_config: &Value,
+        networks: &Value,
+        running: bool,
+        called: Called<'_>,
+    ) -> Adjustable {
         let policy = &host_config["RestartPolicy"];
         let restart = match (policy["Name"].as_str().unwrap_or_default(), &policy["MaximumRetryCount"]) {
             ("" | "no", _) => "no".to_owned(),
@@ -57,17 +79,34 @@ impl Adjustable {
             restart,
             limits: LIMITS.iter().filter_map(limit).collect(),
             networks: running.then(names),
+            aliases: running.then(|| aliases(networks, called)),
         }
     }
 
-    /// Whether nothing that is known of both differs.
+    /// Whether nothing that is known of both differs; `other` is what is seen now.
     pub(super) fn is_like(&self, other: &Adjustable) -> bool {
         let networks = match (&self.networks, &other.networks) {
             (Some(these), Some(those)) => these == those,
             _ => true,
         };
-        networks && self.restart == other.restart && self.limits == other.limits
+        let found_as_ever = match (&self.aliases, &other.aliases) {
+            // Names that came in addition take nothing away.
+            (Some(these), Some(those)) => these
+                .iter()
+                .all(|(network, aliases)| those.get(network).is_none_or(|seen| aliases.is_subset(seen))),
+            _ => true,
+        };
+        networks && found_as_ever && self.restart == other.restart && self.limits == other.limits
     }
+}
+
+fn aliases(networks: &Value, called: Called<'_>) -> BTreeMap<String, BTreeSet<String>> {
+    let of = |network: &Value| {
+        let listed = network["Aliases"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        listed.filter(|alias| !called.is(alias)).map(str::to_owned).collect()
+    };
+    let networks = networks.as_object().into_iter().flatten();
+    networks.map(|(name, network)| (name.clone(), of(network))).collect()
 }
 
 #[cfg(test)]
@@ -78,7 +117,40 @@ mod tests {
 
     fn read(host_config: Value, networks: &[&str], running: bool) -> Adjustable {
         let networks: Value = networks.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
-        Adjustable::read(&host_config, &networks, running)
+        Adjustable::read(&host_config, &networks, running, Called::default())
+    }
+
+    fn on_network(aliases: Value, called: Called<'_>) -> Adjustable {
+        Adjustable::read(&json!({}), &json!({"p_default": {"Aliases": aliases}}), true, called)
+    }
+
+    const FIRST: Called<'_> = Called { id: "0123456789abcdef", name: "p-web-1" };
+
+    #[test]
+    fn a_network_that_was_joined_again_without_the_names_is_seen() {
+        let started = on_network(json!(["p-web-1", "web", "shop", "0123456789ab"]), FIRST);
+        for joined in [json!(null), json!([]), json!(["0123456789ab"]), json!(["p-web-1", "web"])] {
+            assert!(!started.is_like(&on_network(joined.clone(), FIRST)), "{joined}");
+        }
+        assert!(started.is_like(&on_network(json!(["shop", "web", "more"]), FIRST)), "found as ever");
+    }
+
+    #[test]
+    fn names_that_engines_add_or_leave_out_and_replicas_differ_in_are_no_change() {
+        let second = Called { id: "fedcba9876543210", name: "p-web-2" };
+        let older = on_network(json!(["p-web-1", "web", "0123456789ab"]), FIRST);
+        let newer = on_network(json!(["web"]), FIRST);
+        let other = on_network(json!(["p-web-2", "web", "fedcba987654"]), second);
+        for (these, those) in [(&older, &newer), (&newer, &older), (&older, &other), (&other, &older)] {
+            assert!(these.is_like(those), "{these:?} {those:?}");
+        }
+        // What an older agent noted says nothing of them, nor does one that has ended.
+        let mut noted = serde_json::to_value(&older).unwrap();
+        noted.as_object_mut().unwrap().remove("aliases");
+        let noted: Adjustable = serde_json::from_value(noted).unwrap();
+        assert!(noted.is_like(&on_network(json!([]), FIRST)));
+        let ended = Adjustable::read(&json!({}), &json!({"p_default": {"Aliases": null}}), false, FIRST);
+        assert!(older.is_like(&ended));
     }
 
     #[test]

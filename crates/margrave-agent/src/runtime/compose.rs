@@ -5,7 +5,7 @@
 //! and cannot say which service failed and why. Nothing that runs is touched before everything the order
 //! needs is on the device.
 //!
-//! Start with [`ComposeRuntime::apply`]. Volumes are never removed here (promise 7).
+//! Start with [`ComposeRuntime::apply`] (`starting.rs`). Volumes are never removed here (promise 7).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,8 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use margrave_core::device::{Health, Observation, Order};
+use margrave_core::device::{Observation, Order};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName, DeviceId};
 use margrave_core::package::ProfileKind;
@@ -26,25 +25,22 @@ use tokio::sync::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::components::Components;
-use super::container::LABEL_PROJECT;
-use super::drift;
 use super::engine::{Engine, Lines, Login, Places, concerns, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
-use super::health;
 use super::images::{ImagePolicy, Images};
-use super::model::{Given, LABEL_AGENT, Model, Ownership, Pull, Telemetry};
+use super::model::{Given, LABEL_AGENT, Model, Pull, Telemetry};
 use super::own_container::Sight;
 use super::pins::{Remembered, note_exact};
-use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
+use super::prepared::Prepared;
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
-use super::project::{Fetched, ProjectDirectory, ProjectLock, ProjectName, Record, Service, Stage};
-use super::removal::podman_grace;
+use super::project::{ProjectDirectory, ProjectLock, ProjectName};
+use super::record::Fetched;
 use super::restarts::Restarts;
 use super::turns::Turns;
 use super::written::Written;
-use super::{Pending, Runtime, start_time_max, stuck};
+use super::{Pending, Runtime};
 use crate::registry_login::RegistryLogin;
 
 /// Reading a compose file asks nobody; a minute is for a device that is swapping.
@@ -89,7 +85,7 @@ pub struct ComposeRuntime {
     pub(super) settings: ComposeSettings,
     pub(super) components: Components,
     engine: Mutex<Option<(Engine, Sight)>>,
-    compose: Mutex<Option<Compose>>,
+    pub(super) compose: Mutex<Option<Compose>>,
     pub(super) images: Images,
     pub(super) written: Written,
     /// When images were last looked through.
@@ -275,7 +271,7 @@ impl ComposeRuntime {
     }
 
     /// Fetches and checks everything; changes nothing that runs.
-    async fn prepare(&self, order: &Order) -> Result<Prepared, Failure> {
+    pub(super) async fn prepare(&self, order: &Order) -> Result<Prepared, Failure> {
         let project = ProjectName::of(order.assignment, &order.component);
         let lock = self.lock(&ProjectDirectory::new(&self.projects(), &project, &self.written)).await?;
         let mut prepared = self.lay_out(order, Some(lock)).await?;
@@ -318,8 +314,7 @@ impl ComposeRuntime {
         let _alone = self.reading.of(project.as_str()).lock_owned().await;
         directory.create().map_err(|error| disk("The component's directory could not be made", error))?;
         if is_new {
-            let (images, image_ids) = Default::default();
-            let fetched = Fetched { fingerprint: order.fingerprint(), archive, images, image_ids };
+            let fetched = Fetched::new(order.fingerprint(), archive);
             let written = directory.note_fetched(fetched);
             written.map_err(|error| disk("What was fetched could not be noted", error))?;
         }
@@ -339,7 +334,7 @@ impl ComposeRuntime {
             model: Model::default(),
             directory,
         };
-        prepared.model = self.read_model(&prepared).await?;
+        prepared.model = self.read_model(&prepared, order.fingerprint()).await?;
         let registry = self.settings.registry.as_ref().map(|registry| registry.address.as_str());
         note_exact(&mut prepared.model, &order.images, registry);
         if sight != Sight::Same && prepared.model.mounts_files() {
@@ -372,12 +367,7 @@ impl ComposeRuntime {
     /// again: a repair needs no network, and a tag that moved changes nothing until the document does.
     async fn archive(&self, order: &Order, directory: &ProjectDirectory) -> Result<(Digest, bool), Failure> {
         let fingerprint = order.fingerprint();
-        let aside = || directory.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
-        let known = match directory.record() {
-            Some(record) => record.archive_of(fingerprint),
-            None => aside().map(|fetched| fetched.archive),
-        };
-        if let Some(archive) = known
+        if let Some(archive) = directory.archive_of(fingerprint)
             && self.components.has(archive).await?
         {
             return Ok((archive, false));
@@ -407,8 +397,7 @@ impl ComposeRuntime {
     /// Notes what the order needs, so that nothing of it is swept away before it runs.
     fn claim(&self, order: &Order, prepared: &Prepared) -> Result<(), Failure> {
         let images = prepared.model.services.values().map(|service| service.needed().to_owned()).collect();
-        let (fingerprint, archive, image_ids) = (order.fingerprint(), prepared.archive, Default::default());
-        let needed = Fetched { fingerprint, archive, images, image_ids };
+        let needed = Fetched { images, ..Fetched::new(order.fingerprint(), prepared.archive) };
         let runs = prepared.directory.record().is_some_and(|record| record.fingerprint == needed.fingerprint);
         if runs || prepared.directory.fetched_as(needed.fingerprint).as_ref() == Some(&needed) {
             return Ok(());
@@ -417,7 +406,7 @@ impl ComposeRuntime {
         written.map_err(|error| disk("What is needed could not be noted", error))
     }
 
-    async fn read_model(&self, prepared: &Prepared) -> Result<Model, Failure> {
+    async fn read_model(&self, prepared: &Prepared, fingerprint: Digest) -> Result<Model, Failure> {
         let finished = self.run(prepared, &["config", "--format", "json"], false, CONFIG_TIME_MAX).await;
         let finished = finished.map_err(|error| run_failure(&error))?;
         if !finished.success {
@@ -432,6 +421,7 @@ impl ComposeRuntime {
             variables: &prepared.variables,
             archive: prepared.archive,
             project: prepared.project.as_str(),
+            was_healthy: prepared.directory.archive_of(fingerprint).is_some(),
         };
         Model::read(&finished.output, &prepared.files, &prepared.directory.mounts(), &listing, &given)
     }
@@ -486,178 +476,7 @@ impl ComposeRuntime {
         }
     }
 
-    async fn apply_order(&self, order: &Order) -> Result<(), Failure> {
-        if self.runs_as_ordered(order).await? {
-            return Ok(());
-        }
-        let prepared = self.prepare(order).await?;
-        let before = prepared.directory.record();
-        let cut_off = before.as_ref().is_some_and(|record| record.stage == Stage::Begun);
-        let bent = drift::straighten(&prepared, before.as_ref()).await?;
-        let mut record = self.begin(order, &prepared, before)?;
-        let deadline = Instant::now() + start_time_max(order);
-        if !bent.is_empty() {
-            let anew: Vec<&str> = ["--no-deps", "--force-recreate"]
-                .into_iter()
-                .chain(bent.iter().map(String::as_str))
-                .collect();
-            self.up(&prepared, &record, deadline, &anew).await?;
-        }
-        let mut up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
-        // A Compose that was killed while it replaced a container leaves two of them. The next one tidies up,
-        // and may trip over its own tidying: it renames the one while it still removes the other.
-        if let Err(failure) = &up
-            && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
-        {
-            tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
-            up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
-        }
-        if up.is_err() && stuck::cleared(&prepared).await? {
-            up = self.up(&prepared, &record, deadline, &["--remove-orphans"]).await;
-        }
-        up?;
-        let containers = prepared.containers().await?;
-        let looping = self.looping();
-        for (name, service) in &mut record.services {
-            let container = containers.iter().find(|container| &container.service == name);
-            service.hash = container.and_then(|container| container.config_hash.clone());
-            service.adjustable = container.map(|container| container.adjustable.clone());
-        }
-        record.stage = Stage::Started;
-        prepared.write(&record)?;
-        // What an update replaced is not needed any more, whether or not the new one becomes healthy.
-        let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
-        let discarded = prepared.directory.discard_archives(Some(prepared.archive));
-        drop(nobody_reads);
-        discarded.map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
-        // Compose left it as it was, and that it runs for some seconds is nothing new. It is watched from here on.
-        if let Some(container) = containers.iter().find(|container| looping.contains(&container.id)) {
-            let message = format!("Service {} keeps restarting.", container.service);
-            return Err(Failure::new(FailureCode::Unhealthy, message));
-        }
-        if order.wait {
-            let containers = wait_until_up(&prepared, &record, deadline).await?;
-            let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
-            record.completed = ended.map(health::ending).collect();
-            record.done = health::done(&record, &containers);
-        }
-        record.stage = Stage::Settled;
-        prepared.write(&record)?;
-        self.sweep().await;
-        Ok(())
-    }
-
-    /// Whether there is nothing to do; asks nobody but the engine.
-    async fn runs_as_ordered(&self, order: &Order) -> Result<bool, Failure> {
-        let project = ProjectName::of(order.assignment, &order.component);
-        let Some(record) = ProjectDirectory::new(&self.projects(), &project, &self.written).record() else {
-            return Ok(false);
-        };
-        if record.fingerprint != order.fingerprint() || record.stage != Stage::Settled {
-            return Ok(false);
-        }
-        let containers = self.engine().await?.containers(&[(LABEL_PROJECT, project.as_str())]).await?;
-        let health = health::health(Some(&record), &containers, &self.looping(), Timestamp::now());
-        Ok(health::as_recorded(&record, &containers)
-            && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
-    }
-
-    /// Puts on disk what is about to be started.
-    fn begin(&self, order: &Order, prepared: &Prepared, before: Option<Record>) -> Result<Record, Failure> {
-        self.settle_on(&prepared.engine)?;
-        let owner = Ownership {
-            agent: self.settings.agent.as_str(),
-            assignment: order.assignment,
-            component: &order.component,
-        };
-        let same = before.as_ref().filter(|record| record.fingerprint == order.fingerprint());
-        let mut model = prepared.model.clone();
-        // What an older agent started and is only mended now has no such label; for that alone it is not made anew.
-        let settled = same.filter(|record| record.stage != Stage::Begun);
-        for (name, service) in &mut model.services {
-            let unlabelled = |record: &Record| record.services.get(name).is_some_and(|s| s.values.is_none());
-            if settled.is_some_and(unlabelled) {
-                service.values = None;
-            }
-        }
-        let overlay = model.overlay(owner, prepared.archive, self.settings.telemetry.as_ref());
-        let write = || {
-            for mount in prepared.model.moved_mounts() {
-                prepared.directory.make_mount(mount)?;
-            }
-            self.written.durably(&prepared.directory.override_file(), &overlay)
-        };
-        write().map_err(|error| disk("The component's override file could not be written", error))?;
-        // What was noted of the same order still tells what hands did, should this try be cut off.
-        let service = |name: &String, service: &super::model::Service| Service {
-            replicas: service.replicas,
-            hash: None,
-            adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
-            image: Some(service.needed().to_owned()),
-            image_id: service.image_id.clone(),
-            image_note: service.note,
-            values: service.values,
-        };
-        let services = &model.services;
-        let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
-        let before = before.map(Record::kept).unwrap_or_else(|| prepared.directory.aside());
-        let record = Record {
-            assignment: order.assignment,
-            component: order.component.clone(),
-            fingerprint: order.fingerprint(),
-            archive: prepared.archive,
-            before,
-            stage: Stage::Begun,
-            services,
-            completed: BTreeSet::new(),
-            done: BTreeSet::new(),
-            stopped: BTreeSet::new(),
-        };
-        prepared.write(&record)?;
-        Ok(record)
-    }
-
-    /// Has Compose create and start everything. Compose may wait for one service before it starts another;
-    /// meanwhile a container that fails is seen at once (PK-101).
-    async fn up(
-        &self,
-        prepared: &Prepared,
-        record: &Record,
-        deadline: Instant,
-        more: &[&str],
-    ) -> Result<(), Failure> {
-        let before = prepared.containers().await?;
-        let time_max = deadline.saturating_duration_since(Instant::now());
-        let grace = podman_grace(&prepared.engine, &prepared.project).await?;
-        let grace: Vec<&str> = grace.iter().map(String::as_str).collect();
-        let arguments = [&["up", "--detach", "--no-build"], grace.as_slice(), more].concat();
-        let up = self.run(prepared, &arguments, true, time_max);
-        let failing = first_failure(prepared, &before);
-        let result = tokio::select! {
-            result = up => result,
-            failure = failing => return Err(failure),
-        };
-        let finished = match result {
-            Ok(finished) => finished,
-            Err(RunError::TooLong { .. }) => {
-                let containers = prepared.containers().await?;
-                return Err(explain::too_long(&record.services, &containers));
-            }
-            Err(error) => {
-                *self.compose.lock().await = None;
-                return Err(run_failure(&error));
-            }
-        };
-        if finished.success {
-            return Ok(());
-        }
-        // The engine's own facts say more than Compose's words.
-        prepared.engine.ping().await?;
-        let containers = prepared.containers().await?;
-        Err(explain::up(prepared.project.as_str(), &new_ones(containers, &before), &finished.errors))
-    }
-
-    async fn run(
+    pub(super) async fn run(
         &self,
         prepared: &Prepared,
         arguments: &[&str],

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::adjustable::Adjustable;
+use super::adjustable::{Adjustable, Called};
 use super::model::{LABEL_ASSIGNMENT, LABEL_COMPONENT};
 
 pub(super) const LABEL_PROJECT: &str = "com.docker.compose.project";
@@ -34,6 +34,8 @@ pub struct Container {
     pub restart_count: u64,
     pub restart_policy: RestartPolicy,
     pub adjustable: Adjustable,
+    /// Names, by the path that it sees them at.
+    pub volumes: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,12 +90,26 @@ impl HealthState {
 struct Inspected {
     id: String,
     #[serde(default)]
+    name: String,
+    #[serde(default)]
     restart_count: u64,
     state: InspectedState,
     host_config: Value,
     config: InspectedConfig,
     #[serde(default)]
     network_settings: InspectedNetworks,
+    mounts: Option<Vec<InspectedMount>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct InspectedMount {
+    #[serde(rename = "Type", default)]
+    kind: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    destination: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -159,7 +175,7 @@ struct InspectedConfig {
 impl Container {
     /// `None` for what is not a service's container.
     pub(super) fn read(answer: &[u8]) -> Result<Option<Container>, serde_json::Error> {
-        let Inspected { id, restart_count, state, host_config, config, network_settings } =
+        let Inspected { id, name, restart_count, state, host_config, config, network_settings, mounts } =
             serde_json::from_slice(answer)?;
         let mut labels = config.labels.unwrap_or_default();
         let one_off = labels.get(LABEL_ONE_OFF).is_some_and(|value| value.eq_ignore_ascii_case("true"));
@@ -178,8 +194,9 @@ impl Container {
             "removing" => Status::Removing,
             _ => Status::Other,
         };
-        let adjustable =
-            Adjustable::read(&host_config, &network_settings.networks, status == Status::Running);
+        let called = Called { id: &id, name: name.trim_start_matches('/') };
+        let running = status == Status::Running;
+        let adjustable = Adjustable::read(&host_config, &network_settings.networks, running, called);
         let host_config: InspectedHostConfig = serde_json::from_value(host_config)?;
         let restart_policy = match host_config.restart_policy {
             Some(policy) if policy.name == "on-failure" => RestartPolicy::OnFailure {
@@ -190,6 +207,7 @@ impl Container {
             }
             _ => RestartPolicy::No,
         };
+        let volumes = mounts.unwrap_or_default().into_iter().filter(|mount| mount.kind == "volume");
         let health =
             state.health.filter(|health| !matches!(health.status.as_str(), "" | "none")).map(|health| {
                 HealthState {
@@ -214,6 +232,7 @@ impl Container {
             restart_count,
             restart_policy,
             adjustable,
+            volumes: volumes.map(|mount| (mount.destination, mount.name)).collect(),
         }))
     }
 }

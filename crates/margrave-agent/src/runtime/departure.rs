@@ -17,6 +17,7 @@ use super::prepared::LOOK_FIRST;
 use super::program::{OUTPUT_BYTES_MAX, Run};
 use super::project::{ProjectDirectory, ProjectLock, ProjectName};
 use super::removal::podman_grace;
+use super::unnamed::unnamed;
 
 /// Beside the longest grace period of a container; after this the engine is told itself, and is firm in the end (`removal.rs`).
 const DOWN_TIME_MAX: Duration = Duration::from_secs(180);
@@ -48,6 +49,11 @@ impl ComposeRuntime {
         if !engine.container_ids(&labels).await?.is_empty()
             || !engine.networks(project.as_str()).await?.is_empty()
         {
+            if aside {
+                let volumes = unnamed(&engine.containers(&labels).await?);
+                let noted = directory.note_aside(volumes);
+                noted.map_err(|error| disk("What the component had could not be noted", error))?;
+            }
             self.down(&engine, &project, &lock).await;
             clear(&engine, &project).await?;
         }

@@ -3,15 +3,16 @@
 //! Compose puts right what is missing, stopped or of another definition. It cannot start what is paused, does not know
 //! containers that carry no mark of its own, and does not compare what can be changed in place.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use margrave_core::report::Failure;
 use tokio::time::Instant;
 
-use super::container::{HealthState, Status};
+use super::container::{Container, HealthState, Status};
 use super::health;
 use super::prepared::{LOOK_FIRST, Prepared};
-use super::project::Record;
+use super::record::{Record, Service};
 
 /// An engine calls a paused container unhealthy, and goes on doing so until the next check after it was resumed. By default
 /// there is one every half minute.
@@ -22,10 +23,10 @@ const RESUMED_TIME_MAX: Duration = Duration::from_secs(40);
 pub(super) async fn straighten(
     prepared: &Prepared,
     recorded: Option<&Record>,
-) -> Result<Vec<String>, Failure> {
+) -> Result<BTreeSet<String>, Failure> {
     let project = &prepared.project;
     let recorded = |service: &str| recorded.and_then(|record| record.services.get(service));
-    let mut bent = Vec::new();
+    let mut bent = BTreeSet::new();
     let mut resumed = Vec::new();
     for container in prepared.containers().await? {
         let service = &container.service;
@@ -45,11 +46,24 @@ pub(super) async fn straighten(
             && !bent.contains(service)
         {
             tracing::info!(%project, service, container = container.id, "somebody changed this container; making it anew");
-            bent.push(service.clone());
+            bent.insert(service.clone());
         }
     }
     wait_for_checks(prepared, &resumed).await?;
     Ok(bent)
+}
+
+/// Which services have to be made anew although the order is the one that was started, where another Compose made what is here:
+/// each hashes definitions in its own way, and would make all of them anew. Those that are not as noted, and those of which only
+/// some containers are left, because two that were hashed in different ways are never both as noted.
+pub(super) fn strayed(record: &Record, containers: &[Container]) -> BTreeSet<String> {
+    let strays = |(name, service): &(&String, &Service)| {
+        let here: Vec<&Container> = containers.iter().filter(|c| &c.service == *name).collect();
+        let as_noted = here.iter().all(|c| service.hash.is_some() && c.config_hash == service.hash);
+        let too_few = !here.is_empty() && here.len() < service.replicas as usize;
+        !as_noted || too_few
+    };
+    record.services.iter().filter(strays).map(|(name, _)| name.clone()).collect()
 }
 
 /// Until the engine has checked what was resumed, or it is as sick as it looks.
@@ -65,4 +79,27 @@ async fn wait_for_checks(prepared: &Prepared, resumed: &[String]) -> Result<(), 
         tokio::time::sleep(LOOK_FIRST).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::health::tests::container;
+    use crate::runtime::record::tests::{record, service};
+
+    #[test]
+    fn only_what_is_not_as_noted_or_not_all_there_is_made_anew_by_another_compose() {
+        let of = |name: &str, replicas| {
+            let hash = Some(format!("hash-{name}"));
+            (name.to_owned(), Service { hash, replicas, ..service() })
+        };
+        let services = [of("well", 1), of("missing", 1), of("changed", 1), of("pair", 2), of("half", 2)];
+        let record = Record { services: services.into(), ..record() };
+        let changed =
+            Container { config_hash: Some("other".into()), ..container("changed", Status::Running) };
+        let mut containers: Vec<Container> =
+            ["well", "pair", "pair", "half"].map(|name| container(name, Status::Running)).into();
+        containers.push(changed);
+        assert_eq!(strayed(&record, &containers), ["changed", "half"].map(str::to_owned).into());
+    }
 }

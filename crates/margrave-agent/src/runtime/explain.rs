@@ -10,7 +10,7 @@ use margrave_core::report::{Failure, FailureCode};
 use super::container::Container;
 use super::engine::{disk_full, sentence};
 use super::health::{self, Condition, Progress};
-use super::project::Service;
+use super::record::Service;
 
 /// Why Compose could not start a project: `containers` are those that it made or started in this attempt.
 pub(super) fn up(project: &str, containers: &[Container], errors: &str) -> Failure {
@@ -54,8 +54,11 @@ pub(super) fn too_long(expected: &BTreeMap<String, Service>, containers: &[Conta
 /// Why Compose could not read a component.
 pub(super) fn config(code: Option<i32>, errors: &str) -> Failure {
     let words = last_words(errors);
+    if disk_full(errors) {
+        return Failure::new(FailureCode::DiskFull, format!("The device's disk is full: {words}."));
+    }
     // Whoever refuses a file says why. One that was killed, such as for want of memory, has no opinion about the file.
-    if code.is_none() || errors.trim().is_empty() {
+    if code.is_none() || errors.trim().is_empty() || is_starved(code, errors) {
         let message = "Compose was ended while it read the component's compose.yaml. Is there enough memory?";
         return Failure::new(FailureCode::RuntimeUnreachable, message);
     }
@@ -66,6 +69,15 @@ pub(super) fn config(code: Option<i32>, errors: &str) -> Failure {
         FailureCode::ArchiveInvalid
     };
     Failure::new(code, format!("Compose does not accept the component's compose.yaml: {words}."))
+}
+
+/// Whether Compose's own program broke down, as programs in Go do for want of memory or threads: they say so at the beginning of a
+/// line, and end with this code.
+fn is_starved(code: Option<i32>, errors: &str) -> bool {
+    let breaks_down = |line: &str| {
+        ["fatal error: ", "runtime: ", "runtime/cgo: "].iter().any(|beginning| line.starts_with(beginning))
+    };
+    code == Some(2) && errors.lines().any(breaks_down)
 }
 
 /// The last line that Compose printed, which is its reason, without its preambles.
@@ -141,6 +153,18 @@ mod tests {
             config("validating /x/compose.yaml: services.a additional properties 'imag' not allowed\n");
         assert_eq!(wrong.code, FailureCode::ArchiveInvalid);
         assert!(wrong.message.contains("'imag' not allowed"), "{wrong}");
+        // Whoever has no memory, no thread or no space left has no opinion about the file, either.
+        for starved in [
+            "fatal error: runtime: out of memory\n\nruntime stack:\nruntime.throw({0x1, 0x2})\n",
+            "runtime: failed to create new OS thread (have 5 already; errno=11)\nfatal error: newosproc\n",
+            "runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\n",
+        ] {
+            assert_eq!(super::config(Some(2), starved).code, FailureCode::RuntimeUnreachable, "{starved}");
+        }
+        let named_so = config("services.a.image: fatal error: is no reference\n");
+        assert_eq!(named_so.code, FailureCode::ArchiveInvalid);
+        let full = config("open /tmp/x: no space left on device\n");
+        assert_eq!(full.code, FailureCode::DiskFull);
         assert_eq!(super::config(None, "").code, FailureCode::RuntimeUnreachable);
         assert_eq!(config("").code, FailureCode::RuntimeUnreachable);
     }

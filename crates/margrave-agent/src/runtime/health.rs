@@ -12,7 +12,7 @@ use margrave_core::report::{Failure, FailureCode};
 
 use super::container::{Container, RestartPolicy, Status};
 use super::prepared::STEADY_AFTER_RESTART;
-use super::project::{Ending, Record, Service};
+use super::record::{Ending, Record, Service};
 use super::restarts::RESTARTS_MAX;
 
 /// Health checks may print pages; the last words are what counts.
@@ -302,9 +302,10 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::runtime::adjustable::Adjustable;
+    use crate::runtime::adjustable::{Adjustable, Called};
     use crate::runtime::container::HealthState;
-    use crate::runtime::project::Stage;
+    use crate::runtime::record::Stage;
+    use crate::runtime::record::tests::{self, service};
 
     const NOW: &str = "2026-11-16T12:00:00Z";
 
@@ -326,6 +327,7 @@ pub(super) mod tests {
             restart_count: 0,
             restart_policy: RestartPolicy::No,
             adjustable: Default::default(),
+            volumes: BTreeMap::new(),
         }
     }
 
@@ -348,10 +350,7 @@ pub(super) mod tests {
                         replicas: 1,
                         hash: Some(format!("hash-{n}")),
                         adjustable: Some(Default::default()),
-                        image: None,
-                        image_id: None,
-                        image_note: None,
-                        values: None,
+                        ..service()
                     },
                 )
             })
@@ -363,13 +362,10 @@ pub(super) mod tests {
             assignment: AssignmentId::parse("0d5f6c1e-6a0a-4f0e-9b57-2c1c8e0f4a11").unwrap(),
             component: ComponentName::parse("c").unwrap(),
             fingerprint: Digest::of(b"f"),
-            archive: Digest::of(b"a"),
-            before: Vec::new(),
             stage: Stage::Settled,
             services: expected(names),
             completed: completed.iter().map(|c| ending(c)).collect::<BTreeSet<_>>(),
-            done: BTreeSet::new(),
-            stopped: BTreeSet::new(),
+            ..tests::record()
         }
     }
 
@@ -571,7 +567,12 @@ pub(super) mod tests {
         let web = container("web", Status::Running);
         let as_started = record(&["web"], &[]);
         assert!(as_recorded(&as_started, std::slice::from_ref(&web)));
-        let changed = Adjustable::read(&json!({"RestartPolicy": {"Name": "always"}}), &json!({}), true);
+        let changed = Adjustable::read(
+            &json!({"RestartPolicy": {"Name": "always"}}),
+            &json!({}),
+            true,
+            Called::default(),
+        );
         let bent = Container { adjustable: changed, ..web.clone() };
         assert!(!as_recorded(&as_started, std::slice::from_ref(&bent)));
         let second = Container { id: "second".into(), ..web.clone() };

@@ -39,6 +39,8 @@ impl Home {
         let found = Address::parse(&self.address)?;
         let mut addresses = vec![Address::parse(&self.resolved)?, found.clone()];
         addresses.dedup();
+        // What leads to another one now is that other one, and has nothing of ours.
+        addresses.retain(|address| Home::of(address).resolved == self.resolved);
         let mut trouble = None;
         for address in addresses {
             match Engine::connect(address).await {
@@ -222,6 +224,44 @@ mod tests {
         assert_eq!(found(&named).await, Ok(podman.address()));
         named.settle_on(&other).unwrap();
         assert_eq!(found(&agent(data, &[&docker, &podman], None)).await, Ok(podman.address()));
+    }
+
+    fn agent_at(data: &Path, socket: &Path) -> ComposeRuntime {
+        let mut runtime = agent(data, &[], None);
+        runtime.settings.places.sockets = vec![socket.to_owned()];
+        runtime
+    }
+
+    fn lead(link: &Path, engine: &PretendedEngine) {
+        let new = link.with_extension("new");
+        std::os::unix::fs::symlink(engine.socket(), &new).unwrap();
+        fs::rename(new, link).unwrap();
+    }
+
+    /// As a package that gives Docker's socket to Podman does it.
+    #[tokio::test]
+    async fn a_socket_that_leads_elsewhere_now_is_not_the_engine_that_components_live_on() {
+        for is_link in [true, false] {
+            let temp = tempfile::tempdir().unwrap();
+            let (docker, podman) = (engine(0), engine(0));
+            let socket = if is_link { temp.path().join("docker.sock") } else { docker.socket() };
+            if is_link {
+                lead(&socket, &docker);
+            }
+            let data = temp.path().join("device");
+            let runtime = agent_at(&data, &socket);
+            runtime.settle_on(&runtime.engine().await.unwrap()).unwrap();
+            begin(&data);
+
+            docker.stop().await;
+            lead(&socket, &podman);
+            let restarted = agent_at(&data, &socket);
+            assert_eq!(found(&restarted).await, Err(FailureCode::RuntimeUnreachable), "{is_link}");
+            let order = order("web");
+            let removed = restarted.take_away(order.assignment, &order.component, false).await;
+            assert_eq!(removed.unwrap_err().code, FailureCode::RuntimeUnreachable, "{is_link}");
+            assert!(podman.asked().is_empty(), "{:?}", podman.asked());
+        }
     }
 
     #[tokio::test]

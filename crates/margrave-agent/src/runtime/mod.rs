@@ -1,8 +1,9 @@
 //! What carries out orders: a real Compose engine, or a simulated one that says so.
 //!
-//! `compose.rs` is the real one: it drives Compose (`program.rs`) in the surroundings of
-//! `environment.rs`, looks at the engine (`engine.rs`, `endings.rs`, `removal.rs`), judges what it sees in `health.rs` and
-//! `restarts.rs`, stays on the engine of `home.rs`, undoes what hands did in `drift.rs`, keeps to the images of `pins.rs`, and tidies up in `upkeep.rs`.
+//! `compose.rs` is the real one: it drives Compose (`program.rs`, `starting.rs`, `departure.rs`) in the surroundings of
+//! `environment.rs`, notes what it starts (`project.rs`, `record.rs`), looks at the engine (`engine.rs`, `endings.rs`,
+//! `removal.rs`), judges what it sees in `health.rs` and `restarts.rs`, stays on the engine of `home.rs`, undoes what hands did in
+//! `drift.rs`, keeps to the images of `pins.rs`, and tidies up in `upkeep.rs`.
 
 mod address;
 mod adjustable;
@@ -22,17 +23,21 @@ mod images;
 mod model;
 mod own_container;
 pub mod own_registry;
+mod perishable;
 mod pins;
 mod prepared;
 #[cfg(test)]
 mod pretended_engine;
 mod program;
 mod project;
+mod record;
 mod removal;
 mod restarts;
 pub mod simulated;
+mod starting;
 mod stuck;
 mod turns;
+mod unnamed;
 mod upkeep;
 mod written;
 

@@ -16,7 +16,9 @@ use margrave_oci::archive::Listing;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::project::ImageNote;
+use super::perishable::Perishable;
+use super::record::ImageNote;
+use super::unnamed::Volumes;
 
 pub(super) const LABEL_ASSIGNMENT: &str = "io.margrave.assignment";
 pub(super) const LABEL_COMPONENT: &str = "io.margrave.component";
@@ -38,6 +40,9 @@ pub(super) struct Model {
     /// Networks and volumes that the project makes itself; external ones belong to somebody else.
     networks: BTreeSet<String>,
     volumes: BTreeSet<String>,
+    pub perishable: BTreeSet<Perishable>,
+    /// Volumes without a name that services are given back.
+    pub given_back: Volumes,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +59,8 @@ pub(super) struct Service {
     pub pin: Option<String>,
     pub note: Option<ImageNote>,
     reads_archive: bool,
+    /// Where it may write among files of the archive, as it sees them.
+    written: Vec<String>,
     /// What its configs and secrets hold that are no files, as a digest: some of it is secret.
     pub values: Option<Digest>,
     /// Relative bind mounts without content in the archive (PK-086), moved to where an update keeps them.
@@ -186,6 +193,8 @@ pub(super) struct Given<'a> {
     pub archive: Digest,
     /// So that equal values do not look alike on two components.
     pub project: &'a str,
+    /// The very same ran well here: nothing is held against it that an older agent let pass.
+    pub was_healthy: bool,
 }
 
 impl Model {
@@ -220,19 +229,30 @@ impl Model {
                 )));
             }
         }
+        let mut perishable = BTreeSet::new();
         for (name, volume) in &raw.volumes {
             let options = volume.as_ref().and_then(|volume| volume.driver_opts.as_ref());
             let device = options.and_then(|options| options.get("device")?.as_str());
-            if device.is_some_and(|device| Path::new(device).starts_with(archive)) {
+            if !device.is_some_and(|device| Path::new(device).starts_with(archive)) {
+                continue;
+            }
+            if !given.was_healthy {
                 return Err(invalid(format!(
                     "The volume {name} has its device in the component's archive, which an update replaces with all that is in \
                      it. Leave out the device, or mount a relative path in the service instead."
                 )));
             }
+            tracing::warn!(project = given.project, volume = %name, "a volume has its device in the component's archive; what is in it is lost with the next update");
+            perishable.insert(Perishable::Volume(name.clone()));
         }
         let mut services = BTreeMap::new();
         for (name, service) in raw.services.iter() {
             let mut read = Service::read(name, service, &raw, archive, mounts, listing)?;
+            perishable.extend(
+                read.written
+                    .iter()
+                    .map(|target| Perishable::Mount { service: name.clone(), target: target.clone() }),
+            );
             read.values = values(service, &raw, given);
             services.insert(name.clone(), read);
         }
@@ -243,7 +263,13 @@ impl Model {
                 .map(|(name, _)| name)
                 .collect()
         };
-        Ok(Model { services, networks: own(raw.networks), volumes: own(raw.volumes) })
+        Ok(Model {
+            services,
+            networks: own(raw.networks),
+            volumes: own(raw.volumes),
+            perishable,
+            given_back: Volumes::new(),
+        })
     }
 
     /// The override file. JSON is YAML, and needs no quoting rules of our own.
@@ -278,8 +304,14 @@ impl Model {
                 if let Some(environment) = &environment {
                     overlay["environment"] = environment.clone();
                 }
-                if !service.moved.is_empty() {
-                    overlay["volumes"] = service.moved.iter().map(MovedMount::overlay).collect();
+                let given_back = self.given_back.get(name).into_iter().flatten();
+                let given_back = given_back.map(|(target, volume)| {
+                    json!({"type": "volume", "source": given_back_as(volume), "target": literal(target)})
+                });
+                let mounts: Vec<Value> =
+                    service.moved.iter().map(MovedMount::overlay).chain(given_back).collect();
+                if !mounts.is_empty() {
+                    overlay["volumes"] = mounts.into();
                 }
                 (name.clone(), overlay)
             })
@@ -293,6 +325,11 @@ impl Model {
             if !names.is_empty() {
                 overlay.insert(key.to_owned(), Value::Object(shared(names)));
             }
+        }
+        let given_back = self.given_back.values().flat_map(BTreeMap::values);
+        for volume in given_back {
+            let volumes = overlay.entry("volumes").or_insert_with(|| json!({}));
+            volumes[given_back_as(volume)] = json!({"external": true, "name": volume});
         }
         let mut bytes = serde_json::to_vec_pretty(&overlay).expect("a JSON value has string keys");
         bytes.push(b'\n');
@@ -361,7 +398,7 @@ impl Service {
         };
         let mut reads_archive =
             from_archive(&raw.configs, &model.configs) || from_archive(&raw.secrets, &model.secrets);
-        let mut moved = Vec::new();
+        let (mut moved, mut written) = (Vec::new(), Vec::new());
         for mount in raw.volumes.iter().filter(|mount| mount.kind == "bind") {
             let Some(source) = mount.source.as_deref().map(Path::new) else { continue };
             let Ok(inside) = source.strip_prefix(archive) else { continue };
@@ -374,6 +411,10 @@ impl Service {
             // What lies there now says less: an engine makes a directory for a mount inside of another one.
             if listing.has(inside).unwrap_or_else(|| source.exists()) {
                 reads_archive = true;
+                // A single file is what the package says; who writes much does so beside it.
+                if !mount.read_only && source.is_dir() {
+                    written.push(mount.target.clone());
+                }
             } else {
                 moved.push(MovedMount {
                     source: mounts.join(inside),
@@ -399,6 +440,7 @@ impl Service {
             note: None,
             values: None,
             reads_archive,
+            written,
             moved,
         })
     }
@@ -441,6 +483,11 @@ fn variables(telemetry: &Telemetry) -> Map<String, Value> {
     variables
 }
 
+/// What a volume that has no name is called in our file; a component's own have no such names.
+fn given_back_as(volume: &str) -> String {
+    format!("margrave.given-back.{volume}")
+}
+
 /// Compose interpolates our file too; a dollar sign is written twice to mean itself.
 fn literal(text: &str) -> String {
     text.replace('$', "$$")
@@ -455,16 +502,20 @@ mod tests {
     use super::*;
 
     fn read(answer: Value) -> Result<Model, Failure> {
-        read_with(answer, &BTreeMap::new())
+        read_with(answer, &BTreeMap::new(), false)
     }
 
-    fn read_with(answer: Value, variables: &BTreeMap<OsString, OsString>) -> Result<Model, Failure> {
+    fn read_with(
+        answer: Value,
+        variables: &BTreeMap<OsString, OsString>,
+        was_healthy: bool,
+    ) -> Result<Model, Failure> {
         Model::read(
             answer.to_string().as_bytes(),
             Path::new("/data/archive"),
             Path::new("/data/mounts"),
             &Listing::default(),
-            &Given { variables, archive: Digest::of(b"a"), project: "mg-1" },
+            &Given { variables, archive: Digest::of(b"a"), project: "mg-1", was_healthy },
         )
     }
 
@@ -480,7 +531,7 @@ mod tests {
                 "secrets": {"pw": {"environment": "PW"}},
             });
             let variables = BTreeMap::from([("PW".into(), password.into())]);
-            let overlay = overlay(&read_with(answer, &variables).unwrap(), None);
+            let overlay = overlay(&read_with(answer, &variables, false).unwrap(), None);
             assert_eq!(overlay["services"]["db"]["labels"].get(LABEL_VALUES), None, "it has none");
             let text = overlay.to_string();
             assert!(!text.contains("hunter2") && !text.contains("port=1"), "{text}");
@@ -546,18 +597,21 @@ mod tests {
 
     #[test]
     fn a_volume_that_an_update_would_lose_is_refused() {
-        let with = |device: &str| {
+        let with = |device: &str, was_healthy: bool| {
             let options = json!({"type": "none", "o": "bind", "device": device});
-            read(
-                json!({"services": {"a": {"image": "a"}}, "volumes": {"rows": {"driver_opts": options}, "b": null}}),
-            )
+            let volumes = json!({"rows": {"driver_opts": options}, "b": null});
+            let answer = json!({"services": {"a": {"image": "a"}}, "volumes": volumes});
+            read_with(answer, &BTreeMap::new(), was_healthy)
         };
-        assert!(with("/srv/rows").is_ok());
-        let failure = with("/data/archive/rows").unwrap_err();
+        assert!(with("/srv/rows", false).is_ok());
+        let failure = with("/data/archive/rows", false).unwrap_err();
         assert!(
             failure.code == FailureCode::ArchiveInvalid && failure.message.contains("volume rows"),
             "{failure}"
         );
+        // What ran well here is mended and gone back to, whatever is known today.
+        let known = with("/data/archive/rows", true).unwrap();
+        assert_eq!(known.perishable, [Perishable::Volume("rows".into())].into());
     }
 
     #[test]
@@ -623,9 +677,16 @@ mod tests {
             "web": {"image": "a", "volumes": [mount(archive.join("web.conf").to_str().unwrap(), "/conf")]},
             "top": {"image": "a", "volumes": [mount(archive.to_str().unwrap(), "/app")]},
         }});
-        let given = Given { variables: &BTreeMap::new(), archive: Digest::of(b"a"), project: "mg-1" };
+        let given = Given {
+            variables: &BTreeMap::new(),
+            archive: Digest::of(b"a"),
+            project: "mg-1",
+            was_healthy: false,
+        };
         let model = Model::read(answer.to_string().as_bytes(), &archive, &mounts, &listing, &given).unwrap();
         assert_eq!(model.moved_mounts().collect::<Vec<_>>(), [mounts.join("data")]);
+        let whole = Perishable::Mount { service: "top".into(), target: "/app".into() };
+        assert_eq!(model.perishable, [whole].into());
         let overlay = overlay(&model, None);
         let moved =
             json!([{"type": "bind", "source": mounts.join("data"), "target": "/rows", "read_only": false}]);

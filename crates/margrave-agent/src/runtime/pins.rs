@@ -13,7 +13,8 @@ use margrave_core::report::{Failure, FailureCode};
 use super::compose::ComposeRuntime;
 use super::engine::{Engine, split_image};
 use super::model::{Model, Pull, Service};
-use super::project::{ImageNote, ProjectDirectory, Record};
+use super::project::ProjectDirectory;
+use super::record::{ImageNote, Record};
 
 /// What an order ran by when it was healthy here.
 #[derive(Debug, Default)]
@@ -30,7 +31,7 @@ impl Remembered {
             let ids = aside.map(|fetched| fetched.image_ids).unwrap_or_default();
             return Remembered { ids, notes: BTreeMap::new() };
         };
-        let noted = |(name, service): (&String, &super::project::Service)| {
+        let noted = |(name, service): (&String, &super::record::Service)| {
             Some((name.clone(), service.image_note.filter(|_| record.fingerprint == fingerprint)?))
         };
         Remembered {
@@ -157,7 +158,12 @@ mod tests {
             Path::new("/archive"),
             Path::new("/mounts"),
             &Default::default(),
-            &Given { variables: &Default::default(), archive: Digest::of(b"a"), project: "mg-1" },
+            &Given {
+                variables: &Default::default(),
+                archive: Digest::of(b"a"),
+                project: "mg-1",
+                was_healthy: false,
+            },
         )
         .unwrap();
         let digest = Digest::of(b"x");

@@ -15,7 +15,8 @@ use super::engine::Engine;
 use super::health::{self, Progress};
 use super::model::Model;
 use super::program::Compose;
-use super::project::{ProjectDirectory, ProjectLock, ProjectName, Record};
+use super::project::{ProjectDirectory, ProjectLock, ProjectName};
+use super::record::Record;
 
 /// How often to look while something starts: at first often, because most things are up within a second.
 pub(super) const LOOK_FIRST: Duration = Duration::from_millis(100);
@@ -156,6 +157,7 @@ mod tests {
             restart_count: 0,
             restart_policy: RestartPolicy::No,
             adjustable: Default::default(),
+            volumes: Default::default(),
         };
         let check = |now: Container, new: bool| {
             let found = new_ones(vec![now.clone()], std::slice::from_ref(&old));

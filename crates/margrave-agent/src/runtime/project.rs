@@ -2,9 +2,9 @@
 //!
 //! One component is one Compose project (DM-192). The name is derived from the assignment and the
 //! component alone, so that it is found again after any crash and shared with nobody. The directory holds
-//! the unpacked archive, the override file, and the [`Record`]. Nothing here talks to an engine.
+//! the unpacked archive, the override file, and the [`Record`] (`record.rs`). Nothing here talks to an engine.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::adjustable::Adjustable;
+use super::record::{Fetched, Record};
+use super::unnamed::Volumes;
 use super::written::Written;
 
 /// Component names up to this length stay readable in the project's name. Compose makes container and
@@ -56,156 +57,6 @@ impl fmt::Display for ProjectName {
     }
 }
 
-/// What we remember about a project that we have begun to start.
-///
-/// The engine is asked what runs; the record says what that means. The order's fingerprint is kept here
-/// and not as a label on containers, because Compose recreates a container whose labels change: a new
-/// value for one service would then restart all of them, the data base too. Instead the record holds
-/// Compose's own hash of every service as it was started, and the fingerprint counts only while the
-/// containers still carry those hashes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Record {
-    pub assignment: AssignmentId,
-    pub component: ComponentName,
-    pub fingerprint: Digest,
-    /// The archive that the fingerprint was resolved to.
-    pub archive: Digest,
-    /// What was healthy before this, newest first; kept on disk so that going back needs no network.
-    #[serde(default)]
-    pub before: Vec<Fetched>,
-    pub stage: Stage,
-    pub services: BTreeMap<String, Service>,
-    /// Containers that ended by themselves with code 0, and when: done, not down.
-    pub completed: BTreeSet<Ending>,
-    /// Services all of whose containers ended so. They stay done when somebody tidies up the containers.
-    #[serde(default)]
-    pub done: BTreeSet<String>,
-    /// Containers that ended because somebody told them to, and when. Engines forget that soon.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub stopped: BTreeSet<Ending>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Stage {
-    /// Compose was told to start it, and has not said that it did. Part of it may run.
-    Begun,
-    /// Compose created and started everything; whether it is healthy is the engine's to say.
-    Started,
-    /// It was healthy once, so the archive is good and is never asked for again.
-    Settled,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Service {
-    pub replicas: u32,
-    /// Compose's hash of the service's definition, as its containers carry it.
-    pub hash: Option<String>,
-    /// As its containers were started; `None` is of an older agent, and not compared.
-    #[serde(default)]
-    pub adjustable: Option<Adjustable>,
-    /// The image's name.
-    #[serde(default)]
-    pub image: Option<String>,
-    /// The image itself; `None` is of an older agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image_note: Option<ImageNote>,
-    /// The label that tells what its configs and secrets hold; none is of an older agent, too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub values: Option<Digest>,
-}
-
-/// What became of the image that a service was first healthy with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum ImageNote {
-    /// Its name was given to another one, and it is used by its id.
-    Pinned,
-    /// It was gone, and its name gave another one.
-    Replaced,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Ending {
-    pub container: String,
-    pub finished_at: String,
-}
-
-/// The archive that an order was resolved to before anything was started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Fetched {
-    pub fingerprint: Digest,
-    pub archive: Digest,
-    /// The images that it needs, by name.
-    #[serde(default)]
-    pub images: BTreeSet<String>,
-    /// The images that it was healthy with, by service.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub image_ids: BTreeMap<String, String>,
-}
-
-/// How many versions back can be gone without a network: the last good one, and those that were healthy since then but
-/// not for long enough.
-const BEFORE_MAX: usize = 3;
-
-impl Record {
-    /// What is known to have been healthy, this one included where it was; for whatever comes next, which may be one of
-    /// them again.
-    pub(super) fn kept(self) -> Vec<Fetched> {
-        let was_well = self.stage == Stage::Settled;
-        let this = was_well.then(|| Fetched {
-            fingerprint: self.fingerprint,
-            archive: self.archive,
-            images: self.images(),
-            image_ids: self.image_ids(),
-        });
-        let mut kept: Vec<Fetched> = Vec::new();
-        for fetched in this.into_iter().chain(self.before) {
-            if !kept.iter().any(|known| known.fingerprint == fetched.fingerprint) {
-                kept.push(fetched);
-            }
-        }
-        kept.truncate(BEFORE_MAX);
-        kept
-    }
-
-    /// The images that it was started with, by name.
-    pub(super) fn images(&self) -> BTreeSet<String> {
-        self.services.values().filter_map(|service| service.image.clone()).collect()
-    }
-
-    fn image_ids(&self) -> BTreeMap<String, String> {
-        let known = |(name, service): (&String, &Service)| Some((name.clone(), service.image_id.clone()?));
-        self.services.iter().filter_map(known).collect()
-    }
-
-    /// The archive of an order that was healthy here, now or before.
-    pub(super) fn archive_of(&self, fingerprint: Digest) -> Option<Digest> {
-        if self.is_settled_as(fingerprint) {
-            return Some(self.archive);
-        }
-        self.before_as(fingerprint).map(|fetched| fetched.archive)
-    }
-
-    /// The images of an order that was healthy here, now or before, by service.
-    pub(super) fn image_ids_of(&self, fingerprint: Digest) -> Option<BTreeMap<String, String>> {
-        if self.is_settled_as(fingerprint) {
-            return Some(self.image_ids());
-        }
-        self.before_as(fingerprint).map(|fetched| fetched.image_ids.clone())
-    }
-
-    fn is_settled_as(&self, fingerprint: Digest) -> bool {
-        self.fingerprint == fingerprint && self.stage == Stage::Settled
-    }
-
-    fn before_as(&self, fingerprint: Digest) -> Option<&Fetched> {
-        self.before.iter().find(|fetched| fetched.fingerprint == fingerprint)
-    }
-}
-
 /// How `fetched.json` is written; an older agent knew one at a time.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -223,6 +74,9 @@ const ASIDE: &str = "aside.json";
 
 /// What an archive is called once nobody needs it: it may take long to remove, or be impossible.
 const GONE: &str = "gone-";
+
+/// What the directory of a mount is called before everybody may look into it: under its own name it counts as made.
+const UNFINISHED: &str = ".margrave-new";
 
 /// A file of ours is small; a larger one is damage.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -291,12 +145,22 @@ impl ProjectDirectory {
         let mut at = mounts;
         for part in below {
             at.push(part);
-            match fs::create_dir(&at) {
-                Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o755))?,
+            match fs::symlink_metadata(&at) {
+                Ok(_) => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            let new = at.with_file_name(UNFINISHED);
+            match fs::create_dir(&new) {
+                Ok(()) => {}
+                // The power went in the middle of it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
                 Err(error) => return Err(error),
             }
+            fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
+            fs::rename(&new, &at)?;
         }
         Ok(())
     }
@@ -328,6 +192,26 @@ impl ProjectDirectory {
     /// What was healthy here before the component was set aside.
     pub(super) fn aside(&self) -> Vec<Fetched> {
         self.read(ASIDE).unwrap_or_default()
+    }
+
+    /// The archive of an order that was healthy here, now, before, or before the component was set aside.
+    pub(super) fn archive_of(&self, fingerprint: Digest) -> Option<Digest> {
+        let aside = || self.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
+        match self.record() {
+            Some(record) => record.archive_of(fingerprint),
+            None => aside().map(|fetched| fetched.archive),
+        }
+    }
+
+    /// The volumes without a name that an order had when it was healthy here and was taken away, in part or as a whole.
+    pub(super) fn volumes_of(&self, fingerprint: Digest) -> Volumes {
+        let of = |all: Vec<Fetched>| all.into_iter().find(|fetched| fetched.fingerprint == fingerprint);
+        match self.record() {
+            Some(record) if record.fingerprint == fingerprint => Some(record.volumes),
+            Some(record) => of(record.before).map(|fetched| fetched.volumes),
+            None => of(self.aside()).map(|fetched| fetched.volumes),
+        }
+        .unwrap_or_default()
     }
 
     pub(super) fn is_aside(&self) -> bool {
@@ -387,14 +271,18 @@ impl ProjectDirectory {
         Ok(!self.archives()?.is_empty())
     }
 
-    /// Removes unpacked archives except this one, and those that were fetched and may have to be read.
-    pub(super) fn discard_archives(&self, except: Option<Digest>) -> io::Result<()> {
+    /// Unpacked archives that are none of these, nor were fetched and may have to be read.
+    pub(super) fn other_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<Vec<PathBuf>> {
         let fetched = self.fetched().into_iter().map(|fetched| fetched.archive);
         let kept: BTreeSet<PathBuf> =
-            except.into_iter().chain(fetched).map(|archive| self.unpacked(archive)).collect();
-        let others = self.archives()?.into_iter().filter(|archive| !kept.contains(archive));
+            kept.iter().copied().chain(fetched).map(|archive| self.unpacked(archive)).collect();
+        Ok(self.archives()?.into_iter().filter(|archive| !kept.contains(archive)).collect())
+    }
+
+    /// Removes unpacked archives except these, and those that were fetched and may have to be read.
+    pub(super) fn discard_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<()> {
         let mut gone = Vec::new();
-        for archive in others {
+        for archive in self.other_archives(kept)? {
             // Under its own name it would count as whole while part of it is removed.
             let free = (0_u32..).map(|number| self.path.join(format!("{GONE}{number}")));
             let place = free.into_iter().find(|place| fs::symlink_metadata(place).is_err());
@@ -432,30 +320,36 @@ impl ProjectDirectory {
         Ok(left)
     }
 
-    /// Forgets what was fetched beside the archive that runs, but for these.
-    pub(super) fn discard_fetched(
-        &self,
-        running: Option<Digest>,
-        is_kept: impl Fn(&Fetched) -> bool,
-    ) -> io::Result<()> {
+    /// Forgets what was fetched, but for these. What was unpacked of it stays until archives are discarded.
+    pub(super) fn forget_fetched(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<()> {
         let kept: Vec<Fetched> = self.fetched().into_iter().filter(is_kept).collect();
         if kept.is_empty() {
             match fs::remove_file(self.path.join(FETCHED)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-        } else {
-            self.write(FETCHED, &kept)?;
+            return Ok(());
         }
-        self.discard_archives(running)
+        self.write(FETCHED, &kept)
     }
 
     /// Forgets the project but for what was healthy, and what was fetched for these.
     pub(super) fn set_aside(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
-        if let Some(record) = self.record() {
-            self.write(ASIDE, &record.kept())?;
-        }
+        self.note_aside(Volumes::new())?;
         self.forget(is_kept)
+    }
+
+    /// Notes what was healthy for when the component comes back, and which volumes without a name it had. That is known only while
+    /// there are containers.
+    pub(super) fn note_aside(&self, volumes: Volumes) -> io::Result<()> {
+        let Some(record) = self.record() else { return Ok(()) };
+        let (fingerprint, mut noted) = (record.fingerprint, record.kept());
+        let before = self.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
+        if let Some(this) = noted.iter_mut().find(|fetched| fetched.fingerprint == fingerprint) {
+            this.volumes.extend(before.map(|fetched| fetched.volumes).unwrap_or_default());
+            this.volumes.extend(volumes);
+        }
+        self.write(ASIDE, &noted)
     }
 
     /// Forgets the project. What an application wrote into its relative bind mounts stays (promise 7), and
@@ -473,7 +367,8 @@ impl ProjectDirectory {
             return Ok(None);
         }
         // The record goes last: until then a crash leaves a project that is seen and removed again.
-        self.discard_fetched(None, is_kept)?;
+        self.forget_fetched(is_kept)?;
+        self.discard_archives(&BTreeSet::new())?;
         for name in ["margrave.override.yaml", "lock", "project.json"] {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -564,6 +459,8 @@ fn remove_empty(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::record::Stage;
+    use crate::runtime::record::tests::record;
 
     fn assignment(n: u8) -> AssignmentId {
         AssignmentId::from_uuid(uuid::Uuid::from_bytes([n; 16]))
@@ -605,61 +502,6 @@ mod tests {
             ProjectDirectory::new(temp.path(), &ProjectName::of(assignment(1), &web), &Written::default());
         directory.create().unwrap();
         (temp, directory)
-    }
-
-    fn record() -> Record {
-        Record {
-            assignment: assignment(1),
-            component: ComponentName::parse("web").unwrap(),
-            fingerprint: Digest::of(b"order"),
-            archive: Digest::of(b"archive"),
-            before: Vec::new(),
-            stage: Stage::Started,
-            services: BTreeMap::from([(
-                "web".into(),
-                Service {
-                    replicas: 1,
-                    hash: Some("abc".into()),
-                    adjustable: None,
-                    image: Some("web:1".into()),
-                    image_id: Some("abcd".into()),
-                    image_note: None,
-                    values: None,
-                },
-            )]),
-            completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
-            done: BTreeSet::new(),
-            stopped: BTreeSet::new(),
-        }
-    }
-
-    #[test]
-    fn what_was_healthy_is_kept_and_what_was_not_is_not() {
-        let of = |name: &str| Digest::of(name.as_bytes());
-        let next = |before: Option<Record>, name: &str, stage| Record {
-            before: before.map(Record::kept).unwrap_or_default(),
-            fingerprint: of(name),
-            archive: of(&format!("{name}.tgz")),
-            stage,
-            ..record()
-        };
-        let good = next(None, "good", Stage::Settled);
-        let bad = next(Some(good), "bad", Stage::Started);
-        assert_eq!((bad.archive_of(of("good")), bad.archive_of(of("bad"))), (Some(of("good.tgz")), None));
-        // Tried once more, and then given up: the good one is all that there is.
-        let bad = next(Some(bad), "bad", Stage::Begun);
-        // Cut off on the way back, it is still known.
-        let back = next(Some(bad), "good", Stage::Begun);
-        assert_eq!(back.archive_of(of("good")), Some(of("good.tgz")));
-        let back = next(Some(back), "good", Stage::Settled);
-        assert_eq!((back.before.len(), back.archive_of(of("good"))), (1, Some(of("good.tgz"))));
-        let mut last = back;
-        for name in ["1", "2", "3", "4"] {
-            last = next(Some(last), name, Stage::Settled);
-        }
-        assert_eq!(last.before.len(), BEFORE_MAX);
-        assert!(last.archive_of(of("1")).is_some() && last.archive_of(of("good")).is_none());
-        assert_eq!(last.archive_of(of("2")), Some(of("2.tgz")));
     }
 
     #[test]
@@ -724,7 +566,7 @@ mod tests {
         let gone = directory.path.join("gone-0");
         without_privileges(|| {
             // An update, and what is told of it later.
-            directory.discard_archives(Some(record().archive)).unwrap();
+            directory.discard_archives(&[record().archive].into()).unwrap();
             assert_eq!(directory.archives().unwrap(), [directory.unpacked(record().archive)]);
             assert!(gone.join("web/data/rows").exists());
             directory.remove_gone().unwrap();
@@ -752,6 +594,23 @@ mod tests {
             directory.make_mount(&directory.mounts().join("data/more")).unwrap();
         });
         set_mode(&directory.mounts().join("data"), 0o755);
+    }
+
+    #[test]
+    fn what_the_power_went_in_the_middle_of_is_no_mount_yet() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (_temp, directory) = directory();
+        // As the service's mask has it.
+        let unfinished = directory.mounts().join(UNFINISHED);
+        fs::create_dir_all(&unfinished).unwrap();
+        set_mode(&unfinished, 0o700);
+        let mount = directory.mounts().join("data");
+        directory.make_mount(&mount).unwrap();
+        assert_eq!(fs::metadata(&mount).unwrap().permissions().mode() & 0o777, 0o755);
+        assert!(!unfinished.exists());
+        fs::write(mount.join("rows"), b"1").unwrap();
+        directory.make_mount(&mount).unwrap();
+        assert_eq!(fs::read(mount.join("rows")).unwrap(), b"1");
     }
 
     #[test]
@@ -792,7 +651,7 @@ mod tests {
         let is_kept = |fetched: &Fetched| *fetched == of("9");
         assert_eq!(directory.set_aside(is_kept).unwrap(), None);
         assert_eq!(directory.fetched(), [of("9")]);
-        directory.discard_fetched(None, |_| false).unwrap();
+        directory.forget_fetched(|_| false).unwrap();
         assert_eq!(directory.fetched(), []);
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());
@@ -803,7 +662,8 @@ mod tests {
             fingerprint: record().fingerprint,
             archive: record().archive,
             images: ["web:1".to_owned()].into(),
-            image_ids: BTreeMap::from([("web".into(), "abcd".into())]),
+            image_ids: std::collections::BTreeMap::from([("web".into(), "abcd".into())]),
+            volumes: Default::default(),
         }
     }
 

@@ -51,6 +51,7 @@ mod tests {
                 restart_count: 0,
                 restart_policy: RestartPolicy::No,
                 adjustable: Default::default(),
+                volumes: Default::default(),
             })
         };
         assert!(check(Status::Created, "task ab65d8f04e31: already exists"));

@@ -20,7 +20,8 @@ use super::health;
 use super::images::{ImagePolicy, SWEEP_EVERY};
 use super::model::LABEL_AGENT;
 use super::pins;
-use super::project::{Ending, Fetched, ProjectDirectory, Record, Stage};
+use super::project::ProjectDirectory;
+use super::record::{Ending, Fetched, Record, Stage};
 use super::restarts;
 
 /// More than a person reads.
@@ -45,8 +46,11 @@ impl ComposeRuntime {
         self.restarts().note(by_project.values().flatten(), Instant::now());
         let looping = self.looping();
         let mut observations = Vec::new();
-        let remarks =
-            recorded.iter().flat_map(|(record, _)| pins::remarks(record)).take(REMARKS_MAX).collect();
+        let lost = |record: &Record| {
+            record.perishable.iter().map(|part| part.remark(&record.component)).collect::<Vec<_>>()
+        };
+        let remarks = recorded.iter().flat_map(|(record, _)| pins::remarks(record).chain(lost(record)));
+        let remarks = remarks.take(REMARKS_MAX).collect();
         *self.remarks.lock().unwrap_or_else(PoisonError::into_inner) = remarks;
         for (record, directory) in recorded {
             let containers = by_project.remove(directory.name()).unwrap_or_default();
@@ -225,6 +229,16 @@ impl ComposeRuntime {
         Ok((archives, images))
     }
 
+    /// The archives that stay unpacked: of what runs, and of what may be gone back to, with all that its containers wrote among the
+    /// files. `None` before something was well: what did not come up as a whole may have left containers of any earlier
+    /// version running, with its files mounted.
+    pub(super) fn archives_kept(&self, record: &Record) -> Option<BTreeSet<Digest>> {
+        // Whether an update has proved itself is the core's to say.
+        let before = record.before.iter().filter(|former| self.is_wanted(former));
+        let kept = before.map(|former| former.archive).chain([record.archive]).collect();
+        (record.stage == Stage::Settled).then_some(kept)
+    }
+
     /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
     /// something that was removed before it could begin.
     async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
@@ -234,7 +248,9 @@ impl ComposeRuntime {
         let is_all_stale = is_stale && !fetched.iter().any(|fetched| self.is_wanted(fetched));
         let is_begun = directory.has_record();
         let goes = if is_begun {
-            is_stale
+            let kept = directory.record().and_then(|record| self.archives_kept(&record));
+            let others = kept.map(|kept| directory.other_archives(&kept)).transpose()?;
+            is_stale || others.is_some_and(|others| !others.is_empty())
         } else {
             // By what is wanted alone: a clock that was not set yet makes everything old.
             let is_aside = || directory.aside().iter().any(|kept| self.is_wanted(kept));
@@ -256,7 +272,8 @@ impl ComposeRuntime {
                     record.stage == Stage::Settled && fetched.fingerprint == record.fingerprint
                 };
                 let is_kept = |fetched: &Fetched| !is_told(fetched) && self.is_wanted(fetched);
-                directory.discard_fetched(Some(record.archive), is_kept)
+                directory.forget_fetched(is_kept)?;
+                self.archives_kept(&record).map_or(Ok(()), |kept| directory.discard_archives(&kept))
             }
             // What is damaged says nothing about what runs.
             None if is_begun => Ok(()),
@@ -281,7 +298,8 @@ mod tests {
     use crate::runtime::compose::ComposeSettings;
     use crate::runtime::engine::Places;
     use crate::runtime::pretended_engine::{Answer, PretendedEngine};
-    use crate::runtime::project::{ProjectName, Service};
+    use crate::runtime::project::ProjectName;
+    use crate::runtime::record::{Service, tests};
 
     fn component(number: u8) -> (AssignmentId, ComponentName) {
         let assignment = AssignmentId::from_uuid(uuid::Uuid::from_bytes([number; 16]));
@@ -321,26 +339,15 @@ mod tests {
             let (assignment, component) = component(number);
             let directory = ProjectDirectory::new(&runtime.projects(), &project(number), &runtime.written);
             directory.create().unwrap();
-            let service = Service {
-                replicas: 1,
-                hash: Some("abc".into()),
-                adjustable: None,
-                image: None,
-                image_id: None,
-                image_note: None,
-                values: None,
-            };
+            let service = Service { hash: Some("abc".into()), ..tests::service() };
             let record = Record {
                 assignment,
                 component,
                 fingerprint: Digest::of(b"order"),
-                archive: Digest::of(b"archive"),
-                before: vec![],
                 stage: Stage::Settled,
                 services: [("web".to_owned(), service)].into(),
                 completed: BTreeSet::new(),
-                done: BTreeSet::new(),
-                stopped: BTreeSet::new(),
+                ..tests::record()
             };
             directory.write_record(&record).unwrap();
         }
@@ -418,6 +425,47 @@ mod tests {
         keep(BTreeSet::new());
         runtime.sweep().await;
         assert_eq!(directory.aside().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn files_of_what_runs_stay_while_an_update_that_did_not_come_up_is_overtaken() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        let of = |name: &str| {
+            Fetched::new(Digest::of(name.as_bytes()), Digest::of(format!("{name}.tgz").as_bytes()))
+        };
+        let (good, overtaken, newest) = (of("good"), of("overtaken"), of("newest"));
+        for each in [&good, &overtaken, &newest] {
+            std::fs::create_dir(directory.unpacked(each.archive)).unwrap();
+        }
+        // Neither came up as a whole, so containers may have files of any of them.
+        let begun = Record {
+            fingerprint: newest.fingerprint,
+            archive: newest.archive,
+            before: vec![good.clone()],
+            stage: Stage::Begun,
+            ..directory.record().unwrap()
+        };
+        directory.write_record(&begun).unwrap();
+        for each in [&overtaken, &newest] {
+            directory.note_fetched(each.clone()).unwrap();
+        }
+        let wanted = [good.fingerprint, newest.fingerprint];
+        crate::runtime::Runtime::keep(&runtime, wanted.into());
+        runtime.sweep().await;
+        let is_here = |fetched: &Fetched| directory.unpacked(fetched.archive).exists();
+        assert!([&good, &overtaken, &newest].into_iter().all(is_here));
+        assert_eq!(directory.fetched(), std::slice::from_ref(&newest), "the claim is of no use any more");
+
+        // Until it has proved itself, what it replaced may be gone back to.
+        directory.write_record(&Record { stage: Stage::Settled, ..begun }).unwrap();
+        runtime.sweep().await;
+        assert!(is_here(&newest) && is_here(&good) && !is_here(&overtaken));
+        crate::runtime::Runtime::keep(&runtime, [newest.fingerprint].into());
+        runtime.sweep().await;
+        assert!(is_here(&newest) && !is_here(&good));
     }
 
     fn listened(pretended: &PretendedEngine) -> usize {

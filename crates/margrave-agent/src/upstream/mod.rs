@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use margrave_core::device::{Backoff, FetchPlan, Polled, Trouble};
+use margrave_core::device::{Backoff, Event, FetchPlan, Polled, Trouble};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::manifest::Entry;
@@ -61,6 +61,32 @@ struct Known {
     tag: Option<(Digest, String)>,
 }
 
+/// Why something could not be told.
+pub(crate) struct Untold {
+    trouble: Trouble,
+    /// It was refused for good, and nobody said why.
+    unexplained: bool,
+}
+
+impl Untold {
+    /// What that means for a report.
+    pub(crate) fn of_report(self, sequence: u64) -> Event {
+        let Untold { trouble, unexplained } = self;
+        match unexplained {
+            true => {
+                Event::Rebuffed { sequence, trouble: Trouble { backoff: Backoff::Exponential, ..trouble } }
+            }
+            false => Event::Sent { sequence, result: Err(trouble) },
+        }
+    }
+}
+
+impl From<Trouble> for Untold {
+    fn from(trouble: Trouble) -> Untold {
+        Untold { trouble, unexplained: false }
+    }
+}
+
 impl Upstream {
     pub(crate) fn new(link: Link, tongue: Tongue, device: DeviceId, terse: bool, git: Option<Git>) -> Self {
         let part = tokio::sync::Mutex::new(None);
@@ -78,39 +104,46 @@ impl Upstream {
 
     pub(crate) async fn send_capabilities(&self, body: &[u8]) -> Result<Digest, Trouble> {
         let paths = self.tongue.capabilities_paths(&self.device);
-        self.tell(paths, |path| Request::put(path).bytes("application/json", body.to_vec())).await.map_err(
+        let told = self.tell(paths, |path| Request::put(path).bytes("application/json", body.to_vec())).await;
+        told.map_err(|Untold { trouble, .. }| Trouble {
             // A server that forgot this client may remember it again.
-            |trouble| Trouble { permanent: trouble.permanent && self.tongue == Tongue::G2, ..trouble },
-        )?;
+            permanent: trouble.permanent && self.tongue == Tongue::G2,
+            ..trouble
+        })?;
         Ok(Digest::of(body))
     }
 
-    pub(crate) async fn send_report(&self, report: &Report) -> Result<(), Trouble> {
+    pub(crate) async fn send_report(&self, report: &Report) -> Result<(), Untold> {
         let body = self.tongue.status(report);
         let paths = self.tongue.status_paths(report.assignment);
         self.tell(paths, |path| Request::post(path).bytes("application/json", body.clone())).await
     }
 
     /// Sends to the first of the paths that the server knows.
-    async fn tell(&self, paths: Vec<String>, request: impl Fn(String) -> Request) -> Result<(), Trouble> {
+    async fn tell(&self, paths: Vec<String>, request: impl Fn(String) -> Request) -> Result<(), Untold> {
         let mut first = None;
         for path in paths {
             let response = self.link.send(request(path)).await?;
             let unknown = matches!(response.status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
+            let explained = Refusal::read(&response.body).words().is_some();
             // A server of this generation explains itself (MI-G2-200). What does not is something on the way there, and
             // no news is given up for that.
-            let on_the_way =
-                unknown && self.tongue == Tongue::G2 && Refusal::read(&response.body).words().is_none();
+            let on_the_way = unknown && self.tongue == Tongue::G2 && !explained;
             match accepted(response) {
                 Ok(_) => return Ok(()),
                 Err(trouble) if on_the_way => {
-                    return Err(Trouble { permanent: false, backoff: Backoff::Exponential, ..trouble });
+                    return Err(Trouble { permanent: false, backoff: Backoff::Exponential, ..trouble }.into());
                 }
-                Err(trouble) if unknown => first = first.or(Some(trouble)),
-                Err(trouble) => return Err(trouble),
+                Err(trouble) => {
+                    let untold = Untold { unexplained: trouble.permanent && !explained, trouble };
+                    if !unknown {
+                        return Err(untold);
+                    }
+                    first = first.or(Some(untold));
+                }
             }
         }
-        Err(first.unwrap_or_else(|| Trouble::permanent("there is nowhere to send this to")))
+        Err(first.unwrap_or_else(|| Trouble::permanent("there is nowhere to send this to").into()))
     }
 
     pub(crate) async fn poll(&self, held: Option<Digest>, wait: Duration) -> Result<Polled, Trouble> {

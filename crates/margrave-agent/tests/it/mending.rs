@@ -18,6 +18,7 @@ on_engines! {
     updates_that_are_cut_off_anywhere_end_well,
     what_is_newer_is_fetched_while_the_start_of_what_it_replaces_hangs,
     promise_2_what_was_fetched_and_failed_to_start_is_tried_again_without_a_registry,
+    promise_7_what_was_written_beside_files_of_the_archive_is_there_after_going_back,
 }
 
 // Compose recreates containers on Podman that it leaves alone on Docker, and Podman 4.3 does not tell a container
@@ -28,6 +29,7 @@ on_engine! {
     an_apply_that_was_cut_off_is_continued,
     a_lost_directory_costs_no_restart,
     a_program_that_ends_again_and_again_is_not_well_in_between,
+    promise_7_volumes_without_a_name_are_there_again_after_going_back,
 }
 
 async fn promise_5_a_container_removed_by_hand_is_seen_and_replaced(rig: Rig) {
@@ -331,5 +333,98 @@ async fn promise_2_what_was_fetched_and_failed_to_start_is_tried_again_without_a
     rig.cut_off().await;
     let failure = rig.runtime.apply(&order).await.unwrap_err();
     assert_eq!(failure.code, FailureCode::StartFailed, "{failure}");
+    rig.finish().await;
+}
+
+async fn promise_7_what_was_written_beside_files_of_the_archive_is_there_after_going_back(rig: Rig) {
+    let compose = |ends: &str| {
+        format!(
+            r#"
+services:
+  web:
+    image: {{IMAGE}}
+    command: [sh, -c, "{ends}"]
+    stop_signal: SIGKILL
+    volumes: ["./seed:/seed"]
+"#
+        )
+    };
+    let versions = [("1.0.0", "sleep 1000"), ("2.0.0", "exit 3"), ("3.0.0", "sleep 2000")];
+    for (version, ends) in versions {
+        rig.push("web", version, &[("compose.yaml", &compose(ends)), ("seed/first", "1")]).await;
+    }
+    let [good, bad, unproven] = versions.map(|(version, _)| rig.order("web", version));
+    rig.runtime.apply(&good).await.unwrap();
+    rig.docker(&["exec", &rig.container("web", "web"), "touch", "/seed/rows"]);
+    let remark = "web: what web writes to /seed";
+    rig.health().await;
+    assert!(rig.runtime.remarks().iter().any(|said| said.starts_with(remark)), "{:?}", rig.runtime.remarks());
+    // One that does not come up, and one that is well and has not proved itself.
+    for order in [&bad, &unproven] {
+        // What was fetched for something else is forgotten, and with it what was fetched for this one.
+        rig.runtime.prefetch(&bad).await.unwrap();
+        rig.runtime.keep([good.fingerprint()].into());
+        rig.health().await;
+        assert!(!rig.data.join("compose").join(rig.project("web")).join("fetched.json").exists());
+        let fingerprints = [good.fingerprint(), order.fingerprint()];
+        rig.runtime.keep(fingerprints.into());
+        assert_eq!(rig.runtime.apply(order).await.is_ok(), order == &unproven);
+        rig.health().await;
+        rig.runtime.apply(&good).await.unwrap();
+        rig.docker(&["exec", &rig.container("web", "web"), "test", "-e", "/seed/rows"]);
+    }
+    // Once it has, nothing of what it replaced is left.
+    rig.runtime.keep([unproven.fingerprint()].into());
+    rig.runtime.apply(&unproven).await.unwrap();
+    rig.health().await;
+    let directory = rig.data.join("compose").join(rig.project("web"));
+    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let archives = names.filter(|name| name.to_string_lossy().starts_with("archive-")).count();
+    assert_eq!(archives, 1);
+    rig.finish().await;
+}
+
+async fn promise_7_volumes_without_a_name_are_there_again_after_going_back(rig: Rig) {
+    let compose = r#"
+services:
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL}
+  db: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, volumes: ["/rows"]}
+"#;
+    let without = compose.lines().filter(|line| !line.contains("db:")).collect::<Vec<_>>().join("\n");
+    rig.push("pair", "1.0.0", &[("compose.yaml", compose)]).await;
+    rig.push("pair", "2.0.0", &[("compose.yaml", &without)]).await;
+    rig.push("pair", "3.0.0", &[("compose.yaml", &compose.replace("1000", "2000"))]).await;
+    let [good, bad, newer] = ["1.0.0", "2.0.0", "3.0.0"].map(|version| rig.order("pair", version));
+    rig.runtime.apply(&good).await.unwrap();
+    let has_rows = || rig.docker(&["exec", &rig.container("pair", "db"), "test", "-e", "/rows/1"]);
+    rig.docker(&["exec", &rig.container("pair", "db"), "touch", "/rows/1"]);
+
+    // An update that has no such service.
+    rig.runtime.apply(&bad).await.unwrap();
+    assert_eq!(rig.container("pair", "db"), "");
+    rig.runtime.apply(&good).await.unwrap();
+    has_rows();
+    // One that does not have the component at all.
+    rig.runtime.set_aside(good.assignment, &good.component).await.unwrap();
+    rig.runtime.apply(&good).await.unwrap();
+    has_rows();
+    // A repair changes nothing about it.
+    let before = rig.started_at(&rig.container("pair", "db"));
+    rig.docker(&["rm", "-f", &rig.container("pair", "web")]);
+    rig.restarted().apply(&good).await.unwrap();
+    rig.check_runs(&good).await;
+    assert_eq!(rig.started_at(&rig.container("pair", "db")), before);
+    // An update that has the service takes it over as ever.
+    for order in [&newer, &good] {
+        rig.runtime.apply(order).await.unwrap();
+        has_rows();
+    }
+    // What somebody removed is not asked for.
+    let format = "{{range .Mounts}}{{.Name}}{{end}}";
+    let volume = rig.docker(&["inspect", "--format", format, &rig.container("pair", "db")]);
+    rig.docker(&["rm", "-f", &rig.container("pair", "db")]);
+    rig.docker(&["volume", "rm", &volume]);
+    rig.runtime.apply(&good).await.unwrap();
+    rig.check_runs(&good).await;
     rig.finish().await;
 }

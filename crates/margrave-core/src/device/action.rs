@@ -157,6 +157,11 @@ pub enum Event {
         sequence: u64,
         result: Result<(), Trouble>,
     },
+    /// A report was refused, and nobody said why: perhaps it never came to the server.
+    Rebuffed {
+        sequence: u64,
+        trouble: Trouble,
+    },
     /// Something happened to a container: look soon, not at the next regular time.
     Stirred,
     /// Somebody at the device holds changes back ([`Device::hold`](super::Device::hold) said so).

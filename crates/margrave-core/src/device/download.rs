@@ -6,7 +6,7 @@
 
 use super::waiting::AHEAD_COUNT_MAX;
 use super::work::Step;
-use super::{Action, Device, Order, Settings};
+use super::{Action, Assignment, Device, Order, Settings};
 use crate::digest::Digest;
 use crate::id::{AssignmentId, ComponentName};
 use crate::lifecycle::State;
@@ -151,17 +151,19 @@ impl Device {
         component: &ComponentName,
         result: Result<(), Failure>,
     ) {
-        match result {
-            Ok(()) => {
-                if let Some(progress) = self.assignments.get_mut(&id).and_then(|a| a.progress(component)) {
-                    progress.fetched = true;
-                }
+        let Err(failure) = result else {
+            if let Some(progress) = self.assignments.get_mut(&id).and_then(|a| a.progress(component)) {
+                progress.fetched = true;
             }
-            // Something was touched in an earlier try: this one did not help either.
-            Err(failure) if self.assignments[&id].strikes > 0 => {
-                self.strike(settings, id, failure.of(component), now, roll)
-            }
-            Err(failure) => self.fail(settings, id, failure.of(component), now, roll),
+            return;
+        };
+        let Assignment { state, strikes, .. } = self.assignments[&id];
+        // Something was touched in an earlier try: this one did not help either. Nor does it lead anywhere where what is gone
+        // back to cannot be made use of, and everything of it is here: that must not go on for ever.
+        let counts = strikes > 0 || state == State::RollingBack && !failure.code.is_pull();
+        match counts {
+            true => self.strike(settings, id, failure.of(component), now, roll),
+            false => self.fail(settings, id, failure.of(component), now, roll),
         }
     }
 }

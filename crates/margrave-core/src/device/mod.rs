@@ -244,6 +244,7 @@ impl Device {
             Event::Polled(result) => self.polled(settings, now, roll, result),
             Event::Fetched(result) => self.fetched(settings, now, roll, result),
             Event::Sent { sequence, result } => self.sent(settings, now, roll, sequence, result),
+            Event::Rebuffed { sequence, trouble } => self.rebuffed(settings, now, roll, sequence, trouble),
             Event::Held(hold) => self.held(hold),
             Event::Released(holder) => self.released(holder),
             Event::Stirred => self.stirred(now),

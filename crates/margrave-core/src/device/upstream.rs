@@ -43,6 +43,7 @@ pub(super) struct Upstream {
 
     sending: bool,
     send: Pause,
+    rebuffed: Option<Rebuffed>,
 
     /// Documents that the disk lost were asked for and did not come: what is wanted now is asked first.
     lost_in_vain: bool,
@@ -57,6 +58,17 @@ pub(super) struct Upstream {
     pub(super) dice: f64,
 }
 
+/// A report that was refused in no words.
+#[derive(Debug, Clone, Copy)]
+struct Rebuffed {
+    sequence: u64,
+    /// How often that happened although the server had answered a poll since the time before.
+    in_vain: u32,
+    was_heard: bool,
+}
+
+/// After so many it is the server who refuses a report, and not something that stands on the way for a while.
+const REBUFFS_MAX: u32 = 3;
 /// Between a poll that was held and the next one.
 const NEXT_PAUSE: Duration = Duration::from_millis(200);
 /// A poll that was held for less was not held, whatever the server says of it.
@@ -280,6 +292,9 @@ impl Device {
             }
         };
         self.heard(now);
+        if let Some(rebuffed) = &mut self.upstream.rebuffed {
+            rebuffed.was_heard = true;
+        }
         let lasted = self.upstream.asked.take().map(|(began, wait)| (now.since(began), wait));
         let first = !std::mem::replace(&mut self.upstream.heard, true);
         match outcome {
@@ -445,6 +460,24 @@ impl Device {
                 self.failed(|up| &mut up.send, settings, now, roll, trouble);
             }
         }
+    }
+
+    /// A server explains what it refuses for good (MI-G2-200). What does not may be something on the way there, and no news is
+    /// given up for that: only where the server is heard all the while, so that what it never takes keeps nothing else back.
+    pub(super) fn rebuffed(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        sequence: u64,
+        trouble: Trouble,
+    ) {
+        let before = self.upstream.rebuffed.filter(|rebuffed| rebuffed.sequence == sequence);
+        let answered = u32::from(before.is_some_and(|rebuffed| rebuffed.was_heard));
+        let in_vain = before.map_or(0, |rebuffed| rebuffed.in_vain) + answered;
+        self.upstream.rebuffed = Some(Rebuffed { sequence, in_vain, was_heard: false });
+        let permanent = in_vain >= REBUFFS_MAX;
+        self.sent(settings, now, roll, sequence, Err(Trouble { permanent, ..trouble }));
     }
 
     fn heard(&mut self, now: Moment) {

@@ -421,3 +421,64 @@ fn a_server_that_asks_for_ever_others_does_not_fill_the_disk_with_answers() {
     world.run_until_converged();
     assert!(world.told(1).ends_with("FAILED INSTALLING INSTALLED"), "{}", world.told(1));
 }
+
+/// What is sent next, once it is time for it.
+fn sent_next(world: &mut World) -> u64 {
+    loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(Action::Send(report)) => {
+                world.absorb(Event::Began(Action::Send(report.clone())));
+                return report.detail.unwrap().sequence;
+            }
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn promise_9_a_report_that_was_refused_in_no_words_is_sent_again_while_nothing_else_is_answered() {
+    let mut world = polling();
+    world.publish(vec![workload(1, &["web"], "b")]);
+    let first = sent_next(&mut world);
+    let waiting = world.device.outbox().len();
+    for _ in 0..20 {
+        world.absorb(Event::Rebuffed { sequence: first, trouble: Trouble::passing("<html>") });
+        world.absorb(Event::Polled(Err(Trouble::passing("<html>"))));
+        // Nobody is reached but whoever stands on the way.
+        while !matches!(world.device.next(&world.settings, world.now), Some(Action::Send(_))) {
+            match world.device.next(&world.settings, world.now) {
+                Some(poll @ Action::Poll { .. }) => {
+                    world.absorb(Event::Began(poll));
+                    world.absorb(Event::Polled(Err(Trouble::passing("<html>"))));
+                }
+                Some(action) => world.carry_out(action),
+                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+            }
+        }
+        assert_eq!(sent_next(&mut world), first);
+    }
+    assert!(world.device.outbox().len() >= waiting);
+    world.absorb(Event::Sent { sequence: first, result: Ok(()) });
+    world.run_until_converged();
+}
+
+#[test]
+fn a_report_that_no_server_takes_keeps_no_other_back_for_ever() {
+    let mut world = polling();
+    world.publish(vec![workload(1, &["web"], "b")]);
+    let first = sent_next(&mut world);
+    let (mut tries, mut second) = (0, first);
+    while second == first {
+        // Polls are answered meanwhile, so it is the server who does not want this one.
+        world.absorb(Event::Rebuffed { sequence: first, trouble: Trouble::passing("no") });
+        tries += 1;
+        second = sent_next(&mut world);
+    }
+    assert!((3..20).contains(&tries) && second > first, "{tries}");
+    // The next one is not judged by what was said of another.
+    world.absorb(Event::Rebuffed { sequence: second, trouble: Trouble::passing("no") });
+    assert_eq!(sent_next(&mut world), second);
+    world.absorb(Event::Sent { sequence: second, result: Ok(()) });
+    world.run_until_converged();
+}

@@ -619,6 +619,11 @@ fn what_has_not_proved_itself_yet_is_not_given_up_for_what_cannot_be_used_here()
 
 /// Lives for so long, while nothing can be made of any archive; how often that was tried.
 fn live_unsound(world: &mut World, time: Duration) -> u32 {
+    live_unprepared(world, time, FailureCode::ArchiveInvalid)
+}
+
+/// Lives for so long, while nothing can be prepared; how often that was tried.
+fn live_unprepared(world: &mut World, time: Duration, code: FailureCode) -> u32 {
     let (end, mut tries) = (world.now.after(time), 0);
     while world.now < end {
         while let Some(action) = world.device.next(&world.settings, world.now) {
@@ -626,7 +631,7 @@ fn live_unsound(world: &mut World, time: Duration) -> u32 {
             let event = match action {
                 Action::Prefetch(_) => {
                     tries += 1;
-                    action.undone("config was killed", FailureCode::ArchiveInvalid)
+                    action.undone("config was killed", code)
                 }
                 action => world.perform(action),
             };
@@ -661,7 +666,10 @@ fn what_was_good_is_mended_for_as_long_as_it_takes_whatever_is_said_of_its_archi
         }
         world.run_until_converged();
     }
-    // The same on the way back.
+}
+
+/// A world that is about to go back to "a".
+fn going_back() -> (World, Workload) {
     let (mut world, old, _) = failing_update(Rollback::default());
     while world.device.assignments()[&id(1)].state != State::RollingBack {
         world.step();
@@ -669,8 +677,36 @@ fn what_was_good_is_mended_for_as_long_as_it_takes_whatever_is_said_of_its_archi
     world.doing.clear();
     world.commit();
     world.boot();
-    let tries = live_unsound(&mut world, Duration::from_secs(600));
-    assert!((3..20).contains(&tries), "{tries}");
+    (world, old)
+}
+
+#[test]
+fn a_way_back_that_cannot_be_prepared_comes_to_its_end_too() {
+    let (mut world, _) = going_back();
+    let tries = live_unsound(&mut world, Duration::from_secs(3600));
+    assert_eq!(tries, Rollback::default().attempts);
+    let assignment = &world.device.assignments()[&id(1)];
+    assert_eq!((assignment.state, assignment.next_try), (State::Failed, None));
+    assert_eq!(assignment.failure.as_ref().unwrap().code, FailureCode::RollbackFailed);
+    // Nothing more is tried until the manifest changes.
+    let started = world.started;
     world.rest();
-    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+    assert_eq!(world.started, started);
+    let newer = workload(1, &["db", "web"], "c");
+    world.publish(vec![newer.clone()]);
+    world.run_until_converged();
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&newer));
+}
+
+#[test]
+fn a_way_back_waits_for_what_the_world_around_has_to_mend() {
+    use FailureCode::{DiskFull, PullDenied, PullFailed, RuntimeMissing, RuntimeUnreachable};
+    for code in [DiskFull, PullDenied, PullFailed, RuntimeMissing, RuntimeUnreachable] {
+        let (mut world, old) = going_back();
+        let tries = live_unprepared(&mut world, Duration::from_secs(3600), code);
+        assert!((3..60).contains(&tries), "{code}: {tries}");
+        assert_eq!(world.device.assignments()[&id(1)].state, State::RollingBack, "{code}");
+        world.rest();
+        assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+    }
 }

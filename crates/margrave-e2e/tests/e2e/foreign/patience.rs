@@ -95,6 +95,37 @@ fn mi_g2_200_news_is_not_given_up_because_something_on_the_way_knows_no_such_pat
 }
 
 #[test]
+fn promise_9_news_is_not_given_up_because_something_on_the_way_refuses_everything_in_no_words() {
+    let liar = Liar::start();
+    liar.install();
+    liar.say(&Story::honest(1, &[(ONE, &document(ONE, "one", "hello"))]));
+    let _agent = liar.run_agent(&["--runtime", "simulated"]);
+    wait_for("version 1 is installed and told", || {
+        (liar.is_installed(1) && liar.status()["reportsWaiting"] == 0).then_some(())
+    });
+    liar.say(&Story::honest(2, &[(ONE, &document(ONE, "one", "again"))]));
+    // From the first report of the update on.
+    let mut stands = false;
+    liar.twist(move |heard, reply| {
+        stands |= heard.method == "POST";
+        if stands { Some(Reply { status: 400, ..Reply::of("<html>bad request</html>") }) } else { reply }
+    });
+    liar.forget();
+    wait_for("version 2 is installed, and telling it was tried again and again", || {
+        let posts = liar.heard().into_iter().filter(|heard| heard.method == "POST").count();
+        (liar.is_installed(2) && posts >= 3).then_some(())
+    });
+    assert_ne!(liar.status()["reportsWaiting"], 0);
+    liar.straighten();
+    liar.forget();
+    wait_for("everything is told", || (liar.status()["reportsWaiting"] == 0).then_some(()));
+    let told = |heard: &Heard| {
+        heard.method == "POST" && String::from_utf8_lossy(&heard.body).contains(r#""state":"installed""#)
+    };
+    assert!(liar.heard().iter().any(told), "where it stands is told in the end");
+}
+
+#[test]
 fn mi_g2_192_a_refusal_that_is_final_is_asked_about_in_the_regular_rhythm_only() {
     let liar = Liar::start();
     liar.install();

@@ -1,0 +1,222 @@
+//! Starting what is ordered: what is noted before and after, and how Compose is told.
+//!
+//! The intent is on disk before anything is touched, and a try that was cut off is gone on with by the next one.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use margrave_core::device::{Health, Order};
+use margrave_core::report::{Failure, FailureCode};
+use tokio::time::Instant;
+
+use super::compose::{ComposeRuntime, disk, run_failure};
+use super::container::LABEL_PROJECT;
+use super::drift;
+use super::explain;
+use super::health;
+use super::model::{self, Ownership};
+use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
+use super::program::RunError;
+use super::project::{ProjectDirectory, ProjectName};
+use super::record::{Record, Service, Stage};
+use super::removal::podman_grace;
+use super::unnamed::{still_here, unnamed};
+use super::{start_time_max, stuck};
+
+impl ComposeRuntime {
+    pub(super) async fn apply_order(&self, order: &Order) -> Result<(), Failure> {
+        if self.runs_as_ordered(order).await? {
+            return Ok(());
+        }
+        let mut prepared = self.prepare(order).await?;
+        let mut before = prepared.directory.record();
+        let cut_off = before.as_ref().is_some_and(|record| record.stage == Stage::Begun);
+        let mut anew = drift::straighten(&prepared, before.as_ref()).await?;
+        let here = prepared.compose.version();
+        let by_another =
+            before.as_ref().filter(|record| record.is_mended_by_another(order.fingerprint(), here));
+        let made_by = by_another.and_then(|record| record.compose.clone());
+        if let Some(record) = by_another {
+            anew.extend(drift::strayed(record, &prepared.containers().await?));
+        }
+        let mut rest = vec!["--remove-orphans"];
+        rest.extend(by_another.map(|_| "--no-recreate"));
+        let services = &prepared.model.services;
+        let mut given_back = prepared.directory.volumes_of(order.fingerprint());
+        given_back.retain(|service, _| services.contains_key(service));
+        if let Some(former) = before.as_mut().filter(|record| record.fingerprint != order.fingerprint()) {
+            // Nobody hands on what belongs to a service that goes.
+            let mut left_behind = unnamed(&prepared.containers().await?);
+            left_behind.retain(|service, _| !services.contains_key(service));
+            former.volumes.extend(left_behind);
+        }
+        prepared.model.given_back = still_here(&prepared.engine, given_back).await?;
+        let mut record = self.begin(order, &prepared, before)?;
+        record.compose = made_by.or(record.compose);
+        let deadline = Instant::now() + start_time_max(order);
+        if !anew.is_empty() {
+            let anew: Vec<&str> = ["--no-deps", "--force-recreate"]
+                .into_iter()
+                .chain(anew.iter().map(String::as_str))
+                .collect();
+            self.up(&prepared, &record, deadline, &anew).await?;
+        }
+        let mut up = self.up(&prepared, &record, deadline, &rest).await;
+        // A Compose that was killed while it replaced a container leaves two of them. The next one tidies up,
+        // and may trip over its own tidying: it renames the one while it still removes the other.
+        if let Err(failure) = &up
+            && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
+        {
+            tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
+            up = self.up(&prepared, &record, deadline, &rest).await;
+        }
+        if up.is_err() && stuck::cleared(&prepared).await? {
+            up = self.up(&prepared, &record, deadline, &rest).await;
+        }
+        up?;
+        let containers = prepared.containers().await?;
+        let looping = self.looping();
+        for (name, service) in &mut record.services {
+            let container = containers.iter().find(|container| &container.service == name);
+            service.hash = container.and_then(|container| container.config_hash.clone());
+            service.adjustable = container.map(|container| container.adjustable.clone());
+        }
+        record.stage = Stage::Started;
+        prepared.write(&record)?;
+        // Compose left it as it was, and that it runs for some seconds is nothing new. It is watched from here on.
+        if let Some(container) = containers.iter().find(|container| looping.contains(&container.id)) {
+            let message = format!("Service {} keeps restarting.", container.service);
+            return Err(Failure::new(FailureCode::Unhealthy, message));
+        }
+        if order.wait {
+            let containers = wait_until_up(&prepared, &record, deadline).await?;
+            let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
+            record.completed = ended.map(health::ending).collect();
+            record.done = health::done(&record, &containers);
+        }
+        record.stage = Stage::Settled;
+        prepared.write(&record)?;
+        if let Some(kept) = self.archives_kept(&record) {
+            let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
+            let discarded = prepared.directory.discard_archives(&kept);
+            drop(nobody_reads);
+            discarded
+                .map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
+        }
+        self.sweep().await;
+        Ok(())
+    }
+
+    /// Whether there is nothing to do; asks nobody but the engine.
+    async fn runs_as_ordered(&self, order: &Order) -> Result<bool, Failure> {
+        let project = ProjectName::of(order.assignment, &order.component);
+        let Some(record) = ProjectDirectory::new(&self.projects(), &project, &self.written).record() else {
+            return Ok(false);
+        };
+        if record.fingerprint != order.fingerprint() || record.stage != Stage::Settled {
+            return Ok(false);
+        }
+        let containers = self.engine().await?.containers(&[(LABEL_PROJECT, project.as_str())]).await?;
+        let health = health::health(Some(&record), &containers, &self.looping(), Timestamp::now());
+        Ok(health::as_recorded(&record, &containers)
+            && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
+    }
+
+    /// Puts on disk what is about to be started.
+    fn begin(&self, order: &Order, prepared: &Prepared, before: Option<Record>) -> Result<Record, Failure> {
+        self.settle_on(&prepared.engine)?;
+        let owner = Ownership {
+            agent: self.settings.agent.as_str(),
+            assignment: order.assignment,
+            component: &order.component,
+        };
+        let same = before.as_ref().filter(|record| record.fingerprint == order.fingerprint());
+        let mut model = prepared.model.clone();
+        // What an older agent started and is only mended now has no such label; for that alone it is not made anew.
+        let mut unlabelled = BTreeSet::new();
+        for (name, service) in &mut model.services {
+            if same.is_some_and(|record| record.is_unlabelled(name)) && service.values.take().is_some() {
+                unlabelled.insert(name.clone());
+            }
+        }
+        let overlay = model.overlay(owner, prepared.archive, self.settings.telemetry.as_ref());
+        let write = || {
+            for mount in prepared.model.moved_mounts() {
+                prepared.directory.make_mount(mount)?;
+            }
+            self.written.durably(&prepared.directory.override_file(), &overlay)
+        };
+        write().map_err(|error| disk("The component's override file could not be written", error))?;
+        // What was noted of the same order still tells what hands did, should this try be cut off.
+        let service = |name: &String, service: &model::Service| Service {
+            replicas: service.replicas,
+            hash: None,
+            adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
+            image: Some(service.needed().to_owned()),
+            image_id: service.image_id.clone(),
+            image_note: service.note,
+            values: service.values,
+            unlabelled: unlabelled.contains(name),
+        };
+        let services = &model.services;
+        let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
+        let before = before.map(Record::kept).unwrap_or_else(|| prepared.directory.aside());
+        let record = Record {
+            assignment: order.assignment,
+            component: order.component.clone(),
+            fingerprint: order.fingerprint(),
+            archive: prepared.archive,
+            before,
+            stage: Stage::Begun,
+            compose: Some(prepared.compose.version().to_owned()),
+            services,
+            volumes: model.given_back.clone(),
+            perishable: model.perishable.clone(),
+            completed: BTreeSet::new(),
+            done: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+        };
+        prepared.write(&record)?;
+        Ok(record)
+    }
+
+    /// Has Compose create and start everything. Compose may wait for one service before it starts another;
+    /// meanwhile a container that fails is seen at once (PK-101).
+    async fn up(
+        &self,
+        prepared: &Prepared,
+        record: &Record,
+        deadline: Instant,
+        more: &[&str],
+    ) -> Result<(), Failure> {
+        let before = prepared.containers().await?;
+        let time_max = deadline.saturating_duration_since(Instant::now());
+        let grace = podman_grace(&prepared.engine, &prepared.project).await?;
+        let grace: Vec<&str> = grace.iter().map(String::as_str).collect();
+        let arguments = [&["up", "--detach", "--no-build"], grace.as_slice(), more].concat();
+        let up = self.run(prepared, &arguments, true, time_max);
+        let failing = first_failure(prepared, &before);
+        let result = tokio::select! {
+            result = up => result,
+            failure = failing => return Err(failure),
+        };
+        let finished = match result {
+            Ok(finished) => finished,
+            Err(RunError::TooLong { .. }) => {
+                let containers = prepared.containers().await?;
+                return Err(explain::too_long(&record.services, &containers));
+            }
+            Err(error) => {
+                *self.compose.lock().await = None;
+                return Err(run_failure(&error));
+            }
+        };
+        if finished.success {
+            return Ok(());
+        }
+        // The engine's own facts say more than Compose's words.
+        prepared.engine.ping().await?;
+        let containers = prepared.containers().await?;
+        Err(explain::up(prepared.project.as_str(), &new_ones(containers, &before), &finished.errors))
+    }
+}

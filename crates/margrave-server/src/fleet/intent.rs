@@ -94,6 +94,11 @@ impl Change {
             Change::Schedule { reach, choice: None, .. } => ("schedule.remove", reach.to_string()),
         }
     }
+
+    /// Whether the server goes back by itself, so that nobody is there to be told what is wrong with it.
+    fn is_by_itself(&self) -> bool {
+        matches!(self, Change::RevertDeployment { reason: Some(_), .. })
+    }
 }
 
 /// Where a change comes from.
@@ -183,7 +188,7 @@ impl Fleet {
             }
             let written = self.written(actor, changes, &prospect.words, source);
             // Handed on as it is it would lie on the stack more than once.
-            let change = Box::pin(self.carry_out(actor, prospect, said(changes), source));
+            let change = Box::pin(self.carry_out(actor, prospect, changes, source));
             // What is so only here is no commit that a request could tell of.
             let carried = if is_asked_about() && !matches!(source, Source::Here(_)) {
                 change.await
@@ -244,7 +249,7 @@ impl Fleet {
         &self,
         actor: &Actor,
         prospect: Prospect,
-        follows: Vec<DeploymentName>,
+        changes: &[Change],
         source: Source<'_>,
     ) -> Result<Option<CommitId>, Unpublished> {
         let failed = |error: Error| Unpublished::Failed(error);
@@ -283,16 +288,16 @@ impl Fleet {
             Box::pin(self.decide(wishes, &removed, leaving)).await.map_err(failed)?;
         // A device that was named on purpose and does not fit is a mistake; one that only matches is left out. Nobody is asked
         // when the server itself goes back: whoever cannot keeps what it has, and all others are not held up for it.
-        let is_asked = !matches!(source, Source::Here(_));
+        let by_itself = changes.iter().any(Change::is_by_itself);
         let mistaken = |misfit: &&MisfitRecord| {
             let key = (misfit.deployment, misfit.device.clone());
-            is_asked && unfit.contains(&key) && refusable.contains(&key)
+            !by_itself && unfit.contains(&key) && refusable.contains(&key)
         };
         let refused: Vec<&MisfitRecord> = misfits.iter().filter(mistaken).collect();
         if !refused.is_empty() {
             return Err(failed(self.misplaced(&refused, &names, source)));
         }
-        if !matches!(source, Source::Here(_)) {
+        if !by_itself {
             let differences =
                 || touched.iter().flat_map(|touched| touched.differences()).chain(later).collect();
             let place = |name: &DeploymentName| match source.is_asked() {
@@ -340,7 +345,7 @@ impl Fleet {
             freed: freed.into_iter().collect(),
             rollouts,
             gone_back,
-            follows,
+            follows: said(changes),
             events: events.collect(),
             ..Default::default()
         };

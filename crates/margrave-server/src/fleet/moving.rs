@@ -123,10 +123,13 @@ impl Fleet {
         )))
     }
 
-    /// The deployments that name one of the old devices.
+    /// The deployments that name one of the old devices, as those they are for or to say something else to.
     async fn naming(&self, places: &Places) -> Result<Vec<DeploymentRecord>, Error> {
         let names = |record: &DeploymentRecord| {
-            record.deployment.targets.devices.iter().any(|device| places.contains_key(device))
+            let deployment = &record.deployment;
+            let of = deployment.overrides.iter().map(|other| &other.of);
+            let mut named = of.chain([&deployment.targets]).flat_map(|targets| &targets.devices);
+            named.any(|device| places.contains_key(device))
         };
         let deployments = self.store.deployments().await?.into_iter();
         Ok(deployments.filter(|record| !record.removed && names(record)).collect())
@@ -182,8 +185,11 @@ impl Fleet {
         let held = &record.deployment;
         let Some(entry) = self.entry(&held.package, &held.version).await? else { return Ok(None) };
         let mut deployment: Deployment = held.clone();
-        let renamed = held.targets.devices.iter().map(|device| places.get(device).unwrap_or(device).clone());
-        deployment.targets.devices = renamed.collect();
+        let overrides = deployment.overrides.iter_mut().map(|other| &mut other.of);
+        for targets in overrides.chain([&mut deployment.targets]) {
+            let renamed = targets.devices.iter().map(|device| places.get(device).unwrap_or(device).clone());
+            targets.devices = renamed.collect();
+        }
         deployment.revision = held.revision.saturating_add(1);
         let previous = self.before(held, &entry).await?;
         Ok(Some(self.wish(deployment, entry, previous)))

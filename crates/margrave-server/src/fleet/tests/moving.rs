@@ -122,3 +122,31 @@ async fn a_client_that_speaks_for_a_second_device_is_not_moved_over_one() {
     move_family(&world).await;
     check_moved(&world, &before).await;
 }
+
+/// What the devices of a client are greeted with by one deployment.
+async fn greeted(world: &World, deployment: &str, on: &str) -> String {
+    let id = world.assignment(deployment, on).await.id;
+    let workloads = world.workloads(on).await;
+    let workload = workloads.iter().find(|workload| workload.id.to_string() == id).unwrap();
+    let mut values = workload.values_for(&workload.components[0].name);
+    values.find(|(pointer, _)| *pointer == "GREETING").unwrap().1.to_string()
+}
+
+#[tokio::test]
+async fn what_was_said_of_one_device_is_said_of_the_one_in_its_place() {
+    let world = World::new().await;
+    signed_family(&world).await;
+    let mut want = labelled("site", "nord");
+    let named = operator::Targets { devices: vec!["gw".into()], ..Default::default() };
+    let parameters = [("greeting".to_owned(), json!("moin"))].into();
+    want.overrides = vec![operator::Override { targets: named, parameters }];
+    world.put("labelled", want).await.unwrap();
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    move_family(&world).await;
+    let shown = world.fleet.deployment(&name("labelled")).await.unwrap();
+    assert_eq!(shown.overrides[0].targets.devices, ["gw-new"]);
+    assert_eq!(greeted(&world, "labelled", "gw-new").await, "moin");
+    let file = world.file("deployments/labelled.yaml").await.unwrap();
+    assert!(file.contains("gw-new"), "{file}");
+}

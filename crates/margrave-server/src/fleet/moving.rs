@@ -204,8 +204,17 @@ impl Fleet {
         for attempt in 1.. {
             let Some(wish) = self.renamed(&record, places).await? else { return Ok(()) };
             let devices = self.store.devices_targeted(&wish.deployment.targets).await?;
-            let Decision { touched, misfits, rollouts, .. } =
-                self.decide(vec![(wish.clone(), devices)], &[], Vec::new()).await?;
+            let (touched, misfits, rollouts) = match self.stopped_rollout(wish.deployment.id).await? {
+                // Another name is no reason to set it going.
+                Some(stopped) => {
+                    (Vec::new(), Vec::new(), vec![self.carry_over(stopped, &wish.deployment, devices).await?])
+                }
+                None => {
+                    let Decision { touched, misfits, rollouts, .. } =
+                        self.decide(vec![(wish.clone(), devices)], &[], Vec::new()).await?;
+                    (touched, misfits, rollouts)
+                }
+            };
             let name = wish.deployment.name.clone();
             let at = self.now();
             let text = format!("{name} names the devices that were moved by their new names");

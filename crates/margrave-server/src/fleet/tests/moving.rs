@@ -123,6 +123,13 @@ async fn a_client_that_speaks_for_a_second_device_is_not_moved_over_one() {
     check_moved(&world, &before).await;
 }
 
+fn saying(devices: &[&str], text: &str, strategy: Option<serde_json::Value>) -> operator::PutDeployment {
+    let mut want = on(devices);
+    want.parameters.insert("greeting".into(), json!(text));
+    want.strategy = strategy.map(|strategy| serde_json::from_value(strategy).unwrap());
+    want
+}
+
 /// What the devices of a client are greeted with by one deployment.
 async fn greeted(world: &World, deployment: &str, on: &str) -> String {
     let id = world.assignment(deployment, on).await.id;
@@ -149,4 +156,33 @@ async fn what_was_said_of_one_device_is_said_of_the_one_in_its_place() {
     assert_eq!(greeted(&world, "labelled", "gw-new").await, "moin");
     let file = world.file("deployments/labelled.yaml").await.unwrap();
     assert!(file.contains("gw-new"), "{file}");
+}
+
+#[tokio::test]
+async fn a_rollout_that_was_stopped_is_not_set_going_by_another_name() {
+    let world = World::new().await;
+    signed_family(&world).await;
+    world.device("other", &[]).await;
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    let all = ["gw", "gw/robot", "other"];
+    world.put("named", saying(&all, "hi", None)).await.unwrap();
+    world.report("named", "other", State::Installed).await;
+    let canary = json!({ "canary": { "size": "1", "labels": { "site": "nord" } } });
+    world.put("named", saying(&all, "yo", Some(canary))).await.unwrap();
+    world.fleet.hold_rollout(&ann(), &name("named"), RolloutVerb::Pause).await.unwrap();
+    let before = world.version("other");
+    move_family(&world).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    let rollout = world.fleet.rollout(&name("named")).await.unwrap();
+    assert_eq!((rollout.state.as_str(), rollout.counts.under_way), ("paused", 0));
+    assert_eq!((world.version("other"), greeted(&world, "named", "other").await), (before, "hi".to_owned()));
+    let told = world.fleet.why("other/named").await.unwrap().chain;
+    assert!(told[0].text.contains("keeps revision"), "{told:?}");
+    // Resumed, it goes on in steps, with the machine in the place of the other.
+    let resumed = world.fleet.hold_rollout(&ann(), &name("named"), RolloutVerb::Resume).await.unwrap();
+    assert_eq!((resumed.state.as_str(), resumed.before), ("running", rollout.before));
+    world.fleet.advance_rollouts().await.unwrap();
+    assert_eq!(greeted(&world, "named", "gw-new").await, "yo");
+    assert_eq!(greeted(&world, "named", "other").await, "hi");
 }

@@ -46,6 +46,7 @@ impl Fleet {
 
     async fn replace_device(&self, actor: &Actor, from: &DeviceRef, to: &DeviceRef) -> Result<(), Error> {
         let (from, to) = (self.live.addressed(from), self.live.addressed(to));
+        self.may_move(&from, &to)?;
         speaks_for_itself(&from, "move", "moved")?;
         speaks_for_itself(&to, "move to", "moved to")?;
         let old = self.existing(&from).await?;
@@ -82,6 +83,16 @@ impl Fleet {
         self.finish_moves(&actor.name).await?;
         self.settle().await?;
         self.write_down(&actor.name, &format!("Move {from} to {to}")).await
+    }
+
+    /// Files name devices, and a move changes them: whoever else has the say over them has to.
+    fn may_move(&self, from: &DeviceRef, to: &DeviceRef) -> Result<(), Error> {
+        let Some(following) = self.desired.following() else { return self.desired.may_change() };
+        let (url, from, to) = (&following.follow.url, self.live.spoken(from), self.live.spoken(to));
+        Err(Error::conflict(format!(
+            "what is wanted follows a remote, {url}, and this server cannot change its files; name {to} there instead of {from}, \
+             in deployments and as devices/{to}.yaml, and retire {from}"
+        )))
     }
 
     /// Names the new devices wherever a deployment still names those that were moved. Safe to call at any time.

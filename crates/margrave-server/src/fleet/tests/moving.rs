@@ -186,3 +186,17 @@ async fn a_rollout_that_was_stopped_is_not_set_going_by_another_name() {
     assert_eq!(greeted(&world, "named", "gw-new").await, "yo");
     assert_eq!(greeted(&world, "named", "other").await, "hi");
 }
+
+#[tokio::test]
+async fn nobody_is_moved_while_others_say_what_is_wanted() {
+    let world = World::new().await;
+    let old = signed_family(&world).await;
+    world.device("gw-new", &[]).await;
+    world.remote();
+    let head = world.fleet.intent().await.unwrap().commit;
+    let refused = world.fleet.move_device(&ann(), &device("gw"), &device("gw-new")).await.unwrap_err();
+    let told = refused.to_string();
+    assert!(told.contains("remote.git") && told.contains("name gw-new there instead of gw"), "{told}");
+    assert_eq!(world.fleet.standing(&old), Some(Standing::Accepted), "nothing was done");
+    assert_eq!(world.fleet.intent().await.unwrap().commit, head);
+}

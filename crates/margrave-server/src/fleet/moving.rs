@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::Deployment;
 use margrave_core::id::{DeviceId, DeviceRef};
-use margrave_store::{Candidate, DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, Standing};
+use margrave_store::{
+    Candidate, DeploymentRecord, DeviceRecord, Intent, MOVE_UNWRITTEN, NewEvent, Publication, Standing,
+};
 use margrave_wire::{Dialect, operator};
 
 use super::device::speaks_for_itself;
@@ -82,7 +84,7 @@ impl Fleet {
         // From here on a crash loses nothing: the rest is done again at the next start.
         self.finish_moves(&actor.name).await?;
         self.settle().await?;
-        self.write_down(&actor.name, &format!("Move {from} to {to}")).await
+        self.write_moves_down(&actor.name).await
     }
 
     /// Files name devices, and a move changes them: whoever else has the say over them has to.
@@ -93,6 +95,17 @@ impl Fleet {
             "what is wanted follows a remote, {url}, and this server cannot change its files; name {to} there instead of {from}, \
              in deployments and as devices/{to}.yaml, and retire {from}"
         )))
+    }
+
+    /// Makes a commit of moves that the database has and the repository has not. Safe to call at any time.
+    pub(super) async fn write_moves_down(&self, by: &str) -> Result<(), Error> {
+        let Some(message) = self.store.recall(MOVE_UNWRITTEN).await? else { return Ok(()) };
+        // While a person has to decide what counts, nothing is written; what counts then is written as a whole.
+        if self.desired.may_change().is_err() {
+            return Ok(());
+        }
+        self.write_down(by, &String::from_utf8_lossy(&message)).await?;
+        Ok(self.store.forget(MOVE_UNWRITTEN).await?)
     }
 
     /// Names the new devices wherever a deployment still names those that were moved. Safe to call at any time.

@@ -200,3 +200,32 @@ async fn nobody_is_moved_while_others_say_what_is_wanted() {
     assert_eq!(world.fleet.standing(&old), Some(Standing::Accepted), "nothing was done");
     assert_eq!(world.fleet.intent().await.unwrap().commit, head);
 }
+
+#[tokio::test]
+async fn a_move_that_was_cut_off_is_written_down_by_the_next_start() {
+    let world = World::new().await;
+    let old = signed_family(&world).await;
+    let before = ids(&world, "gw").await;
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    // The power goes when the database has it, and nothing else.
+    let pair = |below: &str| {
+        let id = |gateway: &str| format!("{gateway}{below}").parse().unwrap();
+        (DeviceRef::new(old.clone(), id("gw")), DeviceRef::new(client("gw-new"), id("gw-new")))
+    };
+    let pairs = FAMILY.map(pair).to_vec();
+    world
+        .fleet
+        .store
+        .move_signed(&old, pairs, &device("gw-new"), Moment(START), "operator ann")
+        .await
+        .unwrap();
+    let world = world.restarted().await;
+    check_moved(&world, &before).await;
+    let file = world.file("deployments/named.yaml").await.unwrap();
+    assert!(file.contains("gw-new/robot") && !file.contains("gw/robot"), "{file}");
+    // Once.
+    let main = world.main().await;
+    let world = world.restarted().await;
+    assert_eq!(world.main().await, main);
+}

@@ -16,6 +16,7 @@ mod catalog;
 mod client;
 pub(crate) mod desired;
 mod device;
+pub(crate) mod difference;
 mod draft;
 mod error;
 mod event;

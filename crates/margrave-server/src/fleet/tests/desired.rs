@@ -369,7 +369,7 @@ async fn a_deployment_says_when_its_changes_may_begin() {
     assert!(world.file("deployments/greeter.yaml").await.unwrap().contains("sun 02:00-05:00 Europe/Berlin"));
     let history = world.fleet.revisions(&name("greeter")).await.unwrap();
     let told = format!("{history:?}");
-    assert!(told.contains("changes: at any time → sun 02:00-05:00 Europe/Berlin"), "{told}");
+    assert!(told.contains("Changes: at any time that its devices allow → sun 02:00-05:00 Europe/Berlin"), "{told}");
     // Left out it stays; an empty list is at any time again, with the document of before.
     want.windows = None;
     want.parameters.insert("interval".into(), json!(7));

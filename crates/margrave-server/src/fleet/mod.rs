@@ -30,6 +30,7 @@ mod lost_images;
 mod made;
 mod meters;
 mod moving;
+mod noting;
 mod origin;
 mod pinning;
 mod prospect;

@@ -196,7 +196,8 @@ impl Batch {
 /// - A batch is good when the threshold of those that can answer have it installed. Out of that count are those that do
 ///   not fit, those that are silent, those that a person forgave, and those that wait at a site whose room is all taken
 ///   by released devices that went silent. If nobody is left to count, the batch is good once any device of the rollout
-///   has it, so that a dark site stops nobody but a first batch that proves nothing.
+///   has it, so that a dark site stops nobody but a first batch that proves nothing. If nobody is left to wait for
+///   either, a person has to say that it goes on without proof, unless the next batch proves as much.
 /// - A batch has soaked when it was good for that time and the threshold of it were heard of after: what a device said
 ///   before it went silent says nothing of how it went on. Who asks seldom is waited for. The last batch soaks, too.
 /// - Too much went wrong when a batch cannot be good any more because of those that failed, or when as many have failed
@@ -247,8 +248,19 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
         let needed = match judged(strategy, of_batch, &sites) {
             Judged::Good { needed } => Some(needed),
             // Where nobody has it, there is nothing to watch.
-            Judged::Nobody { waited_for: 0 } => Some(0),
             Judged::Nobody { .. } if proven => Some(0),
+            Judged::Nobody { waited_for: 0 } => {
+                if !proves_without(strategy, reached.batch, &by_batch) {
+                    let batch = reached.batch + 1;
+                    let why = format!(
+                        "nobody is left in batch {batch} who could prove it; resume to go on without"
+                    );
+                    // Who resumes has said that this batch is passed over.
+                    let passed = Reached { batch, good_since: None };
+                    return decided(Vec::new(), passed, Standing::Halted(why));
+                }
+                Some(0)
+            }
             Judged::Nobody { .. } | Judged::Open => None,
         };
         let Some(needed) = needed else {
@@ -307,6 +319,22 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
         Standing::Done
     };
     Decision { heard_since, ..decided(release, reached, standing) }
+}
+
+/// Whether a batch of which nobody is left, before anybody proved anything, may be passed over all the same: nobody comes after it,
+/// a person looked at its failures already, or all of it said no, to which nothing broke, and the next to get it are as few and
+/// are watched for as long. A canary that was retired because it went dark has proven nothing, and nobody will in its place.
+fn proves_without(strategy: &Strategy, batch: u32, by_batch: &BTreeMap<u32, Vec<&Member>>) -> bool {
+    let gets_it = |member: &&&Member| member.now != Now::Never;
+    let mut later = by_batch.range(batch + 1..);
+    let Some((next, members)) = later.find(|(_, members)| members.iter().any(|member| gets_it(&member)))
+    else {
+        return true;
+    };
+    let left = by_batch.get(&batch).map_or(&[][..], Vec::as_slice);
+    let is_as_careful = members.iter().filter(gets_it).count() <= left.len()
+        && strategy.soak_of(*next) >= strategy.soak_of(batch);
+    is_as_careful || left.iter().any(|member| member.forgiven)
 }
 
 /// What went wrong, if it is more than is tolerated.

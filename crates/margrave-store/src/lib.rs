@@ -89,9 +89,11 @@ pub use rollout::{
 };
 pub use schedule::{SCHEDULES_MAX, ScheduleRecord};
 pub use signature::UsedSignature;
-pub use signed::{Admission, AdmissionError, NewSigned, Onboarded, PENDING_MAX, SignedRecord};
+pub use signed::{
+    Admission, AdmissionError, MOVE_UNWRITTEN, NewSigned, Onboarded, PENDING_MAX, SignedRecord,
+};
 pub use store::{Options, Store, StoreLoad};
-pub use token::{JoinError, NewJoinToken, OpenJoinToken, Redeemed};
+pub use token::{JoinError, NewJoinToken, OpenJoinToken, Redeemed, UnnotedJoin};
 pub use trouble::Failing;
 pub use watch::{TagRecord, WATCHES_MAX, WatchRecord, WatchTurn};
 

@@ -145,6 +145,8 @@ pub enum RolloutChange {
         reached: Reached,
         members: Vec<NewMember>,
     },
+    /// The same in the place of one that was stopped, and stopped as that was; nobody is released.
+    CarryOver { revision: u64, members: Vec<NewMember>, stopped: Box<RolloutRecord> },
     /// These get it now.
     Release { deployment: DeploymentId, revision: u64, reached: Reached, devices: Vec<DeviceRef> },
     /// These came to it, and stand at its end.
@@ -397,35 +399,21 @@ pub(crate) fn change(
 ) -> Result<(), PublishError> {
     match change {
         RolloutChange::Begin { deployment, revision, before, reached, members } => {
-            let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            begin(sql, *deployment, (*revision, *before), *reached, members, at, by)?;
+        }
+        RolloutChange::CarryOver { revision, members, stopped } => {
+            let RolloutRecord { deployment, before, state, why, changed_at, changed_by, .. } = &**stopped;
+            begin(sql, *deployment, (*revision, *before), Reached::default(), members, at, by)?;
             sql.statement(
-                "INSERT INTO rollout (deployment, revision, before, size, batch, good_since, state, begun_at,
-                     changed_at, changed_by) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'running', ?7, ?7, ?8)",
+                "UPDATE rollout SET state = ?2, why = ?3, changed_at = ?4, changed_by = ?5 WHERE deployment = ?1",
             )?
             .execute((
                 deployment.uuid().as_bytes(),
-                column::unsigned("the revision", *revision)?,
-                before.map(|before| column::unsigned("the revision", before)).transpose()?,
-                size,
-                reached.batch,
-                reached.good_since.map(column::moment),
-                column::moment(at),
-                by.unwrap_or("server"),
+                state.as_str(),
+                why,
+                column::moment(*changed_at),
+                changed_by,
             ))?;
-            for (place, NewMember { device, released, keeps }) in (0u32..).zip(members) {
-                sql.statement(
-                    "INSERT INTO rollout_member (deployment, client, device, place, released_at, keeps)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                )?
-                .execute((
-                    deployment.uuid().as_bytes(),
-                    device.client.as_str(),
-                    device.device.as_str(),
-                    place,
-                    released.then(|| column::moment(at)),
-                    keeps.map(|keeps| column::unsigned("the revision", keeps)).transpose()?,
-                ))?;
-            }
         }
         RolloutChange::Release { deployment, revision, reached, devices } => {
             expect(sql, *deployment, *revision, "state = 'running'")?;
@@ -463,6 +451,48 @@ pub(crate) fn change(
                 ))?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Begins the rollout of a revision, which is not the one to go back to.
+fn begin(
+    sql: &Sql<'_>,
+    deployment: DeploymentId,
+    (revision, before): (u64, Option<u64>),
+    reached: Reached,
+    members: &[NewMember],
+    at: Moment,
+    by: Option<&str>,
+) -> Result<(), PublishError> {
+    let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
+    sql.statement(
+        "INSERT INTO rollout (deployment, revision, before, size, batch, good_since, state, begun_at,
+             changed_at, changed_by) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'running', ?7, ?7, ?8)",
+    )?
+    .execute((
+        deployment.uuid().as_bytes(),
+        column::unsigned("the revision", revision)?,
+        before.map(|before| column::unsigned("the revision", before)).transpose()?,
+        size,
+        reached.batch,
+        reached.good_since.map(column::moment),
+        column::moment(at),
+        by.unwrap_or("server"),
+    ))?;
+    for (place, NewMember { device, released, keeps }) in (0u32..).zip(members) {
+        sql.statement(
+            "INSERT INTO rollout_member (deployment, client, device, place, released_at, keeps)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute((
+            deployment.uuid().as_bytes(),
+            device.client.as_str(),
+            device.device.as_str(),
+            place,
+            released.then(|| column::moment(at)),
+            keeps.map(|keeps| column::unsigned("the revision", keeps)).transpose()?,
+        ))?;
     }
     Ok(())
 }

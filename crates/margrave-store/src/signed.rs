@@ -22,6 +22,8 @@ use crate::{Error, Store};
 /// Undecided clients that are remembered. An operator looks through some hundreds at most; a stranger who makes up
 /// keys cannot take more than about a megabyte.
 pub const PENDING_MAX: u32 = 500;
+/// What a commit is to say of a move that the database has and the repository has not; kept with the move.
+pub const MOVE_UNWRITTEN: &str = "move-unwritten";
 
 /// What was decided about somebody who asked to be let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,6 +263,10 @@ impl Store {
                 "{from} was moved to {to}; what it was labelled and given goes there, and its old \
                  credential is refused from now on"
             );
+            let sql =
+                "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2";
+            let message = format!("Move {from} to {to}");
+            tx.sql.statement(sql)?.execute((MOVE_UNWRITTEN, message.into_bytes()))?;
             tx.note(NewEvent::new(at, "device.moved", &actor, text.clone()).device(&from))?;
             tx.note(NewEvent::new(at, "device.moved", &actor, text).device(&to))?;
             Ok(())

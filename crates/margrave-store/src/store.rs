@@ -189,6 +189,16 @@ impl Store {
         .await
     }
 
+    /// Nothing is to be remembered of it any more.
+    pub async fn forget(&self, key: &str) -> Result<(), Error> {
+        let key = key.to_owned();
+        self.write(move |tx| {
+            tx.sql.statement("DELETE FROM meta WHERE key = ?1")?.execute([&key])?;
+            Ok(())
+        })
+        .await
+    }
+
     /// The commit whose intent is applied.
     pub async fn head(&self) -> Result<Option<String>, Error> {
         let head = self.recall(crate::publication::HEAD).await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use margrave_core::digest::Digest;
-use margrave_core::id::ClientId;
+use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::moment::Moment;
 use margrave_wire::Dialect;
 use rusqlite::OptionalExtension as _;
@@ -36,6 +36,14 @@ pub struct OpenJoinToken {
     pub created_at: Moment,
     pub created_by: String,
     pub expires_at: Moment,
+}
+
+/// A token whose device has joined, and whose labels may stand in no file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnnotedJoin {
+    pub hash: Digest,
+    pub device: DeviceRef,
+    pub created_by: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,6 +167,38 @@ impl Store {
             let actor = format!("device {client}");
             tx.note(NewEvent::new(now, "device.joined", actor, format!("{client} joined")).device(&device))?;
             Ok(Redeemed { client, manifest_version })
+        })
+        .await
+    }
+
+    /// The first tokens that were used, and of which nobody has looked yet whether a file says what they say.
+    pub async fn joins_unnoted(&self, limit: u32) -> Result<Vec<UnnotedJoin>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT hash, client, created_by FROM join_token WHERE noted = 0 AND used_at IS NOT NULL
+                 ORDER BY used_at LIMIT ?1",
+            )?;
+            let rows = statement.query_map([limit], |row| {
+                Ok(UnnotedJoin {
+                    hash: Digest::from_bytes(row.get("hash")?),
+                    device: own_device(&row.parsed("client")?),
+                    created_by: row.get("created_by")?,
+                })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// These were looked at.
+    pub async fn joins_are_noted(&self, hashes: Vec<Digest>) -> Result<(), Error> {
+        self.write(move |tx| {
+            for hash in &hashes {
+                tx.sql
+                    .statement("UPDATE join_token SET noted = 1 WHERE hash = ?1")?
+                    .execute([hash.as_bytes()])?;
+            }
+            Ok(())
         })
         .await
     }

@@ -102,6 +102,42 @@ fn a_batch_follows_when_the_one_before_is_good() {
 }
 
 #[test]
+fn a_batch_of_which_nobody_is_left_proves_nothing() {
+    let soak = Duration::from_secs(60);
+    let canary = Canary { size: amount("2"), labels: BTreeMap::new(), soak };
+    let canary = Strategy { canary: Some(canary), batches: vec![amount("3")], ..Default::default() };
+    let halted = |progress: &Progress| {
+        let decision = decide(&canary, progress, NOW);
+        assert_eq!(decision.release.len(), 0);
+        let why = "nobody is left in batch 1 who could prove it; resume to go on without";
+        assert_eq!(decision.standing, Standing::Halted(why.into()));
+        decision.reached
+    };
+    // They went dark and were retired; what they were good for until then counts for nothing.
+    let mut retired = progress("lost lost waits waits waits waits");
+    retired.members.drain(..2);
+    retired.reached.good_since = Some(NOW);
+    // They refused it, and more would get it next, or as many and for no time.
+    let refused = ["never never waits waits waits", "never never never silent waits"].map(progress);
+    for mut at in [retired].into_iter().chain(refused) {
+        at.reached = halted(&at);
+        assert_eq!(at.reached, Reached { batch: 1, good_since: None });
+        // A person lets it go on without them, and the next batch has to prove it.
+        let resumed = decide(&canary, &at, NOW);
+        assert_eq!((resumed.reached.batch, resumed.standing), (1, Standing::Running));
+        assert!(!resumed.release.is_empty() && resumed.release.len() <= 3, "{:?}", resumed.release);
+    }
+    let mut alone = progress("lost waits waits");
+    alone.members.remove(0);
+    let ones = Strategy { batches: vec![amount("1")], ..Default::default() };
+    assert!(matches!(decide(&ones, &alone, NOW).standing, Standing::Halted(_)), "it may have broken it");
+    // Somebody looked at those that failed.
+    assert_eq!(released(&decide(&canary, &progress("failed* never waits waits"), NOW)), "d2 d3");
+    // Nobody is to come after them.
+    assert_eq!(decide(&canary, &progress("never never never"), NOW).standing, Standing::Done);
+}
+
+#[test]
 fn what_was_reached_stays_reached() {
     let mut progress = progress("waits done done done waits");
     progress.reached.batch = 2;

@@ -23,6 +23,7 @@ mod pins;
 mod plant;
 mod registry;
 mod rollback;
+mod rollout;
 mod service;
 mod signed;
 #[path = "../e2e/small_disk.rs"]

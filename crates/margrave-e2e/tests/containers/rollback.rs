@@ -5,7 +5,7 @@ use crate::plant::{Plant, WEB};
 use crate::stage::wait_for;
 
 /// The same service with a health check that never passes.
-fn sick() -> String {
+pub(crate) fn sick() -> String {
     WEB.replace(
         "\"wget\", \"-q\", \"-O\", \"/dev/null\", \"http://127.0.0.1:8080/\"",
         "\"test\", \"-e\", \"/nowhere\"",

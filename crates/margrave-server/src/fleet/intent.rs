@@ -11,14 +11,14 @@ use margrave_core::deployment::Defaults;
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
-use margrave_store::{GoneBack, Head, MisfitRecord, Publication};
+use margrave_store::{GoneBack, Head, MisfitRecord, Publication, RolloutChange};
 use margrave_wire::operator;
 use margrave_wire::resource::Place;
 
 use super::audit::Unasked;
 use super::catalog::Pulled;
 use super::desired::{CommitId, Signed};
-use super::draft::Overlay;
+use super::draft::{Draft, Overlay};
 use super::git::Quarantine;
 use super::made::{is_asked_about, made};
 use super::prospect::Prospect;
@@ -43,6 +43,8 @@ pub(super) enum Change {
         name: DeploymentName,
         want: operator::PutDeployment,
         id: Option<DeploymentId>,
+        /// Nobody said anything of the deployment: what is as usual became something else.
+        follows: bool,
     },
     /// What counts for deployments that say nothing of it.
     Defaults(Box<Defaults>),
@@ -93,6 +95,19 @@ impl Change {
             Change::Schedule { reach, choice: Some(_), .. } => ("schedule.put", reach.to_string()),
             Change::Schedule { reach, choice: None, .. } => ("schedule.remove", reach.to_string()),
         }
+    }
+
+    /// The deployment that changes only because what is as usual does.
+    fn follows(&self) -> Option<&DeploymentName> {
+        match self {
+            Change::PutFile { name, follows: true, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether the server goes back by itself, so that nobody is there to be told what is wrong with it.
+    fn is_by_itself(&self) -> bool {
+        matches!(self, Change::RevertDeployment { reason: Some(_), .. })
     }
 }
 
@@ -183,7 +198,7 @@ impl Fleet {
             }
             let written = self.written(actor, changes, &prospect.words, source);
             // Handed on as it is it would lie on the stack more than once.
-            let change = Box::pin(self.carry_out(actor, prospect, said(changes), source));
+            let change = Box::pin(self.carry_out(actor, prospect, changes, source));
             // What is so only here is no commit that a request could tell of.
             let carried = if is_asked_about() && !matches!(source, Source::Here(_)) {
                 change.await
@@ -244,7 +259,7 @@ impl Fleet {
         &self,
         actor: &Actor,
         prospect: Prospect,
-        follows: Vec<DeploymentName>,
+        changes: &[Change],
         source: Source<'_>,
     ) -> Result<Option<CommitId>, Unpublished> {
         let failed = |error: Error| Unpublished::Failed(error);
@@ -268,6 +283,7 @@ impl Fleet {
                 .collect(),
             Source::Asked | Source::Commit(_) => Vec::new(),
         };
+        let (wanted, carried) = self.carried(wanted, changes).await.map_err(failed)?;
         let refusable: BTreeSet<(DeploymentId, DeviceRef)> = wanted
             .iter()
             .flat_map(|drafted| {
@@ -275,7 +291,8 @@ impl Fleet {
                 drafted.named.iter().map(move |device| (id, device.clone()))
             })
             .collect();
-        let decided = names.keys().chain(&removed).copied().collect();
+        let decided =
+            wanted.iter().map(|drafted| drafted.wish.deployment.id).chain(removed.clone()).collect();
         let leaving = self.leaving(&overlay.labels, &decided).await.map_err(failed)?;
         let comings: Vec<Coming> = wanted.iter().map(Coming::of).collect();
         let wishes = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
@@ -283,16 +300,16 @@ impl Fleet {
             Box::pin(self.decide(wishes, &removed, leaving)).await.map_err(failed)?;
         // A device that was named on purpose and does not fit is a mistake; one that only matches is left out. Nobody is asked
         // when the server itself goes back: whoever cannot keeps what it has, and all others are not held up for it.
-        let is_asked = !matches!(source, Source::Here(_));
+        let by_itself = changes.iter().any(Change::is_by_itself);
         let mistaken = |misfit: &&MisfitRecord| {
             let key = (misfit.deployment, misfit.device.clone());
-            is_asked && unfit.contains(&key) && refusable.contains(&key)
+            !by_itself && unfit.contains(&key) && refusable.contains(&key)
         };
         let refused: Vec<&MisfitRecord> = misfits.iter().filter(mistaken).collect();
         if !refused.is_empty() {
             return Err(failed(self.misplaced(&refused, &names, source)));
         }
-        if !matches!(source, Source::Here(_)) {
+        if !by_itself {
             let differences =
                 || touched.iter().flat_map(|touched| touched.differences()).chain(later).collect();
             let place = |name: &DeploymentName| match source.is_asked() {
@@ -338,9 +355,9 @@ impl Fleet {
             }),
             misfits,
             freed: freed.into_iter().collect(),
-            rollouts,
+            rollouts: rollouts.into_iter().chain(carried).collect(),
             gone_back,
-            follows,
+            follows: said(changes),
             events: events.collect(),
             ..Default::default()
         };
@@ -360,6 +377,29 @@ impl Fleet {
                 Ok(next)
             }
         }
+    }
+
+    /// Takes out those that only follow what is as usual, and whose rollout was stopped: whoever changes a default does not mean to
+    /// set it going.
+    async fn carried(
+        &self,
+        wanted: Vec<Draft>,
+        changes: &[Change],
+    ) -> Result<(Vec<Draft>, Vec<RolloutChange>), Error> {
+        let following: BTreeSet<&DeploymentName> = changes.iter().filter_map(Change::follows).collect();
+        let (mut others, mut carried) = (Vec::new(), Vec::new());
+        for drafted in wanted {
+            let deployment = &drafted.wish.deployment;
+            let stopped = match following.contains(&deployment.name) {
+                true => self.stopped_rollout(deployment.id).await?,
+                false => None,
+            };
+            match stopped {
+                Some(stopped) => carried.push(self.carry_over(stopped, deployment, drafted.devices).await?),
+                None => others.push(drafted),
+            }
+        }
+        Ok((others, carried))
     }
 
     /// Why devices that were named cannot be given what they were named for.

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::Deployment;
 use margrave_core::id::{DeviceId, DeviceRef};
-use margrave_store::{Candidate, DeploymentRecord, DeviceRecord, Intent, NewEvent, Publication, Standing};
+use margrave_store::{
+    Candidate, DeploymentRecord, DeviceRecord, Intent, MOVE_UNWRITTEN, NewEvent, Publication, Standing,
+};
 use margrave_wire::{Dialect, operator};
 
 use super::device::speaks_for_itself;
@@ -46,6 +48,7 @@ impl Fleet {
 
     async fn replace_device(&self, actor: &Actor, from: &DeviceRef, to: &DeviceRef) -> Result<(), Error> {
         let (from, to) = (self.live.addressed(from), self.live.addressed(to));
+        self.may_move(&from, &to)?;
         speaks_for_itself(&from, "move", "moved")?;
         speaks_for_itself(&to, "move to", "moved to")?;
         let old = self.existing(&from).await?;
@@ -81,7 +84,28 @@ impl Fleet {
         // From here on a crash loses nothing: the rest is done again at the next start.
         self.finish_moves(&actor.name).await?;
         self.settle().await?;
-        self.write_down(&actor.name, &format!("Move {from} to {to}")).await
+        self.write_moves_down(&actor.name).await
+    }
+
+    /// Files name devices, and a move changes them: whoever else has the say over them has to.
+    fn may_move(&self, from: &DeviceRef, to: &DeviceRef) -> Result<(), Error> {
+        let Some(following) = self.desired.following() else { return self.desired.may_change() };
+        let (url, from, to) = (&following.follow.url, self.live.spoken(from), self.live.spoken(to));
+        Err(Error::conflict(format!(
+            "what is wanted follows a remote, {url}, and this server cannot change its files; name {to} there instead of {from}, \
+             in deployments and as devices/{to}.yaml, and retire {from}"
+        )))
+    }
+
+    /// Makes a commit of moves that the database has and the repository has not. Safe to call at any time.
+    pub(super) async fn write_moves_down(&self, by: &str) -> Result<(), Error> {
+        let Some(message) = self.store.recall(MOVE_UNWRITTEN).await? else { return Ok(()) };
+        // While a person has to decide what counts, nothing is written; what counts then is written as a whole.
+        if self.desired.may_change().is_err() {
+            return Ok(());
+        }
+        self.write_down(by, &String::from_utf8_lossy(&message)).await?;
+        Ok(self.store.forget(MOVE_UNWRITTEN).await?)
     }
 
     /// Names the new devices wherever a deployment still names those that were moved. Safe to call at any time.
@@ -123,10 +147,13 @@ impl Fleet {
         )))
     }
 
-    /// The deployments that name one of the old devices.
+    /// The deployments that name one of the old devices, as those they are for or to say something else to.
     async fn naming(&self, places: &Places) -> Result<Vec<DeploymentRecord>, Error> {
         let names = |record: &DeploymentRecord| {
-            record.deployment.targets.devices.iter().any(|device| places.contains_key(device))
+            let deployment = &record.deployment;
+            let of = deployment.overrides.iter().map(|other| &other.of);
+            let mut named = of.chain([&deployment.targets]).flat_map(|targets| &targets.devices);
+            named.any(|device| places.contains_key(device))
         };
         let deployments = self.store.deployments().await?.into_iter();
         Ok(deployments.filter(|record| !record.removed && names(record)).collect())
@@ -182,8 +209,11 @@ impl Fleet {
         let held = &record.deployment;
         let Some(entry) = self.entry(&held.package, &held.version).await? else { return Ok(None) };
         let mut deployment: Deployment = held.clone();
-        let renamed = held.targets.devices.iter().map(|device| places.get(device).unwrap_or(device).clone());
-        deployment.targets.devices = renamed.collect();
+        let overrides = deployment.overrides.iter_mut().map(|other| &mut other.of);
+        for targets in overrides.chain([&mut deployment.targets]) {
+            let renamed = targets.devices.iter().map(|device| places.get(device).unwrap_or(device).clone());
+            targets.devices = renamed.collect();
+        }
         deployment.revision = held.revision.saturating_add(1);
         let previous = self.before(held, &entry).await?;
         Ok(Some(self.wish(deployment, entry, previous)))
@@ -198,8 +228,17 @@ impl Fleet {
         for attempt in 1.. {
             let Some(wish) = self.renamed(&record, places).await? else { return Ok(()) };
             let devices = self.store.devices_targeted(&wish.deployment.targets).await?;
-            let Decision { touched, misfits, rollouts, .. } =
-                self.decide(vec![(wish.clone(), devices)], &[], Vec::new()).await?;
+            let (touched, misfits, rollouts) = match self.stopped_rollout(wish.deployment.id).await? {
+                // Another name is no reason to set it going.
+                Some(stopped) => {
+                    (Vec::new(), Vec::new(), vec![self.carry_over(stopped, &wish.deployment, devices).await?])
+                }
+                None => {
+                    let Decision { touched, misfits, rollouts, .. } =
+                        self.decide(vec![(wish.clone(), devices)], &[], Vec::new()).await?;
+                    (touched, misfits, rollouts)
+                }
+            };
             let name = wish.deployment.name.clone();
             let at = self.now();
             let text = format!("{name} names the devices that were moved by their new names");

@@ -161,7 +161,7 @@ impl Fleet {
                 }
                 self.look_at_deployment(actor, name, &want, *id, None, prospect).await
             }
-            Change::PutFile { name, want, id } => {
+            Change::PutFile { name, want, id, .. } => {
                 let mut want = want.clone();
                 as_usual(&mut want, &prospect.defaults);
                 self.look_at_deployment(actor, name, &want, *id, None, prospect).await

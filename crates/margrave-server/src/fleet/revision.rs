@@ -5,16 +5,16 @@
 //! not there any more: those are left out. Where revisions
 //! are kept is nobody else's business, so that a repository can hold them later.
 
+use std::collections::BTreeSet;
+
 use margrave_core::deployment::{Deployment, Targets};
-use margrave_core::id::{DeploymentName, DeviceRef, ProfileId};
-use margrave_core::parameters::Answer;
-use margrave_core::rollback::{Rollback, When};
+use margrave_core::id::{DeploymentName, DeviceRef};
 use margrave_store::{DeploymentRecord, RevisionRecord, RolloutState};
 use margrave_wire::operator;
 use margrave_wire::rollout::StrategyBody;
-use serde_json::Value;
 
 use super::client::Clients;
+use super::difference::{Difference, Packages, Wanted, compare};
 use super::event::time;
 use super::intent::Change;
 use super::view::{shown_answers, shown_overrides, shown_rollback, shown_targets, shown_windows};
@@ -23,8 +23,8 @@ use super::{Actor, Error, Fleet};
 
 /// Of a list of devices in one line; the rest is counted.
 const NAMES_MAX: usize = 5;
-/// Of an answer in one line, in characters.
-const VALUE_MAX: usize = 60;
+/// Of a value in one line, in characters.
+const VALUE_MAX: usize = 160;
 
 impl Fleet {
     /// Every revision that is kept of the deployments of this name, newest first, also after they have gone.
@@ -33,11 +33,16 @@ impl Fleet {
         if records.is_empty() {
             return Err(Error::not_found(format!("deployment {name}")));
         }
-        let older = records.iter().skip(1).map(Some).chain([None]);
-        let shown = records.iter().zip(older).enumerate();
-        let mut shown: Vec<operator::Revision> = shown
-            .map(|(age, (record, before))| shown_revision(&self.live, record, before, age == 0))
+        let mut shown: Vec<operator::Revision> = records
+            .iter()
+            .enumerate()
+            .map(|(age, record)| shown_revision(&self.live, record, age == 0))
             .collect();
+        let wanted = shown.iter().map(|revision| (revision.package.as_str(), revision.version.as_str()));
+        let packages = Packages::of(self, wanted.collect()).await?;
+        for age in 0..shown.len() {
+            shown[age].changes = changes(&shown[age], shown.get(age + 1), &packages);
+        }
         for age in 0..records.len() {
             let Some(to) = taken_back(&records, age) else { continue };
             let newest = shown[age].revision;
@@ -212,12 +217,8 @@ fn pass_over(shown: &mut [operator::Revision], older: u64, newer: u64) {
     }
 }
 
-fn shown_revision(
-    names: &Clients,
-    record: &RevisionRecord,
-    before: Option<&RevisionRecord>,
-    newest: bool,
-) -> operator::Revision {
+/// A revision but for what it changed, which takes the one before.
+fn shown_revision(names: &Clients, record: &RevisionRecord, newest: bool) -> operator::Revision {
     let RevisionRecord { deployment, removed, changed_at, changed_by, commit, unfinished } = record.clone();
     operator::Revision {
         revision: deployment.revision,
@@ -226,7 +227,7 @@ fn shown_revision(
         back_to: None,
         unfinished: unfinished.is_some() && !removed,
         ended: unfinished,
-        changes: changes(names, record, before),
+        changes: Vec::new(),
         package: deployment.package.to_string(),
         version: deployment.version.to_string(),
         profile: deployment.profile.map(|profile| profile.to_string()),
@@ -243,139 +244,64 @@ fn shown_revision(
     }
 }
 
-/// What a revision changed, a phrase each; nothing when the one before is not kept any more.
-fn changes(names: &Clients, record: &RevisionRecord, before: Option<&RevisionRecord>) -> Vec<String> {
-    let now = &record.deployment;
-    if record.removed {
+/// What a revision changed, a line each; nothing when the one before is not kept any more.
+fn changes(
+    revision: &operator::Revision,
+    before: Option<&operator::Revision>,
+    packages: &Packages,
+) -> Vec<String> {
+    if revision.removed {
         return vec!["removed".to_owned()];
     }
     let Some(before) = before else {
-        return if now.revision == 1 { vec!["created".to_owned()] } else { Vec::new() };
+        return if revision.revision == 1 { vec!["created".to_owned()] } else { Vec::new() };
     };
-    let mut changes = Vec::new();
-    if before.removed {
-        changes.push("created again".to_owned());
-    }
-    let before = &before.deployment;
-    if before.package != now.package {
-        changes.push(format!("package {} → {}", before.package, now.package));
-    }
-    if before.version != now.version {
-        changes.push(format!("version {} → {}", before.version, now.version));
-    }
-    if before.profile != now.profile {
-        let profile = |profile: &Option<ProfileId>| {
-            profile.as_ref().map_or_else(|| "the first that fits".to_owned(), ProfileId::to_string)
+    let (old, new) = (selecting(before), selecting(revision));
+    let (differences, _) = compare(Some(&Wanted::of(&old, packages)), &Wanted::of(&new, packages));
+    let again = before.removed.then(|| "created again".to_owned());
+    let lines = differences.into_iter().map(|Difference { what, before, after }| {
+        // Where nothing is selected, it is who is named.
+        let is_named = |text: &str| what == "Where" && text.is_empty();
+        let side = |text: Option<String>| match text {
+            Some(text) if is_named(&text) => Some("devices by name".to_owned()),
+            text => text.map(|text| told(&text)),
         };
-        changes.push(format!("profile {} → {}", profile(&before.profile), profile(&now.profile)));
-    }
-    for (name, answer) in &now.answers {
-        match before.answers.get(name) {
-            Some(same) if same == answer => {}
-            Some(other) => changes.push(format!("{name} {} → {}", told(other), told(answer))),
-            None => changes.push(format!("{name} → {}", told(answer))),
-        }
-    }
-    for (name, answer) in &before.answers {
-        if !now.answers.contains_key(name) {
-            changes.push(format!("{name} {} → the package's own value", told(answer)));
-        }
-    }
-    if before.rollback != now.rollback {
-        changes.push(format!(
-            "failed updates: {} → {}",
-            going_back(before.rollback),
-            going_back(now.rollback)
-        ));
-    }
-    if before.strategy != now.strategy {
-        let words = |deployment: &Deployment| StrategyBody::from(&deployment.strategy).words().join(", ");
-        changes.push(format!("rollout: {} → {}", words(before), words(now)));
-    }
-    if before.windows != now.windows {
-        let words = |deployment: &Deployment| match deployment.windows.is_empty() {
-            true => "at any time".to_owned(),
-            false => shown_windows(&deployment.windows).join(" and "),
-        };
-        changes.push(format!("changes: {} → {}", words(before), words(now)));
-    }
-    let (old, new) = (&before.targets, &now.targets);
-    for (verb, devices) in [
-        ("also on", new.devices.difference(&old.devices)),
-        ("no longer on", old.devices.difference(&new.devices)),
-    ] {
-        let devices: Vec<&DeviceRef> = devices.collect();
+        let (before, after) = (side(before), side(after));
+        Difference { what, before, after }.words()
+    });
+    again.into_iter().chain(lines).chain(moved(&before.targets.devices, &revision.targets.devices)).collect()
+}
+
+/// Without the devices that are named. There may be hundreds, of which two lists would say nothing; who came and went is told instead.
+fn selecting(revision: &operator::Revision) -> operator::Revision {
+    let mut revision = revision.clone();
+    revision.targets.devices.clear();
+    revision
+}
+
+/// Who came and who went among those that are named.
+fn moved(old: &[String], new: &[String]) -> Vec<String> {
+    let (old, new): (BTreeSet<&String>, BTreeSet<&String>) = (old.iter().collect(), new.iter().collect());
+    let mut lines = Vec::new();
+    for (verb, devices) in [("also on", new.difference(&old)), ("no longer on", old.difference(&new))] {
+        let devices: Vec<&str> = devices.map(|device| device.as_str()).collect();
         if !devices.is_empty() {
-            changes.push(format!("{verb} {}", listed(names, &devices)));
+            lines.push(format!("{verb} {}", listed(&devices)));
         }
     }
-    if (&old.select, &old.sites) != (&new.select, &new.sites) {
-        let words = |targets: &Targets| {
-            let sites = targets.sites.iter().map(|site| format!("site {site}"));
-            let select = (!targets.select.is_empty()).then(|| targets.select.to_string());
-            let words: Vec<String> = select.into_iter().chain(sites).collect();
-            if words.is_empty() { "nothing".to_owned() } else { words.join(" or ") }
-        };
-        changes.push(format!("selects {} → {}", words(old), words(new)));
-    }
-    if before.overrides != now.overrides {
-        changes.push(format!("overrides: {} → {}", before.overrides.len(), now.overrides.len()));
-    }
-    if before.forced != now.forced {
-        changes.push(match &now.forced {
-            Some(reason) => format!("forced on devices that it does not fit: {reason}"),
-            None => "no longer forced".to_owned(),
-        });
-    }
-    if old.labels != new.labels {
-        let labels = |targets: &Targets| match targets.labels.is_empty() {
-            true => "none".to_owned(),
-            false => targets
-                .labels
-                .iter()
-                .map(|(key, value)| format!("{key}={value}"))
-                .collect::<Vec<_>>()
-                .join(" "),
-        };
-        changes.push(format!("labels {} → {}", labels(old), labels(new)));
-    }
-    changes
+    lines
 }
 
-/// A policy in a phrase.
-fn going_back(rollback: Rollback) -> String {
-    let Rollback { when, attempts, binding, health_grace } = rollback;
-    let mut words = match when {
-        When::Never if binding => format!("never back, given up after {attempts} tries"),
-        When::Never => "never back".to_owned(),
-        When::OnFailedUpdate if binding => format!("back or given up after {attempts} tries"),
-        When::OnFailedUpdate => format!("back after {attempts} tries"),
-    };
-    if let Some(grace) = health_grace {
-        words.push_str(&format!(", {} s of grace", grace.as_secs()));
-    }
-    words
-}
-
-fn listed(names: &Clients, devices: &[&DeviceRef]) -> String {
-    let names: Vec<String> = devices.iter().take(NAMES_MAX).map(|device| names.spoken(device)).collect();
+fn listed(devices: &[&str]) -> String {
+    let names = devices.iter().take(NAMES_MAX).copied().collect::<Vec<_>>().join(", ");
     match devices.len().saturating_sub(NAMES_MAX) {
-        0 => names.join(", "),
-        more => format!("{} and {more} more", names.join(", ")),
+        0 => names,
+        more => format!("{names} and {more} more"),
     }
 }
 
-/// A value in one line, as an operator would type it.
-fn told(answer: &Answer) -> String {
-    let value = match answer {
-        Answer::Secret(referred) => return format!("a secret ({})", referred.secret),
-        Answer::Clear(value) => value,
-    };
-    let text = match serde_json::to_value(value).unwrap_or_default() {
-        Value::String(text) if text.is_empty() || text.trim() != text => format!("{text:?}"),
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
+/// A value in one line, and not all of one that is long.
+fn told(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match text.char_indices().nth(VALUE_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),

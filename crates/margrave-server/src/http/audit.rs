@@ -27,7 +27,7 @@ use margrave_store::Begun;
 use margrave_wire::operator;
 
 use self::refusals::{LeftOut, Refusals};
-use super::{Stopping, intent};
+use super::{Stopping, git, intent};
 use crate::fleet::{Clock, DONE, Fleet, Holder, blank, line, noting};
 use crate::guessing::Source;
 
@@ -64,6 +64,8 @@ pub(crate) enum Door {
     Registry,
     /// The repository of what is wanted, to fetch from and to push to.
     Git,
+    /// Devices' own repositories, to fetch from.
+    DeviceGit,
     /// Devices that join, before they are anybody.
     Identity,
 }
@@ -286,6 +288,7 @@ impl Asked {
                 let action = if intent::is_push(request.uri()) { "intent.push" } else { "intent.fetch" };
                 (action.to_owned(), "main".to_owned(), !is_look(request, door))
             }
+            Door::DeviceGit => ("device.fetch".to_owned(), git::subject(path), false),
             Door::Identity => (action::identity(path).to_owned(), String::new(), unsafe_method),
             Door::Rest | Door::Page => {
                 (action::action(method, route), action::subject(route, path), unsafe_method)
@@ -296,7 +299,7 @@ impl Asked {
         let way = match door {
             Door::Page => "page",
             Door::Registry => "registry",
-            Door::Git => "git",
+            Door::Git | Door::DeviceGit => "git",
             Door::Identity => "device",
             Door::Rest if agent.starts_with("margrave/") => "cli",
             Door::Rest => "rest",
@@ -325,15 +328,20 @@ impl Asked {
     }
 }
 
-/// Whether a request asks for no change. A fetch of Git's does not, although it is a POST.
+/// Whether a request asks for no change. A fetch of Git's does not, although it is a POST, and of a device's repository there is nothing
+/// else.
 fn is_look(request: &Request, door: Door) -> bool {
-    request.method().is_safe() || (door == Door::Git && !intent::is_push(request.uri()))
+    match door {
+        Door::Git => request.method().is_safe() || !intent::is_push(request.uri()),
+        Door::DeviceGit => true,
+        Door::Rest | Door::Page | Door::Registry | Door::Identity => request.method().is_safe(),
+    }
 }
 
 /// Of looks only refusals are of interest, and not those of the registry, whose clients ask first and prove then.
 fn is_told_of_when_refused(door: Door) -> bool {
     match door {
-        Door::Page | Door::Rest | Door::Git => true,
+        Door::Page | Door::Rest | Door::Git | Door::DeviceGit => true,
         Door::Registry | Door::Identity => false,
     }
 }

@@ -25,6 +25,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use margrave_core::chain::sentence;
 use margrave_core::id::ClientId;
 
+use super::audit::Note;
 use super::{App, is_declared_larger};
 use crate::auth;
 use crate::fleet::git::{Ask, FetchError, GIT_PATH, Protocol, Upload};
@@ -172,7 +173,12 @@ pub(super) fn always(kind: &'static str) -> [(http::HeaderName, HeaderValue); 3]
     ]
 }
 
-async fn respond(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+/// Whose repository the audit log says that a request was about; what is no name may be anything.
+pub(super) fn subject(path: &str) -> String {
+    Target::of(path).map(|target| target.client.to_string()).unwrap_or_default()
+}
+
+async fn respond(State(app): State<App>, note: Note, request: Request) -> Result<Response, Refusal> {
     let fleet = &app.fleet;
     let Target { client, part } = Target::of(request.uri().path()).ok_or(Refusal::NoRepository)?;
     let token = auth::token(request.headers()).flatten().ok_or(Refusal::NoToken)?;
@@ -182,7 +188,11 @@ async fn respond(State(app): State<App>, request: Request) -> Result<Response, R
         let waited = app.guessing.wrong(auth::source(request.extensions())).await;
         return Err(waited.map_or(Refusal::TooMany, |()| Refusal::NoToken));
     };
+    note.device(&pass.client);
     if pass.client != client {
+        // To whoever asks it is not there; that somebody tried is written down all the same.
+        note.subject(client.to_string());
+        note.keep();
         return Err(Refusal::NoRepository);
     }
     let protocol = protocol(request.headers());
@@ -193,7 +203,7 @@ async fn respond(State(app): State<App>, request: Request) -> Result<Response, R
             }
             match request.uri().query() {
                 Some("service=git-upload-pack") => {}
-                Some("service=git-receive-pack") => return Err(Refusal::ReadOnly),
+                Some("service=git-receive-pack") => return Err(read_only(&note)),
                 None | Some("") => return Err(Refusal::Dumb),
                 Some(_) => {
                     return Err(Refusal::Malformed("the service is git-upload-pack, and nothing else"));
@@ -210,11 +220,17 @@ async fn respond(State(app): State<App>, request: Request) -> Result<Response, R
             }
             ("application/x-git-upload-pack-result", &b""[..], Ask::Request(body(request).await?))
         }
-        Part::ReceivePack => return Err(Refusal::ReadOnly),
+        Part::ReceivePack => return Err(read_only(&note)),
         Part::Other => return Err(Refusal::Dumb),
     };
     let upload = fleet.git_fetch(pass, protocol, ask).await.map_err(Refusal::Fetch)?;
     Ok((always(kind), Body::from_stream(pieces(Bytes::from_static(before), upload))).into_response())
+}
+
+/// What a push comes to.
+fn read_only(note: &Note) -> Refusal {
+    note.action("device.push");
+    Refusal::ReadOnly
 }
 
 /// The answer as a body; an error in the middle breaks the connection, so that nobody takes a part for the whole.

@@ -96,7 +96,7 @@ impl Stopping {
 pub(crate) fn web(app: &App, identity: identity::Identity, registry: registry::Mount) -> Router {
     local(app, registry)
         .merge(app.audit.around(identity::router(identity), audit::Door::Identity))
-        .merge(git::router(app))
+        .merge(app.audit.around(git::router(app), audit::Door::DeviceGit))
         .merge(app.audit.around(hook::router(app.clone()), audit::Door::Rest))
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn start(
     let of = Arc::clone(fleet);
     tasks.spawn(repeat("flush contacts", FLUSH_EVERY, stopping.clone(), async move || {
         of.flush_contacts().await?;
+        of.note_joins().await?;
         of.listen().await
     }));
 

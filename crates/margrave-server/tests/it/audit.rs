@@ -122,6 +122,51 @@ async fn wrong_tokens_are_written_down_wherever_they_are_tried() {
 }
 
 #[tokio::test]
+async fn refusals_at_devices_own_repositories_are_written_down() {
+    // What is not refused is answered by it.
+    let Some(_) = crate::git::Client::new("") else { return };
+    let plant = Plant::new().await;
+    let admin = plant.server.context().token;
+    let mut tokens = Vec::new();
+    for device in ["press-1", "press-2"] {
+        plant.join(device).await;
+        tokens.push(crate::git::put_git(&plant, device, false, None).await.token.unwrap());
+    }
+    let mut line = plant.web().await;
+    let at = |device: &str, part: &str| format!("/git/devices/{device}.git/{part}");
+    let (fetch, push) = ("info/refs?service=git-upload-pack", "info/refs?service=git-receive-pack");
+    // Who shows nothing learns that something is needed, which is no refusal.
+    line.send("GET", &at("press-1", fetch), &[], "").await.unwrap().is(401);
+    for (token, device, part, status) in [
+        ("mgg_wrong", "press-1", fetch, 401),
+        (tokens[0].as_str(), "press-2", fetch, 404),
+        (tokens[0].as_str(), "press-1", push, 403),
+        (tokens[0].as_str(), "nobody", fetch, 404),
+        // What it may is no news.
+        (tokens[0].as_str(), "press-1", fetch, 200),
+    ] {
+        let authorization = format!("Bearer {token}");
+        let headers = [("authorization", authorization.as_str())];
+        line.send("GET", &at(device, part), &headers, "").await.unwrap().is(status);
+    }
+    let mut local = plant.local().await;
+    let entries = read(&mut local, &admin, "").await.items;
+    let entries: Vec<AuditEntry> = entries.into_iter().filter(|entry| entry.way == "git").collect();
+    let found: Vec<_> = entries.iter().rev().map(brief).collect();
+    assert_eq!(
+        found,
+        [
+            "unknown (-) by git: device.fetch \"press-1\" unauthorized",
+            "device press-1 (-) by git: device.fetch \"press-2\" not-found",
+            "device press-1 (-) by git: device.push \"press-1\" forbidden",
+            "device press-1 (-) by git: device.fetch \"nobody\" not-found",
+        ]
+    );
+    let all = serde_json::to_string(&entries).unwrap();
+    assert!(!all.contains("mgg_") && !tokens.iter().any(|token| all.contains(token)), "{all}");
+}
+
+#[tokio::test]
 async fn pages_the_command_line_and_the_registry_are_told_apart() {
     let plant = Plant::new().await;
     let admin = plant.server.context().token;

@@ -371,7 +371,7 @@ async fn an_earlier_revision_is_seen_and_wanted_again() {
     let revisions: Vec<operator::Revision> = program.get(&format!("{path}/revisions")).await.is(200).json();
     let [second, first] = &revisions[..] else { panic!("{revisions:?}") };
     assert_eq!((second.revision, second.current, first.current), (2, true, false));
-    assert_eq!(second.changes, ["rate 7 → 8"]);
+    assert_eq!(second.changes, ["Rate: 7 → 8"]);
     assert_eq!((first.parameters["rate"].clone(), first.changed_by.as_str()), (json!(7), "operator admin"));
 
     let revert = format!("{path}/revert");

@@ -333,7 +333,7 @@ impl Fleet {
             Resource::Fleet(file) => self.read_fleet(file, path, read, reading).await,
             Resource::Package(file) => self.read_package(actor, file, path, read, reading).await,
             Resource::Deployment(file) => {
-                read_deployment(file, path, read, reading);
+                read_deployment(file, path, read, false, reading);
                 Ok(())
             }
             Resource::Device(file) => {
@@ -436,7 +436,7 @@ impl Fleet {
             if let Resource::Deployment(file) = &read.resource
                 && (file.spec.strategy.is_none() || file.spec.rollback.is_none())
             {
-                read_deployment(file, &path, &read, reading);
+                read_deployment(file, &path, &read, true, reading);
             }
         }
         Ok(())
@@ -618,7 +618,7 @@ fn chosen(
     }
 }
 
-fn read_deployment(file: &DeploymentFile, path: &str, read: &Read, reading: &mut Reading) {
+fn read_deployment(file: &DeploymentFile, path: &str, read: &Read, follows: bool, reading: &mut Reading) {
     let id = match file.metadata.id.as_deref().map(DeploymentId::parse).transpose() {
         Ok(id) => id,
         Err(error) => {
@@ -630,7 +630,7 @@ fn read_deployment(file: &DeploymentFile, path: &str, read: &Read, reading: &mut
     };
     let Ok(Place::Deployment(name)) = Place::deployment(&file.metadata.name) else { return };
     let want = wish(&file.spec);
-    reading.change(Change::PutFile { name, want, id }, path, Some(read));
+    reading.change(Change::PutFile { name, want, id, follows }, path, Some(read));
 }
 
 /// A deployment's file as the wish that it is.

@@ -221,6 +221,11 @@ impl Desired {
 impl Fleet {
     /// Brings repository and database together after a start.
     pub(super) async fn agree(&self) -> Result<(), Error> {
+        self.agree_on_main().await?;
+        self.write_moves_down("server").await
+    }
+
+    async fn agree_on_main(&self) -> Result<(), Error> {
         let repository = self.desired.repository().clone();
         let main = repository.main().await.map_err(Error::from)?;
         let head = self.desired.head();

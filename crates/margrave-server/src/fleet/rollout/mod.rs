@@ -3,8 +3,9 @@
 //! What moves next is decided in `margrave_core::rollout`; this looks at the devices for it and does what it says, through
 //! the same path as everything else that is published. Begun in the transaction of the change itself, moved in those that
 //! publish: a server that is killed at any moment looks again and goes on. `step.rs` is what happens by itself,
-//! `shown.rs` what operators see, `waiting.rs` whom it holds back; here is what both look at, and what a person can do.
+//! `shown.rs` what operators see, `waiting.rs` whom it holds back, `carrying.rs` what stays stopped; here is what both look at, and what a person can do.
 
+mod carrying;
 mod shown;
 mod step;
 mod waiting;

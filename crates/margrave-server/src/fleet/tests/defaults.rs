@@ -117,6 +117,47 @@ async fn files_that_leave_it_out_follow_when_the_fleet_says_otherwise() {
 }
 
 #[tokio::test]
+async fn a_rollout_that_was_halted_stays_so_when_the_fleet_says_otherwise() {
+    let world = World::line().await;
+    world.fleet_says(FLEET).await.unwrap();
+    let saying = |text: &str| greeter(&format!("  parameters:\n    greeting: {text}\n"));
+    for text in ["hi", "yo"] {
+        let said = world.by_hand(&[("deployments/greeter.yaml", Some(&saying(text)))]).await;
+        world.adopt(said).await.unwrap();
+        for device in ["a", "b", "c"].iter().filter(|_| text == "hi") {
+            world.report("greeter", device, State::Installed).await;
+            world.fleet.advance_rollouts().await.unwrap();
+        }
+    }
+    world.report("greeter", "a", State::Failed).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    let rollout = async || world.fleet.rollout(&name("greeter")).await.unwrap();
+    let halted = rollout().await;
+    assert_eq!(halted.state, "halted");
+
+    let before = ["a", "b", "c"].map(|device| world.version(device));
+    for (from, to) in [("attempts: 3", "attempts: 5"), ("[\"1\"]", "[\"2\"]")] {
+        world.fleet_says(&FLEET.replace(from, to)).await.unwrap();
+        world.fleet.advance_rollouts().await.unwrap();
+        let after = rollout().await;
+        assert_eq!((after.state.as_str(), &after.reason), ("halted", &halted.reason), "{to}");
+        assert!(after.revision > halted.revision && after.before == halted.before, "{after:?}");
+        assert_eq!(["a", "b", "c"].map(|device| world.version(device)), before, "{to}");
+    }
+    assert_eq!(world.strategy("greeter").await.batches, ["2"]);
+    let world = world.restarted().await;
+    for device in ["a", "b", "c"] {
+        world.fleet.touched(&client(device));
+    }
+    world.fleet.hold_rollout(&ann(), &name("greeter"), RolloutVerb::Resume).await.unwrap();
+    world.fleet.advance_rollouts().await.unwrap();
+    let after = ["a", "b", "c"].map(|device| world.version(device));
+    let changed: Vec<bool> = before.iter().zip(&after).map(|(before, after)| before != after).collect();
+    // The first has it already; what it does when that fails is again as it was.
+    assert_eq!(changed, [false, true, false], "in the steps that count now");
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_it_is_told_with_its_line() {
     let world = World::line().await;
     let check = async |from: &str, to: &str, told: &str| {

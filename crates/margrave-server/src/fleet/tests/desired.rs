@@ -369,7 +369,10 @@ async fn a_deployment_says_when_its_changes_may_begin() {
     assert!(world.file("deployments/greeter.yaml").await.unwrap().contains("sun 02:00-05:00 Europe/Berlin"));
     let history = world.fleet.revisions(&name("greeter")).await.unwrap();
     let told = format!("{history:?}");
-    assert!(told.contains("changes: at any time → sun 02:00-05:00 Europe/Berlin"), "{told}");
+    assert!(
+        told.contains("Changes: at any time that its devices allow → sun 02:00-05:00 Europe/Berlin"),
+        "{told}"
+    );
     // Left out it stays; an empty list is at any time again, with the document of before.
     want.windows = None;
     want.parameters.insert("interval".into(), json!(7));
@@ -423,4 +426,46 @@ async fn an_override_gives_some_devices_other_answers() {
     want.overrides[0].parameters.insert("interval".into(), json!("soon"));
     let refused = world.put("greeter", want).await.unwrap_err();
     assert!(refused.to_string().contains("/overrides/0/parameters/interval"), "{refused}");
+}
+
+#[tokio::test]
+async fn labels_of_join_tokens_come_into_files_once_and_for_many_in_one_commit() {
+    let world = World::new().await;
+    world.put("web", labelled("line", "1")).await.unwrap();
+    for number in 0..10 {
+        world.device(&format!("d{number}"), &[("line", "1")]).await;
+    }
+    world.device("bare", &[]).await;
+    let before = world.main().await;
+    let versions: Vec<u64> = (0..10).map(|number| world.version(&format!("d{number}"))).collect();
+    world.fleet.note_joins().await.unwrap();
+    for (number, version) in versions.iter().enumerate() {
+        let text = world.file(&format!("devices/d{number}.yaml")).await.expect("it stands in a file");
+        assert!(text.contains("line: \"1\""), "{text}");
+        assert_eq!(world.version(&format!("d{number}")), *version, "nothing is another for the device");
+    }
+    assert_eq!(world.file("devices/bare.yaml").await, None);
+    let after = world.main().await;
+    let repository = git2::Repository::open_bare(world.data.path().join("intent.git")).unwrap();
+    let made = repository.find_commit(git2::Oid::from_str(&after.to_string()).unwrap()).unwrap();
+    assert_eq!(made.parent_id(0).unwrap().to_string(), before.to_string(), "one commit");
+    assert_eq!(world.intent_repository().logged(after).await.unwrap().by, ann().name);
+
+    // Who removes the file means it: the labels stay, and nobody writes it again. Nor is what somebody said since said otherwise.
+    let gone = world.by_hand(&[("devices/d0.yaml", None)]).await;
+    world.adopt(gone).await.unwrap();
+    world.join("late", &[("line", "1")]).await;
+    let other = operator::SetLabels { labels: [("line".to_owned(), Some("2".to_owned()))].into() };
+    world.fleet.label(&ann(), &device("late"), other).await.unwrap();
+    let world = world.restarted().await;
+    let main = world.main().await;
+    world.fleet.note_joins().await.unwrap();
+    assert_eq!((world.main().await, world.file("devices/d0.yaml").await), (main, None));
+    assert_eq!(world.fleet.device(&device("d0")).await.unwrap().labels["line"], "1");
+
+    // While a remote is followed, its files are not this server's to write.
+    world.remote();
+    world.join("later", &[("line", "1")]).await;
+    world.fleet.note_joins().await.unwrap();
+    assert_eq!(world.main().await, main);
 }

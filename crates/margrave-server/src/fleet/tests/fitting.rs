@@ -25,12 +25,27 @@ impl World {
     }
 
     /// A device with this much memory; `hello` takes 1Gi.
-    async fn roomy(&self, name: &str, memory: &str, labels: &[(&str, &str)]) {
+    /// Version 1.0.0 has port 8080, and 2.0.0 has 8081.
+    pub(super) async fn of_two_ports() -> World {
+        let world = World::empty().await;
+        world.push_components().await;
+        for (version, port) in [("1.0.0", 8080), ("2.0.0", 8081)] {
+            let folder = tempfile::tempdir().unwrap();
+            let compose = format!("services:\n  web:\n    ports: [\"{port}:80\"]\n");
+            std::fs::write(folder.path().join("compose.yaml"), compose).unwrap();
+            world.push_web(ComposeArchive::build(folder.path(), "web").unwrap().bytes()).await;
+            world.push(version, &description(version)).await;
+            world.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap();
+        }
+        world
+    }
+
+    pub(super) async fn roomy(&self, name: &str, memory: &str, labels: &[(&str, &str)]) {
         self.join(name, labels).await;
         self.says(name, memory, &["compose"]).await;
     }
 
-    async fn runs(&self, on: &str) -> Vec<String> {
+    pub(super) async fn runs(&self, on: &str) -> Vec<String> {
         let device = self.fleet.device(&device(on)).await.unwrap();
         let wanted = device.assignments.iter().filter(|assignment| assignment.state != "DELETING");
         wanted.map(|assignment| assignment.deployment.clone()).collect()
@@ -212,16 +227,7 @@ async fn two_deployments_cannot_have_one_port_or_volume_of_a_device_unless_force
 
 #[tokio::test]
 async fn who_goes_in_steps_makes_room_for_others_only_where_it_went() {
-    let world = World::empty().await;
-    world.push_components().await;
-    for (version, port) in [("1.0.0", 8080), ("2.0.0", 8081)] {
-        let folder = tempfile::tempdir().unwrap();
-        let compose = format!("services:\n  web:\n    ports: [\"{port}:80\"]\n");
-        std::fs::write(folder.path().join("compose.yaml"), compose).unwrap();
-        world.push_web(ComposeArchive::build(folder.path(), "web").unwrap().bytes()).await;
-        world.push(version, &description(version)).await;
-        world.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap();
-    }
+    let world = World::of_two_ports().await;
     for device in ["d0", "d1"] {
         world.roomy(device, "2Gi", &[("plant", "a")]).await;
     }

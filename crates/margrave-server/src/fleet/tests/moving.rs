@@ -122,3 +122,110 @@ async fn a_client_that_speaks_for_a_second_device_is_not_moved_over_one() {
     move_family(&world).await;
     check_moved(&world, &before).await;
 }
+
+fn saying(devices: &[&str], text: &str, strategy: Option<serde_json::Value>) -> operator::PutDeployment {
+    let mut want = on(devices);
+    want.parameters.insert("greeting".into(), json!(text));
+    want.strategy = strategy.map(|strategy| serde_json::from_value(strategy).unwrap());
+    want
+}
+
+/// What the devices of a client are greeted with by one deployment.
+async fn greeted(world: &World, deployment: &str, on: &str) -> String {
+    let id = world.assignment(deployment, on).await.id;
+    let workloads = world.workloads(on).await;
+    let workload = workloads.iter().find(|workload| workload.id.to_string() == id).unwrap();
+    let mut values = workload.values_for(&workload.components[0].name);
+    values.find(|(pointer, _)| *pointer == "GREETING").unwrap().1.to_string()
+}
+
+#[tokio::test]
+async fn what_was_said_of_one_device_is_said_of_the_one_in_its_place() {
+    let world = World::new().await;
+    signed_family(&world).await;
+    let mut want = labelled("site", "nord");
+    let named = operator::Targets { devices: vec!["gw".into()], ..Default::default() };
+    let parameters = [("greeting".to_owned(), json!("moin"))].into();
+    want.overrides = vec![operator::Override { targets: named, parameters }];
+    world.put("labelled", want).await.unwrap();
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    move_family(&world).await;
+    let shown = world.fleet.deployment(&name("labelled")).await.unwrap();
+    assert_eq!(shown.overrides[0].targets.devices, ["gw-new"]);
+    assert_eq!(greeted(&world, "labelled", "gw-new").await, "moin");
+    let file = world.file("deployments/labelled.yaml").await.unwrap();
+    assert!(file.contains("gw-new"), "{file}");
+}
+
+#[tokio::test]
+async fn a_rollout_that_was_stopped_is_not_set_going_by_another_name() {
+    let world = World::new().await;
+    signed_family(&world).await;
+    world.device("other", &[]).await;
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    let all = ["gw", "gw/robot", "other"];
+    world.put("named", saying(&all, "hi", None)).await.unwrap();
+    world.report("named", "other", State::Installed).await;
+    let canary = json!({ "canary": { "size": "1", "labels": { "site": "nord" } } });
+    world.put("named", saying(&all, "yo", Some(canary))).await.unwrap();
+    world.fleet.hold_rollout(&ann(), &name("named"), RolloutVerb::Pause).await.unwrap();
+    let before = world.version("other");
+    move_family(&world).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    let rollout = world.fleet.rollout(&name("named")).await.unwrap();
+    assert_eq!((rollout.state.as_str(), rollout.counts.under_way), ("paused", 0));
+    assert_eq!((world.version("other"), greeted(&world, "named", "other").await), (before, "hi".to_owned()));
+    let told = world.fleet.why("other/named").await.unwrap().chain;
+    assert!(told[0].text.contains("keeps revision"), "{told:?}");
+    // Resumed, it goes on in steps, with the machine in the place of the other.
+    let resumed = world.fleet.hold_rollout(&ann(), &name("named"), RolloutVerb::Resume).await.unwrap();
+    assert_eq!((resumed.state.as_str(), resumed.before), ("running", rollout.before));
+    world.fleet.advance_rollouts().await.unwrap();
+    assert_eq!(greeted(&world, "named", "gw-new").await, "yo");
+    assert_eq!(greeted(&world, "named", "other").await, "hi");
+}
+
+#[tokio::test]
+async fn nobody_is_moved_while_others_say_what_is_wanted() {
+    let world = World::new().await;
+    let old = signed_family(&world).await;
+    world.device("gw-new", &[]).await;
+    world.remote();
+    let head = world.fleet.intent().await.unwrap().commit;
+    let refused = world.fleet.move_device(&ann(), &device("gw"), &device("gw-new")).await.unwrap_err();
+    let told = refused.to_string();
+    assert!(told.contains("remote.git") && told.contains("name gw-new there instead of gw"), "{told}");
+    assert_eq!(world.fleet.standing(&old), Some(Standing::Accepted), "nothing was done");
+    assert_eq!(world.fleet.intent().await.unwrap().commit, head);
+}
+
+#[tokio::test]
+async fn a_move_that_was_cut_off_is_written_down_by_the_next_start() {
+    let world = World::new().await;
+    let old = signed_family(&world).await;
+    let before = ids(&world, "gw").await;
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    // The power goes when the database has it, and nothing else.
+    let pair = |below: &str| {
+        let id = |gateway: &str| format!("{gateway}{below}").parse().unwrap();
+        (DeviceRef::new(old.clone(), id("gw")), DeviceRef::new(client("gw-new"), id("gw-new")))
+    };
+    let pairs = FAMILY.map(pair).to_vec();
+    world
+        .fleet
+        .store
+        .move_signed(&old, pairs, &device("gw-new"), Moment(START), "operator ann")
+        .await
+        .unwrap();
+    let world = world.restarted().await;
+    check_moved(&world, &before).await;
+    let file = world.file("deployments/named.yaml").await.unwrap();
+    assert!(file.contains("gw-new/robot") && !file.contains("gw/robot"), "{file}");
+    // Once.
+    let main = world.main().await;
+    let world = world.restarted().await;
+    assert_eq!(world.main().await, main);
+}

@@ -50,8 +50,14 @@ async fn going_back_is_a_change_like_any_other() {
     assert_eq!(
         world.changes("greeter").await,
         [
-            (3, "greeting good day → hi; interval 60 → the package's own value; also on line-1; no longer on line-2"),
-            (2, "greeting hi → good day; interval → 60; also on line-2; no longer on line-1"),
+            (
+                3,
+                "Greeting: good day → hi; Interval: 60 → the package's default, 30; also on line-1; no longer on line-2",
+            ),
+            (
+                2,
+                "Greeting: hi → good day; Interval: the package's default, 30 → 60; also on line-2; no longer on line-1",
+            ),
             (1, "created"),
         ]
         .map(|(number, changes)| (number, changes.to_owned()))
@@ -145,9 +151,31 @@ async fn what_changed_is_told_in_lines_that_can_be_read() {
     assert_eq!(
         changes,
         format!(
-            "profile the first that fits → small; greeting → a b; site → {}…; also on line-1, line-2, line-3, line-4, \
-             line-5 and 3 more; labels site=nord → none",
-            "x".repeat(60)
+            "Profile: the first that fits each device → small; Greeting: the package's default, hello → a b; Site: no answer \
+             → {}…; Where: site=nord → devices by name; also on line-1, line-2, line-3, line-4, line-5 and 3 more",
+            "x".repeat(160)
         )
     );
+}
+
+#[tokio::test]
+async fn lists_and_overrides_are_told_as_the_form_shows_them() {
+    let world = World::new().await;
+    world.device("line-1", &[("site", "nord")]).await;
+    let number = "name: seconds, dataType: integer, minValue: 1, maxValue: 3600";
+    let several = "name: seconds, dataType: string, multiselect: true, options: [a, b, c]";
+    let text = description("3.0.0").replace("value: 30", "value: [a]").replace(number, several);
+    world.push("3.0.0", &text).await;
+    world.add("oci://margrave/packages/hello:3.0.0").await.unwrap();
+    let put = async |all: [&str; 2], there: [&str; 1]| {
+        let mut want = operator::PutDeployment { version: Some("3.0.0".into()), ..labelled("site", "nord") };
+        want.parameters.insert("interval".into(), json!(all));
+        let other = json!([{ "targets": { "sites": ["nord"] }, "parameters": { "interval": there } }]);
+        want.overrides = serde_json::from_value(other).unwrap();
+        world.put("greeter", want).await.unwrap();
+    };
+    put(["a", "b"], ["c"]).await;
+    put(["a", "c"], ["b"]).await;
+    let (_, changes) = world.changes("greeter").await.remove(0);
+    assert_eq!(changes, "Interval: a, b → a, c; Interval, for site nord: c → b");
 }

@@ -41,7 +41,10 @@ async fn a_policy_reaches_the_document_and_stays_until_it_is_changed() {
     let revisions = world.fleet.revisions(&name("greeter")).await.unwrap();
     assert_eq!(
         revisions[1].changes,
-        ["failed updates: back after 2 tries → never back, given up after 5 tries, 30 s of grace"]
+        [
+            "If it fails: back to the last healthy version → stay with it and try again; give up after 5 attempts; it may look \
+             unhealthy for 30s"
+        ]
     );
     world.fleet.revert(&ann(), &name("greeter"), 1, None).await.unwrap();
     assert_eq!(said().await, Rollback::default(), "going back brings the policy of then");

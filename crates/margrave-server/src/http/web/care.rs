@@ -8,6 +8,7 @@ use margrave_wire::operator::Rollback;
 use super::error::sentence;
 use super::pace::{seconds, spoken};
 use super::session::Fields;
+pub(super) use crate::fleet::difference::policy as words;
 
 #[derive(Default)]
 pub(super) struct Care {
@@ -96,21 +97,6 @@ impl Care {
         }
         true
     }
-}
-
-/// The same policy for people.
-pub(super) fn words(rollback: &Rollback) -> String {
-    let Rollback { when, attempts, health_grace_seconds } = rollback;
-    let when = match when.as_deref() == Some(When::Never.as_str()) {
-        true => "stay with it and try again",
-        false => "back to the last healthy version",
-    };
-    let attempts = attempts.map(|attempts| match attempts {
-        1 => "; give up after 1 attempt".to_owned(),
-        attempts => format!("; give up after {attempts} attempts"),
-    });
-    let grace = health_grace_seconds.map(|grace| format!("; it may look unhealthy for {}", spoken(grace)));
-    format!("{when}{}{}", attempts.unwrap_or_default(), grace.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use margrave_wire::operator;
 use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
 
+pub(super) use crate::fleet::difference::{plain, reference, shown};
+
 #[derive(Template)]
 #[template(path = "command.html")]
 pub(super) struct Command {
@@ -186,36 +188,6 @@ fn steps(strategy: &StrategyBody) -> Vec<(&'static str, String)> {
     options.extend(on_failure.as_ref().map(|what| ("--on-failure", what.clone())));
     options.extend(failures.map(|count| ("--failures", count.to_string())));
     options
-}
-
-/// A value as a person would type it.
-pub(super) fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(", "),
-        Value::Null => String::new(),
-        Value::Object(_) => match reference(value) {
-            Some(text) if text.starts_with("sealed:") => "a secret, sealed".to_owned(),
-            Some(text) => format!("a secret, from {text}"),
-            None => value.to_string(),
-        },
-        other => other.to_string(),
-    }
-}
-
-/// The same for who only reads it.
-pub(super) fn shown(value: &Value) -> String {
-    match value {
-        Value::Bool(true) => "yes".to_owned(),
-        Value::Bool(false) => "no".to_owned(),
-        other => plain(other),
-    }
-}
-
-/// A secret as the command line names it: `env:NAME`.
-pub(super) fn reference(value: &Value) -> Option<String> {
-    let (kind, text) = value.get("secret")?.as_object()?.iter().next()?;
-    Some(format!("{kind}:{}", text.as_str()?))
 }
 
 /// An option with its value, after a space.

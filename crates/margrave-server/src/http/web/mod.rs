@@ -24,7 +24,6 @@ mod deploy;
 mod deployment;
 mod device;
 mod devices;
-mod difference;
 mod draft;
 mod error;
 mod fleet;
@@ -70,7 +69,7 @@ use tokio::sync::OnceCell;
 use self::error::PageError;
 use super::App;
 use super::feed::Feed;
-use crate::fleet::{Error, Fleet};
+use crate::fleet::{Error, Fleet, difference};
 
 /// The largest form is a deployment with its answers and a few hundred chosen devices.
 const FORM_MAX: usize = 256 * 1024;

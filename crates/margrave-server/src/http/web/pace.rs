@@ -9,6 +9,7 @@ use margrave_wire::rollout::{CanaryBody, StrategyBody};
 use super::device::pairs;
 use super::error::sentence;
 use super::session::Fields;
+pub(super) use crate::fleet::difference::spoken;
 
 /// The fields, each with the place in a violation that it is about.
 const FIELDS: [(&str, &str, &str, &str, &str); 9] = [
@@ -190,16 +191,6 @@ pub(super) fn seconds(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)).ok_or_else(wrong)
-}
-
-/// The same, as a person would type it.
-pub(super) fn spoken(seconds: u64) -> String {
-    for (unit, scale) in [("d", 86400), ("h", 3600), ("m", 60)] {
-        if seconds > 0 && seconds.is_multiple_of(scale) {
-            return format!("{}{unit}", seconds / scale);
-        }
-    }
-    format!("{seconds}s")
 }
 
 #[cfg(test)]

@@ -67,6 +67,40 @@ async fn who_goes_back_by_hand_is_told_who_was_left_out() {
 }
 
 #[tokio::test]
+async fn who_does_not_fit_any_more_keeps_nobody_else_from_going_back() {
+    let world = World::of_two_ports().await;
+    let of = |version: &str, devices: &[&str], strategy: Option<serde_json::Value>| {
+        let strategy = strategy.map(|strategy| serde_json::from_value(strategy).unwrap());
+        operator::PutDeployment { version: Some(version.into()), strategy, ..on(devices) }
+    };
+    for device in ["d0", "d1"] {
+        world.roomy(device, "2Gi", &[]).await;
+    }
+    world.put("web", of("1.0.0", &["d0", "d1"], None)).await.unwrap();
+    for device in ["d0", "d1"] {
+        world.report("web", device, State::Installed).await;
+    }
+    world.put("web", of("2.0.0", &["d0", "d1"], revert())).await.unwrap();
+    world.report("web", "d0", State::Installed).await;
+    world.advance().await;
+    // Another takes the port that the newer version left there.
+    world.put("other", of("1.0.0", &["d0"], None)).await.unwrap();
+    world.report("web", "d1", State::Failed).await;
+    world.advance().await;
+    let shown = world.fleet.deployment(&name("web")).await.unwrap();
+    assert_eq!((shown.revision, shown.changed_by.as_str()), (3, "server"), "{:?}", shown.rollout);
+    let given = [world.assignment("web", "d0").await.version, world.assignment("web", "d1").await.version];
+    assert_eq!(given, ["2.0.0", "1.0.0"]);
+    assert_eq!((shown.misfits.len(), shown.misfits[0].device.as_str()), (1, "d0"));
+    let file = world.file("deployments/web.yaml").await.unwrap();
+    assert!(file.contains("version: \"1.0.0\"") && file.contains("d0"), "{file}");
+    // Who asks for the same by hand is told.
+    world.put("web", of("2.0.0", &["d0", "d1"], Some(json!({})))).await.unwrap();
+    let refused = world.fleet.revert(&ann(), &name("web"), 3, None).await.unwrap_err();
+    assert!(matches!(&refused, Error::Misfit(misfits) if misfits[0].device == "d0"), "{refused}");
+}
+
+#[tokio::test]
 async fn the_package_to_go_back_to_is_in_use_until_a_rollout_has_ended() {
     let world = World::plant(2).await;
     world.push("1.1.0", &description("1.1.0")).await;

@@ -48,6 +48,28 @@ async fn a_canary_that_is_not_heard_of_any_more_has_proven_nothing() {
 }
 
 #[tokio::test]
+async fn a_canary_that_is_retired_has_proven_nothing_either() {
+    let world = soaking().await;
+    world.pass(SOAK + 3600);
+    let others_speak = || ["d1", "d2"].iter().for_each(|device| world.fleet.touched(&client(device)));
+    others_speak();
+    world.advance().await;
+    // As the documentation says of one that is gone for good.
+    world.fleet.retire(&ann(), &device("d0")).await.unwrap();
+    world.advance().await;
+    let rest = async || [world.greets("d1").await, world.greets("d2").await].map(Option::unwrap);
+    assert_eq!(rest().await, ["hi", "hi"], "nobody knows what it does to a device");
+    let rollout = world.rollout().await;
+    let why = "nobody is left in batch 1 who could prove it; resume to go on without";
+    assert_eq!((rollout.state.as_str(), rollout.reason.as_deref()), ("halted", Some(why)));
+    world.advance().await;
+    assert_eq!(rest().await, ["hi", "hi"]);
+    world.hold(RolloutVerb::Resume).await.unwrap();
+    world.advance().await;
+    assert_eq!(rest().await, ["yo", "yo"]);
+}
+
+#[tokio::test]
 async fn a_held_poll_is_answered_when_its_device_is_to_be_heard_of() {
     let world = soaking().await;
     let canary = client("d0");

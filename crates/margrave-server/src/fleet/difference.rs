@@ -1,26 +1,26 @@
-//! What differs between two wishes for a deployment, setting by setting, in the words of the form that they were made with.
+//! What differs between two wishes for a deployment, setting by setting, in the words of the form that they were made with: the same
+//! on the page, on the command line and over REST.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::id::{PackageId, PackageVersion};
+use margrave_core::rollback::When;
 use margrave_wire::operator;
 use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
 
-use super::care;
-use super::command::shown;
-use crate::fleet::{Error, Fleet};
+use super::{Error, Fleet};
 
 /// A setting that is another, before and after; `None` is not there at all.
-pub(super) struct Difference {
-    pub(super) what: String,
-    pub(super) before: Option<String>,
-    pub(super) after: Option<String>,
+pub(crate) struct Difference {
+    pub(crate) what: String,
+    pub(crate) before: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 impl Difference {
     /// In a line.
-    pub(super) fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let side = |text: &Option<String>| match text.as_deref() {
             None => "nothing".to_owned(),
             Some("") => "empty".to_owned(),
@@ -31,10 +31,10 @@ impl Difference {
 }
 
 /// The packages that wishes ask for, by id and version; one that has left the catalog is missing.
-pub(super) struct Packages(BTreeMap<(String, String), operator::Package>);
+pub(crate) struct Packages(BTreeMap<(String, String), operator::Package>);
 
 impl Packages {
-    pub(super) async fn of(fleet: &Fleet, wanted: BTreeSet<(&str, &str)>) -> Result<Self, Error> {
+    pub(crate) async fn of(fleet: &Fleet, wanted: BTreeSet<(&str, &str)>) -> Result<Self, Error> {
         let mut found = BTreeMap::new();
         for (id, version) in wanted {
             let (Ok(package), Ok(at)) = (PackageId::parse(id), PackageVersion::parse(version)) else {
@@ -49,13 +49,13 @@ impl Packages {
         Ok(Packages(found))
     }
 
-    pub(super) fn find(&self, id: &str, version: &str) -> Option<&operator::Package> {
+    pub(crate) fn find(&self, id: &str, version: &str) -> Option<&operator::Package> {
         self.0.get(&(id.to_owned(), version.to_owned()))
     }
 }
 
 /// What a deployment is or was to be, or is wanted to become.
-pub(super) struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     package: &'a str,
     version: &'a str,
     profile: Option<&'a str>,
@@ -71,7 +71,7 @@ pub(super) struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    pub(super) fn of(revision: &'a operator::Revision, packages: &'a Packages) -> Self {
+    pub(crate) fn of(revision: &'a operator::Revision, packages: &'a Packages) -> Self {
         Wanted {
             package: &revision.package,
             version: &revision.version,
@@ -87,7 +87,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    pub(super) fn now(deployment: &'a operator::Deployment, packages: &'a Packages) -> Self {
+    pub(crate) fn now(deployment: &'a operator::Deployment, packages: &'a Packages) -> Self {
         Wanted {
             package: &deployment.package,
             version: &deployment.version,
@@ -104,7 +104,7 @@ impl<'a> Wanted<'a> {
     }
 
     /// What it would become; what is not said stays.
-    pub(super) fn then(
+    pub(crate) fn then(
         deployment: &'a operator::Deployment,
         want: &'a operator::PutDeployment,
         asked: &'a operator::Package,
@@ -142,7 +142,7 @@ impl<'a> Wanted<'a> {
             Place::AnswerFor(..) => Some("as for all".to_owned()),
             Place::Profile => Some("the first that fits each device".to_owned()),
             Place::Windows => Some("at any time that its devices allow".to_owned()),
-            Place::Rollback => Some(care::words(&operator::Rollback::default())),
+            Place::Rollback => Some(policy(&operator::Rollback::default())),
             Place::Package | Place::Version | Place::Targets | Place::Rollout | Place::Force => None,
         }
     }
@@ -179,7 +179,7 @@ impl Part {
 }
 
 /// What differs, and what does not.
-pub(super) fn compare(
+pub(crate) fn compare(
     before: Option<&Wanted<'_>>,
     after: &Wanted<'_>,
 ) -> (Vec<Difference>, Vec<(String, String)>) {
@@ -228,7 +228,7 @@ fn parts(wanted: &Wanted<'_>) -> BTreeMap<Place, Part> {
         parts.insert(Place::Windows, Part::new("Changes", wanted.windows.join(" and ")));
     }
     if *wanted.rollback != operator::Rollback::default() {
-        parts.insert(Place::Rollback, Part::new("If it fails", care::words(wanted.rollback)));
+        parts.insert(Place::Rollback, Part::new("If it fails", policy(wanted.rollback)));
     }
     for (parameter, value) in wanted.parameters {
         let part =
@@ -247,7 +247,7 @@ fn parts(wanted: &Wanted<'_>) -> BTreeMap<Place, Part> {
 }
 
 /// Who is meant, in a line.
-pub(super) fn reach(targets: &operator::Targets) -> String {
+pub(crate) fn reach(targets: &operator::Targets) -> String {
     let operator::Targets { devices, labels, select, sites } = targets;
     let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
     let sites = sites.iter().map(|site| format!("site {site}"));
@@ -261,7 +261,7 @@ fn settings(
 }
 
 /// What a parameter is called in the form; the parameter's own name where nobody knows.
-pub(super) fn called(package: Option<&operator::Package>, parameter: &str) -> String {
+pub(crate) fn called(package: Option<&operator::Package>, parameter: &str) -> String {
     let all = || package.into_iter().flat_map(settings);
     let Some((section, setting)) = all().find(|(_, setting)| setting.parameter == parameter) else {
         return parameter.to_owned();
@@ -273,6 +273,61 @@ pub(super) fn called(package: Option<&operator::Package>, parameter: &str) -> St
         true => format!("{}, {}", section.name, setting.name),
         false => setting.name.clone(),
     }
+}
+
+/// What devices do about an update that fails, for people.
+pub(crate) fn policy(rollback: &operator::Rollback) -> String {
+    let operator::Rollback { when, attempts, health_grace_seconds } = rollback;
+    let when = match when.as_deref() == Some(When::Never.as_str()) {
+        true => "stay with it and try again",
+        false => "back to the last healthy version",
+    };
+    let attempts = attempts.map(|attempts| match attempts {
+        1 => "; give up after 1 attempt".to_owned(),
+        attempts => format!("; give up after {attempts} attempts"),
+    });
+    let grace = health_grace_seconds.map(|grace| format!("; it may look unhealthy for {}", spoken(grace)));
+    format!("{when}{}{}", attempts.unwrap_or_default(), grace.unwrap_or_default())
+}
+
+/// A value as a person would type it.
+pub(crate) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(", "),
+        Value::Null => String::new(),
+        Value::Object(_) => match reference(value) {
+            Some(text) if text.starts_with("sealed:") => "a secret, sealed".to_owned(),
+            Some(text) => format!("a secret, from {text}"),
+            None => value.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// The same for who only reads it.
+pub(crate) fn shown(value: &Value) -> String {
+    match value {
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        other => plain(other),
+    }
+}
+
+/// A secret as the command line names it: `env:NAME`.
+pub(crate) fn reference(value: &Value) -> Option<String> {
+    let (kind, text) = value.get("secret")?.as_object()?.iter().next()?;
+    Some(format!("{kind}:{}", text.as_str()?))
+}
+
+/// The same, as a person would type it.
+pub(crate) fn spoken(seconds: u64) -> String {
+    for (unit, scale) in [("d", 86400), ("h", 3600), ("m", 60)] {
+        if seconds > 0 && seconds.is_multiple_of(scale) {
+            return format!("{}{unit}", seconds / scale);
+        }
+    }
+    format!("{seconds}s")
 }
 
 #[cfg(test)]

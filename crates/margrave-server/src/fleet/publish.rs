@@ -10,21 +10,22 @@ mod pacing;
 mod promising;
 mod relabelling;
 mod renumbering;
+mod settling;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use bytes::Bytes;
-use margrave_core::constraints::{Need, Promise};
+use margrave_core::constraints::Need;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::{Digest, Document};
-use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
+use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
 use margrave_core::parameters::resolve;
 use margrave_core::publish::{Chosen, Circumstances, choose_profile, next_manifest};
-use margrave_core::schedule::{Choice, Reach, Schedule, effective};
+use margrave_core::schedule::Schedule;
 use margrave_core::secret::Secrets;
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
@@ -42,8 +43,8 @@ use super::{Error, Fleet};
 use crate::cores;
 
 pub(super) use difference::Difference;
+use pacing::Begun;
 pub(super) use pacing::Paced;
-use pacing::{Begun, Pacing};
 pub(super) use promising::Stand;
 
 /// Losing so often against other writers means that something else is wrong.
@@ -55,8 +56,6 @@ const WORTH_A_THREAD: usize = 64;
 const MADE_TOGETHER: usize = 128;
 /// Said with the reasons of a device that has the deployment already, in a form that fits.
 const KEEPS: &str = "what it has of it, it keeps until then";
-/// Devices that are settled in one transaction.
-const SETTLED_TOGETHER_MAX: u32 = 500;
 
 /// A deployment and its package.
 #[derive(Clone)]
@@ -399,125 +398,6 @@ impl Fleet {
         Ok(Decision { touched, misfits, unfit, forced, freed, rollouts, paced, later })
     }
 
-    /// What all deployments mean for devices about which something changed.
-    ///
-    /// What a device has already it keeps for as long as it is meant to have it: a device that reports less than
-    /// before (its engine is down, its disk nearly full) must not lose what it runs because of that. What it was left out of
-    /// while it kept an earlier form, it gets once it fits.
-    async fn decide_devices(
-        &self,
-        devices: &[Candidate],
-        wishes: &[Wish],
-        pictures: Pictures,
-        mut pacing: Pacing,
-    ) -> Result<Decision, Error> {
-        let choices: Vec<(Reach, Choice)> =
-            self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
-        let promises = self.promises(&pictures, wishes.iter().map(|wish| &wish.entry)).await?;
-        let behind =
-            self.store.left_out(devices.iter().map(|device| device.device.clone()).collect()).await?;
-        let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
-        let mut misfits = Vec::new();
-        for device in devices {
-            // Also without any wish: what its manifest still lists may be meant for nobody any more.
-            let changed = changes.entry(device.device.client.clone()).or_default();
-            // A child speaks through its gateway, whose schedule counts.
-            if !device.device.device.is_child()
-                && let Some(picture) = pictures.0.get(&device.device.client)
-            {
-                let schedule = effective(&choices, &device.device, &device.labels);
-                changed.schedule = (schedule != *picture.manifest.schedule()).then_some(schedule);
-            }
-            let keeps = |wish: &Wish| {
-                let id = device.assignment_id(wish.deployment.id);
-                let held = pictures.held(&device.device, id).is_some_and(|held| held.wanted);
-                let targeted = wish.deployment.targets.matches(&device.device, &device.labels);
-                held && targeted && device.capabilities.is_some()
-            };
-            // Of what it has only that counts which it keeps; each that comes in counts for those after it.
-            let mut stand = Stand { promised: promises.on(&device.device), ..Stand::default() };
-            let kept: BTreeSet<&DeploymentName> =
-                wishes.iter().filter(|wish| keeps(wish)).map(|wish| &wish.deployment.name).collect();
-            stand.promised.retain(|promise| kept.contains(&promise.to));
-            for wish in wishes {
-                let deployment = &wish.deployment;
-                let id = device.assignment_id(deployment.id);
-                let held = pictures.held(&device.device, id).filter(|held| held.wanted);
-                let targeted = deployment.targets.matches(&device.device, &device.labels);
-                let mut reasons = Vec::new();
-                let mut temporary = false;
-                if kept.contains(&deployment.name) {
-                    let is_behind = behind.contains(&(deployment.id, device.device.clone()));
-                    // Other labels may mean other answers, and what did not fit may fit by now.
-                    let own = held.and_then(|held| promises.need(held).cloned());
-                    let profile = held.map(|held| held.profile.clone());
-                    let mut promised = stand.promised.clone();
-                    promised.retain(|promise| promise.to != deployment.name);
-                    let others = Stand { held: profile, own, promised };
-                    if is_behind || deployment.has_answers_by_label() {
-                        match wish.place(device, &others, &self.options.registry_address) {
-                            Ok(placed) if !needs(held, &placed) => {}
-                            Ok(_) if is_behind && pacing.joins(deployment.id, &device.device) => {}
-                            Ok(_) if pacing.waits(deployment.id, &device.device) => {}
-                            Ok(placed) => {
-                                changes.entry(device.device.client.clone()).or_default().wanted.push(placed)
-                            }
-                            Err(unplaced) if is_behind => {
-                                reasons = unplaced.reasons();
-                                reasons.push(KEEPS.to_owned());
-                            }
-                            Err(_) => {}
-                        }
-                    }
-                } else {
-                    let placed = targeted
-                        .then(|| wish.place(device, &stand, &self.options.registry_address))
-                        .transpose();
-                    let changes = changes.entry(device.device.client.clone()).or_default();
-                    let picture = pictures.0.get(&device.device.client);
-                    if let Ok(Some(Placed { wanted, .. })) = &placed
-                        && let Some(need) = wish.entry.needs.get(&wanted.profile)
-                    {
-                        let (to, need) = (deployment.name.clone(), Arc::clone(need));
-                        stand.promised.push(Promise { to, need });
-                    }
-                    match placed {
-                        Ok(Some(_)) if pacing.holds(deployment.id, id, &device.device, picture) => {}
-                        Ok(Some(placed)) => changes.wanted.push(placed),
-                        Ok(None) => {
-                            changes.dropped.extend(held.map(|held| held.id));
-                            pacing.leave(deployment.id, &device.device);
-                        }
-                        Err(unplaced) => {
-                            changes.dropped.extend(held.map(|held| held.id));
-                            temporary = unplaced.is_temporary();
-                            reasons = unplaced.reasons();
-                        }
-                    }
-                }
-                misfits.push(MisfitRecord {
-                    deployment: deployment.id,
-                    device: device.device.clone(),
-                    reasons,
-                    temporary,
-                });
-            }
-        }
-        let touched = self.consider(pictures, changes).await?;
-        let rollouts = pacing.changes();
-        let (unfit, freed) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Decision {
-            touched,
-            misfits,
-            unfit,
-            forced: Vec::new(),
-            freed,
-            rollouts,
-            paced: Vec::new(),
-            later: Vec::new(),
-        })
-    }
-
     /// What a deployment wants, with its secrets as they are now.
     pub(super) fn wish(&self, deployment: Deployment, entry: Arc<Entry>, previous: Option<Before>) -> Wish {
         let secrets = Arc::new(self.options.vault.secrets(&deployment));
@@ -585,48 +465,6 @@ impl Fleet {
         self.meters.published(clients.len(), began.elapsed());
         self.git.published(clients.iter());
         Ok(())
-    }
-
-    /// Gives every device about which something changed what follows from that. Safe to call at any time.
-    pub(super) async fn settle(&self) -> Result<(), Error> {
-        if self.desired.is_returning() || self.store.devices_unsettled(1).await?.is_empty() {
-            return Ok(());
-        }
-        let _deciding = self.deciding.write().await;
-        let mut attempt = 0;
-        loop {
-            let devices = self.store.devices_unsettled(SETTLED_TOGETHER_MAX).await?;
-            if devices.is_empty() {
-                return Ok(());
-            }
-            let candidates: Vec<Candidate> = devices.iter().map(Candidate::from).collect();
-            let (wishes, pacing) = (self.wishes().await?, self.pacing(&candidates).await?);
-            let clients = candidates.iter().map(|candidate| candidate.device.client.clone()).collect();
-            let pictures = self.pictures(clients).await?;
-            let Decision { touched, misfits, rollouts, .. } =
-                Box::pin(self.decide_devices(&candidates, &wishes, pictures, pacing)).await?;
-            let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
-            let publication =
-                Publication { at: self.now(), misfits, settled, rollouts, ..Default::default() };
-            match self.publish(publication, touched).await {
-                Ok(()) => {
-                    attempt = 0;
-                    self.rollouts_may_move();
-                }
-                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => attempt += 1,
-                Err(unpublished) => return Err(unpublished.into()),
-            }
-        }
-    }
-
-    /// What was asked is done and durable; that the rest follows later is no reason to refuse it.
-    pub(super) async fn settle_or_log(&self) {
-        if let Err(error) = self.settle().await {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "devices could not be settled; will try again"
-            );
-        }
     }
 
     /// Finishes what a crash left between two steps.

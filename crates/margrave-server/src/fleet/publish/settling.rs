@@ -1,0 +1,181 @@
+//! What follows for devices about which something changed: what they reported, how they are labelled, what room there is.
+//!
+//! A part of publishing. Nobody asked for anything here; what is wanted is as it was, and devices come to have it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use margrave_core::constraints::Promise;
+use margrave_core::id::{ClientId, DeploymentName};
+use margrave_core::schedule::{Choice, Reach, effective};
+use margrave_store::{Candidate, MisfitRecord, Publication};
+
+use super::pacing::Pacing;
+use super::{ATTEMPTS_MAX, Changes, Decision, KEEPS, Pictures, Placed, Stand, Unpublished, Wish, needs};
+use crate::fleet::{Error, Fleet};
+
+/// Devices that are settled in one transaction.
+const SETTLED_TOGETHER_MAX: u32 = 500;
+
+impl Fleet {
+    /// Gives every device about which something changed what follows from that. Safe to call at any time.
+    pub(in crate::fleet) async fn settle(&self) -> Result<(), Error> {
+        if self.desired.is_returning() || self.store.devices_unsettled(1).await?.is_empty() {
+            return Ok(());
+        }
+        let _deciding = self.deciding.write().await;
+        let mut attempt = 0;
+        loop {
+            let devices = self.store.devices_unsettled(SETTLED_TOGETHER_MAX).await?;
+            if devices.is_empty() {
+                return Ok(());
+            }
+            let candidates: Vec<Candidate> = devices.iter().map(Candidate::from).collect();
+            let (wishes, pacing) = (self.wishes().await?, self.pacing(&candidates).await?);
+            let clients = candidates.iter().map(|candidate| candidate.device.client.clone()).collect();
+            let pictures = self.pictures(clients).await?;
+            let Decision { touched, misfits, rollouts, .. } =
+                Box::pin(self.decide_devices(&candidates, &wishes, pictures, pacing)).await?;
+            let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
+            let publication =
+                Publication { at: self.now(), misfits, settled, rollouts, ..Default::default() };
+            match self.publish(publication, touched).await {
+                Ok(()) => {
+                    attempt = 0;
+                    self.rollouts_may_move();
+                }
+                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => attempt += 1,
+                Err(unpublished) => return Err(unpublished.into()),
+            }
+        }
+    }
+
+    /// What was asked is done and durable; that the rest follows later is no reason to refuse it.
+    pub(in crate::fleet) async fn settle_or_log(&self) {
+        if let Err(error) = self.settle().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "devices could not be settled; will try again"
+            );
+        }
+    }
+
+    /// What all deployments mean for devices about which something changed.
+    ///
+    /// What a device has already it keeps for as long as it is meant to have it: a device that reports less than
+    /// before (its engine is down, its disk nearly full) must not lose what it runs because of that. What it was left out of
+    /// while it kept an earlier form, it gets once it fits.
+    pub(super) async fn decide_devices(
+        &self,
+        devices: &[Candidate],
+        wishes: &[Wish],
+        pictures: Pictures,
+        mut pacing: Pacing,
+    ) -> Result<Decision, Error> {
+        let choices: Vec<(Reach, Choice)> =
+            self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
+        let promises = self.promises(&pictures, wishes.iter().map(|wish| &wish.entry)).await?;
+        let behind =
+            self.store.left_out(devices.iter().map(|device| device.device.clone()).collect()).await?;
+        let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
+        let mut misfits = Vec::new();
+        for device in devices {
+            // Also without any wish: what its manifest still lists may be meant for nobody any more.
+            let changed = changes.entry(device.device.client.clone()).or_default();
+            // A child speaks through its gateway, whose schedule counts.
+            if !device.device.device.is_child()
+                && let Some(picture) = pictures.0.get(&device.device.client)
+            {
+                let schedule = effective(&choices, &device.device, &device.labels);
+                changed.schedule = (schedule != *picture.manifest.schedule()).then_some(schedule);
+            }
+            let keeps = |wish: &Wish| {
+                let id = device.assignment_id(wish.deployment.id);
+                let held = pictures.held(&device.device, id).is_some_and(|held| held.wanted);
+                let targeted = wish.deployment.targets.matches(&device.device, &device.labels);
+                held && targeted && device.capabilities.is_some()
+            };
+            // Of what it has only that counts which it keeps; each that comes in counts for those after it.
+            let mut stand = Stand { promised: promises.on(&device.device), ..Stand::default() };
+            let kept: BTreeSet<&DeploymentName> =
+                wishes.iter().filter(|wish| keeps(wish)).map(|wish| &wish.deployment.name).collect();
+            stand.promised.retain(|promise| kept.contains(&promise.to));
+            for wish in wishes {
+                let deployment = &wish.deployment;
+                let id = device.assignment_id(deployment.id);
+                let held = pictures.held(&device.device, id).filter(|held| held.wanted);
+                let targeted = deployment.targets.matches(&device.device, &device.labels);
+                let mut reasons = Vec::new();
+                let mut temporary = false;
+                if kept.contains(&deployment.name) {
+                    let is_behind = behind.contains(&(deployment.id, device.device.clone()));
+                    // Other labels may mean other answers, and what did not fit may fit by now.
+                    let own = held.and_then(|held| promises.need(held).cloned());
+                    let profile = held.map(|held| held.profile.clone());
+                    let mut promised = stand.promised.clone();
+                    promised.retain(|promise| promise.to != deployment.name);
+                    let others = Stand { held: profile, own, promised };
+                    if is_behind || deployment.has_answers_by_label() {
+                        match wish.place(device, &others, &self.options.registry_address) {
+                            Ok(placed) if !needs(held, &placed) => {}
+                            Ok(_) if is_behind && pacing.joins(deployment.id, &device.device) => {}
+                            Ok(_) if pacing.waits(deployment.id, &device.device) => {}
+                            Ok(placed) => {
+                                changes.entry(device.device.client.clone()).or_default().wanted.push(placed)
+                            }
+                            Err(unplaced) if is_behind => {
+                                reasons = unplaced.reasons();
+                                reasons.push(KEEPS.to_owned());
+                            }
+                            Err(_) => {}
+                        }
+                    }
+                } else {
+                    let placed = targeted
+                        .then(|| wish.place(device, &stand, &self.options.registry_address))
+                        .transpose();
+                    let changes = changes.entry(device.device.client.clone()).or_default();
+                    let picture = pictures.0.get(&device.device.client);
+                    if let Ok(Some(Placed { wanted, .. })) = &placed
+                        && let Some(need) = wish.entry.needs.get(&wanted.profile)
+                    {
+                        let (to, need) = (deployment.name.clone(), Arc::clone(need));
+                        stand.promised.push(Promise { to, need });
+                    }
+                    match placed {
+                        Ok(Some(_)) if pacing.holds(deployment.id, id, &device.device, picture) => {}
+                        Ok(Some(placed)) => changes.wanted.push(placed),
+                        Ok(None) => {
+                            changes.dropped.extend(held.map(|held| held.id));
+                            pacing.leave(deployment.id, &device.device);
+                        }
+                        Err(unplaced) => {
+                            changes.dropped.extend(held.map(|held| held.id));
+                            temporary = unplaced.is_temporary();
+                            reasons = unplaced.reasons();
+                        }
+                    }
+                }
+                misfits.push(MisfitRecord {
+                    deployment: deployment.id,
+                    device: device.device.clone(),
+                    reasons,
+                    temporary,
+                });
+            }
+        }
+        let touched = self.consider(pictures, changes).await?;
+        let rollouts = pacing.changes();
+        let (unfit, freed) = (BTreeSet::new(), BTreeSet::new());
+        Ok(Decision {
+            touched,
+            misfits,
+            unfit,
+            forced: Vec::new(),
+            freed,
+            rollouts,
+            paced: Vec::new(),
+            later: Vec::new(),
+        })
+    }
+}

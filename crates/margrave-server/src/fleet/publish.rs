@@ -23,16 +23,16 @@ use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
-use margrave_core::parameters::resolve;
+use margrave_core::parameters::{Answers, fixed, held, resolve};
 use margrave_core::publish::{Chosen, Circumstances, choose_profile, next_manifest};
 use margrave_core::schedule::Schedule;
 use margrave_core::secret::Secrets;
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
-    AssignmentChange, Candidate, ClientPicture, ClientPublication, HeldAssignment, MisfitRecord, NewManifest,
-    PackageError, Part, Publication, PublishError, RolloutChange, SCHEDULES_MAX, Standing, Store,
-    WantedAssignment,
+    AssignmentChange, Basis, Candidate, ClientPicture, ClientPublication, HeldAssignment, MisfitRecord,
+    NewManifest, PackageError, Part, Publication, PublishError, RolloutChange, SCHEDULES_MAX, Standing,
+    Store, WantedAssignment,
 };
 use margrave_wire::bundle;
 
@@ -179,7 +179,12 @@ impl Wish {
         let package = &self.entry.package;
         let deployment = &self.deployment;
         let answers = deployment.answers_for(&device.device, &device.labels);
-        let previous = self.previous.as_ref().map(|before| before.values(&device.device, &device.labels));
+        let mut previous = self.previous.as_ref().map(|before| before.values(&device.device, &device.labels));
+        // What the device was given counts, and not what was wanted for it meanwhile.
+        if let Some(fixed) = &stand.fixed {
+            let fixed = fixed.iter().map(|(name, value)| (name.clone(), value.clone()));
+            previous.get_or_insert_default().extend(fixed);
+        }
         let values =
             |profile: &Profile| resolve(package, profile, &answers, previous.as_ref(), &self.secrets);
         let circumstances = Circumstances {
@@ -214,9 +219,20 @@ impl Wish {
             version: deployment.version.clone(),
             profile: profile.id.clone(),
             document: document.digest(),
+            basis: Basis {
+                revision: deployment.revision,
+                answers: digest_of(&answers),
+                fixed: Arc::new(fixed(package, &answers, &self.secrets)),
+            },
         };
         Ok(Placed { wanted, document, despite })
     }
+}
+
+/// Tells answers from others. Where a secret is does not matter, only that it is the same.
+fn digest_of(answers: &Answers) -> Digest {
+    let text = serde_json::to_vec(&held(answers)).expect("answers have texts for keys");
+    Digest::of(&text)
 }
 
 /// A component in our own registry, as any device can reach it.

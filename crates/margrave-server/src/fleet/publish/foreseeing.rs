@@ -20,7 +20,7 @@ impl Pictures {
                 }
             }
             for placed in &touched.changes.wanted {
-                let WantedAssignment { id, device, name, package, version, profile, document, .. } =
+                let WantedAssignment { id, device, name, package, version, profile, document, basis, .. } =
                     placed.wanted.clone();
                 picture.assignments.retain(|held| held.id != id);
                 let wanted = true;
@@ -33,6 +33,7 @@ impl Pictures {
                     profile,
                     wanted,
                     document,
+                    basis: Some(basis),
                 });
             }
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use margrave_core::constraints::{Need, Promise, Room};
 use margrave_core::id::{AssignmentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_core::parameters::Held;
 use margrave_store::{Candidate, HeldAssignment};
 
 use super::{Pictures, Wish};
@@ -21,6 +22,8 @@ pub(in crate::fleet) struct Stand {
     /// The profile it has there, which it keeps where it may choose.
     pub(in crate::fleet) held: Option<ProfileId>,
     pub(super) own: Option<Arc<Need>>,
+    /// What cannot be changed any more of what it has there, where that is known.
+    pub(super) fixed: Option<Arc<Held>>,
     /// To others.
     pub(super) promised: Vec<Promise>,
 }
@@ -33,6 +36,14 @@ impl Stand {
     /// As if it were not there yet.
     pub(in crate::fleet) fn anew(self) -> Stand {
         Stand { own: None, ..self }
+    }
+}
+
+impl Wish {
+    /// What cannot be changed any more on a device that has the deployment. Another package asks other questions.
+    pub(super) fn fixed(&self, held: &HeldAssignment) -> Option<Arc<Held>> {
+        let basis = held.basis.as_ref().filter(|_| held.package == self.deployment.package)?;
+        Some(Arc::clone(&basis.fixed))
     }
 }
 
@@ -62,7 +73,8 @@ impl Promises {
         let own = held.filter(|held| held.wanted).and_then(|held| self.need(held).cloned());
         let mut promised = self.on.remove(&device.device).unwrap_or_default();
         promised.retain(|promise| promise.to != wish.deployment.name);
-        (id, Stand { held: held.map(|held| held.profile.clone()), own, promised })
+        let fixed = held.filter(|held| held.wanted).and_then(|held| wish.fixed(held));
+        (id, Stand { held: held.map(|held| held.profile.clone()), own, fixed, promised })
     }
 
     /// How a device looks to a deployment of this name, if there is one yet.
@@ -78,7 +90,7 @@ impl Promises {
         let mut promised = self.on(device);
         promised.retain(|promise| Some(&promise.to) != name);
         let own = held.and_then(|held| self.need(held).cloned());
-        Stand { held: held.map(|held| held.profile.clone()), own, promised }
+        Stand { held: held.map(|held| held.profile.clone()), own, promised, ..Stand::default() }
     }
 
     /// Puts back what was promised to others, and what `wish` was promised now, if it has a place: beside what it has, where it

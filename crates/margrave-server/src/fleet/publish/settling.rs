@@ -114,7 +114,8 @@ impl Fleet {
                     let profile = held.map(|held| held.profile.clone());
                     let mut promised = stand.promised.clone();
                     promised.retain(|promise| promise.to != deployment.name);
-                    let others = Stand { held: profile, own, promised };
+                    let fixed = held.and_then(|held| wish.fixed(held));
+                    let others = Stand { held: profile, own, fixed, promised };
                     if is_behind || deployment.has_answers_by_label() {
                         match wish.place(device, &others, &self.options.registry_address) {
                             Ok(placed) if !needs(held, &placed) => {}

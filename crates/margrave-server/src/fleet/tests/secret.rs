@@ -16,7 +16,7 @@ impl World {
     }
 
     /// What the device is told for this parameter.
-    async fn answer_on(&self, on: &str, parameter: &str) -> ParameterValue {
+    pub(super) async fn answer_on(&self, on: &str, parameter: &str) -> ParameterValue {
         let workloads = self.workloads(on).await;
         let parameters = &workloads[0].parameters;
         parameters.iter().find(|found| found.name.as_str() == parameter).unwrap().value.clone()

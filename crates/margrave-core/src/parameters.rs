@@ -536,6 +536,11 @@ pub fn questions<'a>(package: &'a Package, profile: &'a Profile) -> Vec<Question
         .collect()
 }
 
+/// Whether what is answered for a parameter goes anywhere in `profile`.
+pub fn reaches(package: &Package, profile: &Profile, parameter: &ParameterName) -> bool {
+    package.parameters.get(parameter).is_some_and(|found| !reaching(&found.targets, profile).is_empty())
+}
+
 /// The part of `targets` that concerns `profile` (DM-165).
 fn reaching(targets: &[Target], profile: &Profile) -> Vec<Target> {
     let here = |name: &ComponentName| profile.components.iter().any(|component| &component.name == name);

@@ -23,7 +23,7 @@ use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
-use margrave_core::parameters::{Answers, fixed, held, resolve};
+use margrave_core::parameters::{Answers, fixed, held, reaches, resolve};
 use margrave_core::publish::{Chosen, Circumstances, choose_profile, next_manifest};
 use margrave_core::schedule::Schedule;
 use margrave_core::secret::Secrets;
@@ -221,7 +221,7 @@ impl Wish {
             document: document.digest(),
             basis: Basis {
                 revision: deployment.revision,
-                answers: digest_of(&answers),
+                answers: self.digest_of(&answers, profile),
                 fixed: Arc::new(fixed(package, &answers, &self.secrets)),
             },
         };
@@ -229,10 +229,25 @@ impl Wish {
     }
 }
 
-/// Tells answers from others. Where a secret is does not matter, only that it is the same.
-fn digest_of(answers: &Answers) -> Digest {
-    let text = serde_json::to_vec(&held(answers)).expect("answers have texts for keys");
-    Digest::of(&text)
+impl Wish {
+    /// Whether a device is answered otherwise than when the document that it has was made.
+    fn answers_otherwise(&self, device: &Candidate, held: &HeldAssignment) -> bool {
+        if !self.deployment.has_answers_by_label() {
+            return false;
+        }
+        let profile = self.entry.package.profiles.iter().find(|profile| profile.id == held.profile);
+        let (Some(profile), Some(basis)) = (profile, &held.basis) else { return true };
+        let answers = self.deployment.answers_for(&device.device, &device.labels);
+        basis.answers != self.digest_of(&answers, profile)
+    }
+
+    /// Tells the answers that a profile asks for from others. Where a secret is does not matter, only that it is the same.
+    fn digest_of(&self, answers: &Answers, profile: &Profile) -> Digest {
+        let mut answers = held(answers);
+        answers.retain(|name, _| reaches(&self.entry.package, profile, name));
+        let text = serde_json::to_vec(&answers).expect("answers have texts for keys");
+        Digest::of(&text)
+    }
 }
 
 /// A component in our own registry, as any device can reach it.

@@ -109,14 +109,16 @@ impl Fleet {
                 let mut temporary = false;
                 if kept.contains(&deployment.name) {
                     let is_behind = behind.contains(&(deployment.id, device.device.clone()));
-                    // Other labels may mean other answers, and what did not fit may fit by now.
+                    // Other labels may mean other answers, and what did not fit may fit by now. Nothing else is a reason to make
+                    // a document anew: a secret or an address of ours that changed would go out without anybody's asking.
                     let own = held.and_then(|held| promises.need(held).cloned());
                     let profile = held.map(|held| held.profile.clone());
                     let mut promised = stand.promised.clone();
                     promised.retain(|promise| promise.to != deployment.name);
                     let fixed = held.and_then(|held| wish.fixed(held));
                     let others = Stand { held: profile, own, fixed, promised };
-                    if is_behind || deployment.has_answers_by_label() {
+                    let is_other = held.is_some_and(|held| wish.answers_otherwise(device, held));
+                    if is_behind || is_other {
                         match wish.place(device, &others, &self.options.registry_address) {
                             Ok(placed) if !needs(held, &placed) => {}
                             Ok(_) if is_behind && pacing.joins(deployment.id, &device.device) => {}

@@ -281,3 +281,28 @@ async fn a_secret_that_lies_in_a_devices_git_repository_is_warned_of() {
     let clear = greeting(json!("in the clear"));
     assert_eq!(told(world.put("greeter", clear).await.unwrap()), [""; 0], "there is none any more");
 }
+
+#[tokio::test]
+async fn a_changed_secret_reaches_nobody_by_itself() {
+    let world = World::new().await;
+    world.device("line-1", &[("plant", "a")]).await;
+    world.set("secrets/greeting", "one");
+    let mut want = greeting(secret("file", "greeting"));
+    let seconds = json!([{ "targets": { "labels": { "plant": "b" } }, "parameters": { "interval": 60 } }]);
+    want.overrides = serde_json::from_value(seconds).unwrap();
+    world.put("greeter", want).await.unwrap();
+    let version = world.version("line-1");
+    world.set("secrets/greeting", "two");
+    world.says("line-1", "32Gi", &["compose"]).await;
+    let label = async |key: &str, value: &str| {
+        let labels = operator::SetLabels { labels: [(key.to_owned(), Some(value.to_owned()))].into() };
+        world.fleet.label(&ann(), &device("line-1"), labels).await.unwrap();
+    };
+    label("line", "1").await;
+    assert_eq!(world.version("line-1"), version, "nothing is answered otherwise");
+    assert_eq!(world.answer_on("line-1", "greeting").await, ParameterValue::Text("one".into()));
+    // Labels that mean other answers are a change, and a document is made with what is there then.
+    label("plant", "b").await;
+    assert_eq!(world.answer_on("line-1", "interval").await, ParameterValue::Text("60".into()));
+    assert_eq!(world.version("line-1"), version + 1);
+}

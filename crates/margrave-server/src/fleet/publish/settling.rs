@@ -126,11 +126,12 @@ impl Fleet {
                             Ok(placed) => {
                                 changes.entry(device.device.client.clone()).or_default().wanted.push(placed)
                             }
-                            Err(unplaced) if is_behind => {
+                            // Of what was made before its answers were remembered nobody knows whether they are others.
+                            Err(_) if !is_behind && held.is_some_and(|held| held.basis.is_none()) => {}
+                            Err(unplaced) => {
                                 reasons = unplaced.reasons();
                                 reasons.push(KEEPS.to_owned());
                             }
-                            Err(_) => {}
                         }
                     }
                 } else {

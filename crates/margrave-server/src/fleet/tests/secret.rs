@@ -306,3 +306,30 @@ async fn a_changed_secret_reaches_nobody_by_itself() {
     assert_eq!(world.answer_on("line-1", "interval").await, ParameterValue::Text("60".into()));
     assert_eq!(world.version("line-1"), version + 1);
 }
+
+#[tokio::test]
+async fn other_labels_whose_answers_cannot_be_had_are_told_and_followed_once_they_can() {
+    let world = World::new().await;
+    world.device("line-1", &[("plant", "a")]).await;
+    world.set("secrets/greeting", "one");
+    let mut want = greeting(json!("hi"));
+    let other = json!([{ "targets": { "labels": { "plant": "b" } }, "parameters": { "greeting": secret("file", "greeting") } }]);
+    want.overrides = serde_json::from_value(other).unwrap();
+    world.put("greeter", want).await.unwrap();
+    world.report("greeter", "line-1", State::Installed).await;
+    let file = world.file("deployments/greeter.yaml").await.unwrap();
+    std::fs::remove_file(world.data.path().join("secrets/greeting")).unwrap();
+    let labels = operator::SetLabels { labels: [("plant".to_owned(), Some("b".to_owned()))].into() };
+    world.fleet.label(&ann(), &device("line-1"), labels).await.unwrap();
+    assert_eq!(
+        world.answer_on("line-1", "greeting").await,
+        ParameterValue::Text("hi".into()),
+        "it keeps that"
+    );
+    let why = world.fleet.why("line-1/greeter").await.unwrap();
+    assert!(!why.converged && why.chain[0].text.contains("there is no file secrets/greeting"), "{why:?}");
+    world.set("secrets/greeting", "one");
+    world.apply_text(&file, false).await;
+    assert_eq!(world.answer_on("line-1", "greeting").await, ParameterValue::Text("one".into()));
+    assert!(world.fleet.deployment(&name("greeter")).await.unwrap().misfits.is_empty());
+}

@@ -13,7 +13,7 @@ use margrave_store::{
 };
 
 use super::{Changes, KEEPS, Pictures, Touched, Wish, needs};
-use crate::fleet::revision::is_again;
+use crate::fleet::revision::{is_again, is_exactly_again};
 use crate::fleet::{Error, Fleet};
 
 /// What releasing some devices means.
@@ -169,7 +169,7 @@ impl Fleet {
             None => None,
         };
         // The way back from what did not go well is not made in steps.
-        if let (Some(_), Some(before)) = (&unfinished, &before) {
+        if let (Some(rollout), Some(before)) = (&unfinished, &before) {
             let left = before.deployment.targets.devices.difference(&deployment.targets.devices);
             let left: BTreeSet<DeviceRef> = left.cloned().collect();
             // Who is not there any more cannot be named, and makes it no other.
@@ -178,7 +178,12 @@ impl Fleet {
                 self.store.devices_targeted(&left).await?.is_empty()
             };
             if are_gone && is_again(deployment, &before.deployment) {
-                return Ok(None);
+                // Where it is only about a secret all three look the same, and only the earlier value is a way back.
+                let failed = self.store.revision(&deployment.name, rollout.revision).await?;
+                let is_other = failed.is_none_or(|failed| !is_again(deployment, &failed.deployment));
+                if is_other || is_exactly_again(deployment, &before.deployment) {
+                    return Ok(None);
+                }
             }
         }
         let devices: Vec<DeviceRef> = changes

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use margrave_core::constraints::Promise;
-use margrave_core::id::{ClientId, DeploymentName};
+use margrave_core::id::{ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::schedule::{Choice, Reach, effective};
 use margrave_store::{Candidate, MisfitRecord, Publication};
 
@@ -16,6 +16,9 @@ use crate::fleet::{Error, Fleet};
 
 /// Devices that are settled in one transaction.
 const SETTLED_TOGETHER_MAX: u32 = 500;
+
+/// Which deployments devices were left out of.
+pub(super) type Behind = BTreeSet<(DeploymentId, DeviceRef)>;
 
 impl Fleet {
     /// Gives every device about which something changed what follows from that. Safe to call at any time.
@@ -34,8 +37,9 @@ impl Fleet {
             let (wishes, pacing) = (self.wishes().await?, self.pacing(&candidates).await?);
             let clients = candidates.iter().map(|candidate| candidate.device.client.clone()).collect();
             let pictures = self.pictures(clients).await?;
+            let behind = self.behind(&candidates).await?;
             let Decision { touched, misfits, rollouts, .. } =
-                Box::pin(self.decide_devices(&candidates, &wishes, pictures, pacing)).await?;
+                Box::pin(self.decide_devices(&candidates, &wishes, pictures, pacing, &behind)).await?;
             let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
             let publication =
                 Publication { at: self.now(), misfits, settled, rollouts, ..Default::default() };
@@ -60,23 +64,28 @@ impl Fleet {
         }
     }
 
+    /// What these devices were left out of so far.
+    pub(super) async fn behind(&self, devices: &[Candidate]) -> Result<Behind, Error> {
+        let devices = devices.iter().map(|device| device.device.clone()).collect();
+        Ok(self.store.left_out(devices).await?)
+    }
+
     /// What all deployments mean for devices about which something changed.
     ///
     /// What a device has already it keeps for as long as it is meant to have it: a device that reports less than
     /// before (its engine is down, its disk nearly full) must not lose what it runs because of that. What it was left out of
-    /// while it kept an earlier form, it gets once it fits.
+    /// while it kept an earlier form (`behind`), it gets once it fits.
     pub(super) async fn decide_devices(
         &self,
         devices: &[Candidate],
         wishes: &[Wish],
         pictures: Pictures,
         mut pacing: Pacing,
+        behind: &Behind,
     ) -> Result<Decision, Error> {
         let choices: Vec<(Reach, Choice)> =
             self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
         let promises = self.promises(&pictures, wishes.iter().map(|wish| &wish.entry)).await?;
-        let behind =
-            self.store.left_out(devices.iter().map(|device| device.device.clone()).collect()).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
         for device in devices {

@@ -399,3 +399,24 @@ async fn what_comes_to_fit_while_a_rollout_is_under_way_waits_for_its_turn() {
     world.fleet.advance_rollouts().await.unwrap();
     assert_eq!(world.assignment("web", "small").await.version, "2.0.0");
 }
+
+#[tokio::test]
+async fn a_plan_tells_what_does_not_fit_also_where_the_same_change_labels_the_device() {
+    let world = World::new().await;
+    world.push("2.0.0", &description("2.0.0").replace("memory: 1Gi", "memory: 2Gi")).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    world.roomy("small", "1Gi", &[("plant", "a")]).await;
+    let of =
+        |version: &str| operator::PutDeployment { version: Some(version.into()), ..labelled("plant", "a") };
+    world.put("web", of("1.0.0")).await.unwrap();
+    let changes = || [labelling("small", &[("plant", "a"), ("line", "1")]), put("web", of("2.0.0"))];
+    let plan = world.fleet.rehearse(&ann(), &changes(), Fetching::Allowed).await.unwrap();
+    assert_eq!((plan.misfits.len(), foretold(&plan).len()), (1, 0), "{plan:?}");
+    assert_eq!((plan.misfits[0].device.as_str(), plan.misfits[0].deployment.as_str()), ("small", "web"));
+    world.change(&changes()).await.unwrap();
+    assert_eq!(world.fleet.deployment(&name("web")).await.unwrap().misfits.len(), 1, "and so it is");
+    // What did not fit before and is changed so that it does is no misfit any more.
+    let changes = [labelling("small", &[("plant", "a")]), put("web", of("1.0.0"))];
+    let plan = world.fleet.rehearse(&ann(), &changes, Fetching::Allowed).await.unwrap();
+    assert_eq!(plan.misfits, []);
+}

@@ -400,7 +400,9 @@ impl Fleet {
                 }
             }
             let held = held_by.remove(&deployment).unwrap_or_default();
-            let holders: BTreeSet<DeviceRef> = held.iter().map(|held| held.device.clone()).collect();
+            let made = |held: &HeldAssignment| held.basis.as_ref().map(|basis| basis.revision);
+            let holders: BTreeMap<DeviceRef, Option<u64>> =
+                held.iter().map(|held| (held.device.clone(), made(held))).collect();
             for held in held.into_iter().filter(|held| !reached.contains(&held.id)) {
                 freed.insert(held.device.clone());
                 own.entry(held.device.client).or_default().dropped.push(held.id);

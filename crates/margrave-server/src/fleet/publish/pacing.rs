@@ -51,7 +51,8 @@ pub(super) struct Pacing {
     open: BTreeMap<DeploymentId, u64>,
     /// Whether each device was released.
     members: BTreeMap<(DeploymentId, DeviceRef), bool>,
-    joining: BTreeMap<DeploymentId, Vec<DeviceRef>>,
+    /// With the revision that each has meanwhile.
+    joining: BTreeMap<DeploymentId, Vec<(DeviceRef, Option<u64>)>>,
     leaving: BTreeMap<DeploymentId, Vec<DeviceRef>>,
 }
 
@@ -73,7 +74,7 @@ impl Pacing {
         if let Some(released) = self.members.get(&(deployment, device.clone())) {
             return !released;
         }
-        self.joining.entry(deployment).or_default().push(device.clone());
+        self.joining.entry(deployment).or_default().push((device.clone(), None));
         true
     }
 
@@ -84,10 +85,10 @@ impl Pacing {
     }
 
     /// Whether a device that has an earlier revision, and could not have this one so far, waits for its turn; it is put at the
-    /// end if it is new.
-    pub(super) fn joins(&mut self, deployment: DeploymentId, device: &DeviceRef) -> bool {
+    /// end if it is new, and `keeps` that revision until then.
+    pub(super) fn joins(&mut self, deployment: DeploymentId, device: &DeviceRef, keeps: Option<u64>) -> bool {
         if self.open.contains_key(&deployment) && !self.members.contains_key(&(deployment, device.clone())) {
-            self.joining.entry(deployment).or_default().push(device.clone());
+            self.joining.entry(deployment).or_default().push((device.clone(), keeps));
         }
         self.waits(deployment, device)
     }
@@ -143,11 +144,12 @@ impl Fleet {
     }
 
     /// Begins the rollout of a revision: leaves in `changes` those who get it first, and takes out the others. Those
-    /// that are to lose the deployment do so at once. `holders` have it in whatever revision.
+    /// that are to lose the deployment do so at once. `holders` have it in whatever revision: the one that theirs was made of is
+    /// known of most.
     pub(super) async fn begin_rollout(
         &self,
         wish: &Wish,
-        holders: &BTreeSet<DeviceRef>,
+        holders: &BTreeMap<DeviceRef, Option<u64>>,
         changes: &mut BTreeMap<ClientId, Changes>,
     ) -> Result<Option<Begun>, Error> {
         let deployment = &wish.deployment;
@@ -232,9 +234,15 @@ impl Fleet {
             };
             kept.extend(earlier.map(|member| (member.device.clone(), keeps(&member))));
         }
+        // Who was left out of the last has what it was given then. Of the others the last may have changed nothing.
+        let left_out =
+            self.store.left_out(ordered.iter().map(|device| device.device.clone()).collect()).await?;
         let keeps = |device: &DeviceRef| {
+            let made = holders.get(device)?;
             let last = || deployment.revision.checked_sub(1);
-            holders.contains(device).then(|| kept.get(device).copied().unwrap_or_else(last)).flatten()
+            kept.get(device).copied().unwrap_or_else(|| {
+                made.filter(|_| left_out.contains(&(deployment.id, device.clone()))).or_else(last)
+            })
         };
         let members = ordered.iter().map(|device| NewMember {
             device: device.device.clone(),

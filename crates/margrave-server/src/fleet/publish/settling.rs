@@ -128,9 +128,10 @@ impl Fleet {
                     let others = Stand { held: profile, own, fixed, promised };
                     let is_other = held.is_some_and(|held| wish.answers_otherwise(device, held));
                     if is_behind || is_other {
+                        let made = held.and_then(|held| held.basis.as_ref()).map(|basis| basis.revision);
                         match wish.place(device, &others, &self.options.registry_address) {
                             Ok(placed) if !needs(held, &placed) => {}
-                            Ok(_) if is_behind && pacing.joins(deployment.id, &device.device) => {}
+                            Ok(_) if is_behind && pacing.joins(deployment.id, &device.device, made) => {}
                             Ok(_) if pacing.waits(deployment.id, &device.device) => {}
                             Ok(placed) => {
                                 changes.entry(device.device.client.clone()).or_default().wanted.push(placed)

@@ -420,3 +420,35 @@ async fn a_plan_tells_what_does_not_fit_also_where_the_same_change_labels_the_de
     let plan = world.fleet.rehearse(&ann(), &changes, Fetching::Allowed).await.unwrap();
     assert_eq!(plan.misfits, []);
 }
+
+#[tokio::test]
+async fn who_was_left_out_is_said_to_keep_the_revision_that_it_has() {
+    let world = World::new().await;
+    world.push("2.0.0", &description("2.0.0").replace("memory: 1Gi", "memory: 2Gi")).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    world.roomy("small", "1Gi", &[("plant", "a")]).await;
+    world.roomy("large", "8Gi", &[("plant", "a")]).await;
+    let of = |version: &str, greeting: &str, steps: serde_json::Value| operator::PutDeployment {
+        version: Some(version.into()),
+        strategy: Some(serde_json::from_value(steps).unwrap()),
+        parameters: [("greeting".to_owned(), json!(greeting))].into(),
+        ..labelled("plant", "a")
+    };
+    let at_once = || json!({});
+    let in_steps = || json!({ "batches": ["1"] });
+    world.put("web", of("1.0.0", "hi", at_once())).await.unwrap();
+    for on in ["large", "small"] {
+        world.report("web", on, State::Installed).await;
+    }
+    world.put("web", of("2.0.0", "hi", at_once())).await.unwrap();
+    world.report("web", "large", State::Installed).await;
+    // Left out of revision 2, it has revision 1 when revision 3 begins.
+    world.put("web", of("1.0.0", "yo", in_steps())).await.unwrap();
+    let told = async || world.fleet.why("small/web").await.unwrap().chain[0].text.clone();
+    assert_eq!(told().await, "web on small waits for its turn in batch 2, keeps revision 1");
+    // Left out of revision 4 at first, it comes to its rollout later.
+    world.put("web", of("2.0.0", "hej", in_steps())).await.unwrap();
+    assert_eq!(world.assignment("web", "large").await.version, "2.0.0");
+    world.says("small", "2Gi", &["compose"]).await;
+    assert_eq!(told().await, "web on small waits for its turn in batch 2, keeps revision 1");
+}

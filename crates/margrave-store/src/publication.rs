@@ -163,8 +163,8 @@ pub struct WantedAssignment {
     pub version: PackageVersion,
     pub profile: ProfileId,
     pub document: Digest,
-    /// What that was made from.
-    pub basis: Basis,
+    /// What that was made from; left out where it is the one that is there, and that is not known.
+    pub basis: Option<Basis>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -633,7 +633,7 @@ fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> R
         waits: false,
         observed,
     };
-    assignment::write(sql, &record, Some(&basis))?;
+    assignment::write(sql, &record, basis.as_ref())?;
     Ok(())
 }
 

@@ -219,11 +219,11 @@ impl Wish {
             version: deployment.version.clone(),
             profile: profile.id.clone(),
             document: document.digest(),
-            basis: Basis {
+            basis: Some(Basis {
                 revision: deployment.revision,
                 answers: self.digest_of(&answers, profile),
                 fixed: Arc::new(fixed(package, &answers, &self.secrets)),
-            },
+            }),
         };
         Ok(Placed { wanted, document, despite })
     }
@@ -262,6 +262,8 @@ fn reachable(repository: &str, registry_address: &str) -> String {
 #[derive(Default)]
 struct Changes {
     wanted: Vec<Placed>,
+    /// What its manifest lists already and nobody wanted while it was retired.
+    again: Vec<WantedAssignment>,
     dropped: Vec<AssignmentId>,
     /// When it is to talk and to change, where that is another time than before.
     schedule: Option<Schedule>,
@@ -273,6 +275,13 @@ pub(super) struct Pictures(BTreeMap<ClientId, ClientPicture>);
 impl Pictures {
     fn held(&self, device: &DeviceRef, id: AssignmentId) -> Option<&HeldAssignment> {
         self.0.get(&device.client)?.assignments.iter().find(|held| held.id == id)
+    }
+
+    /// What a device was given before it was retired, and has as far as anybody knows.
+    fn left_behind(&self, device: &DeviceRef, id: AssignmentId) -> Option<&HeldAssignment> {
+        let held = self.held(device, id).filter(|held| !held.wanted)?;
+        let mut listed = self.0.get(&device.client)?.manifest.entries().iter();
+        listed.any(|entry| entry.id == id && entry.document.digest == held.document).then_some(held)
     }
 }
 
@@ -468,6 +477,7 @@ impl Fleet {
             // That a hold is over the device knows by itself.
             let asked = picture.asked != picture.manifest.asked().at(now);
             let same = changes.wanted.is_empty()
+                && changes.again.is_empty()
                 && changes.dropped.is_empty()
                 && changes.schedule.is_none()
                 && !asked;
@@ -595,13 +605,14 @@ fn next(
     touched: Touched,
     mut documents: BTreeMap<AssignmentId, Vec<u8>>,
 ) -> Result<ClientPublication, Error> {
-    let Touched { picture, changes: Changes { wanted, dropped, schedule } } = touched;
+    let Touched { picture, changes: Changes { wanted, again, dropped, schedule } } = touched;
     let picture = &picture;
     let mut entries: BTreeMap<AssignmentId, ManifestEntry> =
         picture.manifest.entries().iter().map(|entry| (entry.id, *entry)).collect();
     // What stays is what is wanted now, not what happens to be listed: while a client was retired, deployments
     // went or changed without its manifest.
-    let kept = |id: &AssignmentId| !dropped.contains(id) && is_wanted(picture, *id);
+    let is_again = |id: AssignmentId| again.iter().any(|wanted| wanted.id == id);
+    let kept = |id: &AssignmentId| !dropped.contains(id) && (is_wanted(picture, *id) || is_again(*id));
     entries.retain(|id, _| kept(id));
     for Placed { wanted, document, .. } in &wanted {
         let size = u64::try_from(document.bytes().len()).ok();
@@ -627,6 +638,7 @@ fn next(
         Error::conflict(format!("{} cannot be given another manifest: {error}", picture.client))
     })?;
     let mut assignments: Vec<AssignmentChange> = dropped.into_iter().map(AssignmentChange::Drop).collect();
+    assignments.extend(again.into_iter().map(AssignmentChange::Want));
     let mut fresh = Vec::with_capacity(wanted.len());
     for Placed { wanted, document, .. } in wanted {
         assignments.push(AssignmentChange::Want(wanted));

@@ -33,7 +33,7 @@ impl Pictures {
                     profile,
                     wanted,
                     document,
-                    basis: Some(basis),
+                    basis,
                 });
             }
         }

@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use margrave_core::constraints::Promise;
+use margrave_core::constraints::{Need, Promise};
 use margrave_core::id::{ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::schedule::{Choice, Reach, effective};
-use margrave_store::{Candidate, MisfitRecord, Publication};
+use margrave_store::{Candidate, HeldAssignment, MisfitRecord, Publication, WantedAssignment};
 
 use super::pacing::Pacing;
 use super::{ATTEMPTS_MAX, Changes, Decision, KEEPS, Pictures, Placed, Stand, Unpublished, Wish, needs};
@@ -70,6 +70,15 @@ impl Fleet {
         Ok(self.store.left_out(devices).await?)
     }
 
+    /// What an assignment takes of its device that nobody wants at the moment. What nobody can read takes nothing.
+    async fn need_of(&self, held: &HeldAssignment) -> Result<Option<Arc<Need>>, Error> {
+        match self.entry(&held.package, &held.version).await {
+            Ok(entry) => Ok(entry.and_then(|entry| entry.needs.get(&held.profile).cloned())),
+            Err(Error::Invalid(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What all deployments mean for devices about which something changed.
     ///
     /// What a device has already it keeps for as long as it is meant to have it: a device that reports less than
@@ -128,7 +137,7 @@ impl Fleet {
                     let others = Stand { held: profile, own, fixed, promised };
                     let is_other = held.is_some_and(|held| wish.answers_otherwise(device, held));
                     if is_behind || is_other {
-                        let made = held.and_then(|held| held.basis.as_ref()).map(|basis| basis.revision);
+                        let made = held.and_then(revision_of);
                         match wish.place(device, &others, &self.options.registry_address) {
                             Ok(placed) if !needs(held, &placed) => {}
                             Ok(_) if is_behind && pacing.joins(deployment.id, &device.device, made) => {}
@@ -144,6 +153,14 @@ impl Fleet {
                             }
                         }
                     }
+                } else if let Some(had) = pictures.left_behind(&device.device, id).filter(|_| targeted)
+                    && pacing.joins(deployment.id, &device.device, revision_of(had))
+                {
+                    // It was retired meanwhile: like others that wait it goes on with what it had.
+                    let need = self.need_of(had).await?;
+                    stand.promised.extend(need.map(|need| Promise { to: deployment.name.clone(), need }));
+                    let again = wanted_again(deployment.id, had);
+                    changes.entry(device.device.client.clone()).or_default().again.push(again);
                 } else {
                     let placed = targeted
                         .then(|| wish.place(device, &stand, &self.options.registry_address))
@@ -192,4 +209,16 @@ impl Fleet {
             later: Vec::new(),
         })
     }
+}
+
+/// The revision that an assignment's document was made of, where that is known.
+fn revision_of(held: &HeldAssignment) -> Option<u64> {
+    held.basis.as_ref().map(|basis| basis.revision)
+}
+
+/// The same document, for a device that has it.
+fn wanted_again(deployment: DeploymentId, held: &HeldAssignment) -> WantedAssignment {
+    let HeldAssignment { id, device, name, package, version, profile, wanted: _, document, basis } =
+        held.clone();
+    WantedAssignment { id, device, deployment, name, package, version, profile, document, basis }
 }

@@ -239,3 +239,34 @@ async fn aborted_means_nobody_further_and_a_new_revision_begins_anew() {
     assert!(matches!(world.fleet.rollout(&name("web")).await, Err(Error::NotFound { .. })));
     assert!(world.fleet.store.rollouts_open().await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn who_is_retired_and_accepted_again_waits_for_its_turn_with_what_it_had() {
+    for was_retired_before in [false, true] {
+        let world = World::plant(3).await;
+        let retire = async || world.fleet.retire(&ann(), &device("d2")).await.unwrap();
+        if was_retired_before {
+            retire().await;
+        }
+        world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+        world.hold(RolloutVerb::Pause).await.unwrap();
+        if !was_retired_before {
+            retire().await;
+        }
+        world.fleet.accept(&ann(), &device("d2")).await.unwrap();
+        world.fleet.touched(&client("d2"));
+        assert_eq!(world.given(3).await, "yo hi hi", "{was_retired_before}");
+        let why = world.fleet.why("d2/web").await.unwrap();
+        assert_eq!(why.chain[0].text, "web on d2 waits for its turn in batch 3, keeps revision 1");
+        // It is still what the device has, and counts so.
+        assert_eq!(world.assignment("web", "d2").await.state, "INSTALLED");
+        world.hold(RolloutVerb::Resume).await.unwrap();
+        for on in ["d0", "d1", "d2"] {
+            world.advance().await;
+            assert_eq!(world.greets(on).await.as_deref(), Some("yo"), "{on}");
+            world.report("web", on, State::Installed).await;
+        }
+        world.advance().await;
+        assert_eq!(world.rollout().await.state, "done");
+    }
+}

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::Targets;
-use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
+use margrave_core::id::{ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::rollout::{Batch, Decision, Hold, Member, Progress, Reached, Strategy, decide};
 use margrave_store::{
-    Candidate, ClientPicture, LinedRecord, MemberRecord, MisfitRecord, NewMember, RolloutChange,
-    RolloutState, WantedAssignment,
+    Candidate, LinedRecord, MemberRecord, MisfitRecord, NewMember, RolloutChange, RolloutState,
+    WantedAssignment,
 };
 
 use super::{Changes, KEEPS, Pictures, Touched, Wish, needs};
@@ -44,11 +44,18 @@ pub(super) struct Begun {
     pub(super) waiting: Vec<WantedAssignment>,
 }
 
+/// A rollout that is not done.
+#[derive(Clone, Copy)]
+struct Open {
+    revision: u64,
+    /// What those who wait have, if there is such a revision.
+    before: Option<u64>,
+}
+
 /// The rollouts that are not done, as far as some devices are concerned.
 #[derive(Default)]
 pub(super) struct Pacing {
-    /// With their revisions.
-    open: BTreeMap<DeploymentId, u64>,
+    open: BTreeMap<DeploymentId, Open>,
     /// Whether each device was released.
     members: BTreeMap<(DeploymentId, DeviceRef), bool>,
     /// With the revision that each has meanwhile.
@@ -57,25 +64,9 @@ pub(super) struct Pacing {
 }
 
 impl Pacing {
-    /// Whether a device that a deployment has come to reach waits for its turn; it is put at the end if it is new. What
-    /// its manifest lists already is not taken away to wait.
-    pub(super) fn holds(
-        &mut self,
-        deployment: DeploymentId,
-        id: AssignmentId,
-        device: &DeviceRef,
-        picture: Option<&ClientPicture>,
-    ) -> bool {
-        let is_listed =
-            |picture: &ClientPicture| picture.manifest.entries().iter().any(|entry| entry.id == id);
-        if !self.open.contains_key(&deployment) || picture.is_some_and(is_listed) {
-            return false;
-        }
-        if let Some(released) = self.members.get(&(deployment, device.clone())) {
-            return !released;
-        }
-        self.joining.entry(deployment).or_default().push((device.clone(), None));
-        true
+    /// The revision that a device has while it waits for its turn, where a deployment came to reach it meanwhile.
+    pub(super) fn before(&self, deployment: DeploymentId) -> Option<u64> {
+        self.open.get(&deployment)?.before
     }
 
     /// Whether a device that has an earlier revision waits for its turn.
@@ -84,8 +75,8 @@ impl Pacing {
         self.open.contains_key(&deployment) && !released()
     }
 
-    /// Whether a device that has an earlier revision, and could not have this one so far, waits for its turn; it is put at the
-    /// end if it is new, and `keeps` that revision until then.
+    /// Whether a device that could not have this revision so far, or was not meant to, waits for its turn; it is put at the end if
+    /// it is new, and `keeps` that revision until then.
     pub(super) fn joins(&mut self, deployment: DeploymentId, device: &DeviceRef, keeps: Option<u64>) -> bool {
         if self.open.contains_key(&deployment) && !self.members.contains_key(&(deployment, device.clone())) {
             self.joining.entry(deployment).or_default().push((device.clone(), keeps));
@@ -103,9 +94,9 @@ impl Pacing {
     /// As if these rollouts had begun.
     pub(super) fn begin(&mut self, changes: &[RolloutChange]) {
         for change in changes {
-            let RolloutChange::Begin { deployment, revision, members, .. } = change else { continue };
+            let RolloutChange::Begin { deployment, revision, before, members, .. } = change else { continue };
             self.members.retain(|(of, _), _| of != deployment);
-            self.open.insert(*deployment, *revision);
+            self.open.insert(*deployment, Open { revision: *revision, before: *before });
             let members =
                 members.iter().map(|member| ((*deployment, member.device.clone()), member.released));
             self.members.extend(members);
@@ -113,7 +104,7 @@ impl Pacing {
     }
 
     pub(super) fn changes(self) -> Vec<RolloutChange> {
-        let revision = |deployment| self.open.get(deployment).copied().unwrap_or_default();
+        let revision = |deployment| self.open.get(deployment).map_or(0, |open| open.revision);
         let left = self.leaving.iter().map(|(deployment, devices)| RolloutChange::Leave {
             deployment: *deployment,
             devices: devices.clone(),
@@ -131,7 +122,9 @@ impl Fleet {
     pub(super) async fn pacing(&self, devices: &[Candidate]) -> Result<Pacing, Error> {
         let mut pacing = Pacing::default();
         let open = self.store.rollouts_open().await?;
-        pacing.open.extend(open.into_iter().map(|rollout| (rollout.deployment, rollout.revision)));
+        pacing.open.extend(open.into_iter().map(|rollout| {
+            (rollout.deployment, Open { revision: rollout.revision, before: rollout.before })
+        }));
         if pacing.open.is_empty() {
             return Ok(pacing);
         }

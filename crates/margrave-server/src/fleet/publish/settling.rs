@@ -2,10 +2,12 @@
 //!
 //! A part of publishing. Nobody asked for anything here; what is wanted is as it was, and devices come to have it.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use margrave_core::constraints::{Need, Promise};
+use margrave_core::deployment::Deployment;
 use margrave_core::id::{ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::schedule::{Choice, Reach, effective};
 use margrave_store::{Candidate, HeldAssignment, MisfitRecord, Publication, WantedAssignment};
@@ -70,6 +72,28 @@ impl Fleet {
         Ok(self.store.left_out(devices).await?)
     }
 
+    /// What a deployment wanted at an earlier revision, if it can still be had; kept in `wished`, once it was looked up.
+    async fn earlier<'a>(
+        &self,
+        wished: &'a mut BTreeMap<DeploymentId, Option<Wish>>,
+        deployment: &Deployment,
+        revision: u64,
+    ) -> Result<Option<&'a Wish>, Error> {
+        if let Entry::Vacant(vacant) = wished.entry(deployment.id) {
+            let found = self.store.revision(&deployment.name, revision).await?;
+            let wish = match found.filter(|found| !found.removed).map(|found| found.deployment) {
+                Some(earlier) => match self.entry(&earlier.package, &earlier.version).await {
+                    Ok(entry) => entry.map(|entry| self.wish(earlier, entry, None)),
+                    Err(Error::Invalid(_)) => None,
+                    Err(error) => return Err(error),
+                },
+                None => None,
+            };
+            vacant.insert(wish);
+        }
+        Ok(wished.get(&deployment.id).and_then(Option::as_ref))
+    }
+
     /// What an assignment takes of its device that nobody wants at the moment. What nobody can read takes nothing.
     async fn need_of(&self, held: &HeldAssignment) -> Result<Option<Arc<Need>>, Error> {
         match self.entry(&held.package, &held.version).await {
@@ -97,6 +121,7 @@ impl Fleet {
         let promises = self.promises(&pictures, wishes.iter().map(|wish| &wish.entry)).await?;
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
         let mut misfits = Vec::new();
+        let mut wished = BTreeMap::new();
         for device in devices {
             // Also without any wish: what its manifest still lists may be meant for nobody any more.
             let changed = changes.entry(device.device.client.clone()).or_default();
@@ -166,15 +191,29 @@ impl Fleet {
                         .then(|| wish.place(device, &stand, &self.options.registry_address))
                         .transpose();
                     let changes = changes.entry(device.device.client.clone()).or_default();
-                    let picture = pictures.0.get(&device.device.client);
+                    // What others have that wait for their turn, it has as well if that was meant for it.
+                    let (mut earlier, mut until_then) = (None, None);
+                    if matches!(placed, Ok(Some(_)))
+                        && let Some(before) = pacing.before(deployment.id)
+                        && let Some(wish) = self.earlier(&mut wished, deployment, before).await?
+                        && wish.deployment.targets.matches(&device.device, &device.labels)
+                    {
+                        earlier = wish.place(device, &stand, &self.options.registry_address).ok();
+                        let profile = earlier.as_ref().map(|placed| &placed.wanted.profile);
+                        until_then = profile.and_then(|profile| wish.entry.needs.get(profile).cloned());
+                    }
                     if let Ok(Some(Placed { wanted, .. })) = &placed
                         && let Some(need) = wish.entry.needs.get(&wanted.profile)
                     {
-                        let (to, need) = (deployment.name.clone(), Arc::clone(need));
-                        stand.promised.push(Promise { to, need });
+                        let need =
+                            until_then.map_or_else(|| Arc::clone(need), |own| Arc::new(own.most(need)));
+                        stand.promised.push(Promise { to: deployment.name.clone(), need });
                     }
+                    let before = earlier.as_ref().and(pacing.before(deployment.id));
                     match placed {
-                        Ok(Some(_)) if pacing.holds(deployment.id, id, &device.device, picture) => {}
+                        Ok(Some(_)) if pacing.joins(deployment.id, &device.device, before) => {
+                            changes.wanted.extend(earlier);
+                        }
                         Ok(Some(placed)) => changes.wanted.push(placed),
                         Ok(None) => {
                             changes.dropped.extend(held.map(|held| held.id));

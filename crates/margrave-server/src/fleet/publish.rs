@@ -7,6 +7,7 @@
 mod difference;
 mod foreseeing;
 mod pacing;
+mod placing;
 mod promising;
 mod relabelling;
 mod renumbering;
@@ -17,7 +18,6 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use bytes::Bytes;
-use margrave_core::constraints::Need;
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
@@ -45,6 +45,7 @@ use crate::cores;
 pub(super) use difference::Difference;
 use pacing::Begun;
 pub(super) use pacing::Paced;
+use placing::Landed;
 pub(super) use promising::Stand;
 
 /// Losing so often against other writers means that something else is wrong.
@@ -329,15 +330,6 @@ impl Fleet {
         for held in going() {
             promises.free(&held.device, &held.name);
         }
-        for (wish, devices) in &wanted {
-            let meant: BTreeSet<&DeviceRef> = devices.iter().map(|device| &device.device).collect();
-            for held in held_by.get(&wish.deployment.id).into_iter().flatten() {
-                match meant.contains(&held.device) {
-                    true => promises.lessen(held, wish),
-                    false => promises.free(&held.device, &held.name),
-                }
-            }
-        }
         // Who has something comes before who only wants something.
         wanted.sort_by_key(|(wish, _)| held_by.get(&wish.deployment.id).is_none_or(Vec::is_empty));
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
@@ -346,32 +338,14 @@ impl Fleet {
         let mut forced = Vec::new();
         let mut freed: BTreeSet<DeviceRef> = going().map(|held| held.device.clone()).collect();
         let (mut rollouts, mut paced, mut later) = (Vec::new(), Vec::new(), Vec::new());
-        for (wish, devices) in wanted {
+        for (wish, landed) in self.place(wanted, &held_by, &pictures, promises).await {
             let deployment = wish.deployment.id;
             let mut own: BTreeMap<ClientId, Changes> = BTreeMap::new();
             let mut reached = BTreeSet::new();
-            let placing = devices.into_iter().map(|device| {
-                let (id, stand) = promises.stand(&pictures, &device, &wish);
-                (id, device, stand)
-            });
-            let (of, address) = (wish.clone(), self.options.registry_address.clone());
-            let placed = cores::spread(placing.collect(), WORTH_A_THREAD, move |(id, device, stand)| {
-                let placed = of.place(&device, &stand, &address);
-                (id, device, stand, placed)
-            });
-            for (id, device, stand, placed) in placed.await {
+            for Landed { id, device, placed, stays, frees, .. } in landed {
                 let held = pictures.held(&device.device, id);
-                let stays =
-                    matches!(placed, Err(Unplaced::Misfit(_))) && held.is_some_and(|held| held.wanted);
-                let profile = placed.as_ref().ok().map(|placed| &placed.wanted.profile);
-                let next = profile.and_then(|profile| wish.entry.needs.get(profile));
-                let lessens = |own: &Arc<Need>| !stays && next.is_none_or(|next| own.exceeds(next));
-                if stand.own.as_ref().is_some_and(lessens) {
+                if frees {
                     freed.insert(device.device.clone());
-                }
-                match stays {
-                    true => promises.keep_as_it_is(&device.device, stand, &wish),
-                    false => promises.keep(&device.device, stand, &wish, profile),
                 }
                 match placed {
                     Ok(placed) => {

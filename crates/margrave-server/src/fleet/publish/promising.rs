@@ -48,7 +48,7 @@ impl Wish {
 }
 
 /// What is promised on some devices.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(in crate::fleet) struct Promises {
     /// The packages of what is held, while they are in the catalog.
     packages: HashMap<(PackageId, PackageVersion), Arc<Entry>>,
@@ -128,18 +128,19 @@ impl Promises {
     }
 
     /// Of what a deployment has on a device only that stays promised which it has also after the change: others of the same
-    /// change may have the rest. Not where it goes in steps: who waits for their turn has all of it until then.
-    pub(super) fn lessen(&mut self, held: &HeldAssignment, wish: &Wish) {
+    /// change may have the rest, if there is any. Not where it goes in steps: who waits for their turn has all of it until then.
+    pub(super) fn lessen(&mut self, held: &HeldAssignment, wish: &Wish) -> bool {
         if !wish.deployment.strategy.is_all_at_once() {
-            return;
+            return false;
         }
-        let Some(need) = self.need(held).cloned() else { return };
+        let Some(need) = self.need(held).cloned() else { return false };
         let next = wish.entry.needs.get(&held.profile);
         let next = next.map_or_else(Need::default, |next| need.least(next));
         let promised = self.on.get_mut(&held.device).into_iter().flatten();
         for promise in promised.filter(|promise| promise.to == held.name) {
             promise.need = Arc::new(next.clone());
         }
+        need.exceeds(&next)
     }
 
     /// What is promised on a device, to be judged by one deployment after the other.

@@ -452,3 +452,32 @@ async fn who_was_left_out_is_said_to_keep_the_revision_that_it_has() {
     world.says("small", "2Gi", &["compose"]).await;
     assert_eq!(told().await, "web on small waits for its turn in batch 2, keeps revision 1");
 }
+
+#[tokio::test]
+async fn a_port_that_was_to_be_left_and_is_kept_goes_to_nobody_else() {
+    let world = World::empty().await;
+    world.push_components().await;
+    for (version, port, memory) in [("1.0.0", 8080, "1Gi"), ("2.0.0", 8081, "1Gi"), ("3.0.0", 8082, "32Gi")] {
+        let folder = tempfile::tempdir().unwrap();
+        let compose = format!("services:\n  web:\n    ports: [\"{port}:80\"]\n");
+        std::fs::write(folder.path().join("compose.yaml"), compose).unwrap();
+        world.push_web(ComposeArchive::build(folder.path(), "web").unwrap().bytes()).await;
+        world.push(version, &description(version).replace("1Gi", memory)).await;
+        world.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap();
+    }
+    world.roomy("d0", "4Gi", &[("plant", "a")]).await;
+    world.roomy("d1", "64Gi", &[("plant", "a")]).await;
+    let of = |name: &str, version: &str| {
+        put(name, operator::PutDeployment { version: Some(version.into()), ..labelled("plant", "a") })
+    };
+    world.change(&[of("aaa", "2.0.0"), of("zzz", "1.0.0")]).await.unwrap();
+    // The second is to leave the port that the first is to have; on the small device it cannot.
+    world.change(&[of("aaa", "1.0.0"), of("zzz", "3.0.0")]).await.unwrap();
+    let versions = async |on: &str| {
+        [world.assignment("aaa", on).await.version, world.assignment("zzz", on).await.version]
+    };
+    assert_eq!(versions("d1").await, ["1.0.0", "3.0.0"]);
+    assert_eq!(versions("d0").await, ["2.0.0", "1.0.0"], "both keep what they have");
+    let misfits = world.fleet.deployment(&name("aaa")).await.unwrap().misfits;
+    assert!(misfits[0].reasons[0].contains("wants port 8080/tcp, which zzz has there"), "{misfits:?}");
+}

@@ -226,7 +226,7 @@ impl Fleet {
         let (settled, looked_at) = settling.await?;
         let Decision { touched, misfits, unfit, forced, paced, later, .. } = decision;
         let place = |name: &DeploymentName| match by_file {
-            true => Place::Deployment(name.clone()).to_string(),
+            true => format!("{}#/version", Place::Deployment(name.clone())),
             false => "/version".to_owned(),
         };
         // As when it is done: what settles by itself afterwards is refused to nobody.

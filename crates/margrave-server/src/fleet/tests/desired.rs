@@ -424,3 +424,13 @@ async fn an_override_gives_some_devices_other_answers() {
     let refused = world.put("greeter", want).await.unwrap_err();
     assert!(refused.to_string().contains("/overrides/0/parameters/interval"), "{refused}");
 }
+
+#[tokio::test]
+async fn what_is_found_out_in_the_light_of_everything_has_a_line_too() {
+    let world = World::new().await;
+    world.join("tiny", &[]).await;
+    world.says("tiny", "64Mi", &["compose"]).await;
+    let commit = world.by_hand(&[("deployments/a.yaml", Some(&deployment("a", "devices: [tiny]")))]).await;
+    let flaws = world.adopt(commit).await.unwrap_err();
+    assert!(flaws[0].starts_with("deployments/a.yaml:9: tiny does not fit"), "{flaws:?}");
+}

@@ -13,7 +13,9 @@ use margrave_core::schedule::{Choice, Reach, effective};
 use margrave_store::{Candidate, HeldAssignment, MisfitRecord, Publication, WantedAssignment};
 
 use super::pacing::Pacing;
-use super::{ATTEMPTS_MAX, Changes, Decision, KEEPS, Pictures, Placed, Stand, Unpublished, Wish, needs};
+use super::{
+    ATTEMPTS_MAX, Changes, Decision, KEEPS, Pictures, Placed, Stand, Unplaced, Unpublished, Wish, needs,
+};
 use crate::fleet::{Error, Fleet};
 
 /// Devices that are settled in one transaction.
@@ -148,6 +150,8 @@ impl Fleet {
                 let id = device.assignment_id(deployment.id);
                 let held = pictures.held(&device.device, id).filter(|held| held.wanted);
                 let targeted = deployment.targets.matches(&device.device, &device.labels);
+                // What it has from before it was retired.
+                let had = pictures.left_behind(&device.device, id).filter(|_| targeted);
                 let mut reasons = Vec::new();
                 let mut temporary = false;
                 if kept.contains(&deployment.name) {
@@ -178,7 +182,7 @@ impl Fleet {
                             }
                         }
                     }
-                } else if let Some(had) = pictures.left_behind(&device.device, id).filter(|_| targeted)
+                } else if let Some(had) = had
                     && pacing.joins(deployment.id, &device.device, revision_of(had))
                 {
                     // It was retired meanwhile: like others that wait it goes on with what it had.
@@ -187,9 +191,11 @@ impl Fleet {
                     let again = wanted_again(deployment.id, had);
                     changes.entry(device.device.client.clone()).or_default().again.push(again);
                 } else {
+                    stand.fixed = had.and_then(|had| wish.fixed(had));
                     let placed = targeted
                         .then(|| wish.place(device, &stand, &self.options.registry_address))
                         .transpose();
+                    stand.fixed = None;
                     let changes = changes.entry(device.device.client.clone()).or_default();
                     // What others have that wait for their turn, it has as well if that was meant for it.
                     let (mut earlier, mut until_then) = (None, None);
@@ -210,16 +216,25 @@ impl Fleet {
                         stand.promised.push(Promise { to: deployment.name.clone(), need });
                     }
                     let before = earlier.as_ref().and(pacing.before(deployment.id));
-                    match placed {
-                        Ok(Some(_)) if pacing.joins(deployment.id, &device.device, before) => {
+                    match (placed, had) {
+                        (Ok(Some(_)), _) if pacing.joins(deployment.id, &device.device, before) => {
                             changes.wanted.extend(earlier);
                         }
-                        Ok(Some(placed)) => changes.wanted.push(placed),
-                        Ok(None) => {
+                        (Ok(Some(placed)), _) => changes.wanted.push(placed),
+                        (Err(Unplaced::Misfit(told)), Some(had)) => {
+                            let need = self.need_of(had).await?;
+                            stand
+                                .promised
+                                .extend(need.map(|need| Promise { to: deployment.name.clone(), need }));
+                            changes.again.push(wanted_again(deployment.id, had));
+                            reasons = told;
+                            reasons.push(KEEPS.to_owned());
+                        }
+                        (Ok(None), _) => {
                             changes.dropped.extend(held.map(|held| held.id));
                             pacing.leave(deployment.id, &device.device);
                         }
-                        Err(unplaced) => {
+                        (Err(unplaced), _) => {
                             changes.dropped.extend(held.map(|held| held.id));
                             temporary = unplaced.is_temporary();
                             reasons = unplaced.reasons();

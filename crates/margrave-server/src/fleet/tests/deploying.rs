@@ -233,6 +233,31 @@ async fn dm_059_an_immutable_answer_stays_where_other_labels_mean_another() {
 }
 
 #[tokio::test]
+async fn dm_059_an_immutable_answer_stays_on_a_device_that_was_retired_meanwhile() {
+    let world = World::new().await;
+    world.device("line-1", &[("plant", "a")]).await;
+    world.device("line-2", &[("plant", "a")]).await;
+    let site = |of: operator::Targets, site: &str| operator::PutDeployment {
+        overrides: vec![operator::Override {
+            targets: of,
+            parameters: [("site".to_owned(), json!(site))].into(),
+        }],
+        ..labelled("plant", "a")
+    };
+    let by_label = labelled("plant", "a").targets;
+    world.put("greeter", site(by_label, "nord")).await.unwrap();
+    world.report("greeter", "line-1", State::Installed).await;
+    world.fleet.retire(&ann(), &device("line-1")).await.unwrap();
+    let selected = operator::Targets { select: Some("plant = a".into()), ..Default::default() };
+    world.put("greeter", site(selected, "sued")).await.unwrap();
+    world.fleet.accept(&ann(), &device("line-1")).await.unwrap();
+    assert_eq!(world.answer_on("line-1", "site").await, ParameterValue::Text("nord".into()));
+    let misfits = world.fleet.deployment(&name("greeter")).await.unwrap().misfits;
+    assert_eq!(misfits.len(), 2, "{misfits:?}");
+    assert!(misfits.iter().all(|misfit| misfit.reasons.iter().any(|reason| reason.contains("it keeps"))));
+}
+
+#[tokio::test]
 async fn dm_059_a_newer_default_changes_no_immutable_value_on_any_profile() {
     let world = World::empty().await;
     world.push_components().await;

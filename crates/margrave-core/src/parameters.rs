@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{ComponentName, ParameterName};
 use crate::package::{Package, Profile};
-use crate::secret::{self, Referred, Secrets};
+use crate::secret::{self, Fingerprint, Referred, Secret, Secrets};
 use crate::violation::{Violation, join};
 
 /// A value as the standard types it: a scalar, or a list of scalars (DM-042).
@@ -38,6 +38,26 @@ pub enum Answer {
 impl From<ParameterValue> for Answer {
     fn from(value: ParameterValue) -> Answer {
         Answer::Clear(value)
+    }
+}
+
+/// What installations have, by parameter.
+pub type Held = BTreeMap<ParameterName, HeldValue>;
+
+/// What an installation has: of a secret only what tells it from others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum HeldValue {
+    Secret { seen: Option<Fingerprint> },
+    Clear(ParameterValue),
+}
+
+impl From<&Answer> for HeldValue {
+    fn from(answer: &Answer) -> HeldValue {
+        match answer {
+            Answer::Secret(referred) => HeldValue::Secret { seen: referred.seen.clone() },
+            Answer::Clear(value) => HeldValue::Clear(value.clone()),
+        }
     }
 }
 
@@ -516,6 +536,11 @@ pub fn questions<'a>(package: &'a Package, profile: &'a Profile) -> Vec<Question
         .collect()
 }
 
+/// Whether what is answered for a parameter goes anywhere in `profile`.
+pub fn reaches(package: &Package, profile: &Profile, parameter: &ParameterName) -> bool {
+    package.parameters.get(parameter).is_some_and(|found| !reaching(&found.targets, profile).is_empty())
+}
+
 /// The part of `targets` that concerns `profile` (DM-165).
 fn reaching(targets: &[Target], profile: &Profile) -> Vec<Target> {
     let here = |name: &ComponentName| profile.components.iter().any(|component| &component.name == name);
@@ -541,6 +566,29 @@ pub fn in_force(package: &Package, answers: &Answers) -> Answers {
     values
 }
 
+/// The same, without where secrets are.
+pub fn held(answers: &Answers) -> Held {
+    answers.iter().map(|(name, answer)| (name.clone(), answer.into())).collect()
+}
+
+/// Of what an installation with these answers and `secrets` has, that which cannot be changed any more (DM-059). It is remembered
+/// where it was given: a later revision may say otherwise and never get there.
+pub fn fixed(package: &Package, answers: &Answers, secrets: &Secrets) -> Held {
+    let settings = package.sections.iter().flat_map(|section| &section.settings);
+    let value = |name: &ParameterName| match answers.get(name) {
+        Some(Answer::Secret(referred)) => {
+            let found = secrets.get(name, &referred.secret).ok().map(|secret| secret.fingerprint().clone());
+            Some(HeldValue::Secret { seen: found.or_else(|| referred.seen.clone()) })
+        }
+        Some(Answer::Clear(value)) => Some(HeldValue::Clear(value.clone())),
+        None => package.parameters.get(name)?.default.clone().map(HeldValue::Clear),
+    };
+    settings
+        .filter(|setting| setting.immutable)
+        .filter_map(|setting| Some((setting.parameter.clone(), value(&setting.parameter)?)))
+        .collect()
+}
+
 /// The values that `profile` gets: defaults overridden by answers, all checked (DM-162…DM-166), in the order
 /// of their names. `previous` are the values that an installation already uses ([`in_force`]), if there is one; `secrets` are those
 /// that the answers refer to.
@@ -551,7 +599,7 @@ pub fn resolve(
     package: &Package,
     profile: &Profile,
     answers: &Answers,
-    previous: Option<&Answers>,
+    previous: Option<&Held>,
     secrets: &Secrets,
 ) -> Result<Vec<ResolvedParameter>, Vec<Violation>> {
     let mut broken = Vec::new();
@@ -604,18 +652,19 @@ pub fn resolve(
             let held = previous.get(name);
             let kept = match (held, answer, value) {
                 // Which value it was is not known any more; that it is the same is.
-                (Some(Answer::Secret(held)), Some(Answer::Secret(now)), _) => {
-                    now.seen.is_some() && now.seen == held.seen
+                (Some(HeldValue::Secret { seen }), Some(Answer::Secret(now)), _) => {
+                    let found = secrets.get(name, &now.secret).ok().map(Secret::fingerprint);
+                    seen.is_some() && seen.as_ref() == found
                 }
-                (Some(Answer::Secret(_)), _, _) | (Some(_), Some(Answer::Secret(_)), _) => false,
-                (Some(Answer::Clear(held)), _, Some(value)) => held.same_as(value),
-                (Some(Answer::Clear(held)), _, None) => held.is_empty(),
+                (Some(HeldValue::Secret { .. }), _, _) | (Some(_), Some(Answer::Secret(_)), _) => false,
+                (Some(HeldValue::Clear(held)), _, Some(value)) => held.same_as(value),
+                (Some(HeldValue::Clear(held)), _, None) => held.is_empty(),
                 // It was never set, so this is its first value.
                 (None, _, _) => true,
             };
             if !kept {
                 let held = match held {
-                    Some(Answer::Clear(held)) => shown(&held.to_string()),
+                    Some(HeldValue::Clear(held)) => shown(&held.to_string()),
                     _ => "the secret".to_owned(),
                 };
                 let message =

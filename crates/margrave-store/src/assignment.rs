@@ -14,6 +14,7 @@ use margrave_core::observed::{Aim, Observed, Outlook, Verdict};
 use margrave_core::report::Report;
 use rusqlite::{OptionalExtension as _, Row, ToSql};
 
+use crate::basis::{Basis, BasisReader};
 use crate::column::{self, Columns as _, Shared};
 use crate::deployment::forget_removed;
 use crate::event::NewEvent;
@@ -80,7 +81,7 @@ impl AssignmentRecord {
 }
 
 /// An assignment as far as a decision looks at it, whatever the device said about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct HeldAssignment {
     pub id: AssignmentId,
     pub device: DeviceRef,
@@ -92,11 +93,12 @@ pub struct HeldAssignment {
     pub wanted: bool,
     /// The document that is wanted, or was last.
     pub document: Digest,
+    /// What that was made from, where it is known.
+    pub basis: Option<Basis>,
 }
 
 /// The columns of [`HeldReader::read`], in their order.
-pub(crate) const HELD: &str =
-    "id, client, device, deployment_name, version, profile, wanted, document, package";
+pub(crate) const HELD: &str = "id, client, device, deployment_name, version, profile, wanted, document, package, made_revision, made_answers, made_fixed";
 
 /// Reads a whole fleet's assignments in one go: by place, and what one has in common with others before is not made again.
 #[derive(Default)]
@@ -107,6 +109,7 @@ pub(crate) struct HeldReader {
     versions: Shared<PackageVersion>,
     profiles: Shared<ProfileId>,
     packages: Shared<PackageId>,
+    bases: BasisReader,
 }
 
 impl HeldReader {
@@ -120,6 +123,7 @@ impl HeldReader {
             wanted: row.get(6)?,
             document: Digest::from_bytes(row.get(7)?),
             package: self.packages.at(row, 8)?,
+            basis: self.bases.read(row, 9)?,
         })
     }
 }
@@ -320,7 +324,7 @@ pub(crate) fn revive(sql: &Sql<'_>, client: &ClientId) -> Result<(), Error> {
         .collect::<Result<_, _>>()?;
     for mut record in retired {
         record.archived = false;
-        write(sql, &record)?;
+        write(sql, &record, None)?;
     }
     Ok(())
 }
@@ -407,13 +411,14 @@ pub(crate) fn observe(
     Ok(())
 }
 
-/// Writes the whole row, with what follows from it.
-pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Error> {
+/// Writes the whole row, with what follows from it. What its document was made from stays what it was without a `basis`.
+pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord, basis: Option<&Basis>) -> Result<(), Error> {
     let outlook = record.outlook();
     let observed = record.observed.as_ref();
     let (id, deployment, state) = (record.id.uuid(), record.deployment.uuid(), outlook.state.as_str());
     let verdict = verdict_column(outlook.verdict);
-    let changes: [(&str, &dyn ToSql); 17] = [
+    let fixed = basis.map(|basis| &*basis.fixed).filter(|fixed| !fixed.is_empty());
+    let changes: [(&str, &dyn ToSql); 20] = [
         (":id", id.as_bytes()),
         (":package", &record.package.as_str()),
         (":version", &record.version.as_str()),
@@ -436,6 +441,9 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Erro
         (":was_installed", &observed.is_some_and(|observed| observed.was_installed)),
         (":state", &state),
         (":verdict", &verdict),
+        (":made_revision", &basis.map(|basis| column::unsigned("the revision", basis.revision)).transpose()?),
+        (":made_answers", &basis.map(|basis| basis.answers.as_bytes().as_slice())),
+        (":made_fixed", &fixed.map(column::json)),
     ];
     // What lists and numbers go by is mostly as it was, and then no index has to be touched.
     if !record.archived {
@@ -445,7 +453,10 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Erro
                      wanted = :wanted, document = :document, wanted_since = :wanted_since,
                      changed_version = :changed_version, changed_at = :changed_at, observed = :observed,
                      adopted = :adopted, report = :report, received_at = :received_at,
-                     observed_at = :observed_at, was_installed = :was_installed
+                     observed_at = :observed_at, was_installed = :was_installed,
+                     made_revision = coalesce(:made_revision, made_revision),
+                     made_answers = coalesce(:made_answers, made_answers),
+                     made_fixed = iif(:made_revision IS NULL, made_fixed, :made_fixed)
                  WHERE id = :id AND archived = 0 AND state = :state AND verdict = :verdict",
             )?
             .execute(&changes[..])?;
@@ -463,15 +474,20 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord) -> Result<(), Erro
     sql.statement(
         "INSERT INTO assignment (id, client, device, deployment, deployment_name, package, version,
              profile, wanted, archived, document, wanted_since, changed_version, changed_at, observed, adopted,
-             report, received_at, observed_at, was_installed, state, verdict)
+             report, received_at, observed_at, was_installed, state, verdict, made_revision, made_answers,
+             made_fixed)
          VALUES (:id, :client, :device, :deployment, :deployment_name, :package, :version, :profile, :wanted,
              :archived, :document, :wanted_since, :changed_version, :changed_at, :observed, :adopted, :report,
-             :received_at, :observed_at, :was_installed, :state, :verdict)
+             :received_at, :observed_at, :was_installed, :state, :verdict, :made_revision, :made_answers,
+             :made_fixed)
          ON CONFLICT (id) DO UPDATE SET package = :package, version = :version, profile = :profile,
              wanted = :wanted, archived = :archived, document = :document, wanted_since = :wanted_since,
              changed_version = :changed_version, changed_at = :changed_at, observed = :observed,
              adopted = :adopted, report = :report, received_at = :received_at, observed_at = :observed_at,
-             was_installed = :was_installed, state = :state, verdict = :verdict",
+             was_installed = :was_installed, state = :state, verdict = :verdict,
+             made_revision = coalesce(:made_revision, made_revision),
+             made_answers = coalesce(:made_answers, made_answers),
+             made_fixed = iif(:made_revision IS NULL, made_fixed, :made_fixed)",
     )?
     .execute([changes.as_slice(), place.as_slice()].concat().as_slice())?;
     Ok(())
@@ -529,7 +545,7 @@ impl Store {
                     .optional()?;
                 let Some(mut record) = still else { continue };
                 record.archived = true;
-                write(tx.sql, &record)?;
+                write(tx.sql, &record, None)?;
                 let AssignmentRecord { device, name, .. } = &record;
                 let text = format!("{name} is not on {device}");
                 let event = NewEvent::new(now, "assignment.state", "server", text);

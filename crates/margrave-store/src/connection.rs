@@ -40,6 +40,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0027_sizes.sql"),
     include_str!("migrations/0028_refused.sql"),
     include_str!("migrations/0029_given_up.sql"),
+    include_str!("migrations/0030_made.sql"),
     include_str!("migrations/0031_noted.sql"),
 ];
 

@@ -15,6 +15,7 @@ mod asked;
 mod assignment;
 mod audit;
 mod backup;
+mod basis;
 mod begun;
 mod candidate;
 mod capabilities;
@@ -57,6 +58,7 @@ pub use assignment::{
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};
+pub use basis::Basis;
 pub use begun::Begun;
 pub use candidate::Candidate;
 pub use capabilities::{CapabilitiesError, NewCapabilities};

@@ -22,6 +22,7 @@ use rusqlite::OptionalExtension as _;
 
 use crate::applied::GoneBack;
 use crate::assignment::{self, AssignmentRecord, HELD, HeldAssignment, HeldReader};
+use crate::basis::Basis;
 use crate::begun::Begun;
 use crate::column;
 use crate::error::from_database;
@@ -152,7 +153,7 @@ pub enum AssignmentChange {
     Drop(AssignmentId),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WantedAssignment {
     pub id: AssignmentId,
     pub device: DeviceRef,
@@ -162,6 +163,8 @@ pub struct WantedAssignment {
     pub version: PackageVersion,
     pub profile: ProfileId,
     pub document: Digest,
+    /// What that was made from; left out where it is the one that is there, and that is not known.
+    pub basis: Option<Basis>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -574,7 +577,7 @@ fn publish_client(
                     record.wanted = false;
                     record.changed_version = version;
                     record.changed_at = at;
-                    assignment::write(sql, &record)?;
+                    assignment::write(sql, &record, None)?;
                 }
             }
         }
@@ -598,6 +601,7 @@ fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> R
         version: package_version,
         profile,
         document,
+        basis,
     } = wanted.clone();
     let before = assignment::one(sql, id)?;
     let still = match before.as_ref().filter(|before| !before.archived) {
@@ -629,7 +633,7 @@ fn want(sql: &Sql<'_>, wanted: &WantedAssignment, version: u64, at: Moment) -> R
         waits: false,
         observed,
     };
-    assignment::write(sql, &record)?;
+    assignment::write(sql, &record, basis.as_ref())?;
     Ok(())
 }
 

@@ -149,8 +149,8 @@ pub enum RolloutChange {
     CarryOver { revision: u64, members: Vec<NewMember>, stopped: Box<RolloutRecord> },
     /// These get it now.
     Release { deployment: DeploymentId, revision: u64, reached: Reached, devices: Vec<DeviceRef> },
-    /// These came to it, and stand at its end.
-    Join { deployment: DeploymentId, revision: u64, devices: Vec<DeviceRef> },
+    /// These came to it, and stand at its end; each with the revision that it has until its turn comes, if it has one.
+    Join { deployment: DeploymentId, revision: u64, devices: Vec<(DeviceRef, Option<u64>)> },
     /// These wait no more, because it is not meant for them any more.
     Leave { deployment: DeploymentId, devices: Vec<DeviceRef> },
 }
@@ -434,8 +434,9 @@ pub(crate) fn change(
         }
         RolloutChange::Join { deployment, revision, devices } => {
             expect(sql, *deployment, *revision, "state <> 'done'")?;
-            for device in devices {
-                join(sql, *deployment, device)?;
+            for (device, keeps) in devices {
+                let keeps = keeps.map(|keeps| column::unsigned("the revision", keeps)).transpose()?;
+                join(sql, *deployment, device, keeps)?;
             }
         }
         RolloutChange::Leave { deployment, devices } => {
@@ -513,13 +514,18 @@ fn expect(
     if found { Ok(()) } else { Err(PublishError::RevisionMoved) }
 }
 
-/// Puts a device at the end, unless it is there. It has no revision that it could keep.
-fn join(sql: &Sql<'_>, deployment: DeploymentId, device: &DeviceRef) -> rusqlite::Result<()> {
+/// Puts a device at the end, unless it is there.
+fn join(
+    sql: &Sql<'_>,
+    deployment: DeploymentId,
+    device: &DeviceRef,
+    keeps: Option<i64>,
+) -> rusqlite::Result<()> {
     sql.statement(
-        "INSERT INTO rollout_member (deployment, client, device, place)
-         SELECT ?1, ?2, ?3, coalesce(max(place) + 1, 0) FROM rollout_member WHERE deployment = ?1
+        "INSERT INTO rollout_member (deployment, client, device, place, keeps)
+         SELECT ?1, ?2, ?3, coalesce(max(place) + 1, 0), ?4 FROM rollout_member WHERE deployment = ?1
          ON CONFLICT (deployment, client, device) DO NOTHING",
     )?
-    .execute((deployment.uuid().as_bytes(), device.client.as_str(), device.device.as_str()))?;
+    .execute((deployment.uuid().as_bytes(), device.client.as_str(), device.device.as_str(), keeps))?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::package::{Catalog, Component, Extensions, ProfileKind, Revision};
-use crate::secret::{Fingerprint, Reference, Secret};
+use crate::secret::Reference;
 
 use ParameterValue::{Boolean, Double, Integer, List, Text};
 
@@ -233,8 +233,14 @@ fn answers(given: &[(&str, ParameterValue)]) -> Answers {
 #[track_caller]
 fn refused(given: &[(&str, ParameterValue)], previous: Option<&Answers>, wanted: &[(&str, &str)]) {
     let package = package();
-    let broken =
-        resolve(&package, &package.profiles[0], &answers(given), previous, &Secrets::default()).unwrap_err();
+    let broken = resolve(
+        &package,
+        &package.profiles[0],
+        &answers(given),
+        previous.map(held).as_ref(),
+        &Secrets::default(),
+    )
+    .unwrap_err();
     let found: Vec<_> = broken.iter().map(|violation| (violation.place.as_str(), violation.rule)).collect();
     assert_eq!(found, wanted, "{broken:#?}");
 }
@@ -288,7 +294,7 @@ fn dm_059_an_immutable_value_stays_what_it_was() {
     refused(&[("site", text("S-1")), ("poll", Integer(60))], Some(&first), &[("/parameters/poll", "DM-059")]);
     let package = package();
     let resolve = |given: &Answers, previous: &Answers| {
-        resolve(&package, &package.profiles[0], given, Some(previous), &Secrets::default())
+        resolve(&package, &package.profiles[0], given, Some(&held(previous)), &Secrets::default())
     };
     assert!(resolve(&first, &first).is_ok());
     // Said outright or by default, it is the same value.
@@ -301,7 +307,7 @@ fn dm_059_an_immutable_value_stays_what_it_was() {
 #[test]
 fn dm_059_a_newer_default_does_not_change_what_an_installation_has() {
     let given = answers(&[("site", text("S-1"))]);
-    let before = in_force(&package(), &given);
+    let before = held(&in_force(&package(), &given));
     let mut newer = package();
     newer.parameters.get_mut(&name("poll")).unwrap().default = Some(Integer(60));
     let resolve =
@@ -386,7 +392,7 @@ fn dm_059_an_immutable_secret_stays_what_it_was() {
     secrets.insert(name("site"), reference(), Ok(Secret::new("hunter2".into(), Fingerprint("f".into()))));
     let check = |before: Answer, now: Answer| {
         let (before, now) = (Answers::from([(name("site"), before)]), Answers::from([(name("site"), now)]));
-        let resolved = resolve(&package, &package.profiles[0], &now, Some(&before), &secrets);
+        let resolved = resolve(&package, &package.profiles[0], &now, Some(&held(&before)), &secrets);
         resolved.map(drop).map_err(|broken| (broken[0].rule, broken[0].message.clone()))
     };
     assert_eq!(check(referred(Some("f")), referred(Some("f"))), Ok(()));
@@ -400,6 +406,19 @@ fn dm_059_an_immutable_secret_stays_what_it_was() {
     }
     let (_, message) = check(referred(Some("e")), referred(Some("f"))).unwrap_err();
     assert!(message.contains("keep the secret") && !message.contains("hunter2"), "{message}");
+}
+
+#[test]
+fn dm_059_what_is_fixed_is_remembered_with_defaults_and_without_secrets() {
+    let package = package();
+    let mut secrets = Secrets::default();
+    secrets.insert(name("site"), reference(), Ok(Secret::new("hunter2".into(), Fingerprint("now".into()))));
+    // What the device is given is what is found, whatever was seen when it was asked for.
+    let answers = Answers::from([(name("site"), referred(Some("then"))), (name("note"), text("x").into())]);
+    let fixed = fixed(&package, &answers, &secrets);
+    let stored = serde_json::to_string(&fixed).unwrap();
+    assert_eq!(stored, r#"{"poll":30,"site":{"seen":"now"}}"#);
+    assert_eq!(serde_json::from_str::<Held>(&stored).unwrap(), fixed);
 }
 
 #[test]

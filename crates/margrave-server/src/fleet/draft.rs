@@ -9,7 +9,9 @@ use margrave_core::id::{
     DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ParameterName, ProfileId,
 };
 use margrave_core::package::Package;
-use margrave_core::parameters::{Answer, Answers, ParameterValue, ScalarType, Schema, in_force, resolve};
+use margrave_core::parameters::{
+    Answer, Answers, Held, ParameterValue, ScalarType, Schema, held, in_force, resolve,
+};
 use margrave_core::rollback::{Rollback, When};
 use margrave_core::schedule::Weekly;
 use margrave_core::secret::{Referred, Secrets};
@@ -345,15 +347,15 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// The values that a device has.
-    pub(super) fn values(&self, device: &DeviceRef, labels: &BTreeMap<String, String>) -> Answers {
+    /// The values that a device has, if it was given all that was wanted.
+    pub(super) fn values(&self, device: &DeviceRef, labels: &BTreeMap<String, String>) -> Held {
         self.in_force(&self.deployment.answers_for(device, labels))
     }
 
-    fn in_force(&self, answers: &Answers) -> Answers {
+    fn in_force(&self, answers: &Answers) -> Held {
         match &self.entry {
-            Some(entry) => in_force(&entry.package, answers),
-            None => answers.clone(),
+            Some(entry) => held(&in_force(&entry.package, answers)),
+            None => held(answers),
         }
     }
 }
@@ -576,7 +578,7 @@ fn broken_answers(
     entry: &Entry,
     deployment: &Deployment,
     answers: &Answers,
-    previous: Option<&Answers>,
+    previous: Option<&Held>,
     secrets: &Secrets,
 ) -> Vec<Violation> {
     let package = &entry.package;

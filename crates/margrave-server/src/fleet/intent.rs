@@ -314,7 +314,7 @@ impl Fleet {
                 || touched.iter().flat_map(|touched| touched.differences()).chain(later).collect();
             let place = |name: &DeploymentName| match source.is_asked() {
                 true => "/version".to_owned(),
-                false => Place::Deployment(name.clone()).to_string(),
+                false => format!("{}#/version", Place::Deployment(name.clone())),
             };
             let origins = self.known_origins().await.map_err(failed)?;
             self.check_fetchable(&comings, &origins, differences, place).map_err(failed)?;
@@ -418,7 +418,8 @@ impl Fleet {
             return Error::Misfit(refused.iter().map(shown).collect());
         }
         let flaw = |misfit: &&MisfitRecord| {
-            let place = names.get(&misfit.deployment).map(|name| Place::Deployment(name.clone()).to_string());
+            let place = names.get(&misfit.deployment);
+            let place = place.map(|name| format!("{}#/targets", Place::Deployment(name.clone())));
             let message = format!(
                 "{} does not fit: {}; leave it out, or say under `force` why it is to have it all the same",
                 self.live.spoken(&misfit.device),

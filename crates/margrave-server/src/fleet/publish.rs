@@ -7,31 +7,32 @@
 mod difference;
 mod foreseeing;
 mod pacing;
+mod placing;
 mod promising;
 mod relabelling;
 mod renumbering;
+mod settling;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use bytes::Bytes;
-use margrave_core::constraints::{Need, Promise};
 use margrave_core::deployment::Deployment;
 use margrave_core::digest::{Digest, Document};
-use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
+use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeviceRef};
 use margrave_core::manifest::{Blob, Entry as ManifestEntry, Manifest};
 use margrave_core::package::Profile;
-use margrave_core::parameters::resolve;
+use margrave_core::parameters::{Answers, fixed, held, reaches, resolve};
 use margrave_core::publish::{Chosen, Circumstances, choose_profile, next_manifest};
-use margrave_core::schedule::{Choice, Reach, Schedule, effective};
+use margrave_core::schedule::Schedule;
 use margrave_core::secret::Secrets;
 use margrave_core::workload::Workload;
 use margrave_oci::reference::Repository;
 use margrave_store::{
-    AssignmentChange, Candidate, ClientPicture, ClientPublication, HeldAssignment, MisfitRecord, NewManifest,
-    PackageError, Part, Publication, PublishError, RolloutChange, SCHEDULES_MAX, Standing, Store,
-    WantedAssignment,
+    AssignmentChange, Basis, Candidate, ClientPicture, ClientPublication, HeldAssignment, MisfitRecord,
+    NewManifest, PackageError, Part, Publication, PublishError, RolloutChange, SCHEDULES_MAX, Standing,
+    Store, WantedAssignment,
 };
 use margrave_wire::bundle;
 
@@ -42,8 +43,9 @@ use super::{Error, Fleet};
 use crate::cores;
 
 pub(super) use difference::Difference;
+use pacing::Begun;
 pub(super) use pacing::Paced;
-use pacing::{Begun, Pacing};
+use placing::Landed;
 pub(super) use promising::Stand;
 
 /// Losing so often against other writers means that something else is wrong.
@@ -55,8 +57,6 @@ const WORTH_A_THREAD: usize = 64;
 const MADE_TOGETHER: usize = 128;
 /// Said with the reasons of a device that has the deployment already, in a form that fits.
 const KEEPS: &str = "what it has of it, it keeps until then";
-/// Devices that are settled in one transaction.
-const SETTLED_TOGETHER_MAX: u32 = 500;
 
 /// A deployment and its package.
 #[derive(Clone)]
@@ -180,7 +180,12 @@ impl Wish {
         let package = &self.entry.package;
         let deployment = &self.deployment;
         let answers = deployment.answers_for(&device.device, &device.labels);
-        let previous = self.previous.as_ref().map(|before| before.values(&device.device, &device.labels));
+        let mut previous = self.previous.as_ref().map(|before| before.values(&device.device, &device.labels));
+        // What the device was given counts, and not what was wanted for it meanwhile.
+        if let Some(fixed) = &stand.fixed {
+            let fixed = fixed.iter().map(|(name, value)| (name.clone(), value.clone()));
+            previous.get_or_insert_default().extend(fixed);
+        }
         let values =
             |profile: &Profile| resolve(package, profile, &answers, previous.as_ref(), &self.secrets);
         let circumstances = Circumstances {
@@ -215,8 +220,34 @@ impl Wish {
             version: deployment.version.clone(),
             profile: profile.id.clone(),
             document: document.digest(),
+            basis: Some(Basis {
+                revision: deployment.revision,
+                answers: self.digest_of(&answers, profile),
+                fixed: Arc::new(fixed(package, &answers, &self.secrets)),
+            }),
         };
         Ok(Placed { wanted, document, despite })
+    }
+}
+
+impl Wish {
+    /// Whether a device is answered otherwise than when the document that it has was made.
+    fn answers_otherwise(&self, device: &Candidate, held: &HeldAssignment) -> bool {
+        if !self.deployment.has_answers_by_label() {
+            return false;
+        }
+        let profile = self.entry.package.profiles.iter().find(|profile| profile.id == held.profile);
+        let (Some(profile), Some(basis)) = (profile, &held.basis) else { return true };
+        let answers = self.deployment.answers_for(&device.device, &device.labels);
+        basis.answers != self.digest_of(&answers, profile)
+    }
+
+    /// Tells the answers that a profile asks for from others. Where a secret is does not matter, only that it is the same.
+    fn digest_of(&self, answers: &Answers, profile: &Profile) -> Digest {
+        let mut answers = held(answers);
+        answers.retain(|name, _| reaches(&self.entry.package, profile, name));
+        let text = serde_json::to_vec(&answers).expect("answers have texts for keys");
+        Digest::of(&text)
     }
 }
 
@@ -232,6 +263,8 @@ fn reachable(repository: &str, registry_address: &str) -> String {
 #[derive(Default)]
 struct Changes {
     wanted: Vec<Placed>,
+    /// What its manifest lists already and nobody wanted while it was retired.
+    again: Vec<WantedAssignment>,
     dropped: Vec<AssignmentId>,
     /// When it is to talk and to change, where that is another time than before.
     schedule: Option<Schedule>,
@@ -243,6 +276,13 @@ pub(super) struct Pictures(BTreeMap<ClientId, ClientPicture>);
 impl Pictures {
     fn held(&self, device: &DeviceRef, id: AssignmentId) -> Option<&HeldAssignment> {
         self.0.get(&device.client)?.assignments.iter().find(|held| held.id == id)
+    }
+
+    /// What a device was given before it was retired, and has as far as anybody knows.
+    fn left_behind(&self, device: &DeviceRef, id: AssignmentId) -> Option<&HeldAssignment> {
+        let held = self.held(device, id).filter(|held| !held.wanted)?;
+        let mut listed = self.0.get(&device.client)?.manifest.entries().iter();
+        listed.any(|entry| entry.id == id && entry.document.digest == held.document).then_some(held)
     }
 }
 
@@ -290,15 +330,6 @@ impl Fleet {
         for held in going() {
             promises.free(&held.device, &held.name);
         }
-        for (wish, devices) in &wanted {
-            let meant: BTreeSet<&DeviceRef> = devices.iter().map(|device| &device.device).collect();
-            for held in held_by.get(&wish.deployment.id).into_iter().flatten() {
-                match meant.contains(&held.device) {
-                    true => promises.lessen(held, wish),
-                    false => promises.free(&held.device, &held.name),
-                }
-            }
-        }
         // Who has something comes before who only wants something.
         wanted.sort_by_key(|(wish, _)| held_by.get(&wish.deployment.id).is_none_or(Vec::is_empty));
         let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
@@ -307,32 +338,14 @@ impl Fleet {
         let mut forced = Vec::new();
         let mut freed: BTreeSet<DeviceRef> = going().map(|held| held.device.clone()).collect();
         let (mut rollouts, mut paced, mut later) = (Vec::new(), Vec::new(), Vec::new());
-        for (wish, devices) in wanted {
+        for (wish, landed) in self.place(wanted, &held_by, &pictures, promises).await {
             let deployment = wish.deployment.id;
             let mut own: BTreeMap<ClientId, Changes> = BTreeMap::new();
             let mut reached = BTreeSet::new();
-            let placing = devices.into_iter().map(|device| {
-                let (id, stand) = promises.stand(&pictures, &device, &wish);
-                (id, device, stand)
-            });
-            let (of, address) = (wish.clone(), self.options.registry_address.clone());
-            let placed = cores::spread(placing.collect(), WORTH_A_THREAD, move |(id, device, stand)| {
-                let placed = of.place(&device, &stand, &address);
-                (id, device, stand, placed)
-            });
-            for (id, device, stand, placed) in placed.await {
+            for Landed { id, device, placed, stays, frees, .. } in landed {
                 let held = pictures.held(&device.device, id);
-                let stays =
-                    matches!(placed, Err(Unplaced::Misfit(_))) && held.is_some_and(|held| held.wanted);
-                let profile = placed.as_ref().ok().map(|placed| &placed.wanted.profile);
-                let next = profile.and_then(|profile| wish.entry.needs.get(profile));
-                let lessens = |own: &Arc<Need>| !stays && next.is_none_or(|next| own.exceeds(next));
-                if stand.own.as_ref().is_some_and(lessens) {
+                if frees {
                     freed.insert(device.device.clone());
-                }
-                match stays {
-                    true => promises.keep_as_it_is(&device.device, stand, &wish),
-                    false => promises.keep(&device.device, stand, &wish, profile),
                 }
                 match placed {
                     Ok(placed) => {
@@ -370,7 +383,9 @@ impl Fleet {
                 }
             }
             let held = held_by.remove(&deployment).unwrap_or_default();
-            let holders: BTreeSet<DeviceRef> = held.iter().map(|held| held.device.clone()).collect();
+            let made = |held: &HeldAssignment| held.basis.as_ref().map(|basis| basis.revision);
+            let holders: BTreeMap<DeviceRef, Option<u64>> =
+                held.iter().map(|held| (held.device.clone(), made(held))).collect();
             for held in held.into_iter().filter(|held| !reached.contains(&held.id)) {
                 freed.insert(held.device.clone());
                 own.entry(held.device.client).or_default().dropped.push(held.id);
@@ -397,125 +412,6 @@ impl Fleet {
         tracing::debug!(clients = changes.len(), "the devices were placed");
         let touched = self.consider(pictures, changes).await?;
         Ok(Decision { touched, misfits, unfit, forced, freed, rollouts, paced, later })
-    }
-
-    /// What all deployments mean for devices about which something changed.
-    ///
-    /// What a device has already it keeps for as long as it is meant to have it: a device that reports less than
-    /// before (its engine is down, its disk nearly full) must not lose what it runs because of that. What it was left out of
-    /// while it kept an earlier form, it gets once it fits.
-    async fn decide_devices(
-        &self,
-        devices: &[Candidate],
-        wishes: &[Wish],
-        pictures: Pictures,
-        mut pacing: Pacing,
-    ) -> Result<Decision, Error> {
-        let choices: Vec<(Reach, Choice)> =
-            self.store.schedules().await?.into_iter().map(|record| (record.reach, record.choice)).collect();
-        let promises = self.promises(&pictures, wishes.iter().map(|wish| &wish.entry)).await?;
-        let behind =
-            self.store.left_out(devices.iter().map(|device| device.device.clone()).collect()).await?;
-        let mut changes: BTreeMap<ClientId, Changes> = BTreeMap::new();
-        let mut misfits = Vec::new();
-        for device in devices {
-            // Also without any wish: what its manifest still lists may be meant for nobody any more.
-            let changed = changes.entry(device.device.client.clone()).or_default();
-            // A child speaks through its gateway, whose schedule counts.
-            if !device.device.device.is_child()
-                && let Some(picture) = pictures.0.get(&device.device.client)
-            {
-                let schedule = effective(&choices, &device.device, &device.labels);
-                changed.schedule = (schedule != *picture.manifest.schedule()).then_some(schedule);
-            }
-            let keeps = |wish: &Wish| {
-                let id = device.assignment_id(wish.deployment.id);
-                let held = pictures.held(&device.device, id).is_some_and(|held| held.wanted);
-                let targeted = wish.deployment.targets.matches(&device.device, &device.labels);
-                held && targeted && device.capabilities.is_some()
-            };
-            // Of what it has only that counts which it keeps; each that comes in counts for those after it.
-            let mut stand = Stand { promised: promises.on(&device.device), ..Stand::default() };
-            let kept: BTreeSet<&DeploymentName> =
-                wishes.iter().filter(|wish| keeps(wish)).map(|wish| &wish.deployment.name).collect();
-            stand.promised.retain(|promise| kept.contains(&promise.to));
-            for wish in wishes {
-                let deployment = &wish.deployment;
-                let id = device.assignment_id(deployment.id);
-                let held = pictures.held(&device.device, id).filter(|held| held.wanted);
-                let targeted = deployment.targets.matches(&device.device, &device.labels);
-                let mut reasons = Vec::new();
-                let mut temporary = false;
-                if kept.contains(&deployment.name) {
-                    let is_behind = behind.contains(&(deployment.id, device.device.clone()));
-                    // Other labels may mean other answers, and what did not fit may fit by now.
-                    let own = held.and_then(|held| promises.need(held).cloned());
-                    let profile = held.map(|held| held.profile.clone());
-                    let mut promised = stand.promised.clone();
-                    promised.retain(|promise| promise.to != deployment.name);
-                    let others = Stand { held: profile, own, promised };
-                    if is_behind || deployment.has_answers_by_label() {
-                        match wish.place(device, &others, &self.options.registry_address) {
-                            Ok(placed) if !needs(held, &placed) => {}
-                            Ok(_) if is_behind && pacing.joins(deployment.id, &device.device) => {}
-                            Ok(_) if pacing.waits(deployment.id, &device.device) => {}
-                            Ok(placed) => {
-                                changes.entry(device.device.client.clone()).or_default().wanted.push(placed)
-                            }
-                            Err(unplaced) if is_behind => {
-                                reasons = unplaced.reasons();
-                                reasons.push(KEEPS.to_owned());
-                            }
-                            Err(_) => {}
-                        }
-                    }
-                } else {
-                    let placed = targeted
-                        .then(|| wish.place(device, &stand, &self.options.registry_address))
-                        .transpose();
-                    let changes = changes.entry(device.device.client.clone()).or_default();
-                    let picture = pictures.0.get(&device.device.client);
-                    if let Ok(Some(Placed { wanted, .. })) = &placed
-                        && let Some(need) = wish.entry.needs.get(&wanted.profile)
-                    {
-                        let (to, need) = (deployment.name.clone(), Arc::clone(need));
-                        stand.promised.push(Promise { to, need });
-                    }
-                    match placed {
-                        Ok(Some(_)) if pacing.holds(deployment.id, id, &device.device, picture) => {}
-                        Ok(Some(placed)) => changes.wanted.push(placed),
-                        Ok(None) => {
-                            changes.dropped.extend(held.map(|held| held.id));
-                            pacing.leave(deployment.id, &device.device);
-                        }
-                        Err(unplaced) => {
-                            changes.dropped.extend(held.map(|held| held.id));
-                            temporary = unplaced.is_temporary();
-                            reasons = unplaced.reasons();
-                        }
-                    }
-                }
-                misfits.push(MisfitRecord {
-                    deployment: deployment.id,
-                    device: device.device.clone(),
-                    reasons,
-                    temporary,
-                });
-            }
-        }
-        let touched = self.consider(pictures, changes).await?;
-        let rollouts = pacing.changes();
-        let (unfit, freed) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Decision {
-            touched,
-            misfits,
-            unfit,
-            forced: Vec::new(),
-            freed,
-            rollouts,
-            paced: Vec::new(),
-            later: Vec::new(),
-        })
     }
 
     /// What a deployment wants, with its secrets as they are now.
@@ -555,6 +451,7 @@ impl Fleet {
             // That a hold is over the device knows by itself.
             let asked = picture.asked != picture.manifest.asked().at(now);
             let same = changes.wanted.is_empty()
+                && changes.again.is_empty()
                 && changes.dropped.is_empty()
                 && changes.schedule.is_none()
                 && !asked;
@@ -585,48 +482,6 @@ impl Fleet {
         self.meters.published(clients.len(), began.elapsed());
         self.git.published(clients.iter());
         Ok(())
-    }
-
-    /// Gives every device about which something changed what follows from that. Safe to call at any time.
-    pub(super) async fn settle(&self) -> Result<(), Error> {
-        if self.desired.is_returning() || self.store.devices_unsettled(1).await?.is_empty() {
-            return Ok(());
-        }
-        let _deciding = self.deciding.write().await;
-        let mut attempt = 0;
-        loop {
-            let devices = self.store.devices_unsettled(SETTLED_TOGETHER_MAX).await?;
-            if devices.is_empty() {
-                return Ok(());
-            }
-            let candidates: Vec<Candidate> = devices.iter().map(Candidate::from).collect();
-            let (wishes, pacing) = (self.wishes().await?, self.pacing(&candidates).await?);
-            let clients = candidates.iter().map(|candidate| candidate.device.client.clone()).collect();
-            let pictures = self.pictures(clients).await?;
-            let Decision { touched, misfits, rollouts, .. } =
-                Box::pin(self.decide_devices(&candidates, &wishes, pictures, pacing)).await?;
-            let settled = devices.into_iter().map(|record| (record.device, record.unsettled)).collect();
-            let publication =
-                Publication { at: self.now(), misfits, settled, rollouts, ..Default::default() };
-            match self.publish(publication, touched).await {
-                Ok(()) => {
-                    attempt = 0;
-                    self.rollouts_may_move();
-                }
-                Err(Unpublished::Moved) if attempt < ATTEMPTS_MAX => attempt += 1,
-                Err(unpublished) => return Err(unpublished.into()),
-            }
-        }
-    }
-
-    /// What was asked is done and durable; that the rest follows later is no reason to refuse it.
-    pub(super) async fn settle_or_log(&self) {
-        if let Err(error) = self.settle().await {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "devices could not be settled; will try again"
-            );
-        }
     }
 
     /// Finishes what a crash left between two steps.
@@ -724,13 +579,14 @@ fn next(
     touched: Touched,
     mut documents: BTreeMap<AssignmentId, Vec<u8>>,
 ) -> Result<ClientPublication, Error> {
-    let Touched { picture, changes: Changes { wanted, dropped, schedule } } = touched;
+    let Touched { picture, changes: Changes { wanted, again, dropped, schedule } } = touched;
     let picture = &picture;
     let mut entries: BTreeMap<AssignmentId, ManifestEntry> =
         picture.manifest.entries().iter().map(|entry| (entry.id, *entry)).collect();
     // What stays is what is wanted now, not what happens to be listed: while a client was retired, deployments
     // went or changed without its manifest.
-    let kept = |id: &AssignmentId| !dropped.contains(id) && is_wanted(picture, *id);
+    let is_again = |id: AssignmentId| again.iter().any(|wanted| wanted.id == id);
+    let kept = |id: &AssignmentId| !dropped.contains(id) && (is_wanted(picture, *id) || is_again(*id));
     entries.retain(|id, _| kept(id));
     for Placed { wanted, document, .. } in &wanted {
         let size = u64::try_from(document.bytes().len()).ok();
@@ -756,6 +612,7 @@ fn next(
         Error::conflict(format!("{} cannot be given another manifest: {error}", picture.client))
     })?;
     let mut assignments: Vec<AssignmentChange> = dropped.into_iter().map(AssignmentChange::Drop).collect();
+    assignments.extend(again.into_iter().map(AssignmentChange::Want));
     let mut fresh = Vec::with_capacity(wanted.len());
     for Placed { wanted, document, .. } in wanted {
         assignments.push(AssignmentChange::Want(wanted));

@@ -222,11 +222,11 @@ impl Fleet {
         let leaving = self.leaving(&overlay.labels, &decided).await?;
         let wanted = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
         let decision = Box::pin(self.decide(wanted, &removed, leaving)).await?;
-        let settling = Box::pin(self.foresee_settling(&decision, &wishes, &overlay.labels));
+        let settling = Box::pin(self.foresee_settling(&decision, &decided, &wishes, &overlay.labels));
         let (settled, looked_at) = settling.await?;
         let Decision { touched, misfits, unfit, forced, paced, later, .. } = decision;
         let place = |name: &DeploymentName| match by_file {
-            true => Place::Deployment(name.clone()).to_string(),
+            true => format!("{}#/version", Place::Deployment(name.clone())),
             false => "/version".to_owned(),
         };
         // As when it is done: what settles by itself afterwards is refused to nobody.

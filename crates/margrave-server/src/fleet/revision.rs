@@ -17,6 +17,7 @@ use super::client::Clients;
 use super::difference::{Difference, Packages, Wanted, compare};
 use super::event::time;
 use super::intent::Change;
+use super::secret::unseen;
 use super::view::{shown_answers, shown_overrides, shown_rollback, shown_targets, shown_windows};
 use super::warning::named;
 use super::{Actor, Error, Fleet};
@@ -193,8 +194,14 @@ fn taken_back(records: &[RevisionRecord], age: usize) -> Option<u64> {
     records.iter().skip(age + 1).find(is_same).map(|earlier| earlier.deployment.revision)
 }
 
-/// Whether a deployment is what it was at an earlier revision, but for devices that it does not name any more.
+/// Whether a deployment is what it was at an earlier revision, but for devices that it does not name any more. What was behind its
+/// secrets then nobody can have again, so it does not count.
 pub(super) fn is_again(now: &Deployment, earlier: &Deployment) -> bool {
+    is_exactly_again(&unseen(now), &unseen(earlier))
+}
+
+/// The same, with the same behind its secrets.
+pub(super) fn is_exactly_again(now: &Deployment, earlier: &Deployment) -> bool {
     let mut same = earlier.clone();
     same.revision = now.revision;
     same.targets.devices.retain(|device| now.targets.devices.contains(device));

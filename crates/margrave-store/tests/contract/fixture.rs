@@ -122,6 +122,7 @@ pub(crate) fn wanted(name: &str, on: &str, document: &[u8]) -> WantedAssignment 
         version: PackageVersion::parse("1.0.0").unwrap(),
         profile: ProfileId::parse("compose").unwrap(),
         document: Digest::of(document),
+        basis: Some(Basis { revision: 1, answers: Digest::of(b"answers"), fixed: Default::default() }),
     }
 }
 

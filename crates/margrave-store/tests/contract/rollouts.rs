@@ -116,10 +116,12 @@ async fn who_comes_later_stands_at_the_end_and_nobody_comes_to_what_is_done() {
     let join = || RolloutChange::Join {
         deployment: deployment_id("hello"),
         revision: 1,
-        devices: vec![device("line-3"), device("line-1")],
+        devices: vec![(device("line-3"), Some(1)), (device("line-1"), None)],
     };
     change(&world, join()).await.unwrap();
     assert_eq!(members(&world).await, "0+line-2 1-line-1 2-line-3");
+    let kept = world.store.rollout_members(deployment_id("hello")).await.unwrap();
+    assert_eq!(kept.iter().map(|member| member.keeps).collect::<Vec<_>>(), [None, None, Some(1)]);
     let of = world.store.rollouts_of(&device("line-3")).await.unwrap();
     assert_eq!(of, [(deployment_id("hello"), false)]);
     assert!(world.store.update_rollout(update(RolloutState::Running, RolloutState::Done)).await.unwrap());
@@ -152,7 +154,7 @@ async fn the_lineup_says_of_every_device_what_its_record_says() {
     let join = RolloutChange::Join {
         deployment: deployment_id("hello"),
         revision: 1,
-        devices: vec![device("line-4"), device("line-3")],
+        devices: vec![(device("line-4"), None), (device("line-3"), None)],
     };
     change(&world, join).await.unwrap();
     world.store.retire_clients(vec![client("line-3")], later(8), "operator ann").await.unwrap();

@@ -678,8 +678,15 @@ pub(super) fn located(
             }
             (Error::Invalid(violations), _) => {
                 flaws.extend(violations.into_iter().map(|violation| {
-                    let file = if file.is_empty() { violation.place.as_str() } else { file };
-                    Flaw { rule: violation.rule.to_owned(), ..flaw(file, violation.message.clone()) }
+                    // What is found out once everything was looked at together says itself which file it is about.
+                    let (said, field) = violation.place.split_once('#').unwrap_or((&violation.place, ""));
+                    let file = if file.is_empty() { said } else { file };
+                    let read = sources.iter().find(|(of, _)| of == file).and_then(|(_, read)| read.as_ref());
+                    let placed = Violation { place: field.to_owned(), ..violation.clone() };
+                    read.map_or_else(
+                        || Flaw { rule: violation.rule.to_owned(), ..flaw(file, violation.message.clone()) },
+                        |read| read.flaw(file, &placed),
+                    )
                 }));
             }
             (
@@ -688,7 +695,12 @@ pub(super) fn located(
                 | Error::InUse { .. }
                 | Error::Misfit(_)),
                 _,
-            ) => flaws.push(flaw(file, error.to_string())),
+            ) => {
+                let read = source.and_then(|(_, read)| read.as_ref());
+                let whole = Violation::new("", "resource", error.to_string());
+                let line = read.map_or(0, |read| read.flaw(file, &whole).line);
+                flaws.push(Flaw { line, ..flaw(file, error.to_string()) });
+            }
             (error, _) => return Err(Unadopted::Failed(error)),
         }
     }

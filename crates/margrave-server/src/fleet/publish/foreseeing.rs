@@ -1,9 +1,9 @@
 //! What follows from a decision once it is published, without publishing it: what settles by itself on devices that have other
 //! labels or more room, decided by the same code from the pictures as they would be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use margrave_core::id::DeviceRef;
+use margrave_core::id::{DeploymentId, DeviceRef};
 use margrave_store::{Candidate, HeldAssignment, WantedAssignment};
 
 use super::{Decision, Pictures, Wish};
@@ -20,7 +20,7 @@ impl Pictures {
                 }
             }
             for placed in &touched.changes.wanted {
-                let WantedAssignment { id, device, name, package, version, profile, document, .. } =
+                let WantedAssignment { id, device, name, package, version, profile, document, basis, .. } =
                     placed.wanted.clone();
                 picture.assignments.retain(|held| held.id != id);
                 let wanted = true;
@@ -33,6 +33,7 @@ impl Pictures {
                     profile,
                     wanted,
                     document,
+                    basis,
                 });
             }
         }
@@ -40,11 +41,12 @@ impl Pictures {
 }
 
 impl Fleet {
-    /// What settles by itself after `decision`, where `wishes` are all that is wanted then, and `labels` those that devices are
-    /// about to have. Also tells which devices were looked at.
+    /// What settles by itself after `decision` about the deployments `decided`, where `wishes` are all that is wanted then, and
+    /// `labels` those that devices are about to have. Also tells which devices were looked at.
     pub(in crate::fleet) async fn foresee_settling(
         &self,
         decision: &Decision,
+        decided: &BTreeSet<DeploymentId>,
         wishes: &[Wish],
         labels: &BTreeMap<DeviceRef, BTreeMap<String, String>>,
     ) -> Result<(Decision, Vec<DeviceRef>), Error> {
@@ -71,7 +73,11 @@ impl Fleet {
         pictures.after(decision);
         let mut pacing = self.pacing(&candidates).await?;
         pacing.begin(&decision.rollouts);
-        let settled = self.decide_devices(&candidates, wishes, pictures, pacing).await?;
+        // Who is left out by the decision itself is so from then on, and whoever is not is not any more.
+        let mut behind = self.behind(&candidates).await?;
+        behind.retain(|(deployment, _)| !decided.contains(deployment));
+        behind.extend(decision.misfits.iter().map(|misfit| (misfit.deployment, misfit.device.clone())));
+        let settled = self.decide_devices(&candidates, wishes, pictures, pacing, &behind).await?;
         Ok((settled, candidates.into_iter().map(|candidate| candidate.device).collect()))
     }
 }

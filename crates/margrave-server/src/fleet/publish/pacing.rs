@@ -5,15 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::Targets;
-use margrave_core::id::{AssignmentId, ClientId, DeploymentId, DeploymentName, DeviceRef};
+use margrave_core::id::{ClientId, DeploymentId, DeploymentName, DeviceRef};
 use margrave_core::rollout::{Batch, Decision, Hold, Member, Progress, Reached, Strategy, decide};
 use margrave_store::{
-    Candidate, ClientPicture, LinedRecord, MemberRecord, MisfitRecord, NewMember, RolloutChange,
-    RolloutState, WantedAssignment,
+    Candidate, LinedRecord, MemberRecord, MisfitRecord, NewMember, RolloutChange, RolloutState,
+    WantedAssignment,
 };
 
 use super::{Changes, KEEPS, Pictures, Touched, Wish, needs};
-use crate::fleet::revision::is_again;
+use crate::fleet::revision::{is_again, is_exactly_again};
 use crate::fleet::{Error, Fleet};
 
 /// What releasing some devices means.
@@ -44,37 +44,29 @@ pub(super) struct Begun {
     pub(super) waiting: Vec<WantedAssignment>,
 }
 
+/// A rollout that is not done.
+#[derive(Clone, Copy)]
+struct Open {
+    revision: u64,
+    /// What those who wait have, if there is such a revision.
+    before: Option<u64>,
+}
+
 /// The rollouts that are not done, as far as some devices are concerned.
 #[derive(Default)]
 pub(super) struct Pacing {
-    /// With their revisions.
-    open: BTreeMap<DeploymentId, u64>,
+    open: BTreeMap<DeploymentId, Open>,
     /// Whether each device was released.
     members: BTreeMap<(DeploymentId, DeviceRef), bool>,
-    joining: BTreeMap<DeploymentId, Vec<DeviceRef>>,
+    /// With the revision that each has meanwhile.
+    joining: BTreeMap<DeploymentId, Vec<(DeviceRef, Option<u64>)>>,
     leaving: BTreeMap<DeploymentId, Vec<DeviceRef>>,
 }
 
 impl Pacing {
-    /// Whether a device that a deployment has come to reach waits for its turn; it is put at the end if it is new. What
-    /// its manifest lists already is not taken away to wait.
-    pub(super) fn holds(
-        &mut self,
-        deployment: DeploymentId,
-        id: AssignmentId,
-        device: &DeviceRef,
-        picture: Option<&ClientPicture>,
-    ) -> bool {
-        let is_listed =
-            |picture: &ClientPicture| picture.manifest.entries().iter().any(|entry| entry.id == id);
-        if !self.open.contains_key(&deployment) || picture.is_some_and(is_listed) {
-            return false;
-        }
-        if let Some(released) = self.members.get(&(deployment, device.clone())) {
-            return !released;
-        }
-        self.joining.entry(deployment).or_default().push(device.clone());
-        true
+    /// The revision that a device has while it waits for its turn, where a deployment came to reach it meanwhile.
+    pub(super) fn before(&self, deployment: DeploymentId) -> Option<u64> {
+        self.open.get(&deployment)?.before
     }
 
     /// Whether a device that has an earlier revision waits for its turn.
@@ -83,11 +75,11 @@ impl Pacing {
         self.open.contains_key(&deployment) && !released()
     }
 
-    /// Whether a device that has an earlier revision, and could not have this one so far, waits for its turn; it is put at the
-    /// end if it is new.
-    pub(super) fn joins(&mut self, deployment: DeploymentId, device: &DeviceRef) -> bool {
+    /// Whether a device that could not have this revision so far, or was not meant to, waits for its turn; it is put at the end if
+    /// it is new, and `keeps` that revision until then.
+    pub(super) fn joins(&mut self, deployment: DeploymentId, device: &DeviceRef, keeps: Option<u64>) -> bool {
         if self.open.contains_key(&deployment) && !self.members.contains_key(&(deployment, device.clone())) {
-            self.joining.entry(deployment).or_default().push(device.clone());
+            self.joining.entry(deployment).or_default().push((device.clone(), keeps));
         }
         self.waits(deployment, device)
     }
@@ -102,9 +94,9 @@ impl Pacing {
     /// As if these rollouts had begun.
     pub(super) fn begin(&mut self, changes: &[RolloutChange]) {
         for change in changes {
-            let RolloutChange::Begin { deployment, revision, members, .. } = change else { continue };
+            let RolloutChange::Begin { deployment, revision, before, members, .. } = change else { continue };
             self.members.retain(|(of, _), _| of != deployment);
-            self.open.insert(*deployment, *revision);
+            self.open.insert(*deployment, Open { revision: *revision, before: *before });
             let members =
                 members.iter().map(|member| ((*deployment, member.device.clone()), member.released));
             self.members.extend(members);
@@ -112,7 +104,7 @@ impl Pacing {
     }
 
     pub(super) fn changes(self) -> Vec<RolloutChange> {
-        let revision = |deployment| self.open.get(deployment).copied().unwrap_or_default();
+        let revision = |deployment| self.open.get(deployment).map_or(0, |open| open.revision);
         let left = self.leaving.iter().map(|(deployment, devices)| RolloutChange::Leave {
             deployment: *deployment,
             devices: devices.clone(),
@@ -130,7 +122,9 @@ impl Fleet {
     pub(super) async fn pacing(&self, devices: &[Candidate]) -> Result<Pacing, Error> {
         let mut pacing = Pacing::default();
         let open = self.store.rollouts_open().await?;
-        pacing.open.extend(open.into_iter().map(|rollout| (rollout.deployment, rollout.revision)));
+        pacing.open.extend(open.into_iter().map(|rollout| {
+            (rollout.deployment, Open { revision: rollout.revision, before: rollout.before })
+        }));
         if pacing.open.is_empty() {
             return Ok(pacing);
         }
@@ -143,11 +137,12 @@ impl Fleet {
     }
 
     /// Begins the rollout of a revision: leaves in `changes` those who get it first, and takes out the others. Those
-    /// that are to lose the deployment do so at once. `holders` have it in whatever revision.
+    /// that are to lose the deployment do so at once. `holders` have it in whatever revision: the one that theirs was made of is
+    /// known of most.
     pub(super) async fn begin_rollout(
         &self,
         wish: &Wish,
-        holders: &BTreeSet<DeviceRef>,
+        holders: &BTreeMap<DeviceRef, Option<u64>>,
         changes: &mut BTreeMap<ClientId, Changes>,
     ) -> Result<Option<Begun>, Error> {
         let deployment = &wish.deployment;
@@ -169,7 +164,7 @@ impl Fleet {
             None => None,
         };
         // The way back from what did not go well is not made in steps.
-        if let (Some(_), Some(before)) = (&unfinished, &before) {
+        if let (Some(rollout), Some(before)) = (&unfinished, &before) {
             let left = before.deployment.targets.devices.difference(&deployment.targets.devices);
             let left: BTreeSet<DeviceRef> = left.cloned().collect();
             // Who is not there any more cannot be named, and makes it no other.
@@ -178,7 +173,12 @@ impl Fleet {
                 self.store.devices_targeted(&left).await?.is_empty()
             };
             if are_gone && is_again(deployment, &before.deployment) {
-                return Ok(None);
+                // Where it is only about a secret all three look the same, and only the earlier value is a way back.
+                let failed = self.store.revision(&deployment.name, rollout.revision).await?;
+                let is_other = failed.is_none_or(|failed| !is_again(deployment, &failed.deployment));
+                if is_other || is_exactly_again(deployment, &before.deployment) {
+                    return Ok(None);
+                }
             }
         }
         let devices: Vec<DeviceRef> = changes
@@ -227,9 +227,15 @@ impl Fleet {
             };
             kept.extend(earlier.map(|member| (member.device.clone(), keeps(&member))));
         }
+        // Who was left out of the last has what it was given then. Of the others the last may have changed nothing.
+        let left_out =
+            self.store.left_out(ordered.iter().map(|device| device.device.clone()).collect()).await?;
         let keeps = |device: &DeviceRef| {
+            let made = holders.get(device)?;
             let last = || deployment.revision.checked_sub(1);
-            holders.contains(device).then(|| kept.get(device).copied().unwrap_or_else(last)).flatten()
+            kept.get(device).copied().unwrap_or_else(|| {
+                made.filter(|_| left_out.contains(&(deployment.id, device.clone()))).or_else(last)
+            })
         };
         let members = ordered.iter().map(|device| NewMember {
             device: device.device.clone(),

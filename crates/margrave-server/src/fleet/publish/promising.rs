@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use margrave_core::constraints::{Need, Promise, Room};
 use margrave_core::id::{AssignmentId, DeploymentName, DeviceRef, PackageId, PackageVersion, ProfileId};
+use margrave_core::parameters::Held;
 use margrave_store::{Candidate, HeldAssignment};
 
 use super::{Pictures, Wish};
@@ -21,6 +22,8 @@ pub(in crate::fleet) struct Stand {
     /// The profile it has there, which it keeps where it may choose.
     pub(in crate::fleet) held: Option<ProfileId>,
     pub(super) own: Option<Arc<Need>>,
+    /// What cannot be changed any more of what it has there, where that is known.
+    pub(super) fixed: Option<Arc<Held>>,
     /// To others.
     pub(super) promised: Vec<Promise>,
 }
@@ -36,8 +39,16 @@ impl Stand {
     }
 }
 
+impl Wish {
+    /// What cannot be changed any more on a device that has the deployment. Another package asks other questions.
+    pub(super) fn fixed(&self, held: &HeldAssignment) -> Option<Arc<Held>> {
+        let basis = held.basis.as_ref().filter(|_| held.package == self.deployment.package)?;
+        Some(Arc::clone(&basis.fixed))
+    }
+}
+
 /// What is promised on some devices.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(in crate::fleet) struct Promises {
     /// The packages of what is held, while they are in the catalog.
     packages: HashMap<(PackageId, PackageVersion), Arc<Entry>>,
@@ -62,7 +73,8 @@ impl Promises {
         let own = held.filter(|held| held.wanted).and_then(|held| self.need(held).cloned());
         let mut promised = self.on.remove(&device.device).unwrap_or_default();
         promised.retain(|promise| promise.to != wish.deployment.name);
-        (id, Stand { held: held.map(|held| held.profile.clone()), own, promised })
+        let fixed = held.filter(|held| held.wanted).and_then(|held| wish.fixed(held));
+        (id, Stand { held: held.map(|held| held.profile.clone()), own, fixed, promised })
     }
 
     /// How a device looks to a deployment of this name, if there is one yet.
@@ -78,7 +90,7 @@ impl Promises {
         let mut promised = self.on(device);
         promised.retain(|promise| Some(&promise.to) != name);
         let own = held.and_then(|held| self.need(held).cloned());
-        Stand { held: held.map(|held| held.profile.clone()), own, promised }
+        Stand { held: held.map(|held| held.profile.clone()), own, promised, ..Stand::default() }
     }
 
     /// Puts back what was promised to others, and what `wish` was promised now, if it has a place: beside what it has, where it
@@ -116,18 +128,19 @@ impl Promises {
     }
 
     /// Of what a deployment has on a device only that stays promised which it has also after the change: others of the same
-    /// change may have the rest. Not where it goes in steps: who waits for their turn has all of it until then.
-    pub(super) fn lessen(&mut self, held: &HeldAssignment, wish: &Wish) {
+    /// change may have the rest, if there is any. Not where it goes in steps: who waits for their turn has all of it until then.
+    pub(super) fn lessen(&mut self, held: &HeldAssignment, wish: &Wish) -> bool {
         if !wish.deployment.strategy.is_all_at_once() {
-            return;
+            return false;
         }
-        let Some(need) = self.need(held).cloned() else { return };
+        let Some(need) = self.need(held).cloned() else { return false };
         let next = wish.entry.needs.get(&held.profile);
         let next = next.map_or_else(Need::default, |next| need.least(next));
         let promised = self.on.get_mut(&held.device).into_iter().flatten();
         for promise in promised.filter(|promise| promise.to == held.name) {
             promise.need = Arc::new(next.clone());
         }
+        need.exceeds(&next)
     }
 
     /// What is promised on a device, to be judged by one deployment after the other.

@@ -4,6 +4,8 @@ use margrave_core::manifest::Manifest;
 use margrave_core::workload::Placement;
 use margrave_store::{ClientPublication, Intent, NewManifest, Publication};
 
+use margrave_core::parameters::ParameterValue;
+
 use super::*;
 
 #[tokio::test]
@@ -180,9 +182,79 @@ async fn dm_059_an_immutable_answer_of_an_override_stays() {
     let mut named = site("sued");
     named.overrides[0].targets =
         operator::Targets { devices: vec!["line-1".into()], ..operator::Targets::default() };
-    let shown = world.put("greeter", named).await.unwrap();
+    let shown = world.put("greeter", named.clone()).await.unwrap();
     assert_eq!(shown.misfits[0].device, "line-1");
     assert_eq!(world.workloads("line-1").await.len(), 1);
+    world.report("greeter", "line-1", State::Installed).await;
+    // It stays so whatever happens next: the device says something new of itself, or something else is changed.
+    let stays = async |when: &str| {
+        assert_eq!(world.answer_on("line-1", "site").await, ParameterValue::Text("nord".into()), "{when}");
+        let why = world.fleet.why("line-1/greeter").await.unwrap();
+        assert!(!why.converged && why.chain[0].text.contains("keep \"nord\""), "{when}: {why:?}");
+    };
+    stays("published").await;
+    world.says("line-1", "32Gi", &["compose"]).await;
+    stays("reported").await;
+    named.parameters.insert("greeting".into(), json!("hi"));
+    let shown = world.put("greeter", named).await.unwrap();
+    assert_eq!(shown.misfits.len(), 1);
+    stays("changed otherwise").await;
+    // What it was at first it may be again.
+    world.put("greeter", site("nord")).await.unwrap();
+    assert!(world.fleet.deployment(&name("greeter")).await.unwrap().misfits.is_empty());
+}
+
+#[tokio::test]
+async fn dm_059_an_immutable_answer_stays_where_other_labels_mean_another() {
+    use super::super::intent::{Change, Source};
+    for together in [false, true] {
+        let world = World::new().await;
+        world.device("line-1", &[("plant", "a")]).await;
+        let want = |text: &str| {
+            let site = |plant: &str, site: &str| json!({ "targets": { "labels": { "plant": plant } }, "parameters": { "site": site } });
+            let mut want = on(&["line-1"]);
+            want.parameters.insert("greeting".into(), json!(text));
+            want.overrides = serde_json::from_value(json!([site("a", "nord"), site("b", "sued")])).unwrap();
+            want
+        };
+        world.put("greeter", want("hi")).await.unwrap();
+        let version = world.version("line-1");
+        let labels = Some([("plant".to_owned(), "b".to_owned())].into());
+        let mut changes = vec![Change::SetLabels { device: device("line-1"), labels }];
+        if together {
+            changes.push(Change::PutDeployment { name: name("greeter"), want: want("yo"), id: None });
+        }
+        let done = world.fleet.apply(&ann(), &changes, Source::Asked).await;
+        // Who names the device is told at once; nobody names it where only its labels change.
+        assert_eq!(done.is_err(), together);
+        assert_eq!(world.answer_on("line-1", "site").await, ParameterValue::Text("nord".into()));
+        assert_eq!(world.version("line-1"), version);
+    }
+}
+
+#[tokio::test]
+async fn dm_059_an_immutable_answer_stays_on_a_device_that_was_retired_meanwhile() {
+    let world = World::new().await;
+    world.device("line-1", &[("plant", "a")]).await;
+    world.device("line-2", &[("plant", "a")]).await;
+    let site = |of: operator::Targets, site: &str| operator::PutDeployment {
+        overrides: vec![operator::Override {
+            targets: of,
+            parameters: [("site".to_owned(), json!(site))].into(),
+        }],
+        ..labelled("plant", "a")
+    };
+    let by_label = labelled("plant", "a").targets;
+    world.put("greeter", site(by_label, "nord")).await.unwrap();
+    world.report("greeter", "line-1", State::Installed).await;
+    world.fleet.retire(&ann(), &device("line-1")).await.unwrap();
+    let selected = operator::Targets { select: Some("plant = a".into()), ..Default::default() };
+    world.put("greeter", site(selected, "sued")).await.unwrap();
+    world.fleet.accept(&ann(), &device("line-1")).await.unwrap();
+    assert_eq!(world.answer_on("line-1", "site").await, ParameterValue::Text("nord".into()));
+    let misfits = world.fleet.deployment(&name("greeter")).await.unwrap().misfits;
+    assert_eq!(misfits.len(), 2, "{misfits:?}");
+    assert!(misfits.iter().all(|misfit| misfit.reasons.iter().any(|reason| reason.contains("it keeps"))));
 }
 
 #[tokio::test]

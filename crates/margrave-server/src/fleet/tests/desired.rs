@@ -469,3 +469,13 @@ async fn labels_of_join_tokens_come_into_files_once_and_for_many_in_one_commit()
     world.fleet.note_joins().await.unwrap();
     assert_eq!(world.main().await, main);
 }
+
+#[tokio::test]
+async fn what_is_found_out_in_the_light_of_everything_has_a_line_too() {
+    let world = World::new().await;
+    world.join("tiny", &[]).await;
+    world.says("tiny", "64Mi", &["compose"]).await;
+    let commit = world.by_hand(&[("deployments/a.yaml", Some(&deployment("a", "devices: [tiny]")))]).await;
+    let flaws = world.adopt(commit).await.unwrap_err();
+    assert!(flaws[0].starts_with("deployments/a.yaml:9: tiny does not fit"), "{flaws:?}");
+}

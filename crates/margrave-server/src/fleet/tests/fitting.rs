@@ -405,3 +405,85 @@ async fn what_comes_to_fit_while_a_rollout_is_under_way_waits_for_its_turn() {
     world.fleet.advance_rollouts().await.unwrap();
     assert_eq!(world.assignment("web", "small").await.version, "2.0.0");
 }
+
+#[tokio::test]
+async fn a_plan_tells_what_does_not_fit_also_where_the_same_change_labels_the_device() {
+    let world = World::new().await;
+    world.push("2.0.0", &description("2.0.0").replace("memory: 1Gi", "memory: 2Gi")).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    world.roomy("small", "1Gi", &[("plant", "a")]).await;
+    let of =
+        |version: &str| operator::PutDeployment { version: Some(version.into()), ..labelled("plant", "a") };
+    world.put("web", of("1.0.0")).await.unwrap();
+    let changes = || [labelling("small", &[("plant", "a"), ("line", "1")]), put("web", of("2.0.0"))];
+    let plan = world.fleet.rehearse(&ann(), &changes(), Fetching::Allowed).await.unwrap();
+    assert_eq!((plan.misfits.len(), foretold(&plan).len()), (1, 0), "{plan:?}");
+    assert_eq!((plan.misfits[0].device.as_str(), plan.misfits[0].deployment.as_str()), ("small", "web"));
+    world.change(&changes()).await.unwrap();
+    assert_eq!(world.fleet.deployment(&name("web")).await.unwrap().misfits.len(), 1, "and so it is");
+    // What did not fit before and is changed so that it does is no misfit any more.
+    let changes = [labelling("small", &[("plant", "a")]), put("web", of("1.0.0"))];
+    let plan = world.fleet.rehearse(&ann(), &changes, Fetching::Allowed).await.unwrap();
+    assert_eq!(plan.misfits, []);
+}
+
+#[tokio::test]
+async fn who_was_left_out_is_said_to_keep_the_revision_that_it_has() {
+    let world = World::new().await;
+    world.push("2.0.0", &description("2.0.0").replace("memory: 1Gi", "memory: 2Gi")).await;
+    world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();
+    world.roomy("small", "1Gi", &[("plant", "a")]).await;
+    world.roomy("large", "8Gi", &[("plant", "a")]).await;
+    let of = |version: &str, greeting: &str, steps: serde_json::Value| operator::PutDeployment {
+        version: Some(version.into()),
+        strategy: Some(serde_json::from_value(steps).unwrap()),
+        parameters: [("greeting".to_owned(), json!(greeting))].into(),
+        ..labelled("plant", "a")
+    };
+    let at_once = || json!({});
+    let in_steps = || json!({ "batches": ["1"] });
+    world.put("web", of("1.0.0", "hi", at_once())).await.unwrap();
+    for on in ["large", "small"] {
+        world.report("web", on, State::Installed).await;
+    }
+    world.put("web", of("2.0.0", "hi", at_once())).await.unwrap();
+    world.report("web", "large", State::Installed).await;
+    // Left out of revision 2, it has revision 1 when revision 3 begins.
+    world.put("web", of("1.0.0", "yo", in_steps())).await.unwrap();
+    let told = async || world.fleet.why("small/web").await.unwrap().chain[0].text.clone();
+    assert_eq!(told().await, "web on small waits for its turn in batch 2, keeps revision 1");
+    // Left out of revision 4 at first, it comes to its rollout later.
+    world.put("web", of("2.0.0", "hej", in_steps())).await.unwrap();
+    assert_eq!(world.assignment("web", "large").await.version, "2.0.0");
+    world.says("small", "2Gi", &["compose"]).await;
+    assert_eq!(told().await, "web on small waits for its turn in batch 2, keeps revision 1");
+}
+
+#[tokio::test]
+async fn a_port_that_was_to_be_left_and_is_kept_goes_to_nobody_else() {
+    let world = World::empty().await;
+    world.push_components().await;
+    for (version, port, memory) in [("1.0.0", 8080, "1Gi"), ("2.0.0", 8081, "1Gi"), ("3.0.0", 8082, "32Gi")] {
+        let folder = tempfile::tempdir().unwrap();
+        let compose = format!("services:\n  web:\n    ports: [\"{port}:80\"]\n");
+        std::fs::write(folder.path().join("compose.yaml"), compose).unwrap();
+        world.push_web(ComposeArchive::build(folder.path(), "web").unwrap().bytes()).await;
+        world.push(version, &description(version).replace("1Gi", memory)).await;
+        world.add(&format!("oci://margrave/packages/hello:{version}")).await.unwrap();
+    }
+    world.roomy("d0", "4Gi", &[("plant", "a")]).await;
+    world.roomy("d1", "64Gi", &[("plant", "a")]).await;
+    let of = |name: &str, version: &str| {
+        put(name, operator::PutDeployment { version: Some(version.into()), ..labelled("plant", "a") })
+    };
+    world.change(&[of("aaa", "2.0.0"), of("zzz", "1.0.0")]).await.unwrap();
+    // The second is to leave the port that the first is to have; on the small device it cannot.
+    world.change(&[of("aaa", "1.0.0"), of("zzz", "3.0.0")]).await.unwrap();
+    let versions = async |on: &str| {
+        [world.assignment("aaa", on).await.version, world.assignment("zzz", on).await.version]
+    };
+    assert_eq!(versions("d1").await, ["1.0.0", "3.0.0"]);
+    assert_eq!(versions("d0").await, ["2.0.0", "1.0.0"], "both keep what they have");
+    let misfits = world.fleet.deployment(&name("aaa")).await.unwrap().misfits;
+    assert!(misfits[0].reasons[0].contains("wants port 8080/tcp, which zzz has there"), "{misfits:?}");
+}

@@ -16,7 +16,7 @@ impl World {
     }
 
     /// What the device is told for this parameter.
-    async fn answer_on(&self, on: &str, parameter: &str) -> ParameterValue {
+    pub(super) async fn answer_on(&self, on: &str, parameter: &str) -> ParameterValue {
         let workloads = self.workloads(on).await;
         let parameters = &workloads[0].parameters;
         parameters.iter().find(|found| found.name.as_str() == parameter).unwrap().value.clone()
@@ -280,4 +280,56 @@ async fn a_secret_that_lies_in_a_devices_git_repository_is_warned_of() {
     }
     let clear = greeting(json!("in the clear"));
     assert_eq!(told(world.put("greeter", clear).await.unwrap()), [""; 0], "there is none any more");
+}
+
+#[tokio::test]
+async fn a_changed_secret_reaches_nobody_by_itself() {
+    let world = World::new().await;
+    world.device("line-1", &[("plant", "a")]).await;
+    world.set("secrets/greeting", "one");
+    let mut want = greeting(secret("file", "greeting"));
+    let seconds = json!([{ "targets": { "labels": { "plant": "b" } }, "parameters": { "interval": 60 } }]);
+    want.overrides = serde_json::from_value(seconds).unwrap();
+    world.put("greeter", want).await.unwrap();
+    let version = world.version("line-1");
+    world.set("secrets/greeting", "two");
+    world.says("line-1", "32Gi", &["compose"]).await;
+    let label = async |key: &str, value: &str| {
+        let labels = operator::SetLabels { labels: [(key.to_owned(), Some(value.to_owned()))].into() };
+        world.fleet.label(&ann(), &device("line-1"), labels).await.unwrap();
+    };
+    label("line", "1").await;
+    assert_eq!(world.version("line-1"), version, "nothing is answered otherwise");
+    assert_eq!(world.answer_on("line-1", "greeting").await, ParameterValue::Text("one".into()));
+    // Labels that mean other answers are a change, and a document is made with what is there then.
+    label("plant", "b").await;
+    assert_eq!(world.answer_on("line-1", "interval").await, ParameterValue::Text("60".into()));
+    assert_eq!(world.version("line-1"), version + 1);
+}
+
+#[tokio::test]
+async fn other_labels_whose_answers_cannot_be_had_are_told_and_followed_once_they_can() {
+    let world = World::new().await;
+    world.device("line-1", &[("plant", "a")]).await;
+    world.set("secrets/greeting", "one");
+    let mut want = greeting(json!("hi"));
+    let other = json!([{ "targets": { "labels": { "plant": "b" } }, "parameters": { "greeting": secret("file", "greeting") } }]);
+    want.overrides = serde_json::from_value(other).unwrap();
+    world.put("greeter", want).await.unwrap();
+    world.report("greeter", "line-1", State::Installed).await;
+    let file = world.file("deployments/greeter.yaml").await.unwrap();
+    std::fs::remove_file(world.data.path().join("secrets/greeting")).unwrap();
+    let labels = operator::SetLabels { labels: [("plant".to_owned(), Some("b".to_owned()))].into() };
+    world.fleet.label(&ann(), &device("line-1"), labels).await.unwrap();
+    assert_eq!(
+        world.answer_on("line-1", "greeting").await,
+        ParameterValue::Text("hi".into()),
+        "it keeps that"
+    );
+    let why = world.fleet.why("line-1/greeter").await.unwrap();
+    assert!(!why.converged && why.chain[0].text.contains("there is no file secrets/greeting"), "{why:?}");
+    world.set("secrets/greeting", "one");
+    world.apply_text(&file, false).await;
+    assert_eq!(world.answer_on("line-1", "greeting").await, ParameterValue::Text("one".into()));
+    assert!(world.fleet.deployment(&name("greeter")).await.unwrap().misfits.is_empty());
 }

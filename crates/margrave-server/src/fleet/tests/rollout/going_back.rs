@@ -153,3 +153,39 @@ async fn a_rollout_that_was_ended_is_not_gone_back_from_however_far_that_was() {
     assert_eq!((rollout.state.as_str(), rollout.revision), ("aborted", 2));
     assert_eq!(world.given(2).await, "yo hi");
 }
+
+#[tokio::test]
+async fn the_way_back_is_not_made_in_steps_where_a_secret_changed_meanwhile() {
+    let world = World::new().await;
+    for on in ["d0", "d1", "d2"] {
+        world.device(on, &[("plant", "a")]).await;
+    }
+    world.set("secrets/seconds", "30");
+    let secretly = |text: &str, strategy| {
+        let mut want = greeting(text, strategy);
+        want.parameters.insert("interval".into(), json!({ "secret": { "file": "seconds" } }));
+        want
+    };
+    world.put("web", secretly("hi", revert())).await.unwrap();
+    for on in ["d0", "d1", "d2"] {
+        world.report("web", on, State::Installed).await;
+        world.advance().await;
+    }
+    world.set("secrets/seconds", "60");
+    world.put("web", secretly("yo", revert())).await.unwrap();
+    world.report("web", "d0", State::Installed).await;
+    world.advance().await;
+    assert_eq!(world.given(3).await, "yo yo hi");
+    world.report("web", "d1", State::Failed).await;
+    world.advance().await;
+    assert_eq!(world.given(3).await, "hi hi hi", "everybody is back at once");
+    // A secret that changes twice is no way back, and goes in steps.
+    let steps = || Some(json!({ "batches": ["1"] }));
+    world.put("web", secretly("hi", steps())).await.unwrap();
+    for number in ["61", "62"] {
+        world.set("secrets/seconds", number);
+        world.put("web", secretly("hi", steps())).await.unwrap();
+        assert_eq!(world.rollout().await.counts.total, 3, "{number}");
+        assert!(world.rollout().await.counts.waiting > 0, "{number}");
+    }
+}

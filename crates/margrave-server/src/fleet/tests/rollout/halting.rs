@@ -197,9 +197,14 @@ async fn while_it_is_held_nobody_new_is_released_and_who_comes_stands_at_the_end
     world.device("a-new", &[("plant", "a")]).await;
     world.advance().await;
     assert_eq!(world.given(3).await, "yo hi hi");
-    assert_eq!(world.greets("a-new").await, None);
+    assert_eq!(
+        world.greets("a-new").await.as_deref(),
+        Some("hi"),
+        "meanwhile it has what others have that wait"
+    );
+    world.report("web", "a-new", State::Installed).await;
     let why = world.fleet.why("a-new/web").await.unwrap();
-    assert_eq!(why.chain[0].text, "web waits for the turn of a-new in batch 4");
+    assert_eq!(why.chain[0].text, "web on a-new waits for its turn in batch 4, keeps revision 1");
     assert_eq!(why.chain[1].text, "the rollout was paused by operator ann");
     // What a device has it keeps, whatever else changes about it.
     world.says("d2", "8Gi", &["compose"]).await;
@@ -210,7 +215,7 @@ async fn while_it_is_held_nobody_new_is_released_and_who_comes_stands_at_the_end
         assert_eq!(world.greets(device).await.as_deref(), Some("yo"));
         world.report("web", device, State::Installed).await;
     }
-    assert_eq!(world.greets("a-new").await, None);
+    assert_eq!(world.greets("a-new").await.as_deref(), Some("hi"));
     world.advance().await;
     assert_eq!(world.greets("a-new").await.as_deref(), Some("yo"));
     world.report("web", "a-new", State::Installed).await;
@@ -238,4 +243,64 @@ async fn aborted_means_nobody_further_and_a_new_revision_begins_anew() {
     world.fleet.remove_deployment(&ann(), &name("web"), None).await.unwrap();
     assert!(matches!(world.fleet.rollout(&name("web")).await, Err(Error::NotFound { .. })));
     assert!(world.fleet.store.rollouts_open().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn who_is_retired_and_accepted_again_waits_for_its_turn_with_what_it_had() {
+    for was_retired_before in [false, true] {
+        let world = World::plant(3).await;
+        let retire = async || world.fleet.retire(&ann(), &device("d2")).await.unwrap();
+        if was_retired_before {
+            retire().await;
+        }
+        world.put("web", greeting("yo", Some(json!({ "batches": ["1"] })))).await.unwrap();
+        world.hold(RolloutVerb::Pause).await.unwrap();
+        if !was_retired_before {
+            retire().await;
+        }
+        world.fleet.accept(&ann(), &device("d2")).await.unwrap();
+        world.fleet.touched(&client("d2"));
+        assert_eq!(world.given(3).await, "yo hi hi", "{was_retired_before}");
+        let why = world.fleet.why("d2/web").await.unwrap();
+        assert_eq!(why.chain[0].text, "web on d2 waits for its turn in batch 3, keeps revision 1");
+        // It is still what the device has, and counts so.
+        assert_eq!(world.assignment("web", "d2").await.state, "INSTALLED");
+        world.hold(RolloutVerb::Resume).await.unwrap();
+        for on in ["d0", "d1", "d2"] {
+            world.advance().await;
+            assert_eq!(world.greets(on).await.as_deref(), Some("yo"), "{on}");
+            world.report("web", on, State::Installed).await;
+        }
+        world.advance().await;
+        assert_eq!(world.rollout().await.state, "done");
+    }
+}
+
+#[tokio::test]
+async fn who_comes_while_a_rollout_is_open_has_the_revision_before_if_that_was_meant_for_it() {
+    let world = World::plant(2).await;
+    let mut wider = greeting("yo", Some(json!({ "batches": ["1"] })));
+    wider.targets.sites = vec!["west".into()];
+    world.put("web", wider).await.unwrap();
+    world.device("in-west", &[("site", "west")]).await;
+    assert_eq!(world.greets("in-west").await, None, "revision 1 was never meant for it");
+    world.device("new", &[("plant", "a")]).await;
+    assert_eq!(world.greets("new").await.as_deref(), Some("hi"));
+    world.hold(RolloutVerb::Abort).await.unwrap();
+    world.device("newer", &[("plant", "a")]).await;
+    assert_eq!(world.greets("newer").await.as_deref(), Some("hi"));
+    world.report("web", "new", State::Installed).await;
+    world.says("new", "32Gi", &["compose"]).await;
+    world.advance().await;
+    assert_eq!(
+        (world.greets("new").await.as_deref(), world.greets("d1").await.as_deref()),
+        (Some("hi"), Some("hi"))
+    );
+    let why = world.fleet.why("new/web").await.unwrap();
+    assert_eq!(why.chain[0].text, "web on new keeps revision 1: the rollout of revision 2 was aborted");
+    // It is as much a device of the deployment as any other.
+    world.put("web", greeting("hej", Some(json!({})))).await.unwrap();
+    for on in ["d0", "d1", "new", "newer"] {
+        assert_eq!(world.greets(on).await.as_deref(), Some("hej"), "{on}");
+    }
 }

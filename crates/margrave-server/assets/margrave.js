@@ -53,6 +53,15 @@
     setTimeout(() => { said.textContent = "Copy"; }, 2000);
   });
 
+  // Enter in a single line sends the form, as in any field; Shift+Enter begins another line.
+  document.addEventListener("keydown", (event) => {
+    const field = event.target;
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || !field.matches("textarea.line")) return;
+    if (field.value.includes("\n")) return;
+    event.preventDefault();
+    [...field.form.elements].find((other) => other.type === "submit").click();
+  });
+
   // One box for all, and how many are ticked.
   const every = document.querySelector("[data-all]"), ticked = document.querySelector("[data-ticked]");
   let recount = () => {};

@@ -13,6 +13,7 @@ mod device;
 mod follow;
 mod follow_ssh;
 mod forge;
+mod form;
 mod git;
 mod identity;
 mod intent;

@@ -181,8 +181,7 @@ async fn changed_draft(
     let revision = fields.one("revision").parse();
     let revision =
         revision.map_err(|_| PageError::Malformed("The form has lost its revision.".to_owned()))?;
-    let draft = Draft::typed(&package, fields, name.as_str(), Some(revision));
-    Ok((draft.keeping_secrets(&deployment.parameters), package))
+    Ok((Draft::typed(&package, fields, name.as_str(), Some((&deployment, revision))), package))
 }
 
 async fn submit(

@@ -140,18 +140,19 @@ impl Draft {
         }
     }
 
-    /// As it was sent.
+    /// As it was sent: for a new deployment, or for a change of one that was seen at a revision.
     pub(super) fn typed(
         package: &operator::Package,
         fields: &Fields,
         name: &str,
-        revision: Option<u64>,
+        changed: Option<(&operator::Deployment, u64)>,
     ) -> Self {
+        let held = changed.map(|(deployment, _)| deployment);
         Draft {
             name: name.to_owned(),
             profile: fields.one("profile").to_owned(),
             sections: Draft::questions(package, |index, setting| {
-                Question::typed(index, setting, fields, revision.is_some())
+                Question::typed(index, setting, fields, held.map(|held| &held.parameters))
             }),
             devices: fields.all("device").map(ToOwned::to_owned).collect(),
             search: fields.one("find-search").to_owned(),
@@ -162,9 +163,9 @@ impl Draft {
             pace: Pace::typed(fields),
             care: Care::typed(fields),
             force: fields.one("force").trim().to_owned(),
-            groups: Group::typed(package, fields),
+            groups: Group::typed(package, fields, held.map(|held| &*held.overrides).unwrap_or_default()),
             asked: fields.raw("select").is_some(),
-            revision,
+            revision: changed.map(|(_, seen)| seen),
             wrong: Wrong::default(),
         }
     }
@@ -184,19 +185,6 @@ impl Draft {
                 *question = Question::new(index, setting, None, self.revision.is_some());
             }
         }
-    }
-
-    /// Questions that a secret answers keep it, where the form says nothing else.
-    pub(super) fn keeping_secrets(mut self, held: &BTreeMap<String, serde_json::Value>) -> Self {
-        for section in &mut self.sections {
-            let questions = std::mem::take(&mut section.questions).into_iter();
-            let kept = questions.map(|question| {
-                let known = held.get(&question.parameter).filter(|value| value.is_object()).cloned();
-                question.keep(known)
-            });
-            section.questions = kept.collect();
-        }
-        self
     }
 
     fn every_question(&mut self) -> impl Iterator<Item = &mut Question> {

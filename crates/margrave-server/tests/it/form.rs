@@ -1,0 +1,192 @@
+//! Forms as a browser sends them: what stands in a page's fields, after what HTML does to it.
+
+use margrave_wire::Dialect;
+use serde_json::{Value, json};
+
+use crate::browser::{Browser, deployed, gate, location, text};
+use crate::plant::{Plant, operator};
+use crate::stock;
+
+/// A certificate, as it stands in a file.
+const PEM: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n  indented\n-----END CERTIFICATE-----\n";
+
+/// The fields of the form whose tag begins so, as a browser would send them without a hand on them.
+pub(crate) fn fields_of(page: &str, form: &str) -> Vec<(String, String)> {
+    let (_, rest) = page.split_once(form).expect("the form is there");
+    let mut rest = rest.split_once("</form>").unwrap().0;
+    let mut fields = Vec::new();
+    while let Some(at) = rest.find('<') {
+        rest = &rest[at + 1..];
+        let (tag, after) = rest.split_once('>').unwrap_or((rest, ""));
+        let is = |flag: &str| tag.split_ascii_whitespace().any(|word| word == flag);
+        let value = attribute(tag, "value");
+        match (tag.split_ascii_whitespace().next().unwrap_or_default(), attribute(tag, "name")) {
+            ("input", Some(name)) => {
+                let value = value.unwrap_or_else(|| "on".to_owned());
+                match attribute(tag, "type").as_deref() {
+                    Some("checkbox" | "radio") if !is("checked") => {}
+                    Some("checkbox" | "radio" | "hidden") => fields.push((name, sent(&value))),
+                    // A field of one line has no breaks.
+                    _ => fields.push((name, value.replace(['\r', '\n'], ""))),
+                }
+            }
+            ("textarea", Some(name)) => {
+                let held = after.split_once("</textarea>").unwrap().0;
+                fields.push((name, sent(&plain(held.strip_prefix('\n').unwrap_or(held)))));
+            }
+            ("select", Some(name)) => {
+                let options: Vec<&str> =
+                    after.split_once("</select>").unwrap().0.split("<option").skip(1).collect();
+                let chosen =
+                    options.iter().find(|option| option.split('>').next().unwrap().contains(" selected"));
+                if let Some(option) = chosen.or(options.first()) {
+                    let (tag, said) = option.split_once('>').unwrap();
+                    let said = plain(said.split('<').next().unwrap());
+                    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+                    fields.push((name, sent(&attribute(tag, "value").unwrap_or(words))));
+                }
+            }
+            _ => {}
+        }
+        rest = after;
+    }
+    fields
+}
+
+fn attribute(tag: &str, name: &str) -> Option<String> {
+    let (_, rest) = tag.split_once(&format!(" {name}=\""))?;
+    Some(plain(rest.split_once('"')?.0))
+}
+
+/// What an escaped text says.
+fn plain(text: &str) -> String {
+    let mut said = text.replace("\r\n", "\n").replace('\r', "\n");
+    for (code, character) in [("&#60;", "<"), ("&#62;", ">"), ("&#34;", "\""), ("&#39;", "'"), ("&#38;", "&")]
+    {
+        said = said.replace(code, character);
+    }
+    said
+}
+
+/// Breaks as every browser sends them.
+fn sent(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\n', "\r\n")
+}
+
+impl Browser {
+    /// Opens a page, types into its form, and sends it as it then is.
+    pub(crate) async fn fill_in(&mut self, page: &str, typed: &[(&str, &str)]) -> Vec<(String, String)> {
+        let mut fields = fields_of(&self.page(page).await, "<form id=\"deploy\"");
+        for (name, value) in typed {
+            let field = fields.iter_mut().find(|(field, _)| field == name);
+            field.unwrap_or_else(|| panic!("there is no {name} in the form")).1 = sent(value);
+        }
+        fields
+    }
+
+    pub(crate) async fn send(&mut self, path: &str, fields: &[(String, String)]) -> crate::line::Reply {
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        self.send_form(path, &fields, &[]).await
+    }
+}
+
+/// The gate of this version also asks for a certificate, one that stays for ever, and a list.
+async fn gate_with_texts(plant: &Plant) {
+    stock::gate_asking(plant, "2.0.0", |description| {
+        let parameters = "parameters:
+  cert:
+    targets: [{pointer: CERT, components: [\"gate\"]}]
+  root:
+    targets: [{pointer: ROOT, components: [\"gate\"]}]
+  hosts:
+    targets: [{pointer: HOSTS, components: [\"gate\"]}]
+";
+        let settings = "      settings:
+        - {parameter: cert, name: Certificate, schema: text}
+        - {parameter: root, name: Root, schema: text, immutable: true}
+        - {parameter: hosts, name: Hosts, schema: texts}
+";
+        let schema = "  schema:
+    - {name: text, dataType: string, allowEmpty: true}
+    - {name: texts, dataType: \"array[string]\", allowEmpty: true}
+";
+        description
+            .replace("parameters:\n", parameters)
+            .replace("      settings:\n", settings)
+            .replace("  schema:\n", schema)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_text_of_several_lines_stays_what_it_is_while_something_else_is_changed() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    gate_with_texts(&plant).await;
+    let fleet = plant.server.fleet();
+    let south = "south".parse().unwrap();
+    let mut want = gate(7);
+    want.version = Some("2.0.0".to_owned());
+    let hosts = json!(["one\ntwo\n", " three ", "four"]);
+    // Somebody's file has the breaks of another world, and begins with an empty line.
+    let root = format!("\n{}", PEM.replace('\n', "\r\n"));
+    for (name, value) in [("cert", json!(PEM)), ("root", json!(root)), ("hosts", hosts.clone())] {
+        want.parameters.insert(name.to_owned(), value);
+    }
+    fleet.put_deployment(&operator(), &south, want.clone()).await.unwrap();
+
+    let mut browser = Browser::signed_in(&plant).await;
+    let fields = browser.fill_in("/deployments/south/edit", &[("answer.rate", "9")]).await;
+    let rehearsed = browser.send("/deployments/south/edit/rehearsal", &fields).await;
+    let page = text(rehearsed.is(200));
+    assert!(!page.contains("Certificate</dt>") && !page.contains("DM-059"), "{page}");
+    // On to what the rehearsal carries, as its button sends it.
+    let carried = fields_of(&page, "action=\"/deployments/south/edit\" class=\"form-end\"");
+    let reply = browser.send("/deployments/south/edit", &carried).await;
+    assert_eq!(location(reply.is(303)), "/deployments/south");
+    let mut now = fleet.deployment(&south).await.unwrap();
+    assert_eq!(now.parameters["rate"], json!(9));
+    for name in ["cert", "root", "hosts"] {
+        assert_eq!(now.parameters[name], want.parameters[name], "{name}");
+    }
+
+    // What is typed has the breaks of files; an Enter behind a single line is no second line.
+    let typed = [("answer.cert", "a\nb\n"), ("answer.owner", "you\n"), ("answer.hosts", "one\ntwo\nfive")];
+    let fields = browser.fill_in("/deployments/south/edit", &typed).await;
+    browser.send("/deployments/south/edit", &fields).await.is(303);
+    now = fleet.deployment(&south).await.unwrap();
+    assert_eq!(now.parameters["cert"], json!("a\nb\n"));
+    assert_eq!(now.parameters["owner"], json!("you"));
+    assert_eq!(now.parameters["hosts"], json!(["one\ntwo\n", "five"]), "what belongs together stays so");
+    assert_eq!(now.parameters["root"], json!(root), "what cannot be changed is not asked of the form");
+    // A form that says otherwise changes nothing of it.
+    let mut fields = browser.fill_in("/deployments/south/edit", &[]).await;
+    fields.push(("answer.root".to_owned(), "other".to_owned()));
+    browser.send("/deployments/south/edit", &fields).await.is(303);
+    assert_eq!(fleet.deployment(&south).await.unwrap().parameters["root"], json!(root));
+}
+
+#[tokio::test]
+async fn a_key_of_several_lines_is_sealed_with_all_of_them() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let typed = [("name", "south"), ("secret.answer.owner", PEM)];
+    let mut fields = browser.fill_in("/deploy?package=gate&version=1.0.0", &typed).await;
+    fields.push(("device".to_owned(), "press-1".to_owned()));
+    browser.send("/deploy", &fields).await.is(303);
+    let fleet = plant.server.fleet();
+    let south = fleet.deployment(&"south".parse().unwrap()).await.unwrap();
+    assert!(matches!(&south.parameters["owner"], Value::Object(_)), "{south:?}");
+    // Only its document has the value.
+    let client = fleet.device(&"press-1".parse().unwrap()).await.unwrap().client.parse().unwrap();
+    let manifest = fleet.manifest(&client, Dialect::Miaf).unwrap();
+    let listing = margrave_wire::g2::manifest::read(&manifest.body).unwrap();
+    let mut values = Vec::new();
+    for entry in listing.manifest.entries() {
+        let bytes = fleet.document(&client, entry.id, entry.document.digest).await.unwrap().unwrap();
+        values.push(format!("{:?}", String::from_utf8_lossy(&bytes)));
+    }
+    let sealed = "BEGIN CERTIFICATE-----\\\\nMIIB\\\\n  indented\\\\n-----END CERTIFICATE-----\\\\n";
+    assert!(values.iter().any(|document| document.contains(sealed)), "{values:?}");
+}

@@ -15,6 +15,7 @@ mod follow_ssh;
 mod forge;
 mod form;
 mod git;
+mod hours;
 mod identity;
 mod intent;
 mod interface;

@@ -32,6 +32,7 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.wait_text("#certificates", "This page");
     browser.look("settings");
     browser.follow("Set polling, hours, windows or downtime");
+    browser.fill("Reach", "fleet");
     browser.fill("Windows in which they may change what runs", "whenever");
     browser.press("Set");
     browser.wait_text(".field[data-wrong] .wrong", "");

@@ -219,7 +219,11 @@ pub(super) async fn form(
     Changer(visitor): Changer,
     Query(Which { reach }): Query<Which>,
 ) -> Result<Response, PageError> {
-    let reach = if reach.is_empty() { "fleet".to_owned() } else { reach };
+    if reach.is_empty() {
+        // For somebody who says for whom in the form, so nothing of anybody's stands in it.
+        let draft = Draft { seen: mark("", None), ..Draft::default() };
+        return page(&web, &visitor, draft, false).await;
+    }
     let held = match web.fleet().schedule(&reach).await {
         Ok(held) => Some(held),
         Err(Error::NotFound { .. }) => None,
@@ -246,8 +250,15 @@ fn condition(
     match seen {
         "" => Ok(Seen::Any),
         seen if seen == mark(reach, held.as_ref()) => Ok(held.map_or(Seen::Nothing, Seen::This)),
+        // The form was opened for somebody else: nothing is lost where nothing is.
+        seen if !is_about(seen, reach) && held.is_none() => Ok(Seen::Nothing),
         _ => Err(Error::Changed),
     }
+}
+
+/// Whether the form was opened for this reach.
+fn is_about(seen: &str, reach: &str) -> bool {
+    seen.rsplit_once(' ').map_or("", |(about, _)| about) == reach
 }
 
 async fn page(web: &Web, visitor: &Visitor, mut draft: Draft, known: bool) -> Result<Response, PageError> {
@@ -275,12 +286,22 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
         match done {
             Ok(_) => return Ok(Redirect::to("/settings#schedules").into_response()),
             Err(Error::Changed) => {
+                let reach = &draft.reach;
+                let held = held.as_ref();
+                let told = match held.filter(|_| !is_about(&draft.seen, reach)) {
+                    Some(held) => {
+                        let words = held.schedule.words().join("; ");
+                        format!(
+                            "Something is set for {reach} already: {words}. Send this again to replace it."
+                        )
+                    }
+                    None => format!(
+                        "Somebody else changed what is set for {reach} since this page was opened. Send it again to put this in its place."
+                    ),
+                };
                 // Who sends it once more has been told.
-                draft.seen = mark(&draft.reach, held.as_ref());
-                draft.wrong.push(format!(
-                    "Somebody else changed what is set for {} since this page was opened. Send it again to put this in its place.",
-                    draft.reach
-                ));
+                draft.seen = mark(reach, held);
+                draft.wrong.push(told);
             }
             Err(Error::Invalid(violations)) => {
                 violations.iter().for_each(|violation| draft.refused(violation));

@@ -35,3 +35,26 @@ async fn hours_are_set_for_whom_the_form_names_whoever_it_was_opened_for() {
     browser.post("/settings/schedule", &fields).await.is(303);
     assert_eq!(fleet.schedule("fleet").await.unwrap().schedule.poll_every_seconds, Some(1200));
 }
+
+#[tokio::test]
+async fn one_look_at_hours_tells_everything_that_is_wrong_with_them() {
+    let plant = Plant::new().await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let mut wrong =
+        [("reach", "x"), ("poll", "often"), ("windows", "whenever"), ("hold", "90d"), ("wait", "true")];
+    let marked = |page: &str| {
+        let (_, rest) = page.split_once("<ul class=\"marked\">").unwrap();
+        let list = rest.split_once("</ul>").unwrap().0;
+        list.split("href=\"#").skip(1).map(|at| at.split('"').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let page = text(browser.post("/settings/schedule", &wrong).await.is(422));
+    assert_eq!(marked(&page), ["reach", "poll", "windows", "hold"], "{page}");
+    assert!(page.contains("31 days at most") && !page.contains("hoose something"), "{page}");
+    // What can be read and is too much stands at its field as well.
+    wrong[1].1 = "1s";
+    wrong[2].1 = "";
+    wrong[3].1 = "x";
+    let page = text(browser.post("/settings/schedule", &wrong).await.is(422));
+    assert_eq!(marked(&page), ["reach", "poll", "hold"], "{page}");
+    assert!(plant.server.fleet().schedules().await.unwrap().is_empty());
+}

@@ -137,7 +137,8 @@ impl Draft {
         Command::new(words.iter().map(String::as_str))
     }
 
-    fn want(&mut self) -> Option<ScheduleBody> {
+    /// What to ask of the fleet, as far as it can be read; what cannot is noted at its field.
+    fn want(&mut self) -> ScheduleBody {
         let times = |text: &str| match text.trim() {
             "" => None,
             ANY | "none" => Some(Vec::new()),
@@ -167,7 +168,7 @@ impl Draft {
             hold_max_seconds: hold,
         };
         self.wrong_at = wrong;
-        (!self.is_wrong()).then_some(want)
+        want
     }
 
     fn is_wrong(&self) -> bool {
@@ -266,7 +267,7 @@ async fn page(web: &Web, visitor: &Visitor, mut draft: Draft, known: bool) -> Re
     let status = if draft.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let week = match draft.is_wrong() {
         true => None,
-        false => draft.want().and_then(|want| Week::of(&want, web.fleet().now())),
+        false => Week::of(&draft.want(), web.fleet().now()),
     };
     let command = draft.command(known);
     Ok((status, render(&SchedulePage { frame, command, week, draft, known })?).into_response())
@@ -276,7 +277,16 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
     let Submitted { visitor, fields, .. } = submitted;
     let mut draft = Draft::typed(&fields);
     visitor.note.subject(&draft.reach);
-    if let Some(want) = draft.want() {
+    let want = draft.want();
+    if draft.is_wrong() {
+        // Everything else that is wrong with it is told at once. Where nothing could be read, nothing else was chosen.
+        let rest = web.fleet().check_schedule(&draft.reach, &want);
+        if let Err(Error::Invalid(violations)) = rest {
+            let read = want != ScheduleBody::default();
+            let told = violations.iter().filter(|violation| read || !violation.place.is_empty());
+            told.for_each(|violation| draft.refused(violation));
+        }
+    } else {
         let held = web.fleet().schedule(&draft.reach).await.ok();
         let seen = condition(&draft.seen, &draft.reach, held.clone());
         let done = match seen {
@@ -362,7 +372,7 @@ mod tests {
         .unwrap();
         let mut draft = Draft::of("fleet".to_owned(), Some(&held));
         assert_eq!(draft.hours, "any");
-        assert_eq!(draft.want(), Some(held));
+        assert_eq!(draft.want(), held);
         assert_eq!(
             draft.command(true).text,
             "margrave schedule set fleet --poll=15m --hours=any --downtime=2026-12-24T12:00Z/2026-12-27T06:00Z \
@@ -380,7 +390,8 @@ mod tests {
             poll.command(true).text
         );
         draft.poll = "often".to_owned();
-        assert!(draft.want().is_none() && draft.wrong_with("poll")[0].contains("often"));
+        assert_eq!(draft.want().poll_every_seconds, None);
+        assert!(draft.is_wrong() && draft.wrong_with("poll")[0].contains("often"));
         draft.refused(&Violation::new("/windows/1", "rule", "no such day"));
         assert_eq!(draft.wrong_with("windows"), ["Line 2: No such day."]);
         let marked: Vec<&str> = draft.marked().into_iter().map(|(_, id)| id).collect();

@@ -350,6 +350,18 @@ async fn a_change_on_top_of_somebody_elses_is_shown_and_refused() {
     assert!(page.contains("Nothing was changed") && page.contains("value=\"12\""), "{page}");
     let fleet = plant.server.fleet();
     assert_eq!(fleet.deployment(&"north".parse().unwrap()).await.unwrap().parameters["rate"], json!(11));
+    // Who was faster is told, and who sends it once more is heard: first what it would change, then the change.
+    assert!(page.contains("admin changed north while this form was open"), "{page}");
+    assert!(page.contains("href=\"/deployments/north/revisions/2?against=1\""), "{page}");
+    browser.page("/deployments/north/revisions/2?against=1").await;
+    assert!(page.contains("name=\"revision\" value=\"2\""), "{page}");
+    let page = text(browser.post("/deployments/north/edit/rehearsal", &late).await.is(422));
+    assert!(page.contains("name=\"revision\" value=\"2\""), "also before anything is done: {page}");
+    late.last_mut().unwrap().1 = "2";
+    let page = text(browser.post("/deployments/north/edit/rehearsal", &late).await.is(200));
+    assert!(page.contains("<del>11</del>") && page.contains("<ins>12</ins>"), "{page}");
+    browser.post("/deployments/north/edit", &late).await.is(303);
+    assert_eq!(fleet.deployment(&"north".parse().unwrap()).await.unwrap().parameters["rate"], json!(12));
 
     browser.post("/deployments/north/remove", &[]).await.is(303);
     let removed = fleet.deployment(&"north".parse().unwrap()).await;

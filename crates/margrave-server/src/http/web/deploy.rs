@@ -197,11 +197,24 @@ async fn submit(
         }
         match web.fleet().put_deployment(&visitor.actor, &name, want).await {
             Ok(deployment) => return Ok(Redirect::to(&link::deployment(&deployment.name)).into_response()),
-            Err(error) => draft.refused(error)?,
+            Err(error) => refused(web, &mut draft, error).await?,
         }
     }
     let page = form(web, &visitor, draft, package).await?;
     Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response())
+}
+
+/// Notes what the fleet said, and who else was faster.
+async fn refused(web: &Web, draft: &mut Draft, error: Error) -> Result<(), PageError> {
+    if let (Error::Conflict { .. }, Some(seen)) = (&error, draft.revision)
+        && let Ok(name) = DeploymentName::parse(&draft.name)
+        && let Ok(now) = web.fleet().deployment_counted(&name).await
+        && now.revision != seen
+    {
+        draft.overtaken(&now, seen);
+        return Ok(());
+    }
+    Ok(draft.refused(error)?)
 }
 
 /// Shows what would happen; or the form again, where somebody goes back to it or wants another group.
@@ -262,7 +275,7 @@ async fn rehearse(
                 )
                 .await;
             }
-            Err(error) => draft.refused(error)?,
+            Err(error) => refused(web, &mut draft, error).await?,
         }
     }
     let page = form(web, &visitor, draft, package).await?;

@@ -7,9 +7,11 @@ use margrave_wire::operator::{self, PutDeployment, SealSecret, Targets};
 use margrave_wire::rollout::StrategyBody;
 
 use super::care::Care;
+use super::deployment::who;
 use super::device::pairs;
 use super::error::sentence;
 use super::group::{Group, listed};
+use super::link;
 use super::pace::Pace;
 use super::question::{Question, SECRET};
 use super::session::Fields;
@@ -57,6 +59,18 @@ pub(super) struct Wrong {
     pub(super) whole: Vec<String>,
     /// Devices that were chosen and do not fit.
     pub(super) misfits: Vec<operator::Misfit>,
+    /// Somebody else was faster.
+    pub(super) overtaken: Option<Overtaken>,
+}
+
+/// That a deployment was changed between the form and its sending.
+pub(super) struct Overtaken {
+    pub(super) by: String,
+    /// The revision that the form was made from.
+    pub(super) seen: u64,
+    pub(super) now: u64,
+    /// What differs between them.
+    pub(super) path: String,
 }
 
 impl Draft {
@@ -308,6 +322,7 @@ impl Draft {
             || wrong.force.is_some()
             || !wrong.whole.is_empty()
             || !wrong.misfits.is_empty()
+            || wrong.overtaken.is_some()
             || self.pace.is_wrong()
             || self.care.is_wrong()
             || self.groups.iter().flatten().any(Group::is_wrong)
@@ -332,6 +347,13 @@ impl Draft {
     /// Whether nothing chosen in the form means nothing at all, or a change may still have other targets.
     fn asked_for_all(&self) -> bool {
         self.asked || self.revision.is_none()
+    }
+
+    /// Says who was faster. The form is about what is there now, so that who sends it once more, having been told, is heard.
+    pub(super) fn overtaken(&mut self, now: &operator::Deployment, seen: u64) {
+        let path = format!("{}/revisions/{}?against={seen}", link::deployment(&now.name), now.revision);
+        self.wrong.overtaken = Some(Overtaken { by: who(&now.changed_by), seen, now: now.revision, path });
+        self.revision = Some(now.revision);
     }
 
     /// One more group to answer otherwise for.

@@ -62,6 +62,17 @@
     [...field.form.elements].find((other) => other.type === "submit").click();
   });
 
+  // A form is sent once, however often its button is pressed; again when the page is shown again, or after a while: what it
+  // asked for may have been a file.
+  let sent = null;
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "post") return;
+    if (event.target === sent) return event.preventDefault();
+    sent = event.target;
+    setTimeout(() => { sent = null; }, 5000);
+  });
+  addEventListener("pageshow", () => { sent = null; });
+
   // One box for all, and how many are ticked.
   const every = document.querySelector("[data-all]"), ticked = document.querySelector("[data-ticked]");
   let recount = () => {};

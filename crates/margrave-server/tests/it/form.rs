@@ -167,6 +167,43 @@ async fn a_text_of_several_lines_stays_what_it_is_while_something_else_is_change
 }
 
 #[tokio::test]
+async fn a_button_that_is_pressed_twice_does_what_it_says_once() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let fleet = plant.server.fleet();
+    let south = "south".parse().unwrap();
+    let mut browser = Browser::signed_in(&plant).await;
+    let typed = [("name", "south"), ("answer.owner", "me")];
+    let mut fields = browser.fill_in("/deploy?package=gate&version=1.0.0", &typed).await;
+    fields.push(("device".to_owned(), "press-1".to_owned()));
+    for _ in 0..2 {
+        let reply = browser.send("/deploy", &fields).await;
+        assert_eq!(location(reply.is(303)), "/deployments/south");
+        assert_eq!(fleet.deployment(&south).await.unwrap().revision, 1);
+    }
+    let change = browser.fill_in("/deployments/south/edit", &[("answer.rate", "9")]).await;
+    for _ in 0..2 {
+        browser.send("/deployments/south/edit", &change).await.is(303);
+        assert_eq!(fleet.deployment(&south).await.unwrap().revision, 2);
+    }
+    // Something else by the same name is not what was done; what is wrong with it is told once.
+    let mut nowhere = fields.clone();
+    nowhere.retain(|(name, _)| name != "device");
+    let page = text(browser.send("/deploy", &nowhere).await.is(422));
+    assert_eq!(page.matches("Tick at least one device").count(), 1, "{page}");
+    browser.send("/deploy", &fields).await.is(422);
+    let mut other = change.clone();
+    other.iter_mut().find(|(name, _)| name == "answer.rate").unwrap().1 = "11".to_owned();
+    browser.send("/deployments/south/edit", &other).await.is(422);
+    // Nor is what somebody else did.
+    let mut want = gate(7);
+    want.revision = Some(2);
+    fleet.put_deployment(&operator(), &south, want).await.unwrap();
+    browser.send("/deployments/south/edit", &change).await.is(422);
+    assert_eq!(fleet.deployment(&south).await.unwrap().revision, 3);
+}
+
+#[tokio::test]
 async fn a_key_of_several_lines_is_sealed_with_all_of_them() {
     let plant = Plant::new().await;
     deployed(&plant).await;

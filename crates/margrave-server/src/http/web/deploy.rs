@@ -111,6 +111,10 @@ pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Resu
     let Submitted { visitor, fields, .. } = submitted;
     visitor.note.subject(fields.one("name"));
     let (draft, package) = new_draft(&web, &fields).await?;
+    let twin = new_draft(&web, &fields).await?.0;
+    if let Some(done) = done_already(&web, &visitor, twin, &package).await? {
+        return Ok(done);
+    }
     submit(&web, visitor, draft, package).await
 }
 
@@ -157,7 +161,33 @@ pub(super) async fn change(
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     let (draft, package) = changed_draft(&web, &name, &fields).await?;
+    let twin = changed_draft(&web, &name, &fields).await?.0;
+    if let Some(done) = done_already(&web, &visitor, twin, &package).await? {
+        return Ok(done);
+    }
     submit(&web, visitor, draft, package).await
+}
+
+/// Who pressed the button twice has what was asked for: a form that is sent again by the same person, right behind itself, leads to
+/// what it did the first time.
+async fn done_already(
+    web: &Web,
+    visitor: &Visitor,
+    mut draft: Draft,
+    package: &operator::Package,
+) -> Result<Option<Response>, PageError> {
+    let Ok(name) = DeploymentName::parse(&draft.name) else { return Ok(None) };
+    let held = match web.fleet().deployment_counted(&name).await {
+        Ok(held) if !held.removing && held.changed_by == visitor.actor.name => held,
+        Ok(_) | Err(Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    // A name that was used before goes on counting, so a new deployment need not be at revision 1.
+    let next = draft.revision.is_none_or(|seen| held.revision == seen + 1);
+    if !next || !draft.is_done(&held, package) {
+        return Ok(None);
+    }
+    Ok(Some(Redirect::to(&link::deployment(&held.name)).into_response()))
 }
 
 pub(super) async fn change_rehearsed(

@@ -344,6 +344,36 @@ impl Draft {
         }
     }
 
+    /// Whether a deployment is as this form wants it.
+    pub(super) fn is_done(&mut self, held: &operator::Deployment, package: &operator::Package) -> bool {
+        if self.every_question().any(|question| question.typed_secret.is_some()) {
+            // What it was sealed as the first time says nothing about what is typed now.
+            return false;
+        }
+        let taken = self.wrong.name.take();
+        let (_, mut want) = self.want(package);
+        let readable = !self.is_wrong();
+        self.wrong.name = taken;
+        self.keep_unasked(held.clone(), &mut want);
+        let sorted = |targets: &Targets| {
+            let mut targets = targets.clone();
+            targets.devices.sort();
+            targets.sites.sort();
+            targets
+        };
+        readable
+            && want.package == held.package
+            && want.version.as_ref() == Some(&held.version)
+            && want.profile == held.profile
+            && want.parameters == held.parameters
+            && want.overrides == held.overrides
+            && sorted(&want.targets) == sorted(&held.targets)
+            && want.force == held.force
+            && want.rollback.is_none_or(|rollback| rollback == held.rollback)
+            && want.strategy.is_none_or(|strategy| strategy == held.strategy)
+            && want.windows.is_none_or(|windows| windows == held.windows)
+    }
+
     /// Whether nothing chosen in the form means nothing at all, or a change may still have other targets.
     fn asked_for_all(&self) -> bool {
         self.asked || self.revision.is_none()

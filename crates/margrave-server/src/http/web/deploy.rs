@@ -100,11 +100,23 @@ pub(super) async fn new(
     Query(which): Query<Which>,
 ) -> Result<Response, PageError> {
     let Some(id) = which.package else { return Ok(Redirect::to("/packages").into_response()) };
+    is_wanted_here(&web)?;
     let package = find(&web, &id, which.version.as_deref()).await?;
     let name = free_name(&web, &package.id).await?;
     let (strategy, rollback) = web.fleet().usual_care().await?;
     let draft = Draft::fresh(&package, name, (&strategy, &rollback));
     form(&web, &visitor, draft, package).await
+}
+
+/// Nobody fills in a form that would be refused.
+fn is_wanted_here(web: &Web) -> Result<(), PageError> {
+    match web.fleet().follows() {
+        Some(remote) => {
+            let message = format!("what is wanted follows {remote}; change it there");
+            Err(Error::Conflict { message }.into())
+        }
+        None => Ok(()),
+    }
 }
 
 pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
@@ -148,6 +160,7 @@ pub(super) async fn edit(
     Query(which): Query<Which>,
 ) -> Result<Response, PageError> {
     let deployment = web.fleet().deployment_counted(&deployment::parse(&name)?).await?;
+    is_wanted_here(&web)?;
     let version = which.version.as_deref().unwrap_or(&deployment.version);
     let package = find(&web, &deployment.package, Some(version)).await?;
     let draft = Draft::of(&deployment, &package);

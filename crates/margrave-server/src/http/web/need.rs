@@ -306,6 +306,10 @@ async fn trouble(fleet: &Fleet, trouble: Trouble) -> Result<Option<Need>, PageEr
 
 /// Where a deployment is changed, or taken back.
 async fn ways_on(fleet: &Fleet, deployment: &str) -> Result<Vec<Button>, PageError> {
+    if fleet.follows().is_some() {
+        // Nothing of it is changed here.
+        return Ok(Vec::new());
+    }
     let path = link::deployment(deployment);
     let mut links = vec![Button::new(format!("Change {deployment}"), format!("{path}/edit"))];
     if has_been_otherwise(fleet, deployment).await? {

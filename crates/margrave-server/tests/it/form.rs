@@ -204,6 +204,28 @@ async fn a_button_that_is_pressed_twice_does_what_it_says_once() {
 }
 
 #[tokio::test]
+async fn what_a_version_does_not_offer_any_more_is_not_replaced_unasked() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    stock::gate_asking(&plant, "3.0.0", |text| {
+        text.replace("options: [early, late]", "options: [day, night]").replace("value: early", "value: day")
+    })
+    .await;
+    let mut want = gate(7);
+    want.version = Some("1.0.0".to_owned());
+    want.parameters.insert("shift".to_owned(), json!("early"));
+    plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/deployments/north/edit?version=3.0.0").await;
+    assert!(page.contains("“early” is not offered any more"), "{page}");
+    let fields = fields_of(&page, "<form id=\"deploy\"");
+    let shift = fields.iter().find(|(name, _)| name == "answer.shift").unwrap();
+    assert_eq!(shift.1, "", "nobody chose one of the others");
+    let other = browser.page("/deployments/north/edit").await;
+    assert!(!other.contains("is not offered any more"), "{other}");
+}
+
+#[tokio::test]
 async fn a_key_of_several_lines_is_sealed_with_all_of_them() {
     let plant = Plant::new().await;
     deployed(&plant).await;

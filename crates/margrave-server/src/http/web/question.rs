@@ -289,9 +289,26 @@ impl Question {
         self.values.first().map(String::as_str).unwrap_or_default()
     }
 
+    /// Chosen once, and not among what this version offers: nothing is chosen in its place.
+    pub(super) fn lost(&self) -> Option<String> {
+        let offers = matches!(self.kind, Kind::Select(_) | Kind::Many(_));
+        let is_offered = |value: &String| self.options.iter().any(|option| option.value == *value);
+        let lost: Vec<String> = self
+            .values
+            .iter()
+            .filter(|value| offers && !value.is_empty() && !is_offered(value))
+            .map(|value| format!("“{value}”"))
+            .collect();
+        match lost.len() {
+            0 => None,
+            1 => Some(format!("{} is not offered any more. Choose again.", lost[0])),
+            _ => Some(format!("{} are not offered any more. Choose again.", lost.join(", "))),
+        }
+    }
+
     /// There is something to say about it below its field.
     pub(super) fn is_described(&self) -> bool {
-        self.wrong.is_some() || self.description.is_some()
+        self.wrong.is_some() || self.description.is_some() || self.lost().is_some()
     }
 
     pub(super) fn is_on(&self) -> bool {

@@ -520,6 +520,15 @@ async fn what_is_missing_says_what_to_do_next() {
     // Where a page that follows a removal ends up; what is no name is not repeated.
     assert!(browser.page("/deployments?gone=north").await.contains("is gone from every device"));
     assert!(!browser.page("/deployments?gone=%3Cb%3E").await.contains("is gone"));
+    // The buttons for ticked devices come with the first one; who may only look is not left with a blank page.
+    assert!(browser.page("/devices").await.contains("id=\"bulk-part\" data-live"));
+    let token = plant.operator_token("vera", "viewer").await;
+    let mut vera = Browser::stranger(&plant).await;
+    vera.cookie = cookie(vera.send_form("/sign-in", &[("token", &token.secret)], &[]).await.is(303));
+    assert!(vera.page("/").await.contains("No device has joined yet. An operator adds the first one"));
+    // What was refused follows as the page does that it belongs to.
+    let page = text(browser.post("/watches", &[("repository", "not a repository")]).await.is(422));
+    assert!(page.contains("data-here=\"/packages\""), "{page}");
     let page = text(browser.post("/packages", &[("reference", "not a reference")]).await.is(422));
     assert!(page.contains("value=\"not a reference\"") && page.contains("class=\"wrong\""), "{page}");
 }

@@ -97,8 +97,10 @@
   if (!regions.length) return;
 
   // A form that somebody is filling in stays; one with nothing but buttons does not, they may be wrong by now.
+  // Where a list says nothing of what is chosen, its first is.
+  const chosen = (list) => Math.max(0, [...list.options].findLastIndex((option) => option.defaultSelected));
   const changed = (field) =>
-    field.options ? [...field.options].some((option) => option.selected !== option.defaultSelected)
+    field.options ? field.selectedIndex !== chosen(field)
       : field.checked !== field.defaultChecked || field.value !== field.defaultValue;
   const filling = (field) => field === document.activeElement || changed(field);
   const busy = (node) =>
@@ -142,7 +144,7 @@
 
   const address = document.body.dataset.here || location.href; // Refused forms have another.
   const PAUSE_MIN = 250; // Four refreshes a second at most, however busy the fleet is.
-  let running = false, again = false, timer = 0, pause = PAUSE_MIN;
+  let running = false, again = false, timer = 0, pause = PAUSE_MIN, out = false;
   async function refresh() {
     timer = 0;
     if (running) { again = true; return; }
@@ -150,9 +152,12 @@
     const began = performance.now();
     try {
       const answer = await fetch(address, { cache: "no-store" });
-      if (answer.redirected) return location.reload(); // Signed out.
+      // Signed out: to the door, unless somebody would lose what they are filling in.
+      if (answer.redirected && !busy(document.body)) return location.reload();
       if (answer.status === 404) return location.replace(gone);
-      if (answer.ok) {
+      out = answer.redirected;
+      if (out) say("offline", "Signed out");
+      else if (answer.ok) {
         const next = new DOMParser().parseFromString(await answer.text(), "text/html");
         times(next);
         show(next);
@@ -195,7 +200,7 @@
       if (!changes.length || changes.some(concerns)) soon();
     };
     source.onerror = () => {
-      say("offline", "Offline");
+      say("offline", out ? "Signed out" : "Offline");
       // It tries again by itself unless refused: signed out, or no stream is free.
       if (source.readyState === EventSource.CLOSED) { soon(); setTimeout(follow, 5000); }
     };

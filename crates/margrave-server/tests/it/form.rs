@@ -226,6 +226,57 @@ async fn what_a_version_does_not_offer_any_more_is_not_replaced_unasked() {
 }
 
 #[tokio::test]
+async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let ours = [("sec-fetch-site", "same-origin")];
+    let mut browser = Browser::signed_in(&plant).await;
+    let fields = browser.fill_in("/deployments/north/edit", &[("answer.rate", "9")]).await;
+    let mut typed: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let owner = typed.iter_mut().find(|(name, _)| *name == "answer.owner").unwrap();
+    owner.1 = stock::HOSTILE;
+    typed.push(("secret.answer.site", "hunter2"));
+    // Signed out while the form was open.
+    let cookie = std::mem::take(&mut browser.cookie);
+    let path = "/deployments/north/edit/rehearsal";
+    let page = text(browser.send_form(path, &typed, &ours).await.is(401));
+    assert!(page.contains("You were signed out") && page.contains("type it again"), "{page}");
+    crate::browser::is_clean(&page);
+    assert!(!page.contains("hunter2") && !page.contains("name=\"csrf\""), "{page}");
+    let carried = fields_of(&page, &format!("action=\"{path}\""));
+    let held = |name: &str| carried.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone());
+    assert_eq!(held("answer.rate").as_deref(), Some("9"));
+    assert_eq!(held("answer.owner").as_deref(), Some(stock::HOSTILE));
+    // Signed in again as the same one in another tab, it is the same form; the page asks once more, as it carries no mark.
+    let mut again = Browser::signed_in(&plant).await;
+    assert_ne!(again.cookie, cookie);
+    let carried: Vec<(&str, &str)> = carried.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let page = text(again.send_form(path, &carried, &ours).await.is(403));
+    assert!(page.contains("You are signed in as admin now"), "{page}");
+    let carried = fields_of(&page, &format!("action=\"{path}\""));
+    let reply = again.send(path, &carried).await;
+    assert!(text(reply.is(200)).contains("<ins>9</ins>"), "what is typed goes on");
+    // A form that was left open needs nothing but to be sent: its mark is that of the token.
+    again.send("/deployments/north/edit", &fields).await.is(303);
+    let north = plant.server.fleet().deployment(&"north".parse().unwrap()).await.unwrap();
+    assert_eq!((north.revision, north.parameters["rate"].clone()), (2, json!(9)));
+
+    // Nothing is repeated of what another site sent, or of who knows where from; of too much; or of a secret that would be left out.
+    let mut many = vec![("a", "x"); 2001];
+    many.push(("do", "edit"));
+    for (path, fields, headers, status) in [
+        (path, &typed, &[("sec-fetch-site", "cross-site")][..], 303),
+        (path, &typed, &[("origin", "https://evil.example")], 303),
+        (path, &typed, &[], 303),
+        (path, &many, &ours, 303),
+        ("/deployments/north/edit", &typed, &ours, 303),
+    ] {
+        let reply = browser.send_form(path, fields, headers).await;
+        assert_eq!((reply.status.as_u16(), reply.body.is_empty()), (status, true), "{path} {headers:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_key_of_several_lines_is_sealed_with_all_of_them() {
     let plant = Plant::new().await;
     deployed(&plant).await;

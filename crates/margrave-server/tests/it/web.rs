@@ -209,7 +209,9 @@ async fn a_form_from_elsewhere_changes_nothing() {
     deployed(&plant).await;
     let mut browser = Browser::signed_in(&plant).await;
     let csrf = browser.csrf().await;
-    let mut other = Browser::signed_in(&plant).await;
+    let mut other = Browser::stranger(&plant).await;
+    let token = plant.operator_token("olga", "operator").await;
+    other.cookie = cookie(other.send_form("/sign-in", &[("token", &token.secret)], &[]).await.is(303));
     let foreign = other.csrf().await;
     let actions = [
         "/deployments/north/remove",

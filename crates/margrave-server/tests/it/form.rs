@@ -277,6 +277,35 @@ async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
 }
 
 #[tokio::test]
+async fn a_deployment_to_hundreds_of_named_devices_is_shown_changed_and_rehearsed() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let names: Vec<String> = (0..300).map(|number| format!("press-{number:04}")).collect();
+    let fleet = plant.server.fleet();
+    futures_util::future::join_all(names.iter().map(|name| stock::device(&plant, name, 4))).await;
+    let north = "north".parse().unwrap();
+    let mut want = gate(7);
+    want.targets.devices = names.clone();
+    fleet.put_deployment(&operator(), &north, want).await.unwrap();
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/deployments/north").await;
+    assert!(page.len() < 150_000, "{}", page.len());
+    assert!(page.contains("250 more</a>") && page.contains("margrave apply -f north.yaml"), "{page}");
+    let mut fields = browser.fill_in("/deployments/north/edit", &[("answer.rate", "9")]).await;
+    // With ten thousand it is larger than any other form.
+    fields.push(("more".to_owned(), "x".repeat(300 * 1024)));
+    // One of them less is told by name.
+    let without: Vec<_> = fields.into_iter().filter(|(_, value)| *value != names[299]).collect();
+    let page = text(browser.send("/deployments/north/edit/rehearsal", &without).await.is(200));
+    assert!(page.contains(&format!("no longer: {}", names[299])), "what becomes other is told");
+    browser.send("/deployments/north/edit", &without).await.is(303);
+    assert_eq!(fleet.deployment_counted(&north).await.unwrap().targets.devices.len(), 299);
+    // Other forms stay as small as they were.
+    let large = "x".repeat(300 * 1024);
+    browser.post("/packages", &[("reference", &large)]).await.is(413);
+}
+
+#[tokio::test]
 async fn a_key_of_several_lines_is_sealed_with_all_of_them() {
     let plant = Plant::new().await;
     deployed(&plant).await;

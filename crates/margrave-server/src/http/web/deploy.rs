@@ -25,7 +25,7 @@ use super::link;
 use super::package;
 use super::question::{Kind, Scalar};
 use super::rehearsal;
-use super::session::{Changer, Fields, Submitted, Visitor};
+use super::session::{Changer, Deploying, Fields, Submitted, Visitor};
 use super::tiers::grouped;
 use super::told::Told;
 use crate::fleet::{Actor, DeviceQuery, Error, Standing};
@@ -119,7 +119,10 @@ fn is_wanted_here(web: &Web) -> Result<(), PageError> {
     }
 }
 
-pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
+pub(super) async fn create(
+    State(web): State<Web>,
+    submitted: Submitted<Deploying>,
+) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     visitor.note.subject(fields.one("name"));
     let (draft, package) = new_draft(&web, &fields).await?;
@@ -133,7 +136,7 @@ pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Resu
 /// The same up to the point where something would be changed.
 pub(super) async fn create_rehearsed(
     State(web): State<Web>,
-    submitted: Submitted,
+    submitted: Submitted<Deploying>,
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     visitor.note.subject(fields.one("name"));
@@ -170,7 +173,7 @@ pub(super) async fn edit(
 pub(super) async fn change(
     State(web): State<Web>,
     Path(name): Path<String>,
-    submitted: Submitted,
+    submitted: Submitted<Deploying>,
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     let (draft, package) = changed_draft(&web, &name, &fields).await?;
@@ -206,7 +209,7 @@ async fn done_already(
 pub(super) async fn change_rehearsed(
     State(web): State<Web>,
     Path(name): Path<String>,
-    submitted: Submitted,
+    submitted: Submitted<Deploying>,
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     let (draft, package) = changed_draft(&web, &name, &fields).await?;
@@ -458,8 +461,9 @@ async fn choice(web: &Web, draft: &Draft, package: &operator::Package) -> Result
         })
         .collect();
     // What is chosen must stay chosen, also when it is not among the first.
+    let offered: BTreeSet<String> = choices.iter().map(|choice| choice.id.clone()).collect();
     for device in &draft.devices {
-        if !choices.iter().any(|choice| &choice.id == device) {
+        if !offered.contains(device) {
             choices.push(DeviceChoice {
                 id: device.clone(),
                 chosen: true,

@@ -193,7 +193,11 @@ impl PageError {
             PageError::TooLarge => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "That was too much at once",
-                format!("A form may have {} KiB.", super::FORM_MAX / 1024),
+                format!(
+                    "A form may have {} KiB, and that of a deployment {} KiB. Nothing was changed.",
+                    super::FORM_MAX / 1024,
+                    super::DEPLOYMENT_FORM_MAX / 1024
+                ),
                 "Go back and choose devices by label instead of one by one.",
             ),
             PageError::TooSlow => (

@@ -26,7 +26,7 @@ use super::error::PageError;
 use super::frame::{Bare, Frame, Section, render};
 use super::link;
 use super::question::SECRET;
-use super::{FORM_MAX, Web};
+use super::{DEPLOYMENT_FORM_MAX, FORM_MAX, Web};
 use crate::auth::{self, Unidentified, is_cross_site, is_same_origin};
 use crate::fleet::{Actor, Error, Fleet, Holder};
 use crate::http::audit::Note;
@@ -123,12 +123,16 @@ impl FromRequestParts<Web> for Administrator {
 /// The role that a form asks for.
 pub(super) trait Needs {
     const ROLE: Role;
+    /// So large it may be.
+    const LARGEST: usize = FORM_MAX;
 }
 
 /// Forms about oneself.
 pub(super) struct Anybody;
 /// Forms that change what should run, or what is known of devices.
 pub(super) struct Changing;
+/// The form of a deployment, which may name many devices.
+pub(super) struct Deploying;
 /// Forms about tokens and the server itself.
 pub(super) struct Administering;
 
@@ -138,6 +142,11 @@ impl Needs for Anybody {
 
 impl Needs for Changing {
     const ROLE: Role = Role::Operator;
+}
+
+impl Needs for Deploying {
+    const ROLE: Role = Role::Operator;
+    const LARGEST: usize = DEPLOYMENT_FORM_MAX;
 }
 
 impl Needs for Administering {
@@ -162,12 +171,13 @@ impl<N: Needs> FromRequest<Web> for Submitted<N> {
         let visitor = match visitor {
             // What was typed is not lost with the session, where the browser says that it was typed on a page of ours.
             Err(PageError::SignIn { next }) if ours => {
-                let fields = Fields::read(Request::from_parts(parts, body), BODY_TIME_MAX).await?;
+                let request = Request::from_parts(parts, body);
+                let fields = Fields::read(request, BODY_TIME_MAX, FORM_MAX).await?;
                 return Err(fields.again(path, None).unwrap_or(PageError::SignIn { next }));
             }
             visitor => visitor?.allowed(N::ROLE)?,
         };
-        let fields = Fields::read(Request::from_parts(parts, body), BODY_TIME_MAX).await?;
+        let fields = Fields::read(Request::from_parts(parts, body), BODY_TIME_MAX, N::LARGEST).await?;
         let mark = visitor.csrf();
         if verify_slices_are_equal(fields.one("csrf").as_bytes(), mark.as_bytes()).is_err() {
             let again = ours.then(|| fields.again(path, Some(&visitor))).flatten();
@@ -181,13 +191,15 @@ impl<N: Needs> FromRequest<Web> for Submitted<N> {
 pub(super) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    async fn read(request: Request, within: Duration) -> Result<Self, PageError> {
+    async fn read(mut request: Request, within: Duration, largest: usize) -> Result<Self, PageError> {
         if is_cross_site(request.headers()) {
             return Err(PageError::Forged);
         }
-        if is_declared_larger(request.body(), FORM_MAX) {
+        if is_declared_larger(request.body(), largest) {
             return Err(PageError::TooLarge);
         }
+        // Also where it does not say how large it is, and its route would take more from who is signed in.
+        request = request.map(|body| axum::body::Body::new(http_body_util::Limited::new(body, largest)));
         let reading = Form::<Vec<(String, String)>>::from_request(request, &());
         let read = tokio::time::timeout(within, reading).await.map_err(|_| PageError::TooSlow)?;
         match read {
@@ -262,7 +274,7 @@ pub(super) async fn sign_in(
     request: Request,
 ) -> Result<Response, PageError> {
     let extensions = request.extensions().clone();
-    let fields = Fields::read(request, BODY_TIME_MAX).await?;
+    let fields = Fields::read(request, BODY_TIME_MAX, FORM_MAX).await?;
     let next = link::local(fields.raw("next"));
     let app = &web.app;
     let wrong = match auth::by_token(&app.fleet, &app.guessing, fields.one("token"), &extensions).await {
@@ -372,7 +384,7 @@ mod tests {
         *request.method_mut() = http::Method::POST;
         let form = http::HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(http::header::CONTENT_TYPE, form);
-        let refused = Fields::read(request, Duration::from_millis(20)).await;
+        let refused = Fields::read(request, Duration::from_millis(20), FORM_MAX).await;
         assert!(matches!(refused, Err(PageError::TooSlow)));
     }
 }

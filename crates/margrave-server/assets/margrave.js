@@ -53,6 +53,26 @@
     setTimeout(() => { said.textContent = "Copy"; }, 2000);
   });
 
+  // Enter in a single line sends the form, as in any field; Shift+Enter begins another line.
+  document.addEventListener("keydown", (event) => {
+    const field = event.target;
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || !field.matches("textarea.line")) return;
+    if (field.value.includes("\n")) return;
+    event.preventDefault();
+    [...field.form.elements].find((other) => other.type === "submit").click();
+  });
+
+  // A form is sent once, however often its button is pressed; again when the page is shown again, or after a while: what it
+  // asked for may have been a file.
+  let sent = null;
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "post") return;
+    if (event.target === sent) return event.preventDefault();
+    sent = event.target;
+    setTimeout(() => { sent = null; }, 5000);
+  });
+  addEventListener("pageshow", () => { sent = null; });
+
   // One box for all, and how many are ticked.
   const every = document.querySelector("[data-all]"), ticked = document.querySelector("[data-ticked]");
   let recount = () => {};
@@ -77,8 +97,10 @@
   if (!regions.length) return;
 
   // A form that somebody is filling in stays; one with nothing but buttons does not, they may be wrong by now.
+  // Where a list says nothing of what is chosen, its first is.
+  const chosen = (list) => Math.max(0, [...list.options].findLastIndex((option) => option.defaultSelected));
   const changed = (field) =>
-    field.options ? [...field.options].some((option) => option.selected !== option.defaultSelected)
+    field.options ? field.selectedIndex !== chosen(field)
       : field.checked !== field.defaultChecked || field.value !== field.defaultValue;
   const filling = (field) => field === document.activeElement || changed(field);
   const busy = (node) =>
@@ -122,7 +144,7 @@
 
   const address = document.body.dataset.here || location.href; // Refused forms have another.
   const PAUSE_MIN = 250; // Four refreshes a second at most, however busy the fleet is.
-  let running = false, again = false, timer = 0, pause = PAUSE_MIN;
+  let running = false, again = false, timer = 0, pause = PAUSE_MIN, out = false;
   async function refresh() {
     timer = 0;
     if (running) { again = true; return; }
@@ -130,9 +152,12 @@
     const began = performance.now();
     try {
       const answer = await fetch(address, { cache: "no-store" });
-      if (answer.redirected) return location.reload(); // Signed out.
+      // Signed out: to the door, unless somebody would lose what they are filling in.
+      if (answer.redirected && !busy(document.body)) return location.reload();
       if (answer.status === 404) return location.replace(gone);
-      if (answer.ok) {
+      out = answer.redirected;
+      if (out) say("offline", "Signed out");
+      else if (answer.ok) {
         const next = new DOMParser().parseFromString(await answer.text(), "text/html");
         times(next);
         show(next);
@@ -175,7 +200,7 @@
       if (!changes.length || changes.some(concerns)) soon();
     };
     source.onerror = () => {
-      say("offline", "Offline");
+      say("offline", out ? "Signed out" : "Offline");
       // It tries again by itself unless refused: signed out, or no stream is free.
       if (source.readyState === EventSource.CLOSED) { soon(); setTimeout(follow, 5000); }
     };

@@ -277,6 +277,12 @@ pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
     }
 }
 
+/// Whether a browser says that this request was made by a page of ours; one that says nothing has not.
+pub(crate) fn is_same_origin(headers: &HeaderMap) -> bool {
+    let said = headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin");
+    (said || headers.contains_key(ORIGIN)) && !is_cross_site(headers)
+}
+
 /// How long a sign-in link may be used: long enough to be copied from a terminal.
 const CODE_LIFETIME: Duration = Duration::from_secs(15 * 60);
 /// More links than one person opens; the oldest gives way.

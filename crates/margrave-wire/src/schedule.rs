@@ -74,12 +74,27 @@ impl ScheduleBody {
             }
         };
         let hold_max = self.hold_max_seconds.map(Duration::from_secs);
+        // Each of these is right or wrong whatever else is chosen.
+        let alone = [
+            ("/pollEverySeconds", Choice { poll, ..Choice::default() }),
+            ("/holdMaxSeconds", Choice { hold_max, ..Choice::default() }),
+        ];
+        let mut bounds = vec![];
+        for (place, part) in alone {
+            if let Err(invalid) = part.checked() {
+                bounds.push(Violation::new(place, RULE, invalid.to_string()));
+            }
+        }
+        let readable = broken.is_empty();
+        broken.extend(bounds);
         let choice =
             Choice { poll, hours, downtime, windows, saver: self.data_saver, leaves_drift, hold_max };
-        if !broken.is_empty() {
-            return Err(broken);
+        // How times go together can only be said where all of them could be read.
+        let together = Choice { poll: None, hold_max: None, ..choice.clone() };
+        if readable && let Err(invalid) = together.checked() {
+            broken.push(Violation::new("", RULE, invalid.to_string()));
         }
-        choice.checked().map_err(|invalid| vec![Violation::new("", RULE, invalid.to_string())])
+        if broken.is_empty() { Ok(choice) } else { Err(broken) }
     }
 }
 
@@ -269,7 +284,10 @@ mod tests {
         let places: Vec<String> =
             wrong.read().unwrap_err().into_iter().map(|violation| violation.place).collect();
         assert_eq!(places, ["/hours/1", "/windows/0", "/downtime/0", "/pollWait", "/drift"]);
-        assert!(body(json!({"pollEverySeconds": 1})).read().is_err());
+        let bounds = body(json!({"pollEverySeconds": 1, "windows": ["x"], "holdMaxSeconds": 7_776_000}));
+        let places: Vec<String> =
+            bounds.read().unwrap_err().into_iter().map(|violation| violation.place).collect();
+        assert_eq!(places, ["/windows/0", "/pollEverySeconds", "/holdMaxSeconds"]);
         assert!(body(json!({"downtime": ["daily 00:00-24:00"]})).read().is_err());
         assert!(serde_json::from_value::<ScheduleBody>(json!({"window": []})).is_err());
     }

@@ -357,9 +357,13 @@ impl Client {
         self.get(&format!("/deployments/{}/rollout", segment(name))).await
     }
 
-    /// Pauses, resumes or aborts.
-    pub(crate) async fn hold_rollout(&self, name: &str, verb: &str) -> Result<Rollout> {
-        self.ask(Request::post(at(&format!("/deployments/{}/rollout/{verb}", segment(name))))).await
+    /// Pauses, resumes or aborts; `seen` is the revision whose rollout is meant, where that was shown.
+    pub(crate) async fn hold_rollout(&self, name: &str, verb: &str, seen: Option<u64>) -> Result<Rollout> {
+        let mut request = Request::post(at(&format!("/deployments/{}/rollout/{verb}", segment(name))));
+        if let Some(seen) = seen {
+            request = request.header(header::IF_MATCH, format!("\"{seen}\""));
+        }
+        self.ask(request).await
     }
 
     pub(crate) async fn transitions(&self, deployment: &str, device: &str) -> Result<Vec<Transition>> {

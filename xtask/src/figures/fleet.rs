@@ -44,7 +44,7 @@ const QUESTIONS: [(&str, &str); 5] = [
 ];
 
 /// The same of the pages, and how long each may take at the server.
-const PAGES: [(&str, &str, Duration); 10] = [
+const PAGES: [(&str, &str, Duration); 15] = [
     ("fleet page", "/", Duration::from_secs(1)),
     ("page of devices", "/devices", FILTER_TIME_MAX),
     ("page of devices by condition", "/devices?condition=pending", FILTER_TIME_MAX),
@@ -52,9 +52,18 @@ const PAGES: [(&str, &str, Duration); 10] = [
     ("page of devices by site", "/devices?site=site-1", FILTER_TIME_MAX),
     ("page of devices without a site, none found", "/devices?site=%3Anone", FILTER_TIME_MAX),
     ("page of devices by deployment", "/devices?deployment=app-0", FILTER_TIME_MAX),
+    ("page of devices by state", "/devices?state=PENDING", FILTER_TIME_MAX),
     ("page of devices by state, none found", "/devices?state=FAILED", FILTER_TIME_MAX),
+    ("page of devices by capability", "/devices?capability=ethernet", FILTER_TIME_MAX),
     ("page of devices by capability, none found", "/devices?capability=nothing", FILTER_TIME_MAX),
+    ("page of devices by name", "/devices?search=v-001", FILTER_TIME_MAX),
     ("page of devices by name, none found", "/devices?search=nothing", FILTER_TIME_MAX),
+    ("later page of devices", "/devices?after=dev-00150", FILTER_TIME_MAX),
+    (
+        "page of devices by site, state, capability and name",
+        "/devices?site=site-1&state=PENDING&capability=ethernet&search=dev-0",
+        FILTER_TIME_MAX,
+    ),
 ];
 const FILTER_TIME_MAX: Duration = Duration::from_millis(200);
 /// What looking at ten times as many devices may cost, in times of what the fewer cost.

@@ -311,6 +311,13 @@ impl Fleet {
         Some(holder)
     }
 
+    /// The mark that forms of whoever holds this token carry. Nobody can make it up who does not know the token: what is kept of
+    /// one is its hash, which no page and no answer shows.
+    pub(crate) fn form_mark(&self, token: &str) -> Option<String> {
+        let hash = self.access.read(|state| state.token(token).map(|token| token.hash))?;
+        Some(Digest::of(format!("margrave form of token {hash}").as_bytes()).hex())
+    }
+
     pub async fn end_session(&self, id: &str) -> Result<(), Error> {
         if let Some(hash) = hash(id) {
             self.store.end_session(hash).await?;

@@ -197,6 +197,14 @@ pub(crate) fn compare(
             (Some(old), Some(new)) if (&old.text, &old.exact) == (&new.text, &new.exact) => {
                 same.push((what, new.text.clone()));
             }
+            // Of many devices only the first are named: which came and went is told instead.
+            (Some(old), Some(_)) if *place == Place::Targets && old.exact.is_some() => {
+                differences.push(Difference {
+                    what,
+                    before: Some(old.text.clone()),
+                    after: Some(moved(before.targets, after.targets)),
+                });
+            }
             // Another secret looks like the one before.
             (Some(old), Some(new)) if old.text == new.text => differences.push(Difference {
                 what,
@@ -213,12 +221,35 @@ pub(crate) fn compare(
     (differences, same)
 }
 
+fn whereto(targets: &operator::Targets) -> Part {
+    let many = targets.devices.len() > NAMES_MAX;
+    let exact = many.then(|| serde_json::to_value(targets).ok()).flatten();
+    Part { exact, ..Part::new("Where", reach(targets)) }
+}
+
+/// What differs between who was meant and who is.
+fn moved(before: &operator::Targets, after: &operator::Targets) -> String {
+    let without = |these: &operator::Targets, those: &operator::Targets| -> Vec<String> {
+        let those: BTreeSet<&String> = those.devices.iter().collect();
+        some(&these.devices.iter().filter(|name| !those.contains(name)).cloned().collect::<Vec<_>>())
+    };
+    let (new, gone) = (without(after, before), without(before, after));
+    let mut told = vec![reach(after)];
+    if !new.is_empty() {
+        told.push(format!("new: {}", new.join(", ")));
+    }
+    if !gone.is_empty() {
+        told.push(format!("no longer: {}", gone.join(", ")));
+    }
+    told.join("; ")
+}
+
 /// What is wanted, part by part; what is as usual is left out.
 fn parts(wanted: &Wanted<'_>) -> BTreeMap<Place, Part> {
     let mut parts: BTreeMap<Place, Part> = [
         (Place::Package, Part::new("Package", wanted.package)),
         (Place::Version, Part::new("Version", wanted.version)),
-        (Place::Targets, Part::new("Where", reach(wanted.targets))),
+        (Place::Targets, whereto(wanted.targets)),
         (Place::Rollout, Part::new("How fast", wanted.strategy.words().join("; "))),
     ]
     .into();
@@ -237,10 +268,12 @@ fn parts(wanted: &Wanted<'_>) -> BTreeMap<Place, Part> {
     }
     for held in wanted.overrides {
         let of = reach(&held.targets);
+        // Two groups of many devices may look alike.
+        let group = serde_json::to_string(&held.targets).unwrap_or_default();
         for (parameter, value) in &held.parameters {
             let what = format!("{}, for {of}", called(wanted.asked, parameter));
             let part = Part { what, text: shown(value), exact: Some(value.clone()) };
-            parts.insert(Place::AnswerFor(of.clone(), parameter.clone()), part);
+            parts.insert(Place::AnswerFor(group.clone(), parameter.clone()), part);
         }
     }
     parts
@@ -251,7 +284,19 @@ pub(crate) fn reach(targets: &operator::Targets) -> String {
     let operator::Targets { devices, labels, select, sites } = targets;
     let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
     let sites = sites.iter().map(|site| format!("site {site}"));
-    devices.iter().cloned().chain(labels).chain(sites).chain(select.clone()).collect::<Vec<_>>().join(", ")
+    some(devices).into_iter().chain(labels).chain(sites).chain(select.clone()).collect::<Vec<_>>().join(", ")
+}
+
+/// So many devices are named where a page says which; of the others, how many there are.
+pub(crate) const NAMES_MAX: usize = 50;
+
+/// The first of these names, and how many more there are.
+pub(super) fn some(names: &[String]) -> Vec<String> {
+    let mut told: Vec<String> = names.iter().take(NAMES_MAX).cloned().collect();
+    if names.len() > NAMES_MAX {
+        told.push(format!("and {} more", names.len() - NAMES_MAX));
+    }
+    told
 }
 
 fn settings(

@@ -8,6 +8,7 @@ use std::time::Duration;
 use margrave_core::id::{ClientId, DeviceRef};
 use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach, Schedule, conflict};
+use margrave_core::violation::Violation;
 use margrave_store::{DeviceRecord, ScheduleRecord};
 use margrave_wire::operator;
 use margrave_wire::schedule::ScheduleBody;
@@ -49,13 +50,31 @@ impl Fleet {
         want: &ScheduleBody,
         seen: Seen<operator::Schedule>,
     ) -> Result<operator::Schedule, Error> {
-        let choice = want.read().map_err(Error::Invalid)?;
-        if choice.is_empty() {
-            return Err(Error::invalid("", "MI-G2-210", "choose something, or remove the schedule"));
-        }
-        let change = Change::Schedule { reach: self.reach(reach)?, choice: Some(choice), seen };
-        self.change(actor, change).await?;
+        let (target, choice) = self.read_schedule(reach, want)?;
+        self.change(actor, Change::Schedule { reach: target, choice: Some(choice), seen }).await?;
         self.schedule(reach).await
+    }
+
+    /// What is asked for, with everything that is wrong with it told at once.
+    fn read_schedule(&self, reach: &str, want: &ScheduleBody) -> Result<(Reach, Choice), Error> {
+        let choice = want.read().and_then(|choice| match choice.is_empty() {
+            true => Err(vec![Violation::new("", "MI-G2-210", "choose something, or remove the schedule")]),
+            false => Ok(choice),
+        });
+        match (self.reach(reach), choice) {
+            (Ok(reach), Ok(choice)) => Ok((reach, choice)),
+            (Ok(_), Err(broken)) => Err(Error::Invalid(broken)),
+            (Err(Error::Invalid(mut wrong)), Err(broken)) => {
+                wrong.extend(broken);
+                Err(Error::Invalid(wrong))
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// The same for a form that is wrong already: whatever else is wrong with it. Nothing is changed.
+    pub fn check_schedule(&self, reach: &str, want: &ScheduleBody) -> Result<(), Error> {
+        self.read_schedule(reach, want).map(drop)
     }
 
     pub async fn remove_schedule(&self, actor: &Actor, reach: &str) -> Result<(), Error> {
@@ -74,7 +93,8 @@ impl Fleet {
     }
 
     fn reach(&self, text: &str) -> Result<Reach, Error> {
-        let reach = text.parse().map_err(|invalid| Error::invalid("", "MI-G2-210", format!("{invalid}")))?;
+        let reach =
+            text.parse().map_err(|invalid| Error::invalid("/reach", "MI-G2-210", format!("{invalid}")))?;
         Ok(match reach {
             Reach::Device(device) => Reach::Device(self.live.addressed(&device)),
             other => other,

@@ -95,12 +95,23 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// The next events, at least one, in order and without gaps; `None` when the stream is over.
+    /// The next events, in order and without gaps; `None` when the stream is over. None at all where everything may be other than
+    /// the reader knows, because the events that it saw are none of this server's.
     pub(crate) async fn next(&mut self) -> Option<Vec<Arc<Event>>> {
         loop {
             if self.behind {
                 match self.read().await {
-                    Ok(events) if events.is_empty() => self.behind = false,
+                    Ok(events) if events.is_empty() => {
+                        self.behind = false;
+                        match self.is_ahead().await {
+                            Ok(false) => {}
+                            Ok(true) => return Some(Vec::new()),
+                            Err(error) => {
+                                tracing::warn!(%error, "an event stream ends early");
+                                return None;
+                            }
+                        }
+                    }
                     Ok(events) => return Some(events),
                     Err(error) => {
                         // The reader comes back by itself, after what it has seen.
@@ -143,6 +154,22 @@ impl Follower {
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return,
             }
         }
+    }
+
+    /// Whether the reader saw more than there is: the server was restored from a backup since, and counts from there. It goes on
+    /// with what is newest now.
+    async fn is_ahead(&mut self) -> Result<bool, Error> {
+        let newest = self.fleet.recent_events(1).await?.first().map_or(0, |event| event.sequence);
+        let is_ahead = self.seen.is_some_and(|seen| seen > newest);
+        if is_ahead {
+            self.seen = Some(newest);
+        }
+        Ok(is_ahead)
+    }
+
+    /// The number of the last event that was given out.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.unwrap_or(0)
     }
 
     async fn read(&mut self) -> Result<Vec<Arc<Event>>, Error> {

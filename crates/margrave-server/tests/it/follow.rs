@@ -300,6 +300,24 @@ async fn a_remote_that_is_away_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_server_that_follows_a_remote_has_no_button_that_it_would_refuse() {
+    let Some(remote) = Remote::new().await else { return };
+    let first = remote.say("{line: '1'}", false).await;
+    let plant = remote.plant().await;
+    until(&plant, "the first commit", at(&first)).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let page = browser.page("/").await;
+    assert!(page.contains("come with commits to <code>"), "{page}");
+    assert!(!page.contains(">Deploy</a>") && !page.contains("margrave package add"), "{page}");
+    crate::stock::device(&plant, "press-1", 4).await;
+    let page = browser.page("/devices").await;
+    assert!(page.contains("value=\"retire\"") && page.contains("value=\"hold\""), "{page}");
+    assert!(!page.contains("Set the label") && !page.contains("id=\"key\""), "{page}");
+    let told = crate::browser::text(browser.get("/deploy?package=gate").await.is(409));
+    assert!(told.contains("change it there"), "{told}");
+}
+
+#[tokio::test]
 async fn a_call_that_proves_to_know_the_token_brings_the_next_look() {
     let Some(remote) = Remote::new().await else { return };
     let first = remote.say("{line: '1'}", false).await;

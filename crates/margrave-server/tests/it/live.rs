@@ -81,6 +81,24 @@ async fn a_page_is_told_that_something_changed() {
 }
 
 #[tokio::test]
+async fn a_page_that_saw_more_than_a_restored_server_knows_follows_it_all_the_same() {
+    let plant = Plant::new().await;
+    stock::device(&plant, "press-1", 4).await;
+    let browser = Browser::signed_in(&plant).await;
+    let newest = plant.server.fleet().recent_events(1).await.unwrap()[0].sequence;
+    let path = format!("/events/stream?after={}", newest + 1000);
+    let mut stream = Stream::open(&plant, &browser, &path).await;
+    // Everything may be other than it knows, once.
+    let told = stream.until(|text| text.contains("data: []")).await;
+    assert!(told.contains(&format!("id: {newest}")), "{told}");
+    let labels = SetLabels { labels: [("a".to_owned(), Some("b".to_owned()))].into() };
+    plant.server.fleet().label(&operator(), &"press-1".parse().unwrap(), labels).await.unwrap();
+    let told = stream.until(|text| text.contains("\"device\":\"press-1\"")).await;
+    assert!(told.contains(&format!("id: {}", newest + 1)), "{told}");
+    assert_eq!(told.matches("data: []").count(), 1, "{told}");
+}
+
+#[tokio::test]
 async fn the_page_of_the_audit_log_is_told_of_every_entry_that_is_kept() {
     let plant = Plant::new().await;
     stock::device(&plant, "press-1", 4).await;

@@ -5,7 +5,7 @@ use margrave_wire::rollout::Rollout;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::browser::{Browser, location};
+use crate::browser::{Browser, location, text};
 use crate::line::DEADLINE;
 use crate::operator::{Program, to};
 use crate::plant::Plant;
@@ -82,7 +82,7 @@ async fn a_rollout_is_aborted_from_its_page_and_whoever_is_left_behind_needs_a_p
     let page = browser.page("/deployments/north").await;
     assert!(page.contains("href=\"/deployments/north/rollout/abort\""), "it is asked back: {page}");
     let ask = browser.page("/deployments/north/rollout/abort").await;
-    assert!(ask.contains("Abort the rollout of north?"), "{ask}");
+    assert!(ask.contains("Abort the rollout of north, revision 1?"), "{ask}");
     assert!(ask.contains("margrave rollout abort north<"), "{ask}");
     let aborted = browser.post("/deployments/north/rollout/abort", &[]).await;
     assert_eq!(location(aborted.is(303)), "/deployments/north");
@@ -98,6 +98,45 @@ async fn a_rollout_is_aborted_from_its_page_and_whoever_is_left_behind_needs_a_p
     assert!(need.contains("1 device was left behind"), "{need}");
     assert!(need.contains("href=\"/deployments/north/edit\"") && !need.contains("<form"), "{need}");
     assert!(need.contains("href=\"/why?kind=rollout&#38;subject=north\""), "{need}");
+}
+
+#[tokio::test]
+async fn who_wanted_to_end_a_rollout_does_not_end_the_next_one() {
+    let plant = Plant::new().await;
+    let mut program = two(&plant).await;
+    program.put("/deployments/north", &[], &in_steps()).await.is(201);
+    let mut browser = Browser::signed_in(&plant).await;
+    let ask = browser.page("/deployments/north/rollout/abort").await;
+    assert!(ask.contains("name=\"seen\" value=\"1\""), "{ask}");
+    let shown = browser.page("/deployments/north").await;
+    assert!(shown.contains("name=\"seen\" value=\"1\""), "so is pausing: {shown}");
+    // Somebody changes it meanwhile, which begins another.
+    let mut next = in_steps();
+    next.parameters.insert("rate".to_owned(), json!(9));
+    program.put("/deployments/north", &[], &next).await.is(200);
+    for verb in ["abort", "pause"] {
+        let told = browser.post(&format!("/deployments/north/rollout/{verb}"), &[("seen", "1")]).await;
+        let told = text(told.is(409));
+        assert!(told.contains("is at revision 2, you saw the rollout of revision 1"), "{told}");
+        let path = format!("/deployments/north/rollout/{verb}");
+        program.send("POST", &path, &[("if-match", "\"1\"")], String::new()).await.is_problem(412);
+    }
+    let north = "north".parse().unwrap();
+    assert_eq!(plant.server.fleet().rollout(&north).await.unwrap().state, "running");
+    browser.post("/deployments/north/rollout/pause", &[("seen", "x")]).await.is(400);
+    let paused =
+        program.send("POST", "/deployments/north/rollout/pause", &[("if-match", "\"2\"")], String::new());
+    paused.await.is(200);
+    // The fleet's page resumes what it shows and nothing else.
+    let (_, need) = browser
+        .page("/")
+        .await
+        .split_once("id=\"need-rollout-north\"")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    assert!(need.contains("name=\"seen\" value=\"2\""), "{need}");
+    browser.post("/deployments/north/rollout/abort", &[("seen", "2")]).await.is(303);
+    assert_eq!(plant.server.fleet().rollout(&north).await.unwrap().state, "aborted");
 }
 
 #[tokio::test]

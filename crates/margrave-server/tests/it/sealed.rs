@@ -20,7 +20,7 @@ async fn a_secret_that_is_typed_is_sealed_before_anything_tells_it() {
     let mut browser = Browser::signed_in(&plant).await;
     let page = browser.page("/deploy?package=gate").await;
     assert!(
-        page.contains("type=\"password\" id=\"question-0-secret\" name=\"secret.answer.owner\""),
+        page.contains("class=\"line unseen\" id=\"question-0-secret\" name=\"secret.answer.owner\""),
         "{page}"
     );
     let form = vec![

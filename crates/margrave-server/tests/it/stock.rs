@@ -100,6 +100,11 @@ pub(crate) async fn gate(plant: &Plant) {
 
 /// Another version of it, with the same component.
 pub(crate) async fn gate_at(plant: &Plant, version: &str) {
+    gate_asking(plant, version, |description| description).await;
+}
+
+/// One that asks something else.
+pub(crate) async fn gate_asking(plant: &Plant, version: &str, change: impl FnOnce(String) -> String) {
     let icon = Resource {
         kind: Some(ResourceKind::Icon),
         title: "resources/icon.svg".to_owned(),
@@ -107,7 +112,7 @@ pub(crate) async fn gate_at(plant: &Plant, version: &str) {
         bytes: Bytes::from_static(ICON),
     };
     let description = DESCRIPTION.replace("version: \"1.0.0\"", &format!("version: \"{version}\""));
-    let files = PackageFiles::new(Bytes::from(description), vec![icon]).unwrap();
+    let files = PackageFiles::new(Bytes::from(change(description)), vec![icon]).unwrap();
     let blobs = vec![files.description().clone(), Bytes::from_static(ICON)];
     push(plant, "packages/gate", version, &files.manifest(), blobs).await;
     let want = AddPackage { reference: format!("oci://margrave/packages/gate:{version}") };

@@ -209,7 +209,9 @@ async fn a_form_from_elsewhere_changes_nothing() {
     deployed(&plant).await;
     let mut browser = Browser::signed_in(&plant).await;
     let csrf = browser.csrf().await;
-    let mut other = Browser::signed_in(&plant).await;
+    let mut other = Browser::stranger(&plant).await;
+    let token = plant.operator_token("olga", "operator").await;
+    other.cookie = cookie(other.send_form("/sign-in", &[("token", &token.secret)], &[]).await.is(303));
     let foreign = other.csrf().await;
     let actions = [
         "/deployments/north/remove",
@@ -246,7 +248,7 @@ async fn the_deploy_form_keeps_what_was_typed_and_says_what_is_wrong_where() {
     deployed(&plant).await;
     let mut browser = Browser::signed_in(&plant).await;
     let form = browser.page("/deploy?package=gate&version=1.0.0").await;
-    assert!(form.contains("value=\"NORD\""), "the package's own values stand in the form: {form}");
+    assert!(form.contains(">\nNORD</textarea>"), "the package's own values stand in the form: {form}");
     // Known before the question without a value of its own is answered.
     assert!(form.contains("data-state=\"fits\"") && form.contains("data-state=\"does not fit\""), "{form}");
 
@@ -262,9 +264,9 @@ async fn the_deploy_form_keeps_what_was_typed_and_says_what_is_wrong_where() {
     let page = text(reply.is(422));
     is_clean(&page);
     assert!(page.contains("value=\"Not Valid\"") && page.contains("A deployment name is 1 to 63"), "{page}");
-    assert!(page.contains("value=\"lower &#60;b&#62;case&#60;/b&#62;\""), "{page}");
+    assert!(page.contains(">\nlower &#60;b&#62;case&#60;/b&#62;</textarea>"), "{page}");
     assert!(page.contains("“many” is no whole number"), "{page}");
-    assert!(page.contains("<option selected>late</option>"), "{page}");
+    assert!(page.contains("<option value=\"late\" selected>late</option>"), "{page}");
     assert!(page.contains("Tick at least one device"), "{page}");
     assert!(page.contains("This needs a value"), "{page}");
 
@@ -350,6 +352,18 @@ async fn a_change_on_top_of_somebody_elses_is_shown_and_refused() {
     assert!(page.contains("Nothing was changed") && page.contains("value=\"12\""), "{page}");
     let fleet = plant.server.fleet();
     assert_eq!(fleet.deployment(&"north".parse().unwrap()).await.unwrap().parameters["rate"], json!(11));
+    // Who was faster is told, and who sends it once more is heard: first what it would change, then the change.
+    assert!(page.contains("admin changed north while this form was open"), "{page}");
+    assert!(page.contains("href=\"/deployments/north/revisions/2?against=1\""), "{page}");
+    browser.page("/deployments/north/revisions/2?against=1").await;
+    assert!(page.contains("name=\"revision\" value=\"2\""), "{page}");
+    let page = text(browser.post("/deployments/north/edit/rehearsal", &late).await.is(422));
+    assert!(page.contains("name=\"revision\" value=\"2\""), "also before anything is done: {page}");
+    late.last_mut().unwrap().1 = "2";
+    let page = text(browser.post("/deployments/north/edit/rehearsal", &late).await.is(200));
+    assert!(page.contains("<del>11</del>") && page.contains("<ins>12</ins>"), "{page}");
+    browser.post("/deployments/north/edit", &late).await.is(303);
+    assert_eq!(fleet.deployment(&"north".parse().unwrap()).await.unwrap().parameters["rate"], json!(12));
 
     browser.post("/deployments/north/remove", &[]).await.is(303);
     let removed = fleet.deployment(&"north".parse().unwrap()).await;
@@ -508,6 +522,15 @@ async fn what_is_missing_says_what_to_do_next() {
     // Where a page that follows a removal ends up; what is no name is not repeated.
     assert!(browser.page("/deployments?gone=north").await.contains("is gone from every device"));
     assert!(!browser.page("/deployments?gone=%3Cb%3E").await.contains("is gone"));
+    // The buttons for ticked devices come with the first one; who may only look is not left with a blank page.
+    assert!(browser.page("/devices").await.contains("id=\"bulk-part\" data-live"));
+    let token = plant.operator_token("vera", "viewer").await;
+    let mut vera = Browser::stranger(&plant).await;
+    vera.cookie = cookie(vera.send_form("/sign-in", &[("token", &token.secret)], &[]).await.is(303));
+    assert!(vera.page("/").await.contains("No device has joined yet. An operator adds the first one"));
+    // What was refused follows as the page does that it belongs to.
+    let page = text(browser.post("/watches", &[("repository", "not a repository")]).await.is(422));
+    assert!(page.contains("data-here=\"/packages\""), "{page}");
     let page = text(browser.post("/packages", &[("reference", "not a reference")]).await.is(422));
     assert!(page.contains("value=\"not a reference\"") && page.contains("class=\"wrong\""), "{page}");
 }

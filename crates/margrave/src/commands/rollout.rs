@@ -12,15 +12,19 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Rollout>) -> Result {
     let client = Client::connect(&args.connection)?;
     let rollout = match &args.verb {
         cli::Rollout::Show { name } => client.rollout(name).await?,
-        cli::Rollout::Pause { name } => client.hold_rollout(name, "pause").await?,
-        cli::Rollout::Resume { name } => client.hold_rollout(name, "resume").await?,
+        cli::Rollout::Pause { name } => client.hold_rollout(name, "pause", None).await?,
+        cli::Rollout::Resume { name } => client.hold_rollout(name, "resume", None).await?,
         cli::Rollout::Abort { name, yes } => {
-            let question = format!("End the rollout of {name} for good? Nobody further gets this revision.");
+            // Another one may begin while this is being answered, and is not meant.
+            let seen = client.rollout(name).await?.revision;
+            let question = format!(
+                "End the rollout of {name}, revision {seen}, for good? Nobody further gets this revision."
+            );
             if !confirm_at_terminal(&question, *yes)? {
                 screen.words("Nothing was changed.");
                 return Ok(Answer::No);
             }
-            client.hold_rollout(name, "abort").await?
+            client.hold_rollout(name, "abort", Some(seen)).await?
         }
     };
     show(screen, &rollout)

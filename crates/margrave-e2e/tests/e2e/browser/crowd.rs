@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::chromium::Browser;
-use crate::stage::{Stage, figure, installed};
+use crate::stage::{PRETENDED, Stage, figure, installed};
 
 /// Writes devices beside the one that joined, each like it in everything but its name and site: joining them one by one would take
 /// longer than all other tests.
@@ -22,8 +22,11 @@ for number in range(10000):
     for table, (columns, values) in models.items():
         new = [name if value == "model" else value for value in values]
         database.execute(f"INSERT INTO {table} ({','.join(columns)}) VALUES ({','.join('?' * len(new))})", new)
-    database.execute("INSERT INTO label (client, device, key, value) VALUES (?, ?, 'site', ?)",
-        (name, name, f"site-{number % 40:02}"))
+    for key, value in [("site", f"site-{number % 40:02}"), ("crowd", "all")]:
+        database.execute("INSERT INTO label (client, device, key, value) VALUES (?, ?, ?, ?)", (name, name, key, value))
+# Some were last heard of an hour ago: a few of two sites, and everybody of a third.
+database.execute("UPDATE contact SET at = at - 3600000 WHERE client LIKE 'dev-%' AND substr(client, -3) IN ('011', '500')")
+database.execute("UPDATE contact SET at = at - 3600000 WHERE client IN (SELECT client FROM label WHERE value = 'site-31')")
 database.commit()
 "#;
 
@@ -41,6 +44,10 @@ fn ten_thousand_devices_are_read_at_a_glance_and_found_again() {
     let multiplied = multiplied.expect("python starts");
     assert!(multiplied.status.success(), "{}", String::from_utf8_lossy(&multiplied.stderr));
     stage.start_server();
+    // All have something to run, as in a fleet that somebody looks at, and nobody has it yet.
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let deployed = stage.json(&["deploy", "hello", "--label", "crowd=all"]);
+    assert_eq!(deployed["counts"]["total"], 10_000, "{}", deployed["counts"]);
     let page = stage.page();
     browser.sign_in(&page, &stage.token());
 
@@ -83,7 +90,10 @@ fn ten_thousand_devices_are_read_at_a_glance_and_found_again() {
 
     // Every filter narrows, and the address can be kept.
     for (filter, number) in [
-        ("condition=pending", 0),
+        ("condition=pending", 50),
+        ("condition=failed", 0),
+        ("condition=silent&site=site-31&search=00031", 1),
+        ("state=PENDING&capability=amd64&deployment=hello&search=00031", 1),
         ("site=site-39&search=00039", 1),
         ("label=line%3D4", 50),
         ("label=line%3D4&site=site-00", 2),

@@ -192,8 +192,8 @@ fn every_data_type_and_rule_is_typed_and_arrives_at_the_device() {
     browser.look("deploy-secret-wrong");
     assert_hidden(&browser, "nodigits");
     type_secret(SECRET);
-    let masked = "return document.getElementById('question-2-secret').type";
-    assert_eq!(browser.run(masked), "password");
+    let masked = "return getComputedStyle(document.getElementById('question-2-secret')).webkitTextSecurity";
+    assert_eq!(browser.run(masked), "disc");
 
     for round in ROUNDS {
         for (label, wrong, _) in round {

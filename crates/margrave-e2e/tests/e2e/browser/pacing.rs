@@ -41,7 +41,7 @@ fn a_rollout_is_paused_and_resumed_and_its_bar_tells_the_truth() {
     assert_eq!(demo.margrave(&["deployment", "show", "board"])["counts"]["total"], 4);
 
     browser.open(&format!("{}/deployments/board/rollout/abort", demo.page));
-    browser.wait_text("h1", "Abort the rollout of board?");
+    browser.wait_text("h1", "Abort the rollout of board, revision ");
     browser.look("abort");
     browser.open(&format!("{}/deployments/board", demo.page));
     browser.wait_text("#rollout header", "paused");

@@ -1,7 +1,10 @@
 //! People: a token is made, its holder looks and cannot change, the token is revoked. And the pages about the server itself.
 
+use serde_json::json;
+
 use super::Demo;
 use crate::chromium::Browser;
+use crate::stage::Stage;
 
 #[test]
 fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
@@ -32,6 +35,7 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
     browser.wait_text("#certificates", "This page");
     browser.look("settings");
     browser.follow("Set polling, hours, windows or downtime");
+    browser.fill("Reach", "fleet");
     browser.fill("Windows in which they may change what runs", "whenever");
     browser.press("Set");
     browser.wait_text(".field[data-wrong] .wrong", "");
@@ -121,4 +125,37 @@ fn a_viewer_looks_and_cannot_change_and_is_out_when_the_token_is_revoked() {
         ("/settings/schedule", 422),
         streams,
     ]);
+}
+
+#[test]
+fn what_is_being_typed_stays_when_the_session_ends_and_is_sent_after_signing_in_again() {
+    let Some(browser) = Browser::start() else { return };
+    let stage = Stage::start();
+    stage.join("line-1");
+    let _agent = stage.simulated("line-1", "100ms");
+    browser.sign_in(&stage.page(), &stage.token());
+    browser.open(&format!("{}/devices/line-1", stage.page()));
+    browser.wait_text("#link", "Live");
+    browser.watch();
+    browser.fill_by_id("key", "line");
+    browser.fill_by_id("value", "4");
+    let ended = stage.margrave(&["session", "end-all"]);
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    browser.wait_text("#link", "Signed out");
+    assert!(browser.is_still_here() && browser.value("Value") == "4", "what is typed stays");
+    browser.press("Set");
+    browser.wait_text("h1", "You were signed out");
+    browser.look("signed-out");
+    // In another tab, which shares the cookie.
+    browser.run_with(
+        "fetch('/sign-in', { method: 'POST', body: new URLSearchParams({ token: arguments[0] }) })
+            .then(() => { document.body.dataset.in = 'yes'; })",
+        vec![json!(stage.token())],
+    );
+    browser.see("the sign-in", "return document.body.dataset.in || null");
+    browser.press("Send it again");
+    browser.wait_text("h1", "Send it as admin?");
+    browser.look("signed-in-again");
+    browser.press("Send it again");
+    browser.wait_text("#labels", "line=4");
 }

@@ -150,8 +150,27 @@ impl Fleet {
         name: &DeploymentName,
         verb: RolloutVerb,
     ) -> Result<Rollout, Error> {
+        self.hold_rollout_seen(actor, name, verb, None).await
+    }
+
+    /// The same if the rollout is still that of the revision that was seen: who wanted to end one must not end the next.
+    pub async fn hold_rollout_seen(
+        &self,
+        actor: &Actor,
+        name: &DeploymentName,
+        verb: RolloutVerb,
+        seen: Option<u64>,
+    ) -> Result<Rollout, Error> {
         let deciding = self.deciding.write().await;
         let (deployment, record) = self.paced(name).await?;
+        let now = record.as_ref().map_or(deployment.deployment.revision, |record| record.revision);
+        if let Some(seen) = seen.filter(|seen| *seen != now) {
+            return Err(Error::conflict(format!(
+                "{name} was changed in between by {} and is at revision {now}, you saw the rollout of revision {seen}; \
+                 look at it again and decide anew",
+                deployment.changed_by
+            )));
+        }
         let record = record.ok_or_else(|| {
             Error::conflict(format!(
                 "{name} went to all its devices at once; there is nothing to {}",

@@ -305,7 +305,7 @@ fn tagged(status: StatusCode, deployment: operator::Deployment) -> Response {
 
 /// What the writer expects to find (RFC 9110, section 13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Condition {
+pub(super) enum Condition {
     None,
     Revision(u64),
     Exists,
@@ -313,7 +313,7 @@ enum Condition {
 }
 
 impl Condition {
-    fn read(headers: &HeaderMap) -> Result<Self, Problem> {
+    pub(super) fn read(headers: &HeaderMap) -> Result<Self, Problem> {
         let text =
             |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default().trim());
         match (text(IF_MATCH), text(IF_NONE_MATCH)) {
@@ -332,7 +332,7 @@ impl Condition {
     }
 
     /// As the fleet writes it; nothing there is revision 0.
-    fn revision(self) -> Option<u64> {
+    pub(super) fn revision(self) -> Option<u64> {
         match self {
             Condition::Revision(revision) => Some(revision),
             Condition::Absent => Some(0),
@@ -340,7 +340,7 @@ impl Condition {
         }
     }
 
-    fn check(self, found: Option<u64>) -> Result<(), Problem> {
+    pub(super) fn check(self, found: Option<u64>) -> Result<(), Problem> {
         match (self, found) {
             (Condition::None, _) | (Condition::Exists, Some(_)) | (Condition::Absent, None) => Ok(()),
             (Condition::Revision(wanted), Some(found)) if wanted == found => Ok(()),

@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_script_stays_small() {
-        assert!(SCRIPT.bytes.len() <= 9 * 1024, "{} bytes", SCRIPT.bytes.len());
+        assert!(SCRIPT.bytes.len() <= 10 * 1024, "{} bytes", SCRIPT.bytes.len());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use margrave_wire::operator;
 use margrave_wire::rollout::StrategyBody;
 use serde_json::Value;
 
+use crate::fleet::difference::NAMES_MAX;
 pub(super) use crate::fleet::difference::{plain, reference, shown};
 
 #[derive(Template)]
@@ -156,7 +157,8 @@ impl Command {
 /// Whether it asks for what only a file can say.
 fn needs_file(want: &operator::PutDeployment) -> bool {
     let operator::Targets { select, sites, .. } = &want.targets;
-    select.is_some() || !sites.is_empty() || !want.overrides.is_empty()
+    let many = want.targets.devices.len() > NAMES_MAX;
+    many || select.is_some() || !sites.is_empty() || !want.overrides.is_empty()
 }
 
 /// The options that say in which steps it goes.

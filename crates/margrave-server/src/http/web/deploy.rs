@@ -25,7 +25,7 @@ use super::link;
 use super::package;
 use super::question::{Kind, Scalar};
 use super::rehearsal;
-use super::session::{Changer, Fields, Submitted, Visitor};
+use super::session::{Changer, Deploying, Fields, Submitted, Visitor};
 use super::tiers::grouped;
 use super::told::Told;
 use crate::fleet::{Actor, DeviceQuery, Error, Standing};
@@ -100,6 +100,7 @@ pub(super) async fn new(
     Query(which): Query<Which>,
 ) -> Result<Response, PageError> {
     let Some(id) = which.package else { return Ok(Redirect::to("/packages").into_response()) };
+    is_wanted_here(&web)?;
     let package = find(&web, &id, which.version.as_deref()).await?;
     let name = free_name(&web, &package.id).await?;
     let (strategy, rollback) = web.fleet().usual_care().await?;
@@ -107,17 +108,35 @@ pub(super) async fn new(
     form(&web, &visitor, draft, package).await
 }
 
-pub(super) async fn create(State(web): State<Web>, submitted: Submitted) -> Result<Response, PageError> {
+/// Nobody fills in a form that would be refused.
+fn is_wanted_here(web: &Web) -> Result<(), PageError> {
+    match web.fleet().follows() {
+        Some(remote) => {
+            let message = format!("what is wanted follows {remote}; change it there");
+            Err(Error::Conflict { message }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+pub(super) async fn create(
+    State(web): State<Web>,
+    submitted: Submitted<Deploying>,
+) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     visitor.note.subject(fields.one("name"));
     let (draft, package) = new_draft(&web, &fields).await?;
+    let twin = new_draft(&web, &fields).await?.0;
+    if let Some(done) = done_already(&web, &visitor, twin, &package).await? {
+        return Ok(done);
+    }
     submit(&web, visitor, draft, package).await
 }
 
 /// The same up to the point where something would be changed.
 pub(super) async fn create_rehearsed(
     State(web): State<Web>,
-    submitted: Submitted,
+    submitted: Submitted<Deploying>,
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     visitor.note.subject(fields.one("name"));
@@ -144,6 +163,7 @@ pub(super) async fn edit(
     Query(which): Query<Which>,
 ) -> Result<Response, PageError> {
     let deployment = web.fleet().deployment_counted(&deployment::parse(&name)?).await?;
+    is_wanted_here(&web)?;
     let version = which.version.as_deref().unwrap_or(&deployment.version);
     let package = find(&web, &deployment.package, Some(version)).await?;
     let draft = Draft::of(&deployment, &package);
@@ -153,17 +173,43 @@ pub(super) async fn edit(
 pub(super) async fn change(
     State(web): State<Web>,
     Path(name): Path<String>,
-    submitted: Submitted,
+    submitted: Submitted<Deploying>,
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     let (draft, package) = changed_draft(&web, &name, &fields).await?;
+    let twin = changed_draft(&web, &name, &fields).await?.0;
+    if let Some(done) = done_already(&web, &visitor, twin, &package).await? {
+        return Ok(done);
+    }
     submit(&web, visitor, draft, package).await
+}
+
+/// Who pressed the button twice has what was asked for: a form that is sent again by the same person, right behind itself, leads to
+/// what it did the first time.
+async fn done_already(
+    web: &Web,
+    visitor: &Visitor,
+    mut draft: Draft,
+    package: &operator::Package,
+) -> Result<Option<Response>, PageError> {
+    let Ok(name) = DeploymentName::parse(&draft.name) else { return Ok(None) };
+    let held = match web.fleet().deployment_counted(&name).await {
+        Ok(held) if !held.removing && held.changed_by == visitor.actor.name => held,
+        Ok(_) | Err(Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    // A name that was used before goes on counting, so a new deployment need not be at revision 1.
+    let next = draft.revision.is_none_or(|seen| held.revision == seen + 1);
+    if !next || !draft.is_done(&held, package) {
+        return Ok(None);
+    }
+    Ok(Some(Redirect::to(&link::deployment(&held.name)).into_response()))
 }
 
 pub(super) async fn change_rehearsed(
     State(web): State<Web>,
     Path(name): Path<String>,
-    submitted: Submitted,
+    submitted: Submitted<Deploying>,
 ) -> Result<Response, PageError> {
     let Submitted { visitor, fields, .. } = submitted;
     let (draft, package) = changed_draft(&web, &name, &fields).await?;
@@ -181,8 +227,7 @@ async fn changed_draft(
     let revision = fields.one("revision").parse();
     let revision =
         revision.map_err(|_| PageError::Malformed("The form has lost its revision.".to_owned()))?;
-    let draft = Draft::typed(&package, fields, name.as_str(), Some(revision));
-    Ok((draft.keeping_secrets(&deployment.parameters), package))
+    Ok((Draft::typed(&package, fields, name.as_str(), Some((&deployment, revision))), package))
 }
 
 async fn submit(
@@ -198,11 +243,24 @@ async fn submit(
         }
         match web.fleet().put_deployment(&visitor.actor, &name, want).await {
             Ok(deployment) => return Ok(Redirect::to(&link::deployment(&deployment.name)).into_response()),
-            Err(error) => draft.refused(error)?,
+            Err(error) => refused(web, &mut draft, error).await?,
         }
     }
     let page = form(web, &visitor, draft, package).await?;
     Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response())
+}
+
+/// Notes what the fleet said, and who else was faster.
+async fn refused(web: &Web, draft: &mut Draft, error: Error) -> Result<(), PageError> {
+    if let (Error::Conflict { .. }, Some(seen)) = (&error, draft.revision)
+        && let Ok(name) = DeploymentName::parse(&draft.name)
+        && let Ok(now) = web.fleet().deployment_counted(&name).await
+        && now.revision != seen
+    {
+        draft.overtaken(&now, seen);
+        return Ok(());
+    }
+    Ok(draft.refused(error)?)
 }
 
 /// Shows what would happen; or the form again, where somebody goes back to it or wants another group.
@@ -263,7 +321,7 @@ async fn rehearse(
                 )
                 .await;
             }
-            Err(error) => draft.refused(error)?,
+            Err(error) => refused(web, &mut draft, error).await?,
         }
     }
     let page = form(web, &visitor, draft, package).await?;
@@ -403,8 +461,9 @@ async fn choice(web: &Web, draft: &Draft, package: &operator::Package) -> Result
         })
         .collect();
     // What is chosen must stay chosen, also when it is not among the first.
+    let offered: BTreeSet<String> = choices.iter().map(|choice| choice.id.clone()).collect();
     for device in &draft.devices {
-        if !choices.iter().any(|choice| &choice.id == device) {
+        if !offered.contains(device) {
             choices.push(DeviceChoice {
                 id: device.clone(),
                 chosen: true,

@@ -14,7 +14,7 @@ use super::care;
 use super::command::{Command, shown};
 use super::commit::CommitMark;
 use super::confirm::ConfirmPage;
-use super::difference::{Packages, called, reach};
+use super::difference::{NAMES_MAX, Packages, called, reach};
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
@@ -128,6 +128,9 @@ struct DeploymentPage {
     revisions_more: usize,
     parameters: Vec<(String, String)>,
     labels: Vec<String>,
+    /// The first devices that it names.
+    named: String,
+    named_more: usize,
     command: Command,
     command_update: Command,
     command_history: Command,
@@ -309,6 +312,8 @@ pub(super) async fn show(
         revisions_more: revisions.len().saturating_sub(REVISIONS_MAX),
         parameters: deployment.parameters.iter().map(answer).collect(),
         labels: deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        named: deployment.targets.devices.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", "),
+        named_more: deployment.targets.devices.len().saturating_sub(NAMES_MAX),
         command: Command::deploy(&deployment),
         command_update: Command::new(["margrave", "deployment", "show", &deployment.name]),
         command_history: Command::new(["margrave", "deployment", "history", &deployment.name]),

@@ -7,9 +7,11 @@ use margrave_wire::operator::{self, PutDeployment, SealSecret, Targets};
 use margrave_wire::rollout::StrategyBody;
 
 use super::care::Care;
+use super::deployment::who;
 use super::device::pairs;
 use super::error::sentence;
 use super::group::{Group, listed};
+use super::link;
 use super::pace::Pace;
 use super::question::{Question, SECRET};
 use super::session::Fields;
@@ -57,6 +59,18 @@ pub(super) struct Wrong {
     pub(super) whole: Vec<String>,
     /// Devices that were chosen and do not fit.
     pub(super) misfits: Vec<operator::Misfit>,
+    /// Somebody else was faster.
+    pub(super) overtaken: Option<Overtaken>,
+}
+
+/// That a deployment was changed between the form and its sending.
+pub(super) struct Overtaken {
+    pub(super) by: String,
+    /// The revision that the form was made from.
+    pub(super) seen: u64,
+    pub(super) now: u64,
+    /// What differs between them.
+    pub(super) path: String,
 }
 
 impl Draft {
@@ -140,18 +154,19 @@ impl Draft {
         }
     }
 
-    /// As it was sent.
+    /// As it was sent: for a new deployment, or for a change of one that was seen at a revision.
     pub(super) fn typed(
         package: &operator::Package,
         fields: &Fields,
         name: &str,
-        revision: Option<u64>,
+        changed: Option<(&operator::Deployment, u64)>,
     ) -> Self {
+        let held = changed.map(|(deployment, _)| deployment);
         Draft {
             name: name.to_owned(),
             profile: fields.one("profile").to_owned(),
             sections: Draft::questions(package, |index, setting| {
-                Question::typed(index, setting, fields, revision.is_some())
+                Question::typed(index, setting, fields, held.map(|held| &held.parameters))
             }),
             devices: fields.all("device").map(ToOwned::to_owned).collect(),
             search: fields.one("find-search").to_owned(),
@@ -162,9 +177,9 @@ impl Draft {
             pace: Pace::typed(fields),
             care: Care::typed(fields),
             force: fields.one("force").trim().to_owned(),
-            groups: Group::typed(package, fields),
+            groups: Group::typed(package, fields, held.map(|held| &*held.overrides).unwrap_or_default()),
             asked: fields.raw("select").is_some(),
-            revision,
+            revision: changed.map(|(_, seen)| seen),
             wrong: Wrong::default(),
         }
     }
@@ -184,19 +199,6 @@ impl Draft {
                 *question = Question::new(index, setting, None, self.revision.is_some());
             }
         }
-    }
-
-    /// Questions that a secret answers keep it, where the form says nothing else.
-    pub(super) fn keeping_secrets(mut self, held: &BTreeMap<String, serde_json::Value>) -> Self {
-        for section in &mut self.sections {
-            let questions = std::mem::take(&mut section.questions).into_iter();
-            let kept = questions.map(|question| {
-                let known = held.get(&question.parameter).filter(|value| value.is_object()).cloned();
-                question.keep(known)
-            });
-            section.questions = kept.collect();
-        }
-        self
     }
 
     fn every_question(&mut self) -> impl Iterator<Item = &mut Question> {
@@ -320,6 +322,7 @@ impl Draft {
             || wrong.force.is_some()
             || !wrong.whole.is_empty()
             || !wrong.misfits.is_empty()
+            || wrong.overtaken.is_some()
             || self.pace.is_wrong()
             || self.care.is_wrong()
             || self.groups.iter().flatten().any(Group::is_wrong)
@@ -341,9 +344,46 @@ impl Draft {
         }
     }
 
+    /// Whether a deployment is as this form wants it.
+    pub(super) fn is_done(&mut self, held: &operator::Deployment, package: &operator::Package) -> bool {
+        if self.every_question().any(|question| question.typed_secret.is_some()) {
+            // What it was sealed as the first time says nothing about what is typed now.
+            return false;
+        }
+        let taken = self.wrong.name.take();
+        let (_, mut want) = self.want(package);
+        let readable = !self.is_wrong();
+        self.wrong.name = taken;
+        self.keep_unasked(held.clone(), &mut want);
+        let sorted = |targets: &Targets| {
+            let mut targets = targets.clone();
+            targets.devices.sort();
+            targets.sites.sort();
+            targets
+        };
+        readable
+            && want.package == held.package
+            && want.version.as_ref() == Some(&held.version)
+            && want.profile == held.profile
+            && want.parameters == held.parameters
+            && want.overrides == held.overrides
+            && sorted(&want.targets) == sorted(&held.targets)
+            && want.force == held.force
+            && want.rollback.is_none_or(|rollback| rollback == held.rollback)
+            && want.strategy.is_none_or(|strategy| strategy == held.strategy)
+            && want.windows.is_none_or(|windows| windows == held.windows)
+    }
+
     /// Whether nothing chosen in the form means nothing at all, or a change may still have other targets.
     fn asked_for_all(&self) -> bool {
         self.asked || self.revision.is_none()
+    }
+
+    /// Says who was faster. The form is about what is there now, so that who sends it once more, having been told, is heard.
+    pub(super) fn overtaken(&mut self, now: &operator::Deployment, seen: u64) {
+        let path = format!("{}/revisions/{}?against={seen}", link::deployment(&now.name), now.revision);
+        self.wrong.overtaken = Some(Overtaken { by: who(&now.changed_by), seen, now: now.revision, path });
+        self.revision = Some(now.revision);
     }
 
     /// One more group to answer otherwise for.

@@ -27,6 +27,14 @@ pub(super) enum PageError {
     },
     /// The form does not carry this session's mark, or another site sent it.
     Forged,
+    /// A form of ours that was opened under another sign-in than there is now, if there is any: `who`. It can be sent once more.
+    Again {
+        action: String,
+        fields: Vec<(String, String)>,
+        who: Option<String>,
+        /// A secret was typed, which is not carried on.
+        secret: bool,
+    },
     /// A one-time link that was used, or never existed.
     LinkSpent,
     /// A form that cannot be read.
@@ -72,6 +80,17 @@ struct ErrorPage {
     back: Option<String>,
 }
 
+#[derive(Template)]
+#[template(path = "again.html")]
+struct AgainPage {
+    bare: Bare,
+    status: u16,
+    action: String,
+    fields: Vec<(String, String)>,
+    who: Option<String>,
+    secret: bool,
+}
+
 impl PageError {
     /// What the audit log calls it.
     fn refusal(&self) -> Refusal {
@@ -80,6 +99,10 @@ impl PageError {
             PageError::SignIn { .. } => ("unauthorized", "nobody is signed in".to_owned()),
             PageError::RoleNeeded { needed, has } => ("role-needed", role_needed(*needed, *has)),
             PageError::Forged => ("forbidden", "the form does not carry the mark of the session".to_owned()),
+            PageError::Again { who: None, .. } => ("unauthorized", "nobody is signed in".to_owned()),
+            PageError::Again { .. } => {
+                ("forbidden", "the form carries the mark of another sign-in".to_owned())
+            }
             PageError::LinkSpent => ("unauthorized", "the sign-in link cannot be used any more".to_owned()),
             PageError::Malformed(_) | PageError::Address(_) => ("malformed", String::new()),
             PageError::FormOnly { .. } => ("no-such-method", String::new()),
@@ -108,6 +131,14 @@ impl PageError {
         let (status, title, text, next) = match self {
             PageError::SignIn { next } => {
                 return Redirect::to(&format!("/sign-in?next={}", link::encode(&next))).into_response();
+            }
+            PageError::Again { action, fields, who, secret } => {
+                let status = if who.is_some() { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED };
+                let page = AgainPage { bare: Bare, status: status.as_u16(), action, fields, who, secret };
+                return match page.render() {
+                    Ok(html) => (status, Html(html)).into_response(),
+                    Err(error) => PageError::Render(error).page(),
+                };
             }
             PageError::NotFound => (
                 StatusCode::NOT_FOUND,
@@ -162,7 +193,11 @@ impl PageError {
             PageError::TooLarge => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "That was too much at once",
-                format!("A form may have {} KiB.", super::FORM_MAX / 1024),
+                format!(
+                    "A form may have {} KiB, and that of a deployment {} KiB. Nothing was changed.",
+                    super::FORM_MAX / 1024,
+                    super::DEPLOYMENT_FORM_MAX / 1024
+                ),
                 "Go back and choose devices by label instead of one by one.",
             ),
             PageError::TooSlow => (

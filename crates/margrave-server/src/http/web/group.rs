@@ -56,15 +56,17 @@ impl Group {
         }
     }
 
-    /// All groups of a form that was sent; those that say nothing are left out. `None` when the form did not ask.
-    pub(super) fn typed(package: &Package, fields: &Fields) -> Option<Vec<Self>> {
+    /// All groups of a form that was sent; those that say nothing are left out. `None` when the form did not ask. `held`
+    /// are those that it was made with, if any.
+    pub(super) fn typed(package: &Package, fields: &Fields, held: &[Override]) -> Option<Vec<Self>> {
         let number: usize = fields.raw("groups")?.parse().unwrap_or(0);
         let dropped: Option<usize> = fields.raw("drop").and_then(|text| text.parse().ok());
         let mut groups: Vec<Group> = Vec::new();
         for was in (0..number.min(GROUPS_MAX)).filter(|was| Some(*was) != dropped) {
             let text = |name: &str| fields.one(&format!("group.{was}.{name}")).to_owned();
             let now = groups.len();
-            let question = |(index, setting)| Question::typed_in_group(was, now, index, setting, fields);
+            let question =
+                |(index, setting)| Question::typed_in_group(was, now, index, setting, fields, held);
             let group = Group {
                 number: now,
                 labels: text("labels"),

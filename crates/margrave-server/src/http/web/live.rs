@@ -63,7 +63,7 @@ pub(super) async fn follow(State(web): State<Web>, reader: Reader) -> Result<Res
     let follower = web.feed.follow(reader.after).ok_or_else(too_many)?;
     let news = stream::unfold(follower, |mut follower| async {
         let events = follower.next().await?;
-        Some((frame(&events), follower))
+        Some((frame(&events, follower.seen()), follower))
     });
     Ok(told(&web, reader.visitor, news))
 }
@@ -113,7 +113,7 @@ struct Change<'a> {
     deployment: Option<&'a str>,
 }
 
-fn frame(events: &[Arc<Event>]) -> SseEvent {
+fn frame(events: &[Arc<Event>], last: u64) -> SseEvent {
     let mut changes: BTreeSet<Change<'_>> = events
         .iter()
         .map(|event| Change { device: event.device.as_deref(), deployment: event.deployment.as_deref() })
@@ -121,7 +121,6 @@ fn frame(events: &[Arc<Event>]) -> SseEvent {
     if changes.len() > CHANGES_MAX {
         changes.clear();
     }
-    let last = events.last().map_or(0, |event| event.sequence);
     let data = serde_json::to_string(&changes).expect("a list of names always serialises");
     SseEvent::default().id(last.to_string()).data(data)
 }

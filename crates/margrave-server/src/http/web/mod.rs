@@ -71,8 +71,10 @@ use super::App;
 use super::feed::Feed;
 use crate::fleet::{Error, Fleet, difference};
 
-/// The largest form is a deployment with its answers and a few hundred chosen devices.
+/// Far more than anybody types into a form.
 const FORM_MAX: usize = 256 * 1024;
+/// A deployment with its answers and as many devices as it may name.
+const DEPLOYMENT_FORM_MAX: usize = 4 * 1024 * 1024;
 
 /// Everything comes from this server, and nothing runs that is not a file of ours.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
@@ -108,6 +110,7 @@ impl FromRef<Web> for App {
 pub fn router(app: App) -> Router {
     let feed = Feed::new(Arc::clone(&app.fleet), app.stopping.clone());
     let web = Web { app, feed, demo: Arc::default() };
+    let large = || DefaultBodyLimit::max(DEPLOYMENT_FORM_MAX);
     Router::new()
         .route("/", get(fleet::page))
         .route("/devices", get(devices::list).post(bulk::change))
@@ -125,12 +128,12 @@ pub fn router(app: App) -> Router {
         .route("/packages/{package}/{version}", get(package::show))
         .route("/packages/{package}/{version}/icon", get(package::icon))
         .route("/packages/{package}/{version}/remove", get(package::remove_ask).post(package::remove))
-        .route("/deploy", get(deploy::new).post(deploy::create))
-        .route("/deploy/rehearsal", post(deploy::create_rehearsed))
+        .route("/deploy", get(deploy::new).post(deploy::create).layer(large()))
+        .route("/deploy/rehearsal", post(deploy::create_rehearsed).layer(large()))
         .route("/deployments", get(deployment::list))
         .route("/deployments/{deployment}", get(deployment::show))
-        .route("/deployments/{deployment}/edit", get(deploy::edit).post(deploy::change))
-        .route("/deployments/{deployment}/edit/rehearsal", post(deploy::change_rehearsed))
+        .route("/deployments/{deployment}/edit", get(deploy::edit).post(deploy::change).layer(large()))
+        .route("/deployments/{deployment}/edit/rehearsal", post(deploy::change_rehearsed).layer(large()))
         .route("/deployments/{deployment}/remove", get(deployment::remove_ask).post(deployment::remove))
         .route("/deployments/{deployment}/revisions/{revision}", get(revision::show))
         .route("/deployments/{deployment}/revert", get(revision::revert_ask).post(revision::revert))

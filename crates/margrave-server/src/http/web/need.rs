@@ -56,6 +56,8 @@ pub(super) struct Need {
     pub(super) why: Option<String>,
     /// Buttons that do it.
     pub(super) posts: Vec<Button>,
+    /// The revision that these are about.
+    pub(super) seen: Option<u64>,
     /// The command that does the same.
     pub(super) command: Option<Command>,
     /// Links that lead to where it can be done; only for who may change things.
@@ -243,6 +245,7 @@ fn silent_elsewhere(others: &[Dark]) -> Need {
         next: Some(sentence(Code::Silent.next())),
         why: None,
         posts: Vec::new(),
+        seen: None,
         command: None,
         links: vec![Button::new("Show them", path.clone())],
         path,
@@ -295,6 +298,7 @@ async fn trouble(fleet: &Fleet, trouble: Trouble) -> Result<Option<Need>, PageEr
         next: last.and_then(|cause| cause.hint).map(|hint| sentence(&hint)),
         why: Some(link::why(&subject)),
         posts: Vec::new(),
+        seen: None,
         command: None,
         links,
     }))
@@ -302,6 +306,10 @@ async fn trouble(fleet: &Fleet, trouble: Trouble) -> Result<Option<Need>, PageEr
 
 /// Where a deployment is changed, or taken back.
 async fn ways_on(fleet: &Fleet, deployment: &str) -> Result<Vec<Button>, PageError> {
+    if fleet.follows().is_some() {
+        // Nothing of it is changed here.
+        return Ok(Vec::new());
+    }
     let path = link::deployment(deployment);
     let mut links = vec![Button::new(format!("Change {deployment}"), format!("{path}/edit"))];
     if has_been_otherwise(fleet, deployment).await? {
@@ -331,6 +339,7 @@ fn stopped(rollout: &RolloutGlimpse) -> Need {
         next: Some("Go on when the cause is gone, or stop here and change it.".to_owned()),
         why: Some(link::why_rollout(rollout.name.as_str())),
         posts: vec![post("resume", "Resume")],
+        seen: Some(rollout.revision),
         command: Some(Command::new(["margrave", "rollout", "resume", rollout.name.as_str()])),
         links: vec![post("abort", "Abort"), Button::new("Open", format!("{path}#rollout"))],
         path,
@@ -352,6 +361,7 @@ async fn aborted(fleet: &Fleet, rollout: &RolloutGlimpse) -> Result<Need, PageEr
         next: Some(Code::RolloutAborted.next().to_owned()),
         why: Some(link::why_rollout(rollout.name.as_str())),
         posts: Vec::new(),
+        seen: None,
         command: None,
         links: ways_on(fleet, rollout.name.as_str()).await?,
         path,
@@ -371,6 +381,7 @@ fn ending(certificate: Certificate) -> Option<Need> {
         next: Some(next.to_owned()),
         why: None,
         posts: Vec::new(),
+        seen: None,
         command: None,
         links: vec![Button::new("Open", path.clone())],
         path,
@@ -401,6 +412,7 @@ fn repository(intent: &operator::Intent, away: Option<(Moment, String)>) -> Opti
         next: Some(next.to_owned()),
         why: Some(link::why_intent()),
         posts: Vec::new(),
+        seen: None,
         command: None,
         links: vec![Button::new(verb, "/settings#git".to_owned())],
     })
@@ -420,6 +432,7 @@ fn taken_back(gone: &GoneBack) -> Need {
         next: Some(Code::RevertedHere.next().to_owned()),
         why: Some(link::why_deployment(deployment)),
         posts: Vec::new(),
+        seen: None,
         command: None,
         links: vec![Button::new("Open", path.clone())],
         path,

@@ -157,7 +157,7 @@ pub(super) async fn list(State(web): State<Web>, visitor: Visitor) -> Result<Res
 }
 
 pub(super) async fn list_page(web: &Web, visitor: &Visitor, typed: Typed) -> Result<Response, PageError> {
-    let frame = Frame::new(web, visitor, Section::Packages, "Packages").await?;
+    let frame = Frame::new(web, visitor, Section::Packages, "Packages").await?.at("/packages".to_owned());
     let packages = web.fleet().packages().await?;
     let wrong = typed.wrong.is_some() || !typed.wrong_watch.is_empty();
     let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };

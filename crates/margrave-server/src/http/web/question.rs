@@ -2,14 +2,17 @@
 //!
 //! Only the shape is checked here (a number is a number); whether an answer may be given is the fleet's to say.
 
+use std::collections::BTreeMap;
 use std::num::IntErrorKind;
 
-use margrave_wire::operator::PackageSetting;
+use margrave_wire::operator::{Override, PackageSetting};
 use serde_json::Value;
 
 use super::command::{plain, reference};
 use super::session::Fields;
 
+/// Lines that the field of a long answer begins with.
+const ROWS_MAX: usize = 12;
 /// What the names of fields with a secret in clear begin with.
 pub(super) const SECRET: &str = "secret.";
 
@@ -33,6 +36,9 @@ pub(super) struct Question {
     pub(super) secret: Option<Value>,
     /// A secret that was typed and is not sealed yet. No page shows it again.
     pub(super) typed_secret: Option<String>,
+    /// The very value that the form was made with, where it came back untouched: a form carries neither all breaks of lines nor
+    /// all blanks.
+    untouched: Option<Value>,
     /// What the field was called in the form that was sent: groups before it may have gone since.
     sent: String,
 }
@@ -117,7 +123,10 @@ impl Question {
             Some(value) => vec![plain(value)],
         };
         let secret = current.filter(|value| value.is_object()).cloned();
-        Question { secret, ..Question::with(index, setting, values, editing) }
+        // What was never set has its first value still to come.
+        let locked = editing && setting.immutable && current.or(setting.default.as_ref()).is_some();
+        let untouched = current.filter(|value| locked && is_of(Kind::of(setting), value)).cloned();
+        Question { secret, locked, untouched, ..Question::with(index, setting, values) }
     }
 
     /// For some of the devices only, where no answer is the one for all.
@@ -139,11 +148,14 @@ impl Question {
         index: usize,
         setting: &PackageSetting,
         fields: &Fields,
+        held: &[Override],
     ) -> Self {
         let setting = in_group(setting);
         let sent = group_field(was, &setting.parameter);
-        let values = typed_values(&setting, fields, &sent);
-        Question::with(index, &setting, values, false).moved(now, index).sent_as(sent, fields)
+        let held = held.iter().filter_map(|group| group.parameters.get(&setting.parameter));
+        // Nothing typed is no answer here.
+        let held = held.filter(|value| value.as_str() != Some(""));
+        Question::read(index, &setting, fields, sent, held).moved(now, index)
     }
 
     fn moved(self, group: usize, index: usize) -> Self {
@@ -151,17 +163,52 @@ impl Question {
         Question { id: format!("group-{group}-question-{index}"), field, ..self }
     }
 
-    /// With what was typed.
-    pub(super) fn typed(index: usize, setting: &PackageSetting, fields: &Fields, editing: bool) -> Self {
+    /// With what was typed. `held` is what a deployment has that is being changed, by parameter.
+    pub(super) fn typed(
+        index: usize,
+        setting: &PackageSetting,
+        fields: &Fields,
+        held: Option<&BTreeMap<String, Value>>,
+    ) -> Self {
         let sent = field(setting);
-        let values = typed_values(setting, fields, &sent);
-        Question::with(index, setting, values, editing).sent_as(sent, fields)
+        let current = held.and_then(|held| held.get(&setting.parameter));
+        // What cannot be changed is what it is, whatever the form says of it.
+        let known = Question::new(index, setting, current, held.is_some());
+        if known.locked {
+            return Question { sent, ..known };
+        }
+        let made_with = current.or(setting.default.as_ref());
+        let question = Question::read(index, setting, fields, sent, made_with.into_iter());
+        question.keep(current.filter(|value| value.is_object()).cloned())
+    }
+
+    /// Reads what was typed into a field that may have been made with one of these.
+    fn read<'a>(
+        index: usize,
+        setting: &PackageSetting,
+        fields: &Fields,
+        sent: String,
+        made_with: impl Iterator<Item = &'a Value> + Clone,
+    ) -> Self {
+        let kind = Kind::of(setting);
+        let typed = unix(fields.raw(&sent).unwrap_or_default());
+        let is_same = |value: &&Value| match (kind, value) {
+            (Kind::One(Scalar::Text), Value::String(text)) => unix(text) == typed,
+            (Kind::List(Scalar::Text), Value::Array(_)) => lines(&joined(value)).eq(lines(&typed)),
+            _ => false,
+        };
+        let untouched = made_with.clone().find(is_same).filter(|value| is_of(kind, value)).cloned();
+        let mut values = typed_values(setting, fields, &sent);
+        if kind == Kind::List(Scalar::Text) {
+            values = together(&values, made_with.filter_map(Value::as_array).flatten());
+        }
+        Question { untouched, ..Question::with(index, setting, values) }.sent_as(sent, fields)
     }
 
     /// Reads what the form says of a secret: one that was typed, or one that was known before.
     fn sent_as(mut self, sent: String, fields: &Fields) -> Self {
         let typed = fields.raw(&secret_field(&sent)).filter(|text| !text.is_empty());
-        self.typed_secret = typed.filter(|_| self.is_replaceable()).map(ToOwned::to_owned);
+        self.typed_secret = typed.filter(|_| self.is_replaceable()).map(one_or_more_lines);
         self.sent = sent;
         let known = fields.raw(&reference_field(&self.sent)).and_then(referred);
         self.keep(known)
@@ -212,7 +259,7 @@ impl Question {
         self.secret.as_ref().and_then(reference).unwrap_or_default()
     }
 
-    fn with(index: usize, setting: &PackageSetting, values: Vec<String>, editing: bool) -> Self {
+    fn with(index: usize, setting: &PackageSetting, values: Vec<String>) -> Self {
         let chosen = |option: &String| Choice { value: option.clone(), chosen: values.contains(option) };
         Question {
             id: format!("question-{index}"),
@@ -221,13 +268,14 @@ impl Question {
             name: setting.name.clone(),
             description: setting.description.clone(),
             required: setting.required,
-            locked: editing && setting.immutable,
+            locked: false,
             kind: Kind::of(setting),
             options: setting.options.iter().map(chosen).collect(),
             values,
             wrong: None,
             secret: None,
             typed_secret: None,
+            untouched: None,
             sent: String::new(),
         }
     }
@@ -241,9 +289,26 @@ impl Question {
         self.values.first().map(String::as_str).unwrap_or_default()
     }
 
+    /// Chosen once, and not among what this version offers: nothing is chosen in its place.
+    pub(super) fn lost(&self) -> Option<String> {
+        let offers = matches!(self.kind, Kind::Select(_) | Kind::Many(_));
+        let is_offered = |value: &String| self.options.iter().any(|option| option.value == *value);
+        let lost: Vec<String> = self
+            .values
+            .iter()
+            .filter(|value| offers && !value.is_empty() && !is_offered(value))
+            .map(|value| format!("“{value}”"))
+            .collect();
+        match lost.len() {
+            0 => None,
+            1 => Some(format!("{} is not offered any more. Choose again.", lost[0])),
+            _ => Some(format!("{} are not offered any more. Choose again.", lost.join(", "))),
+        }
+    }
+
     /// There is something to say about it below its field.
     pub(super) fn is_described(&self) -> bool {
-        self.wrong.is_some() || self.description.is_some()
+        self.wrong.is_some() || self.description.is_some() || self.lost().is_some()
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -252,6 +317,11 @@ impl Question {
 
     pub(super) fn lines(&self) -> String {
         self.values.join("\n")
+    }
+
+    /// Lines that its field begins with: one looks like any other field, more are all in sight.
+    pub(super) fn rows(&self) -> usize {
+        self.value().split('\n').count().min(ROWS_MAX)
     }
 
     /// The answer to send to the fleet, or what is wrong with it. `None` leaves the package's default.
@@ -263,13 +333,19 @@ impl Question {
         if self.typed_secret.is_some() {
             return Ok(None);
         }
+        if let Some(value) = &self.untouched {
+            return match value.as_str().is_some_and(|text| text.trim().is_empty()) && self.required {
+                true => Err("This needs a value.".to_owned()),
+                false => Ok(Some(value.clone())),
+            };
+        }
         let scalar = self.kind.scalar();
         match self.kind {
             Kind::List(_) | Kind::Many(_) => {
                 let values = self
                     .values
                     .iter()
-                    .map(|text| value(scalar, text.trim()))
+                    .map(|text| value(scalar, if text.contains('\n') { text } else { text.trim() }))
                     .collect::<Result<Vec<_>, _>>()?;
                 if values.is_empty() && self.required {
                     return Err("Give at least one value.".to_owned());
@@ -298,11 +374,68 @@ impl Question {
 fn typed_values(setting: &PackageSetting, fields: &Fields, field: &str) -> Vec<String> {
     match Kind::of(setting) {
         Kind::List(_) => lines(fields.raw(field).unwrap_or_default()).map(ToOwned::to_owned).collect(),
-        Kind::Many(_) => fields.all(field).map(ToOwned::to_owned).collect(),
+        Kind::Many(_) => fields.all(field).map(unix).collect(),
         Kind::One(Scalar::Boolean) => {
             vec![fields.raw(field).is_some_and(|text| text == "true").to_string()]
         }
-        Kind::One(_) | Kind::Select(_) => fields.raw(field).into_iter().map(ToOwned::to_owned).collect(),
+        Kind::One(Scalar::Text) => fields.raw(field).into_iter().map(one_or_more_lines).collect(),
+        Kind::One(_) | Kind::Select(_) => fields.raw(field).into_iter().map(unix).collect(),
+    }
+}
+
+/// With the breaks that files have; forms send those of another world.
+fn unix(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\r', "\n")
+}
+
+/// A text as it was typed. Whoever ends a single line with Enter means no second one.
+fn one_or_more_lines(text: &str) -> String {
+    let text = unix(text);
+    match text.strip_suffix('\n') {
+        Some(line) if !line.contains('\n') => line.to_owned(),
+        _ => text,
+    }
+}
+
+fn joined(value: &Value) -> String {
+    let items = value.as_array().into_iter().flatten().map(plain);
+    unix(&items.collect::<Vec<_>>().join("\n"))
+}
+
+/// The values of a list that was typed one a line; those that had several lines before have them still.
+fn together<'a>(typed: &[String], before: impl Iterator<Item = &'a Value>) -> Vec<String> {
+    let several: Vec<(&str, Vec<&str>)> = before
+        .filter_map(Value::as_str)
+        .map(|text| (text, lines(text).collect::<Vec<_>>()))
+        .filter(|(_, lines)| lines.len() > 1)
+        .collect();
+    let mut values = Vec::new();
+    let mut rest = typed;
+    while let Some((first, others)) = rest.split_first() {
+        let begins =
+            |lines: &[&str]| rest.len() >= lines.len() && rest.iter().zip(lines).all(|(a, b)| a == b);
+        match several.iter().find(|(_, lines)| begins(lines)) {
+            Some((text, lines)) => {
+                values.push((*text).to_owned());
+                rest = &rest[lines.len()..];
+            }
+            None => {
+                values.push(first.clone());
+                rest = others;
+            }
+        }
+    }
+    values
+}
+
+/// Whether a value can stand for itself in a field of texts. Another version may ask for something else by the same name.
+fn is_of(kind: Kind, value: &Value) -> bool {
+    match kind {
+        Kind::One(Scalar::Text) => value.is_string(),
+        Kind::List(Scalar::Text) => {
+            value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(Value::is_string))
+        }
+        _ => false,
     }
 }
 

@@ -133,12 +133,12 @@ pub(super) async fn ask(
     if verb != "abort" {
         return Err(PageError::FormOnly { page: back });
     }
-    web.fleet().deployment_counted(&name).await?;
+    let revision = web.fleet().rollout(&name).await?.revision;
     let frame =
         Frame::new(&web, &visitor, Section::Deployments, format!("Abort the rollout of {name}")).await?;
     render(&ConfirmPage {
         frame,
-        question: format!("Abort the rollout of {name}?"),
+        question: format!("Abort the rollout of {name}, revision {revision}?"),
         effects: vec![
             "Devices that have the new revision keep it; the others keep what they had.".to_owned(),
             "It cannot be resumed. A change, or going back to a revision, begins a new rollout.".to_owned(),
@@ -146,7 +146,7 @@ pub(super) async fn ask(
         verb: "Abort",
         action: format!("{back}/rollout/abort"),
         back,
-        fields: Vec::new(),
+        fields: vec![("seen".to_owned(), revision.to_string())],
         command: Command::new(["margrave", "rollout", "abort", name.as_str()]),
     })
 }
@@ -198,7 +198,13 @@ pub(super) async fn hold(
         "abort" => RolloutVerb::Abort,
         _ => return Err(PageError::NotFound),
     };
-    web.fleet().hold_rollout(&submitted.visitor.actor, &name, verb).await?;
+    let seen = match submitted.fields.one("seen") {
+        "" => None,
+        text => Some(text.parse().map_err(|_| {
+            PageError::Malformed("The form does not say which revision was looked at.".to_owned())
+        })?),
+    };
+    web.fleet().hold_rollout_seen(&submitted.visitor.actor, &name, verb, seen).await?;
     Ok(Redirect::to(&link::deployment(name.as_str())).into_response())
 }
 

@@ -137,7 +137,8 @@ impl Draft {
         Command::new(words.iter().map(String::as_str))
     }
 
-    fn want(&mut self) -> Option<ScheduleBody> {
+    /// What to ask of the fleet, as far as it can be read; what cannot is noted at its field.
+    fn want(&mut self) -> ScheduleBody {
         let times = |text: &str| match text.trim() {
             "" => None,
             ANY | "none" => Some(Vec::new()),
@@ -167,7 +168,7 @@ impl Draft {
             hold_max_seconds: hold,
         };
         self.wrong_at = wrong;
-        (!self.is_wrong()).then_some(want)
+        want
     }
 
     fn is_wrong(&self) -> bool {
@@ -219,7 +220,11 @@ pub(super) async fn form(
     Changer(visitor): Changer,
     Query(Which { reach }): Query<Which>,
 ) -> Result<Response, PageError> {
-    let reach = if reach.is_empty() { "fleet".to_owned() } else { reach };
+    if reach.is_empty() {
+        // For somebody who says for whom in the form, so nothing of anybody's stands in it.
+        let draft = Draft { seen: mark("", None), ..Draft::default() };
+        return page(&web, &visitor, draft, false).await;
+    }
     let held = match web.fleet().schedule(&reach).await {
         Ok(held) => Some(held),
         Err(Error::NotFound { .. }) => None,
@@ -246,8 +251,15 @@ fn condition(
     match seen {
         "" => Ok(Seen::Any),
         seen if seen == mark(reach, held.as_ref()) => Ok(held.map_or(Seen::Nothing, Seen::This)),
+        // The form was opened for somebody else: nothing is lost where nothing is.
+        seen if !is_about(seen, reach) && held.is_none() => Ok(Seen::Nothing),
         _ => Err(Error::Changed),
     }
+}
+
+/// Whether the form was opened for this reach.
+fn is_about(seen: &str, reach: &str) -> bool {
+    seen.rsplit_once(' ').map_or("", |(about, _)| about) == reach
 }
 
 async fn page(web: &Web, visitor: &Visitor, mut draft: Draft, known: bool) -> Result<Response, PageError> {
@@ -255,7 +267,7 @@ async fn page(web: &Web, visitor: &Visitor, mut draft: Draft, known: bool) -> Re
     let status = if draft.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let week = match draft.is_wrong() {
         true => None,
-        false => draft.want().and_then(|want| Week::of(&want, web.fleet().now())),
+        false => Week::of(&draft.want(), web.fleet().now()),
     };
     let command = draft.command(known);
     Ok((status, render(&SchedulePage { frame, command, week, draft, known })?).into_response())
@@ -265,7 +277,16 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
     let Submitted { visitor, fields, .. } = submitted;
     let mut draft = Draft::typed(&fields);
     visitor.note.subject(&draft.reach);
-    if let Some(want) = draft.want() {
+    let want = draft.want();
+    if draft.is_wrong() {
+        // Everything else that is wrong with it is told at once. Where nothing could be read, nothing else was chosen.
+        let rest = web.fleet().check_schedule(&draft.reach, &want);
+        if let Err(Error::Invalid(violations)) = rest {
+            let read = want != ScheduleBody::default();
+            let told = violations.iter().filter(|violation| read || !violation.place.is_empty());
+            told.for_each(|violation| draft.refused(violation));
+        }
+    } else {
         let held = web.fleet().schedule(&draft.reach).await.ok();
         let seen = condition(&draft.seen, &draft.reach, held.clone());
         let done = match seen {
@@ -275,12 +296,22 @@ pub(super) async fn put(State(web): State<Web>, submitted: Submitted) -> Result<
         match done {
             Ok(_) => return Ok(Redirect::to("/settings#schedules").into_response()),
             Err(Error::Changed) => {
+                let reach = &draft.reach;
+                let held = held.as_ref();
+                let told = match held.filter(|_| !is_about(&draft.seen, reach)) {
+                    Some(held) => {
+                        let words = held.schedule.words().join("; ");
+                        format!(
+                            "Something is set for {reach} already: {words}. Send this again to replace it."
+                        )
+                    }
+                    None => format!(
+                        "Somebody else changed what is set for {reach} since this page was opened. Send it again to put this in its place."
+                    ),
+                };
                 // Who sends it once more has been told.
-                draft.seen = mark(&draft.reach, held.as_ref());
-                draft.wrong.push(format!(
-                    "Somebody else changed what is set for {} since this page was opened. Send it again to put this in its place.",
-                    draft.reach
-                ));
+                draft.seen = mark(reach, held);
+                draft.wrong.push(told);
             }
             Err(Error::Invalid(violations)) => {
                 violations.iter().for_each(|violation| draft.refused(violation));
@@ -341,7 +372,7 @@ mod tests {
         .unwrap();
         let mut draft = Draft::of("fleet".to_owned(), Some(&held));
         assert_eq!(draft.hours, "any");
-        assert_eq!(draft.want(), Some(held));
+        assert_eq!(draft.want(), held);
         assert_eq!(
             draft.command(true).text,
             "margrave schedule set fleet --poll=15m --hours=any --downtime=2026-12-24T12:00Z/2026-12-27T06:00Z \
@@ -359,7 +390,8 @@ mod tests {
             poll.command(true).text
         );
         draft.poll = "often".to_owned();
-        assert!(draft.want().is_none() && draft.wrong_with("poll")[0].contains("often"));
+        assert_eq!(draft.want().poll_every_seconds, None);
+        assert!(draft.is_wrong() && draft.wrong_with("poll")[0].contains("often"));
         draft.refused(&Violation::new("/windows/1", "rule", "no such day"));
         assert_eq!(draft.wrong_with("windows"), ["Line 2: No such day."]);
         let marked: Vec<&str> = draft.marked().into_iter().map(|(_, id)| id).collect();

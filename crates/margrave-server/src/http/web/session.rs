@@ -1,8 +1,9 @@
 //! Who looks at the pages, how they got in, and that a form is theirs.
 //!
-//! The session cookie itself is `auth.rs`'s. Forms carry a mark derived from the session id, which a foreign
+//! The session cookie itself is `auth.rs`'s. Forms carry a mark of the token that was signed in with, which a foreign
 //! site cannot read; together with the browser's own word about where a request comes from, and the cookie's
-//! SameSite, that is three locks, each enough alone.
+//! SameSite, that is three locks, each enough alone. The mark outlives a session, so that a form that was open when it ended can be
+//! sent after signing in again.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -17,7 +18,6 @@ use http::header::SET_COOKIE;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use margrave_core::access::Role;
-use margrave_core::digest::Digest;
 
 use super::address::{Path, Query};
 use super::command::Command;
@@ -25,12 +25,17 @@ use super::confirm::ConfirmPage;
 use super::error::PageError;
 use super::frame::{Bare, Frame, Section, render};
 use super::link;
-use super::{FORM_MAX, Web};
-use crate::auth::{self, Unidentified, is_cross_site};
+use super::question::SECRET;
+use super::{DEPLOYMENT_FORM_MAX, FORM_MAX, Web};
+use crate::auth::{self, Unidentified, is_cross_site, is_same_origin};
 use crate::fleet::{Actor, Error, Fleet, Holder};
 use crate::http::audit::Note;
 use crate::http::problem::Problem;
 use crate::http::{Arrival, BODY_TIME_MAX, is_declared_larger};
+
+/// Fields of a form that a page carries on for who was signed out: more than any of ours has but for one with thousands of
+/// devices, and few enough that nobody has us write much for little.
+const AGAIN_MAX: usize = 2000;
 
 /// A signed-in operator, of whatever role: for pages that only show.
 pub(super) struct Visitor {
@@ -41,6 +46,8 @@ pub(super) struct Visitor {
     /// What the audit log is told of this request.
     pub(super) note: Note,
     session: String,
+    /// The mark that forms carry.
+    mark: String,
 }
 
 impl Visitor {
@@ -49,10 +56,8 @@ impl Visitor {
         self.actor.name.strip_prefix("operator ").unwrap_or(&self.actor.name)
     }
 
-    /// The mark that forms of this session carry. The session id is 256 random bits, so its hash tells
-    /// nothing about it and cannot be guessed.
     pub(super) fn csrf(&self) -> String {
-        Digest::of(format!("margrave form of session {}", self.session).as_bytes()).hex()
+        self.mark.clone()
     }
 
     /// Ends when the visitor is signed out, or may not look any more.
@@ -77,7 +82,11 @@ impl FromRequestParts<Web> for Visitor {
             Some(session) => web.fleet().session(&session).await.map(|holder| (holder, session)),
             None => None,
         };
-        let Some((holder, session)) = found else {
+        let marked = found.and_then(|(holder, session)| {
+            let mark = web.fleet().form_mark(&holder.token)?;
+            Some((holder, session, mark))
+        });
+        let Some((holder, session, mark)) = marked else {
             // A form cannot be sent again from the sign-in page, so only what was looked at is returned to.
             let looked_at = parts.method.is_safe().then(|| parts.uri.path_and_query()).flatten();
             return Err(PageError::SignIn { next: looked_at.map_or("/", |path| path.as_str()).to_owned() });
@@ -85,7 +94,7 @@ impl FromRequestParts<Web> for Visitor {
         let note = Note::of(&parts.extensions);
         note.by(&holder);
         let Holder { actor, role, token } = holder;
-        Ok(Visitor { actor, role, token, note, session })
+        Ok(Visitor { actor, role, token, note, session, mark })
     }
 }
 
@@ -114,12 +123,16 @@ impl FromRequestParts<Web> for Administrator {
 /// The role that a form asks for.
 pub(super) trait Needs {
     const ROLE: Role;
+    /// So large it may be.
+    const LARGEST: usize = FORM_MAX;
 }
 
 /// Forms about oneself.
 pub(super) struct Anybody;
 /// Forms that change what should run, or what is known of devices.
 pub(super) struct Changing;
+/// The form of a deployment, which may name many devices.
+pub(super) struct Deploying;
 /// Forms about tokens and the server itself.
 pub(super) struct Administering;
 
@@ -129,6 +142,11 @@ impl Needs for Anybody {
 
 impl Needs for Changing {
     const ROLE: Role = Role::Operator;
+}
+
+impl Needs for Deploying {
+    const ROLE: Role = Role::Operator;
+    const LARGEST: usize = DEPLOYMENT_FORM_MAX;
 }
 
 impl Needs for Administering {
@@ -147,11 +165,23 @@ impl<N: Needs> FromRequest<Web> for Submitted<N> {
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
-        let visitor = Visitor::from_request_parts(&mut parts, web).await?.allowed(N::ROLE)?;
-        let fields = Fields::read(Request::from_parts(parts, body), BODY_TIME_MAX).await?;
+        let visitor = Visitor::from_request_parts(&mut parts, web).await;
+        let ours = is_same_origin(&parts.headers);
+        let path = parts.uri.path().to_owned();
+        let visitor = match visitor {
+            // What was typed is not lost with the session, where the browser says that it was typed on a page of ours.
+            Err(PageError::SignIn { next }) if ours => {
+                let request = Request::from_parts(parts, body);
+                let fields = Fields::read(request, BODY_TIME_MAX, FORM_MAX).await?;
+                return Err(fields.again(path, None).unwrap_or(PageError::SignIn { next }));
+            }
+            visitor => visitor?.allowed(N::ROLE)?,
+        };
+        let fields = Fields::read(Request::from_parts(parts, body), BODY_TIME_MAX, N::LARGEST).await?;
         let mark = visitor.csrf();
         if verify_slices_are_equal(fields.one("csrf").as_bytes(), mark.as_bytes()).is_err() {
-            return Err(PageError::Forged);
+            let again = ours.then(|| fields.again(path, Some(&visitor))).flatten();
+            return Err(again.unwrap_or(PageError::Forged));
         }
         Ok(Submitted { visitor, fields, needs: PhantomData })
     }
@@ -161,13 +191,15 @@ impl<N: Needs> FromRequest<Web> for Submitted<N> {
 pub(super) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    async fn read(request: Request, within: Duration) -> Result<Self, PageError> {
+    async fn read(mut request: Request, within: Duration, largest: usize) -> Result<Self, PageError> {
         if is_cross_site(request.headers()) {
             return Err(PageError::Forged);
         }
-        if is_declared_larger(request.body(), FORM_MAX) {
+        if is_declared_larger(request.body(), largest) {
             return Err(PageError::TooLarge);
         }
+        // Also where it does not say how large it is, and its route would take more from who is signed in.
+        request = request.map(|body| axum::body::Body::new(http_body_util::Limited::new(body, largest)));
         let reading = Form::<Vec<(String, String)>>::from_request(request, &());
         let read = tokio::time::timeout(within, reading).await.map_err(|_| PageError::TooSlow)?;
         match read {
@@ -179,6 +211,22 @@ impl Fields {
             }
             Err(_) => Err(PageError::Malformed("The form did not arrive as a form.".to_owned())),
         }
+    }
+
+    /// What was typed, to be sent once more to where it was going; nothing where that is more than a page carries. Secrets are not
+    /// shown by any page, so they have to be typed again: then only a form that is rehearsed first goes on from there.
+    fn again(self, path: String, visitor: Option<&Visitor>) -> Option<PageError> {
+        let is_secret = |name: &str| name.starts_with(SECRET) || matches!(name, "password" | "token");
+        let held = self.0.len() <= AGAIN_MAX;
+        let secret = self.0.iter().any(|(name, value)| is_secret(name) && !value.is_empty());
+        if !held || (secret && !path.ends_with("/rehearsal")) {
+            return None;
+        }
+        let kept = self.0.into_iter().filter(|(name, _)| name != "csrf" && !is_secret(name));
+        let mut fields: Vec<(String, String)> = kept.collect();
+        fields.extend(visitor.map(|visitor| ("csrf".to_owned(), visitor.csrf())));
+        let who = visitor.map(|visitor| visitor.name().to_owned());
+        Some(PageError::Again { action: link::local(Some(&path)), fields, who, secret })
     }
 
     /// The field's value without surrounding blanks; empty when it is not there.
@@ -226,7 +274,7 @@ pub(super) async fn sign_in(
     request: Request,
 ) -> Result<Response, PageError> {
     let extensions = request.extensions().clone();
-    let fields = Fields::read(request, BODY_TIME_MAX).await?;
+    let fields = Fields::read(request, BODY_TIME_MAX, FORM_MAX).await?;
     let next = link::local(fields.raw("next"));
     let app = &web.app;
     let wrong = match auth::by_token(&app.fleet, &app.guessing, fields.one("token"), &extensions).await {
@@ -336,7 +384,7 @@ mod tests {
         *request.method_mut() = http::Method::POST;
         let form = http::HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(http::header::CONTENT_TYPE, form);
-        let refused = Fields::read(request, Duration::from_millis(20)).await;
+        let refused = Fields::read(request, Duration::from_millis(20), FORM_MAX).await;
         assert!(matches!(refused, Err(PageError::TooSlow)));
     }
 }

@@ -37,7 +37,7 @@ struct SettingsPage {
     frame: Frame,
     repository: RepositoryCard,
     schedules: Vec<ScheduleRow>,
-    schedule_new: String,
+    schedule_new: &'static str,
     registries: Vec<RegistryRow>,
     registry: RegistryDraft,
     /// What a registry said when it was asked.
@@ -135,7 +135,7 @@ pub(super) async fn show(
     let page = SettingsPage {
         repository: repository(web).await?,
         schedules: schedules.collect(),
-        schedule_new: link::schedule("fleet"),
+        schedule_new: "/settings/schedule",
         registries: registries.collect(),
         registry,
         check: check.map(|said| operator::RegistryCheck { message: sentence(&said.message), ..said }),

@@ -68,6 +68,7 @@ impl Fleet {
         let family = self.family(&from).await?;
         let places = places(&family, &to)?;
         self.check_move(&family, &new, &places).await?;
+        self.check_turns(&family).await?;
         let before = self.standing(&client);
         // Out first, written down second, as with every client that is retired.
         self.live.set_standing(&client, Standing::Retired);
@@ -157,6 +158,27 @@ impl Fleet {
         };
         let deployments = self.store.deployments().await?.into_iter();
         Ok(deployments.filter(|record| !record.removed && names(record)).collect())
+    }
+
+    /// Whoever takes the place of a device in a rollout stands at the end of the line, and has nothing until then: what runs would be
+    /// removed meanwhile.
+    async fn check_turns(&self, family: &[DeviceRecord]) -> Result<(), Error> {
+        let open = self.store.rollouts_open().await?;
+        for record in family {
+            let turns = self.store.rollouts_of(&record.device).await?;
+            let Some(rollout) =
+                open.iter().find(|rollout| turns.iter().any(|(of, _)| *of == rollout.deployment))
+            else {
+                continue;
+            };
+            let (name, state) = (&rollout.name, rollout.state.as_str());
+            return Err(Error::conflict(format!(
+                "{} is part of the rollout of {name}, which is {state}, and the device in its place would have nothing of {name} until \
+                 its turn; let the rollout come to its end, or take it back with `margrave deployment revert {name}`, then move",
+                self.live.spoken(&record.device)
+            )));
+        }
+        Ok(())
     }
 
     /// Everything can move, or nothing does. A device that has not said anything yet is believed to be the same; one

@@ -162,29 +162,52 @@ async fn what_was_said_of_one_device_is_said_of_the_one_in_its_place() {
 async fn a_rollout_that_was_stopped_is_not_set_going_by_another_name() {
     let world = World::new().await;
     signed_family(&world).await;
+    world.device("one", &[]).await;
+    world.device("other", &[]).await;
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    // It names the gateway, and is not for it.
+    let apart = json!([{ "targets": { "devices": ["gw"] }, "parameters": { "greeting": "ahoy" } }]);
+    let want = |text: &str, strategy| operator::PutDeployment {
+        overrides: serde_json::from_value(apart.clone()).unwrap(),
+        ..saying(&["one", "other"], text, strategy)
+    };
+    world.put("apart", want("hi", None)).await.unwrap();
+    for device in ["one", "other"] {
+        world.report("apart", device, State::Installed).await;
+    }
+    world.put("apart", want("yo", Some(json!({ "canary": { "size": "1" } })))).await.unwrap();
+    world.fleet.hold_rollout(&ann(), &name("apart"), RolloutVerb::Pause).await.unwrap();
+    let before = world.version("other");
+    move_family(&world).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    let rollout = world.fleet.rollout(&name("apart")).await.unwrap();
+    assert_eq!(rollout.state, "paused");
+    assert_eq!((world.version("other"), greeted(&world, "apart", "other").await), (before, "hi".to_owned()));
+    let told = world.fleet.why("other/apart").await.unwrap().chain;
+    assert!(told[0].text.contains("keeps revision"), "{told:?}");
+    let resumed = world.fleet.hold_rollout(&ann(), &name("apart"), RolloutVerb::Resume).await.unwrap();
+    assert_eq!((resumed.state.as_str(), resumed.before), ("running", rollout.before));
+}
+
+#[tokio::test]
+async fn nobody_is_moved_who_would_have_nothing_until_its_turn_comes() {
+    let world = World::new().await;
+    let old = signed_family(&world).await;
     world.device("other", &[]).await;
     world.device("gw-new", &[]).await;
     says_as_child(&world, "gw-new", "gw-new/robot").await;
     let all = ["gw", "gw/robot", "other"];
     world.put("named", saying(&all, "hi", None)).await.unwrap();
-    world.report("named", "other", State::Installed).await;
-    let canary = json!({ "canary": { "size": "1", "labels": { "site": "nord" } } });
-    world.put("named", saying(&all, "yo", Some(canary))).await.unwrap();
+    world.put("named", saying(&all, "yo", Some(json!({ "canary": { "size": "1" } })))).await.unwrap();
     world.fleet.hold_rollout(&ann(), &name("named"), RolloutVerb::Pause).await.unwrap();
-    let before = world.version("other");
+    let refused = world.fleet.move_device(&ann(), &device("gw"), &device("gw-new")).await.unwrap_err();
+    let told = refused.to_string();
+    assert!(told.contains("is part of the rollout of named, which is paused"), "{told}");
+    assert_eq!(world.fleet.standing(&old), Some(Standing::Accepted), "nothing was done");
+    world.fleet.revert(&ann(), &name("named"), 2, None).await.unwrap();
     move_family(&world).await;
-    world.fleet.advance_rollouts().await.unwrap();
-    let rollout = world.fleet.rollout(&name("named")).await.unwrap();
-    assert_eq!((rollout.state.as_str(), rollout.counts.under_way), ("paused", 0));
-    assert_eq!((world.version("other"), greeted(&world, "named", "other").await), (before, "hi".to_owned()));
-    let told = world.fleet.why("other/named").await.unwrap().chain;
-    assert!(told[0].text.contains("keeps revision"), "{told:?}");
-    // Resumed, it goes on in steps, with the machine in the place of the other.
-    let resumed = world.fleet.hold_rollout(&ann(), &name("named"), RolloutVerb::Resume).await.unwrap();
-    assert_eq!((resumed.state.as_str(), resumed.before), ("running", rollout.before));
-    world.fleet.advance_rollouts().await.unwrap();
-    assert_eq!(greeted(&world, "named", "gw-new").await, "yo");
-    assert_eq!(greeted(&world, "named", "other").await, "hi");
+    assert_eq!(greeted(&world, "named", "gw-new").await, "hi");
 }
 
 #[tokio::test]

@@ -289,8 +289,11 @@ impl Question {
         self.values.first().map(String::as_str).unwrap_or_default()
     }
 
-    /// Chosen once, and not among what this version offers: nothing is chosen in its place.
+    /// Chosen once, and not among what this version offers: nothing is chosen in its place. What was sent so is told as wrong already.
     pub(super) fn lost(&self) -> Option<String> {
+        if self.wrong.is_some() {
+            return None;
+        }
         let offers = matches!(self.kind, Kind::Select(_) | Kind::Many(_));
         let is_offered = |value: &String| self.options.iter().any(|option| option.value == *value);
         let lost: Vec<String> = self

@@ -189,11 +189,11 @@ impl Store {
         .await
     }
 
-    /// Nothing is to be remembered of it any more.
-    pub async fn forget(&self, key: &str) -> Result<(), Error> {
+    /// Forgets something only if it is still this.
+    pub async fn forget_only(&self, key: &str, value: Vec<u8>) -> Result<(), Error> {
         let key = key.to_owned();
         self.write(move |tx| {
-            tx.sql.statement("DELETE FROM meta WHERE key = ?1")?.execute([&key])?;
+            tx.sql.statement("DELETE FROM meta WHERE key = ?1 AND value = ?2")?.execute((&key, &value))?;
             Ok(())
         })
         .await

@@ -113,7 +113,7 @@ impl Fleet {
         rules.retain(|rule| !broken.iter().any(|told| is_within(&told.place, &rule.place)));
         broken.extend(rules);
         all_kept(broken)?;
-        let wish = Wish { deployment, entry, previous, secrets: Arc::new(secrets) };
+        let wish = Wish { deployment, entry, previous, secrets: Arc::new(secrets), at_once: false };
         Ok(Draft { held, wish, devices, named, goes_back: false })
     }
 

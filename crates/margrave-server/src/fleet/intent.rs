@@ -70,6 +70,11 @@ pub(super) enum Change {
         device: DeviceRef,
         labels: Option<BTreeMap<String, String>>,
     },
+    /// The labels that a device has count as said, if nobody says anything else: found out when it is its turn, because somebody
+    /// may have said so meanwhile.
+    NoteLabels {
+        device: DeviceRef,
+    },
     Schedule {
         reach: Reach,
         choice: Option<Choice>,
@@ -89,9 +94,9 @@ impl Change {
             Change::Defaults(_) => ("intent.change", String::new()),
             Change::RemoveDeployment { name, .. } => ("deployment.remove", name.to_string()),
             Change::RevertDeployment { name, .. } => ("deployment.revert", name.to_string()),
-            Change::Label { device, .. } | Change::SetLabels { device, .. } => {
-                ("device.labels", device.to_string())
-            }
+            Change::Label { device, .. }
+            | Change::SetLabels { device, .. }
+            | Change::NoteLabels { device } => ("device.labels", device.to_string()),
             Change::Schedule { reach, choice: Some(_), .. } => ("schedule.put", reach.to_string()),
             Change::Schedule { reach, choice: None, .. } => ("schedule.remove", reach.to_string()),
         }

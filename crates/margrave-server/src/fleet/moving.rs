@@ -8,9 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::deployment::Deployment;
-use margrave_core::id::{DeviceId, DeviceRef};
+use margrave_core::id::{DeploymentId, DeviceId, DeviceRef};
 use margrave_store::{
-    Candidate, DeploymentRecord, DeviceRecord, Intent, MOVE_UNWRITTEN, NewEvent, Publication, Standing,
+    Candidate, DeploymentRecord, DeviceRecord, Intent, MOVE_UNWRITTEN, NewEvent, Publication, RolloutState,
+    Standing,
 };
 use margrave_wire::{Dialect, operator};
 
@@ -68,7 +69,7 @@ impl Fleet {
         let family = self.family(&from).await?;
         let places = places(&family, &to)?;
         self.check_move(&family, &new, &places).await?;
-        self.check_turns(&family).await?;
+        self.check_turns(&family, &places).await?;
         let before = self.standing(&client);
         // Out first, written down second, as with every client that is retired.
         self.live.set_standing(&client, Standing::Retired);
@@ -85,7 +86,14 @@ impl Fleet {
         // From here on a crash loses nothing: the rest is done again at the next start.
         self.finish_moves(&actor.name).await?;
         self.settle().await?;
-        self.write_moves_down(&actor.name).await
+        // Whoever moved another at the same time may have written before this one was done, and forgotten that it is to be: each
+        // writes for itself, and forgets only its own.
+        if self.desired.may_change().is_ok() {
+            let message = format!("Move {from} to {to}");
+            self.write_down(&actor.name, &message).await?;
+            self.store.forget_only(MOVE_UNWRITTEN, message.into_bytes()).await?;
+        }
+        Ok(())
     }
 
     /// Files name devices, and a move changes them: whoever else has the say over them has to.
@@ -106,7 +114,7 @@ impl Fleet {
             return Ok(());
         }
         self.write_down(by, &String::from_utf8_lossy(&message)).await?;
-        Ok(self.store.forget(MOVE_UNWRITTEN).await?)
+        Ok(self.store.forget_only(MOVE_UNWRITTEN, message).await?)
     }
 
     /// Names the new devices wherever a deployment still names those that were moved. Safe to call at any time.
@@ -162,23 +170,37 @@ impl Fleet {
 
     /// Whoever takes the place of a device in a rollout stands at the end of the line, and has nothing until then: what runs would be
     /// removed meanwhile.
-    async fn check_turns(&self, family: &[DeviceRecord]) -> Result<(), Error> {
-        let open = self.store.rollouts_open().await?;
+    async fn check_turns(&self, family: &[DeviceRecord], places: &Places) -> Result<(), Error> {
+        let mut meant: BTreeSet<DeploymentId> = BTreeSet::new();
         for record in family {
-            let turns = self.store.rollouts_of(&record.device).await?;
-            let Some(rollout) =
-                open.iter().find(|rollout| turns.iter().any(|(of, _)| *of == rollout.deployment))
-            else {
-                continue;
-            };
-            let (name, state) = (&rollout.name, rollout.state.as_str());
-            return Err(Error::conflict(format!(
-                "{} is part of the rollout of {name}, which is {state}, and the device in its place would have nothing of {name} until \
-                 its turn; let the rollout come to its end, or take it back with `margrave deployment revert {name}`, then move",
-                self.live.spoken(&record.device)
-            )));
+            meant.extend(self.store.rollouts_of(&record.device).await?.into_iter().map(|(of, _)| of));
         }
-        Ok(())
+        // A revision that changed nothing for it has it in no line; the one that names it anew has.
+        for DeploymentRecord { deployment, .. } in self.naming(places).await? {
+            if deployment.targets.devices.iter().any(|device| places.contains_key(device)) {
+                meant.insert(deployment.id);
+            }
+        }
+        let open = self.store.rollouts_open().await?;
+        let Some(rollout) = open.iter().find(|rollout| meant.contains(&rollout.deployment)) else {
+            return Ok(());
+        };
+        let (name, state) = (&rollout.name, rollout.state.as_str());
+        let way = match rollout.state {
+            RolloutState::Aborted => format!("make another change of {name} first, or remove it, then move"),
+            _ => format!(
+                "let the rollout come to its end, or take it back with `margrave deployment revert {name}`, then move"
+            ),
+        };
+        Err(Error::conflict(format!(
+            "the rollout of {name} is {state}, and the device in the place of the other would have nothing of {name} until its turn \
+             comes; {way}"
+        )))
+    }
+
+    async fn is_under_way(&self, deployment: DeploymentId) -> Result<bool, Error> {
+        let rollout = self.store.rollout(deployment).await?;
+        Ok(rollout.is_some_and(|rollout| rollout.state != RolloutState::Done))
     }
 
     /// Everything can move, or nothing does. A device that has not said anything yet is believed to be the same; one
@@ -256,8 +278,11 @@ impl Fleet {
                     (Vec::new(), Vec::new(), vec![self.carry_over(stopped, &wish.deployment, devices).await?])
                 }
                 None => {
+                    // Whoever takes a place goes on with what ran there, and all others keep what they have.
+                    let is_open = self.is_under_way(wish.deployment.id).await?;
+                    let wish = Wish { at_once: !is_open, ..wish.clone() };
                     let Decision { touched, misfits, rollouts, .. } =
-                        self.decide(vec![(wish.clone(), devices)], &[], Vec::new()).await?;
+                        self.decide(vec![(wish, devices)], &[], Vec::new()).await?;
                     (touched, misfits, rollouts)
                 }
             };

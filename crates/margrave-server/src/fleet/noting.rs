@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use margrave_store::{Standing, UnnotedJoin};
+use margrave_store::UnnotedJoin;
 
 use super::intent::Change;
 use super::{Actor, Error, Fleet};
@@ -24,36 +24,48 @@ impl Fleet {
         for join in self.store.joins_unnoted(TOGETHER_MAX).await? {
             joins.entry(join.created_by.clone()).or_default().push(join);
         }
+        let mut failed = None;
         for (name, joins) in joins {
-            let mut changes = Vec::new();
-            for join in &joins {
-                changes.extend(self.brought_along(join).await?);
+            let actor = Actor { name };
+            // What one maker's tokens said must not wait for another's.
+            if let Err(error) = self.note_together(&actor, &joins).await {
+                failed.get_or_insert(error);
             }
-            match self.change_all(&Actor { name }, &changes).await {
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn note_together(&self, actor: &Actor, joins: &[UnnotedJoin]) -> Result<(), Error> {
+        let change = |join: &UnnotedJoin| Change::NoteLabels { device: join.device.clone() };
+        let changes: Vec<Change> = joins.iter().map(change).collect();
+        match self.change_all(actor, &changes).await {
+            Ok(()) => return self.are_noted(joins).await,
+            Err(error) if is_passing(&error) => return Err(error),
+            Err(_) => {}
+        }
+        // One that is refused must not take the others with it.
+        for join in joins {
+            match self.change_all(actor, &[change(join)]).await {
                 Ok(()) => {}
-                Err(error @ (Error::Storage(_) | Error::Overloaded)) => return Err(error),
+                Err(error) if is_passing(&error) => return Err(error),
                 // They are in force all the same, and would be refused again.
-                Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        devices = changes.len(),
-                        "labels of join tokens could not be written down"
-                    );
-                }
+                Err(error) => tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    device = %join.device,
+                    "labels of a join token could not be written down"
+                ),
             }
-            self.store.joins_are_noted(joins.into_iter().map(|join| join.hash).collect()).await?;
+            self.are_noted(std::slice::from_ref(join)).await?;
         }
         Ok(())
     }
 
-    /// The labels that a device has from its token, unless somebody said something of them since.
-    async fn brought_along(&self, join: &UnnotedJoin) -> Result<Option<Change>, Error> {
-        let device = self.live.addressed(&join.device);
-        let known = self.store.device(&device).await?.filter(|known| known.standing != Standing::Retired);
-        let Some(known) = known.filter(|known| !known.labels.is_empty()) else { return Ok(None) };
-        match self.store.device_setting(&device).await? {
-            Some(_) => Ok(None),
-            None => Ok(Some(Change::SetLabels { device, labels: Some(known.labels) })),
-        }
+    async fn are_noted(&self, joins: &[UnnotedJoin]) -> Result<(), Error> {
+        Ok(self.store.joins_are_noted(joins.iter().map(|join| join.hash).collect()).await?)
     }
+}
+
+/// Whether it may be otherwise the next time.
+fn is_passing(error: &Error) -> bool {
+    matches!(error, Error::Storage(_) | Error::Overloaded | Error::Conflict { .. } | Error::Changed)
 }

@@ -8,7 +8,7 @@ use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, Pack
 use margrave_core::moment::Moment;
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
-use margrave_store::{DeploymentRecord, Intent, NewEvent, PackageRecord};
+use margrave_store::{DeploymentRecord, Intent, NewEvent, PackageRecord, Standing};
 use margrave_wire::operator;
 use margrave_wire::resource::Place;
 use margrave_wire::rollout::StrategyBody;
@@ -62,7 +62,7 @@ impl Prospect {
 fn turn(change: &Change) -> u8 {
     match change {
         Change::AddPackage(_) => 0,
-        Change::Label { .. } | Change::SetLabels { .. } => 1,
+        Change::Label { .. } | Change::SetLabels { .. } | Change::NoteLabels { .. } => 1,
         Change::Schedule { .. } | Change::Defaults(_) => 2,
         Change::RemoveDeployment { .. } => 3,
         Change::PutDeployment { .. } | Change::PutFile { .. } | Change::RevertDeployment { .. } => 4,
@@ -148,6 +148,17 @@ impl Fleet {
             Change::SetLabels { device, labels } => {
                 let device = self.live.addressed(device);
                 self.look_at_labels(actor, device, labels.clone(), prospect).await
+            }
+            Change::NoteLabels { device } => {
+                let device = self.live.addressed(device);
+                let known = self.store.device(&device).await?;
+                let known =
+                    known.filter(|known| known.standing != Standing::Retired && !known.labels.is_empty());
+                match known {
+                    // Whatever was said meanwhile is in force as well, so that it is not said otherwise.
+                    Some(known) => self.look_at_labels(actor, device, Some(known.labels), prospect).await,
+                    None => Ok(()),
+                }
             }
             Change::Schedule { reach, choice, seen } => {
                 self.check_schedule_seen(reach, seen).await?;

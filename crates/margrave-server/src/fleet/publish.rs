@@ -68,6 +68,8 @@ pub(super) struct Wish {
     pub(super) previous: Option<Before>,
     /// What the answers refer to, as it is now.
     pub(super) secrets: Arc<Secrets>,
+    /// Nothing is new in it for anybody, so that nobody waits for a turn, whatever its strategy says.
+    pub(super) at_once: bool,
 }
 
 /// One document for one device.
@@ -417,7 +419,7 @@ impl Fleet {
     /// What a deployment wants, with its secrets as they are now.
     pub(super) fn wish(&self, deployment: Deployment, entry: Arc<Entry>, previous: Option<Before>) -> Wish {
         let secrets = Arc::new(self.options.vault.secrets(&deployment));
-        Wish { deployment, entry, previous, secrets }
+        Wish { deployment, entry, previous, secrets, at_once: false }
     }
 
     pub(super) async fn wishes(&self) -> Result<Vec<Wish>, Error> {

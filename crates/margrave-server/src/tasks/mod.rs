@@ -43,8 +43,10 @@ pub(crate) fn start(
     let of = Arc::clone(fleet);
     tasks.spawn(repeat("flush contacts", FLUSH_EVERY, stopping.clone(), async move || {
         of.flush_contacts().await?;
-        of.note_joins().await?;
-        of.listen().await
+        // Who falls silent is told whether anything can be written into the repository or not.
+        let noted = of.note_joins().await;
+        of.listen().await?;
+        noted
     }));
 
     let (keys, now) = (Arc::clone(identity), clock.clone());

@@ -147,7 +147,7 @@ impl Fleet {
     ) -> Result<Option<Begun>, Error> {
         let deployment = &wish.deployment;
         let strategy = &deployment.strategy;
-        if strategy.is_all_at_once() {
+        if strategy.is_all_at_once() || wish.at_once {
             return Ok(None);
         }
         let superseded = self.store.rollout(deployment.id).await?;

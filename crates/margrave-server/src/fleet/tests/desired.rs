@@ -463,6 +463,23 @@ async fn labels_of_join_tokens_come_into_files_once_and_for_many_in_one_commit()
     assert_eq!((world.main().await, world.file("devices/d0.yaml").await), (main, None));
     assert_eq!(world.fleet.device(&device("d0")).await.unwrap().labels["line"], "1");
 
+    // A join that broke off, and another with a token that says something else: what stands in the file counts.
+    for site in ["nord", "sued"] {
+        let want = operator::CreateJoinToken {
+            device: Some("twice".to_owned()),
+            labels: [("site".to_owned(), site.to_owned())].into(),
+            valid_seconds: None,
+            git: false,
+        };
+        let token = world.fleet.create_join_token(&ann(), want).await.unwrap();
+        world.fleet.redeem_join_token(&token.token).await.unwrap();
+        world.fleet.note_joins().await.unwrap();
+        let text = world.file("devices/twice.yaml").await.unwrap();
+        assert!(text.contains("site: nord"), "{text}");
+        assert_eq!(world.fleet.device(&device("twice")).await.unwrap().labels["site"], "nord");
+    }
+    let main = world.main().await;
+
     // While a remote is followed, its files are not this server's to write.
     world.remote();
     world.join("later", &[("line", "1")]).await;

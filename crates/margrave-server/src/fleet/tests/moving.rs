@@ -203,11 +203,35 @@ async fn nobody_is_moved_who_would_have_nothing_until_its_turn_comes() {
     world.fleet.hold_rollout(&ann(), &name("named"), RolloutVerb::Pause).await.unwrap();
     let refused = world.fleet.move_device(&ann(), &device("gw"), &device("gw-new")).await.unwrap_err();
     let told = refused.to_string();
-    assert!(told.contains("is part of the rollout of named, which is paused"), "{told}");
+    assert!(told.contains("the rollout of named is paused"), "{told}");
     assert_eq!(world.fleet.standing(&old), Some(Standing::Accepted), "nothing was done");
     world.fleet.revert(&ann(), &name("named"), 2, None).await.unwrap();
     move_family(&world).await;
     assert_eq!(greeted(&world, "named", "gw-new").await, "hi");
+}
+
+#[tokio::test]
+async fn whoever_takes_a_place_has_at_once_what_ran_there_also_where_changes_go_in_steps() {
+    let world = World::new().await;
+    signed_family(&world).await;
+    world.device("gw-new", &[]).await;
+    says_as_child(&world, "gw-new", "gw-new/robot").await;
+    let all = ["gw", "gw/robot"];
+    let steps = json!({ "canary": { "size": "1", "soakSeconds": 86400 } });
+    world.put("named", saying(&all, "hi", Some(steps))).await.unwrap();
+    // What it was before it went in steps is what it is again, so that nothing is under way.
+    world.fleet.revert(&ann(), &name("named"), 1, None).await.unwrap();
+    let mut same = saying(&all, "hi", None);
+    world.put("named", same.clone()).await.unwrap();
+    same.strategy = Some(serde_json::from_value(json!({ "batches": ["1"] })).unwrap());
+    world.put("named", same).await.unwrap();
+    assert_eq!(world.fleet.rollout(&name("named")).await.unwrap().counts.waiting, 0);
+    move_family(&world).await;
+    for device in ["gw-new", "gw-new/robot"] {
+        let id = world.assignment("named", device).await;
+        assert_eq!(id.device, device, "it is given to it");
+    }
+    assert!(world.workloads("gw-new").await.len() >= 4, "both deployments on the gateway and its child");
 }
 
 #[tokio::test]

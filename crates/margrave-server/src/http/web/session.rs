@@ -125,6 +125,8 @@ pub(super) trait Needs {
     const ROLE: Role;
     /// So large it may be.
     const LARGEST: usize = FORM_MAX;
+    /// Whether what was typed is offered once more to who was signed out meanwhile.
+    const IS_KEPT: bool = true;
 }
 
 /// Forms about oneself.
@@ -138,6 +140,8 @@ pub(super) struct Administering;
 
 impl Needs for Anybody {
     const ROLE: Role = Role::Viewer;
+    // Who is signed out has nothing to send again.
+    const IS_KEPT: bool = false;
 }
 
 impl Needs for Changing {
@@ -170,7 +174,7 @@ impl<N: Needs> FromRequest<Web> for Submitted<N> {
         let path = parts.uri.path().to_owned();
         let visitor = match visitor {
             // What was typed is not lost with the session, where the browser says that it was typed on a page of ours.
-            Err(PageError::SignIn { next }) if ours => {
+            Err(PageError::SignIn { next }) if ours && N::IS_KEPT => {
                 let request = Request::from_parts(parts, body);
                 let fields = Fields::read(request, BODY_TIME_MAX, FORM_MAX).await?;
                 return Err(fields.again(path, None).unwrap_or(PageError::SignIn { next }));

@@ -67,4 +67,7 @@ caught! {
     losing_that_a_first_install_failed_is_caught LosesFailures,
     imagining_that_something_recovered_is_caught ImaginesRecovery,
     imagining_that_something_runs_is_caught ImaginesRunning,
+    resuming_what_was_stopped_is_caught ResumesAnyway,
+    rollouts_that_stand_still_are_caught RolloutsStandStill,
+    a_newer_agent_that_reads_like_the_older_one_is_caught ReplacedUnderstandsNoMore,
 }

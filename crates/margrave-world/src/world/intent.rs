@@ -176,8 +176,10 @@ impl World {
                 health_grace_seconds: None,
             });
         }
-        // Who does not understand something refuses it, and holds nobody up behind it.
-        if is_strange {
+        // Who does not understand something refuses it, and holds nobody up behind it; what was wanted before may be such.
+        let is_refused =
+            |value: &serde_json::Value| value.as_str().is_some_and(|mode| mode.starts_with(STRANGE));
+        if want.parameters.values().any(is_refused) {
             fresh.clear();
         }
         (want, fresh)

@@ -218,6 +218,11 @@ impl ProjectDirectory {
         self.path.join(ASIDE).exists()
     }
 
+    /// Whether it was set aside and nothing was begun with since. What was leaves an override file, also where its record is lost.
+    pub(super) fn is_only_aside(&self) -> bool {
+        self.is_aside() && !self.has_record() && !self.override_file().exists()
+    }
+
     pub(super) fn write_record(&self, record: &Record) -> io::Result<()> {
         self.write("project.json", record)
     }
@@ -333,10 +338,12 @@ impl ProjectDirectory {
         self.write(FETCHED, &kept)
     }
 
-    /// Forgets the project but for what was healthy, and what was fetched for these.
+    /// Forgets the project but for what was healthy, and what was fetched or unpacked for these.
     pub(super) fn set_aside(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
         self.note_aside(Volumes::new())?;
-        self.forget(is_kept)
+        // Containers may have written among the files, and the component may come back to them.
+        let archives = self.aside().iter().filter(|fetched| is_kept(fetched)).map(|f| f.archive).collect();
+        self.forget(is_kept, &archives)
     }
 
     /// Notes what was healthy for when the component comes back, and which volumes without a name it had. That is known only while
@@ -359,16 +366,20 @@ impl ProjectDirectory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.forget(|_| false)
+        self.forget(|_| false, &BTreeSet::new())
     }
 
-    fn forget(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
+    fn forget(
+        &self,
+        is_kept: impl Fn(&Fetched) -> bool,
+        archives: &BTreeSet<Digest>,
+    ) -> io::Result<Option<PathBuf>> {
         if !self.path.exists() {
             return Ok(None);
         }
         // The record goes last: until then a crash leaves a project that is seen and removed again.
         self.forget_fetched(is_kept)?;
-        self.discard_archives(&BTreeSet::new())?;
+        self.discard_archives(archives)?;
         for name in ["margrave.override.yaml", "lock", "project.json"] {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -255,7 +255,8 @@ impl ComposeRuntime {
             // By what is wanted alone: a clock that was not set yet makes everything old.
             let is_aside = || directory.aside().iter().any(|kept| self.is_wanted(kept));
             // An archive that nothing is noted about may be in use: what was noted is lost.
-            !is_aside() && (is_all_stale || fetched.is_empty() && !directory.has_archives()?)
+            let is_idle = || io::Result::Ok(directory.is_only_aside() || !directory.has_archives()?);
+            !is_aside() && (is_all_stale || fetched.is_empty() && is_idle()?)
         };
         if !goes {
             return Ok(());
@@ -425,6 +426,31 @@ mod tests {
         keep(BTreeSet::new());
         runtime.sweep().await;
         assert_eq!(directory.aside().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn promise_7_what_was_written_among_files_of_what_is_set_aside_stays_while_it_is_wanted() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        let place = directory.unpacked(directory.record().unwrap().archive);
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("rows"), b"1").unwrap();
+        let keep = |orders: BTreeSet<Digest>| crate::runtime::Runtime::keep(&runtime, orders);
+        // An update that has no such component, and may still be given up.
+        keep([Digest::of(b"order"), Digest::of(b"update")].into());
+        directory.set_aside(|fetched| runtime.is_wanted(fetched)).unwrap();
+        runtime.sweep().await;
+        assert!(place.join("rows").exists() && !directory.has_record());
+        // It has proved itself; but what was begun with meanwhile may run, though nothing is noted of it any more.
+        keep([Digest::of(b"update")].into());
+        std::fs::write(directory.override_file(), b"").unwrap();
+        runtime.sweep().await;
+        assert!(place.join("rows").exists());
+        std::fs::remove_file(directory.override_file()).unwrap();
+        runtime.sweep().await;
+        assert!(!runtime.projects().join(project(1).as_str()).exists());
     }
 
     #[tokio::test]

@@ -349,12 +349,17 @@ impl ProjectDirectory {
     /// Notes what was healthy for when the component comes back, and which volumes without a name it had. That is known only while
     /// there are containers.
     pub(super) fn note_aside(&self, volumes: Volumes) -> io::Result<()> {
-        let Some(record) = self.record() else { return Ok(()) };
-        let (fingerprint, mut noted) = (record.fingerprint, record.kept());
-        let before = self.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
-        if let Some(this) = noted.iter_mut().find(|fetched| fetched.fingerprint == fingerprint) {
-            this.volumes.extend(before.map(|fetched| fetched.volumes).unwrap_or_default());
-            this.volumes.extend(volumes);
+        let Some(mut record) = self.record() else { return Ok(()) };
+        let earlier = self.aside();
+        let noted_of =
+            |fingerprint: Digest| earlier.iter().find(|fetched| fetched.fingerprint == fingerprint);
+        record.volumes.extend(noted_of(record.fingerprint).map(|f| f.volumes.clone()).unwrap_or_default());
+        let mut noted = record.kept_with(volumes);
+        // Of what is tried again the containers may be gone.
+        for fetched in &mut noted {
+            if let Some(earlier) = noted_of(fetched.fingerprint) {
+                fetched.add_volumes(&earlier.volumes);
+            }
         }
         self.write(ASIDE, &noted)
     }
@@ -639,6 +644,24 @@ mod tests {
         }
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());
+    }
+
+    #[test]
+    fn promise_7_volumes_without_a_name_are_noted_also_when_what_is_set_aside_was_not_healthy() {
+        let (_temp, directory) = directory();
+        let good = Record { stage: Stage::Settled, ..record() };
+        // An update of it, or it is being mended.
+        for fingerprint in [Digest::of(b"newer"), good.fingerprint] {
+            directory.create().unwrap();
+            let now = Record { fingerprint, before: good.clone().kept(), ..record() };
+            directory.write_record(&now).unwrap();
+            let rows = std::collections::BTreeMap::from([("/rows".to_owned(), "a".to_owned())]);
+            let volumes = Volumes::from([("db".to_owned(), rows)]);
+            directory.note_aside(volumes.clone()).unwrap();
+            directory.set_aside(|_| false).unwrap();
+            assert_eq!(directory.volumes_of(good.fingerprint), volumes);
+            directory.discard().unwrap();
+        }
     }
 
     #[test]

@@ -394,11 +394,19 @@ services:
     rig.push("pair", "1.0.0", &[("compose.yaml", compose)]).await;
     rig.push("pair", "2.0.0", &[("compose.yaml", &without)]).await;
     rig.push("pair", "3.0.0", &[("compose.yaml", &compose.replace("1000", "2000"))]).await;
-    let [good, bad, newer] = ["1.0.0", "2.0.0", "3.0.0"].map(|version| rig.order("pair", version));
+    let broken = compose.replacen(r#"[sleep, "1000"]"#, r#"[sh, -c, "exit 3"]"#, 1);
+    rig.push("pair", "4.0.0", &[("compose.yaml", &broken)]).await;
+    let versions = ["1.0.0", "2.0.0", "3.0.0", "4.0.0"];
+    let [good, bad, newer, broken] = versions.map(|version| rig.order("pair", version));
     rig.runtime.apply(&good).await.unwrap();
     let has_rows = || rig.docker(&["exec", &rig.container("pair", "db"), "test", "-e", "/rows/1"]);
     rig.docker(&["exec", &rig.container("pair", "db"), "touch", "/rows/1"]);
 
+    // One that has it and is never healthy, then one that has no such service.
+    rig.runtime.apply(&broken).await.unwrap_err();
+    rig.runtime.apply(&bad).await.unwrap();
+    rig.runtime.apply(&good).await.unwrap();
+    has_rows();
     // An update that has no such service.
     rig.runtime.apply(&bad).await.unwrap();
     assert_eq!(rig.container("pair", "db"), "");

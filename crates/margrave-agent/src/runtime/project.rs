@@ -276,18 +276,21 @@ impl ProjectDirectory {
         Ok(!self.archives()?.is_empty())
     }
 
-    /// Unpacked archives that are none of these, nor were fetched and may have to be read.
-    pub(super) fn other_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<Vec<PathBuf>> {
-        let fetched = self.fetched().into_iter().map(|fetched| fetched.archive);
-        let kept: BTreeSet<PathBuf> =
-            kept.iter().copied().chain(fetched).map(|archive| self.unpacked(archive)).collect();
+    /// Unpacked archives that are none of these.
+    pub(super) fn archives_but(&self, kept: &BTreeSet<Digest>) -> io::Result<Vec<PathBuf>> {
+        let kept: BTreeSet<PathBuf> = kept.iter().map(|archive| self.unpacked(*archive)).collect();
         Ok(self.archives()?.into_iter().filter(|archive| !kept.contains(archive)).collect())
     }
 
     /// Removes unpacked archives except these, and those that were fetched and may have to be read.
     pub(super) fn discard_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<()> {
+        let fetched = self.fetched().into_iter().map(|fetched| fetched.archive);
+        self.remove_archives(self.archives_but(&fetched.chain(kept.iter().copied()).collect())?)
+    }
+
+    pub(super) fn remove_archives(&self, archives: Vec<PathBuf>) -> io::Result<()> {
         let mut gone = Vec::new();
-        for archive in self.other_archives(kept)? {
+        for archive in archives {
             // Under its own name it would count as whole while part of it is removed.
             let free = (0_u32..).map(|number| self.path.join(format!("{GONE}{number}")));
             let place = free.into_iter().find(|place| fs::symlink_metadata(place).is_err());

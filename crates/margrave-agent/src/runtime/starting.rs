@@ -96,13 +96,10 @@ impl ComposeRuntime {
         }
         record.stage = Stage::Settled;
         prepared.write(&record)?;
-        if let Some(kept) = self.archives_kept(&record) {
-            let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
-            let discarded = prepared.directory.discard_archives(&kept);
-            drop(nobody_reads);
-            discarded
-                .map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
-        }
+        let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
+        let discarded = prepared.directory.discard_archives(&self.archives_kept(&record));
+        drop(nobody_reads);
+        discarded.map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
         self.sweep().await;
         Ok(())
     }

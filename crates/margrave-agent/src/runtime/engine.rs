@@ -611,7 +611,7 @@ pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-fn filters(labels: &[(&str, &str)]) -> String {
+pub(super) fn filters(labels: &[(&str, &str)]) -> String {
     let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     encoded(&json!({"label": labels}).to_string())
 }

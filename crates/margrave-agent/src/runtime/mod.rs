@@ -21,6 +21,7 @@ mod health;
 mod home;
 mod images;
 mod model;
+mod mounted;
 mod own_container;
 pub mod own_registry;
 mod perishable;

@@ -218,6 +218,11 @@ impl ProjectDirectory {
         self.path.join(ASIDE).exists()
     }
 
+    /// Whether it was set aside and nothing was begun with since. What was leaves an override file, also where its record is lost.
+    pub(super) fn is_only_aside(&self) -> bool {
+        self.is_aside() && !self.has_record() && !self.override_file().exists()
+    }
+
     pub(super) fn write_record(&self, record: &Record) -> io::Result<()> {
         self.write("project.json", record)
     }
@@ -271,18 +276,21 @@ impl ProjectDirectory {
         Ok(!self.archives()?.is_empty())
     }
 
-    /// Unpacked archives that are none of these, nor were fetched and may have to be read.
-    pub(super) fn other_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<Vec<PathBuf>> {
-        let fetched = self.fetched().into_iter().map(|fetched| fetched.archive);
-        let kept: BTreeSet<PathBuf> =
-            kept.iter().copied().chain(fetched).map(|archive| self.unpacked(archive)).collect();
+    /// Unpacked archives that are none of these.
+    pub(super) fn archives_but(&self, kept: &BTreeSet<Digest>) -> io::Result<Vec<PathBuf>> {
+        let kept: BTreeSet<PathBuf> = kept.iter().map(|archive| self.unpacked(*archive)).collect();
         Ok(self.archives()?.into_iter().filter(|archive| !kept.contains(archive)).collect())
     }
 
     /// Removes unpacked archives except these, and those that were fetched and may have to be read.
     pub(super) fn discard_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<()> {
+        let fetched = self.fetched().into_iter().map(|fetched| fetched.archive);
+        self.remove_archives(self.archives_but(&fetched.chain(kept.iter().copied()).collect())?)
+    }
+
+    pub(super) fn remove_archives(&self, archives: Vec<PathBuf>) -> io::Result<()> {
         let mut gone = Vec::new();
-        for archive in self.other_archives(kept)? {
+        for archive in archives {
             // Under its own name it would count as whole while part of it is removed.
             let free = (0_u32..).map(|number| self.path.join(format!("{GONE}{number}")));
             let place = free.into_iter().find(|place| fs::symlink_metadata(place).is_err());
@@ -333,21 +341,28 @@ impl ProjectDirectory {
         self.write(FETCHED, &kept)
     }
 
-    /// Forgets the project but for what was healthy, and what was fetched for these.
+    /// Forgets the project but for what was healthy, and what was fetched or unpacked for these.
     pub(super) fn set_aside(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
         self.note_aside(Volumes::new())?;
-        self.forget(is_kept)
+        // Containers may have written among the files, and the component may come back to them.
+        let archives = self.aside().iter().filter(|fetched| is_kept(fetched)).map(|f| f.archive).collect();
+        self.forget(is_kept, &archives)
     }
 
     /// Notes what was healthy for when the component comes back, and which volumes without a name it had. That is known only while
     /// there are containers.
     pub(super) fn note_aside(&self, volumes: Volumes) -> io::Result<()> {
-        let Some(record) = self.record() else { return Ok(()) };
-        let (fingerprint, mut noted) = (record.fingerprint, record.kept());
-        let before = self.aside().into_iter().find(|fetched| fetched.fingerprint == fingerprint);
-        if let Some(this) = noted.iter_mut().find(|fetched| fetched.fingerprint == fingerprint) {
-            this.volumes.extend(before.map(|fetched| fetched.volumes).unwrap_or_default());
-            this.volumes.extend(volumes);
+        let Some(mut record) = self.record() else { return Ok(()) };
+        let earlier = self.aside();
+        let noted_of =
+            |fingerprint: Digest| earlier.iter().find(|fetched| fetched.fingerprint == fingerprint);
+        record.volumes.extend(noted_of(record.fingerprint).map(|f| f.volumes.clone()).unwrap_or_default());
+        let mut noted = record.kept_with(volumes);
+        // Of what is tried again the containers may be gone.
+        for fetched in &mut noted {
+            if let Some(earlier) = noted_of(fetched.fingerprint) {
+                fetched.add_volumes(&earlier.volumes);
+            }
         }
         self.write(ASIDE, &noted)
     }
@@ -359,16 +374,20 @@ impl ProjectDirectory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.forget(|_| false)
+        self.forget(|_| false, &BTreeSet::new())
     }
 
-    fn forget(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
+    fn forget(
+        &self,
+        is_kept: impl Fn(&Fetched) -> bool,
+        archives: &BTreeSet<Digest>,
+    ) -> io::Result<Option<PathBuf>> {
         if !self.path.exists() {
             return Ok(None);
         }
         // The record goes last: until then a crash leaves a project that is seen and removed again.
         self.forget_fetched(is_kept)?;
-        self.discard_archives(&BTreeSet::new())?;
+        self.discard_archives(archives)?;
         for name in ["margrave.override.yaml", "lock", "project.json"] {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -628,6 +647,24 @@ mod tests {
         }
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());
+    }
+
+    #[test]
+    fn promise_7_volumes_without_a_name_are_noted_also_when_what_is_set_aside_was_not_healthy() {
+        let (_temp, directory) = directory();
+        let good = Record { stage: Stage::Settled, ..record() };
+        // An update of it, or it is being mended.
+        for fingerprint in [Digest::of(b"newer"), good.fingerprint] {
+            directory.create().unwrap();
+            let now = Record { fingerprint, before: good.clone().kept(), ..record() };
+            directory.write_record(&now).unwrap();
+            let rows = std::collections::BTreeMap::from([("/rows".to_owned(), "a".to_owned())]);
+            let volumes = Volumes::from([("db".to_owned(), rows)]);
+            directory.note_aside(volumes.clone()).unwrap();
+            directory.set_aside(|_| false).unwrap();
+            assert_eq!(directory.volumes_of(good.fingerprint), volumes);
+            directory.discard().unwrap();
+        }
     }
 
     #[test]

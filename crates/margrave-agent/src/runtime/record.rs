@@ -122,6 +122,13 @@ impl Fetched {
         let (images, image_ids, volumes) = Default::default();
         Fetched { fingerprint, archive, images, image_ids, volumes }
     }
+
+    /// Notes volumes without a name of services of which none are noted.
+    pub(super) fn add_volumes(&mut self, volumes: &Volumes) {
+        for (service, of_service) in volumes {
+            self.volumes.entry(service.clone()).or_insert_with(|| of_service.clone());
+        }
+    }
 }
 
 /// How many versions back can be gone without a network: the last good one, and those that were healthy since then but
@@ -147,6 +154,15 @@ impl Record {
             }
         }
         kept.truncate(BEFORE_MAX);
+        kept
+    }
+
+    /// The same, with the volumes without a name of services that go now. Updates handed them on, also those that were never
+    /// healthy and are not kept: so they are of all that came before, where nothing else is noted for the service.
+    pub(super) fn kept_with(mut self, left_behind: Volumes) -> Vec<Fetched> {
+        self.volumes.extend(left_behind.clone());
+        let mut kept = self.kept();
+        kept.iter_mut().for_each(|fetched| fetched.add_volumes(&left_behind));
         kept
     }
 
@@ -285,5 +301,33 @@ pub(super) mod tests {
         assert_eq!(last.before.len(), BEFORE_MAX);
         assert!(last.archive_of(of("1")).is_some() && last.archive_of(of("good")).is_none());
         assert_eq!(last.archive_of(of("2")), Some(of("2.tgz")));
+    }
+
+    #[test]
+    fn promise_7_volumes_without_a_name_are_noted_where_it_is_gone_back_to() {
+        let of = |name: &str| {
+            let named = |service: &str| (service.to_owned(), [("/rows".to_owned(), name.to_owned())].into());
+            Volumes::from([named("db")])
+        };
+        let good = Record { stage: Stage::Settled, ..record() };
+        let newer = |stage| Record {
+            fingerprint: Digest::of(b"newer"),
+            before: good.clone().kept(),
+            stage,
+            ..record()
+        };
+        let volumes =
+            |kept: Vec<Fetched>| kept.into_iter().map(|fetched| fetched.volumes).collect::<Vec<_>>();
+        // The one in between was never healthy, or not for long enough.
+        assert_eq!(volumes(newer(Stage::Started).kept_with(of("a"))), [of("a")]);
+        assert_eq!(volumes(newer(Stage::Settled).kept_with(of("a"))), [of("a"), of("a")]);
+        // It is being mended.
+        let mended = Record { before: good.clone().kept(), stage: Stage::Begun, ..record() };
+        assert_eq!(volumes(mended.kept_with(of("a"))), [of("a")]);
+        // What is noted of an earlier one is its own; what runs has what its containers have.
+        let other = Record { volumes: of("b"), ..good.clone() };
+        let newer = Record { before: other.clone().kept(), ..newer(Stage::Started) };
+        assert_eq!(volumes(newer.kept_with(of("a"))), [of("b")]);
+        assert_eq!(volumes(other.kept_with(of("a"))), [of("a")]);
     }
 }

@@ -20,7 +20,7 @@ use super::program::RunError;
 use super::project::{ProjectDirectory, ProjectName};
 use super::record::{Record, Service, Stage};
 use super::removal::podman_grace;
-use super::unnamed::{still_here, unnamed};
+use super::unnamed::{Volumes, still_here, unnamed};
 use super::{start_time_max, stuck};
 
 impl ComposeRuntime {
@@ -29,7 +29,7 @@ impl ComposeRuntime {
             return Ok(());
         }
         let mut prepared = self.prepare(order).await?;
-        let mut before = prepared.directory.record();
+        let before = prepared.directory.record();
         let cut_off = before.as_ref().is_some_and(|record| record.stage == Stage::Begun);
         let mut anew = drift::straighten(&prepared, before.as_ref()).await?;
         let here = prepared.compose.version();
@@ -44,14 +44,14 @@ impl ComposeRuntime {
         let services = &prepared.model.services;
         let mut given_back = prepared.directory.volumes_of(order.fingerprint());
         given_back.retain(|service, _| services.contains_key(service));
-        if let Some(former) = before.as_mut().filter(|record| record.fingerprint != order.fingerprint()) {
+        let mut left_behind = Volumes::new();
+        if before.as_ref().is_some_and(|record| record.fingerprint != order.fingerprint()) {
             // Nobody hands on what belongs to a service that goes.
-            let mut left_behind = unnamed(&prepared.containers().await?);
+            left_behind = unnamed(&prepared.containers().await?);
             left_behind.retain(|service, _| !services.contains_key(service));
-            former.volumes.extend(left_behind);
         }
         prepared.model.given_back = still_here(&prepared.engine, given_back).await?;
-        let mut record = self.begin(order, &prepared, before)?;
+        let mut record = self.begin(order, &prepared, before, left_behind)?;
         record.compose = made_by.or(record.compose);
         let deadline = Instant::now() + start_time_max(order);
         if !anew.is_empty() {
@@ -96,13 +96,10 @@ impl ComposeRuntime {
         }
         record.stage = Stage::Settled;
         prepared.write(&record)?;
-        if let Some(kept) = self.archives_kept(&record) {
-            let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
-            let discarded = prepared.directory.discard_archives(&kept);
-            drop(nobody_reads);
-            discarded
-                .map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
-        }
+        let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
+        let discarded = prepared.directory.discard_archives(&self.archives_kept(&record));
+        drop(nobody_reads);
+        discarded.map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
         self.sweep().await;
         Ok(())
     }
@@ -122,8 +119,14 @@ impl ComposeRuntime {
             && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
     }
 
-    /// Puts on disk what is about to be started.
-    fn begin(&self, order: &Order, prepared: &Prepared, before: Option<Record>) -> Result<Record, Failure> {
+    /// Puts on disk what is about to be started, and what services that go leave behind.
+    fn begin(
+        &self,
+        order: &Order,
+        prepared: &Prepared,
+        before: Option<Record>,
+        left_behind: Volumes,
+    ) -> Result<Record, Failure> {
         self.settle_on(&prepared.engine)?;
         let owner = Ownership {
             agent: self.settings.agent.as_str(),
@@ -160,7 +163,8 @@ impl ComposeRuntime {
         };
         let services = &model.services;
         let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
-        let before = before.map(Record::kept).unwrap_or_else(|| prepared.directory.aside());
+        let before = before.map(|record| record.kept_with(left_behind));
+        let before = before.unwrap_or_else(|| prepared.directory.aside());
         let record = Record {
             assignment: order.assignment,
             component: order.component.clone(),

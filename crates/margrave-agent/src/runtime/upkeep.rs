@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -230,13 +231,55 @@ impl ComposeRuntime {
     }
 
     /// The archives that stay unpacked: of what runs, and of what may be gone back to, with all that its containers wrote among the
-    /// files. `None` before something was well: what did not come up as a whole may have left containers of any earlier
-    /// version running, with its files mounted.
-    pub(super) fn archives_kept(&self, record: &Record) -> Option<BTreeSet<Digest>> {
-        // Whether an update has proved itself is the core's to say.
-        let before = record.before.iter().filter(|former| self.is_wanted(former));
-        let kept = before.map(|former| former.archive).chain([record.archive]).collect();
-        (record.stage == Stage::Settled).then_some(kept)
+    /// files.
+    pub(super) fn archives_kept(&self, record: &Record) -> BTreeSet<Digest> {
+        // Whether an update has proved itself is the core's to say; one that was not even well has not.
+        let is_kept = |former: &&Fetched| record.stage != Stage::Settled || self.is_wanted(former);
+        record.before.iter().filter(is_kept).map(|former| former.archive).chain([record.archive]).collect()
+    }
+
+    /// The archives that are not needed any more, nor in use: what did not come up as a whole may have left containers of any
+    /// earlier version running, with its files mounted.
+    async fn archives_unused(
+        &self,
+        directory: &ProjectDirectory,
+        record: Option<&Record>,
+    ) -> io::Result<Vec<PathBuf>> {
+        let mut others = self.archives_unneeded(directory, record)?;
+        if others.is_empty() || record.is_some_and(|record| record.stage == Stage::Settled) {
+            return Ok(others);
+        }
+        let mounted = match self.engine().await {
+            Ok(engine) => engine.mounted(directory.name()).await.map_err(Failure::from),
+            Err(failure) => Err(failure),
+        };
+        match mounted {
+            // By its name, which no other has: an engine in a machine of its own sees it below other directories.
+            Ok(mounted) => others.retain(|archive| {
+                let name = archive.file_name();
+                !mounted.iter().any(|place| place.iter().any(|part| Some(part) == name))
+            }),
+            Err(failure) => {
+                tracing::debug!(project = directory.name(), %failure, "which files are in use is not known");
+                self.sweep_due.store(true, Ordering::Relaxed);
+                others.clear();
+            }
+        }
+        Ok(others)
+    }
+
+    fn archives_unneeded(
+        &self,
+        directory: &ProjectDirectory,
+        record: Option<&Record>,
+    ) -> io::Result<Vec<PathBuf>> {
+        let claims = directory.fetched().into_iter();
+        // Where nothing was begun with, it may be what was set aside that comes back.
+        let aside = directory.aside().into_iter().filter(|_| record.is_none());
+        let wanted = claims.chain(aside).filter(|claim| self.is_wanted(claim)).map(|claim| claim.archive);
+        let mut kept: BTreeSet<Digest> = wanted.collect();
+        kept.extend(record.into_iter().flat_map(|record| self.archives_kept(record)));
+        directory.archives_but(&kept)
     }
 
     /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
@@ -245,17 +288,18 @@ impl ComposeRuntime {
         directory.remove_gone()?;
         let fetched = directory.fetched();
         let is_stale = fetched.iter().any(|fetched| !self.is_wanted(fetched));
-        let is_all_stale = is_stale && !fetched.iter().any(|fetched| self.is_wanted(fetched));
+        let is_claimed = fetched.iter().any(|fetched| self.is_wanted(fetched));
         let is_begun = directory.has_record();
-        let goes = if is_begun {
-            let kept = directory.record().and_then(|record| self.archives_kept(&record));
-            let others = kept.map(|kept| directory.other_archives(&kept)).transpose()?;
-            is_stale || others.is_some_and(|others| !others.is_empty())
+        // By what is wanted alone: a clock that was not set yet makes everything old.
+        let is_awaited = is_claimed || directory.aside().iter().any(|kept| self.is_wanted(kept));
+        let goes = if is_begun || is_awaited {
+            let record = directory.record();
+            let is_known = record.is_some() || !is_begun;
+            is_stale || is_known && !self.archives_unneeded(directory, record.as_ref())?.is_empty()
         } else {
-            // By what is wanted alone: a clock that was not set yet makes everything old.
-            let is_aside = || directory.aside().iter().any(|kept| self.is_wanted(kept));
             // An archive that nothing is noted about may be in use: what was noted is lost.
-            !is_aside() && (is_all_stale || fetched.is_empty() && !directory.has_archives()?)
+            let is_idle = || io::Result::Ok(directory.is_only_aside() || !directory.has_archives()?);
+            is_stale || fetched.is_empty() && is_idle()?
         };
         if !goes {
             return Ok(());
@@ -265,20 +309,21 @@ impl ComposeRuntime {
             self.sweep_due.store(true, Ordering::Relaxed);
             return Ok(());
         };
-        match directory.record() {
-            Some(record) => {
-                // Of what was healthy the record says everything.
-                let is_told = |fetched: &Fetched| {
-                    record.stage == Stage::Settled && fetched.fingerprint == record.fingerprint
-                };
-                let is_kept = |fetched: &Fetched| !is_told(fetched) && self.is_wanted(fetched);
-                directory.forget_fetched(is_kept)?;
-                self.archives_kept(&record).map_or(Ok(()), |kept| directory.discard_archives(&kept))
-            }
+        let record = directory.record();
+        match &record {
             // What is damaged says nothing about what runs.
-            None if is_begun => Ok(()),
-            None => directory.discard().map(drop),
+            None if is_begun => return Ok(()),
+            None if !is_awaited => return directory.discard().map(drop),
+            _ => {}
         }
+        // First what takes room: on a full disk nothing can be noted.
+        directory.remove_archives(self.archives_unused(directory, record.as_ref()).await?)?;
+        // Of what was healthy the record says everything.
+        let settled = record.filter(|record| record.stage == Stage::Settled);
+        let is_told = |fetched: &Fetched| {
+            settled.as_ref().is_some_and(|record| fetched.fingerprint == record.fingerprint)
+        };
+        directory.forget_fetched(|fetched| !is_told(fetched) && self.is_wanted(fetched))
     }
 }
 
@@ -363,6 +408,7 @@ mod tests {
             "/containers/1/json" => Answer::Json(ended(1)),
             "/containers/2/json" => Answer::Json(ended(2)),
             asked if asked.starts_with("/events") => events(asked),
+            asked if asked.starts_with("/volumes") => Answer::Json(json!({"Volumes": null})),
             "/_ping" => Answer::Json(json!("OK")),
             // Such as the container that the test runs in.
             _ => Answer::Refused(StatusCode::NOT_FOUND, "no such container"),
@@ -428,19 +474,65 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_of_what_runs_stay_while_an_update_that_did_not_come_up_is_overtaken() {
+    async fn promise_7_what_was_written_among_files_of_what_is_set_aside_stays_while_it_is_wanted() {
         let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
         let data = tempfile::tempdir().unwrap();
         let runtime = device(&pretended, data.path());
         let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        let place = directory.unpacked(directory.record().unwrap().archive);
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("rows"), b"1").unwrap();
+        let keep = |orders: BTreeSet<Digest>| crate::runtime::Runtime::keep(&runtime, orders);
+        // An update that has no such component, and may still be given up.
+        keep([Digest::of(b"order"), Digest::of(b"update")].into());
+        directory.set_aside(|fetched| runtime.is_wanted(fetched)).unwrap();
+        runtime.sweep().await;
+        assert!(place.join("rows").exists() && !directory.has_record());
+        // It has proved itself; but what was begun with meanwhile may run, though nothing is noted of it any more.
+        keep([Digest::of(b"update")].into());
+        std::fs::write(directory.override_file(), b"").unwrap();
+        runtime.sweep().await;
+        assert!(place.join("rows").exists());
+        std::fs::remove_file(directory.override_file()).unwrap();
+        runtime.sweep().await;
+        assert!(!runtime.projects().join(project(1).as_str()).exists());
+    }
+
+    #[tokio::test]
+    async fn files_of_what_runs_stay_while_an_update_that_did_not_come_up_is_overtaken() {
         let of = |name: &str| {
             Fetched::new(Digest::of(name.as_bytes()), Digest::of(format!("{name}.tgz").as_bytes()))
         };
-        let (good, overtaken, newest) = (of("good"), of("overtaken"), of("newest"));
-        for each in [&good, &overtaken, &newest] {
+        let [good, mounted, device_of, failed, newest] =
+            ["good", "mounted", "device", "failed", "newest"].map(of);
+        let data = tempfile::tempdir().unwrap();
+        // As an engine in a machine of its own tells it.
+        let place = move |fetched: &Fetched| {
+            let archive = format!("archive-{}", fetched.archive.short());
+            format!("/host/data/compose/{}/{archive}/web/files", project(1).as_str())
+        };
+        let (source, device_at) = (place(&mounted), place(&device_of));
+        let asleep = Arc::new(AtomicBool::new(true));
+        let is_asleep = asleep.clone();
+        let pretended = PretendedEngine::start(move |asked| match asked {
+            "GET /containers/1/json" if is_asleep.load(Ordering::SeqCst) => refused("not now"),
+            "GET /containers/1/json" => {
+                let mut container = ended(1);
+                container["Mounts"] = json!([{"Type": "bind", "Source": source, "Destination": "/files"}]);
+                Answer::Json(container)
+            }
+            asked if asked.starts_with("GET /volumes") => {
+                Answer::Json(json!({"Volumes": [{"Name": "p_files", "Options": {"device": device_at}}]}))
+            }
+            asked => say(asked, |_| died()),
+        });
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        let all = [&good, &mounted, &device_of, &failed, &newest];
+        for each in all {
             std::fs::create_dir(directory.unpacked(each.archive)).unwrap();
         }
-        // Neither came up as a whole, so containers may have files of any of them.
+        // None came up as a whole, so containers may have files of any of them.
         let begun = Record {
             fingerprint: newest.fingerprint,
             archive: newest.archive,
@@ -449,23 +541,60 @@ mod tests {
             ..directory.record().unwrap()
         };
         directory.write_record(&begun).unwrap();
-        for each in [&overtaken, &newest] {
+        for each in [&failed, &mounted, &newest] {
             directory.note_fetched(each.clone()).unwrap();
         }
         let wanted = [good.fingerprint, newest.fingerprint];
         crate::runtime::Runtime::keep(&runtime, wanted.into());
         runtime.sweep().await;
         let is_here = |fetched: &Fetched| directory.unpacked(fetched.archive).exists();
-        assert!([&good, &overtaken, &newest].into_iter().all(is_here));
+        assert!(all.into_iter().all(is_here), "nobody says what is in use");
         assert_eq!(directory.fetched(), std::slice::from_ref(&newest), "the claim is of no use any more");
+
+        // What no container has would pile up until something is well, which nothing is on a full disk.
+        asleep.store(false, Ordering::SeqCst);
+        for stage in [Stage::Begun, Stage::Started] {
+            directory.write_record(&Record { stage, ..begun.clone() }).unwrap();
+            std::fs::create_dir_all(directory.unpacked(failed.archive)).unwrap();
+            runtime.sweep().await;
+            assert_eq!(all.map(is_here), [true, true, true, false, true], "{stage:?}");
+        }
 
         // Until it has proved itself, what it replaced may be gone back to.
         directory.write_record(&Record { stage: Stage::Settled, ..begun }).unwrap();
         runtime.sweep().await;
-        assert!(is_here(&newest) && is_here(&good) && !is_here(&overtaken));
+        assert_eq!(all.map(is_here), [true, false, false, false, true]);
         crate::runtime::Runtime::keep(&runtime, [newest.fingerprint].into());
         runtime.sweep().await;
         assert!(is_here(&newest) && !is_here(&good));
+    }
+
+    #[tokio::test]
+    async fn what_never_began_goes_when_it_is_overtaken_also_on_a_full_disk() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        let home = runtime.projects().join(project(1).as_str());
+        std::fs::remove_file(home.join("project.json")).unwrap();
+        let of = |name: &str| {
+            Fetched::new(Digest::of(name.as_bytes()), Digest::of(format!("{name}.tgz").as_bytes()))
+        };
+        // More than claims are noted of.
+        let all = ["1", "2", "3", "4", "5", "6"].map(of);
+        for each in &all {
+            std::fs::create_dir(directory.unpacked(each.archive)).unwrap();
+            directory.note_fetched(each.clone()).unwrap();
+        }
+        let unfinished = home.join("fetched.json.new");
+        std::os::unix::fs::symlink("/dev/full", &unfinished).unwrap();
+        crate::runtime::Runtime::keep(&runtime, [of("6").fingerprint].into());
+        runtime.sweep().await;
+        let is_here = |fetched: &Fetched| directory.unpacked(fetched.archive).exists();
+        assert_eq!(all.each_ref().map(is_here), [false, false, false, false, false, true]);
+        std::fs::remove_file(&unfinished).unwrap();
+        runtime.sweep().await;
+        assert_eq!(directory.fetched(), [of("6")]);
     }
 
     fn listened(pretended: &PretendedEngine) -> usize {

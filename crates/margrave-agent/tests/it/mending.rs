@@ -30,6 +30,7 @@ on_engine! {
     a_lost_directory_costs_no_restart,
     a_program_that_ends_again_and_again_is_not_well_in_between,
     promise_7_volumes_without_a_name_are_there_again_after_going_back,
+    files_of_versions_that_failed_do_not_pile_up_and_those_of_a_container_stay,
 }
 
 async fn promise_5_a_container_removed_by_hand_is_seen_and_replaced(rig: Rig) {
@@ -394,11 +395,19 @@ services:
     rig.push("pair", "1.0.0", &[("compose.yaml", compose)]).await;
     rig.push("pair", "2.0.0", &[("compose.yaml", &without)]).await;
     rig.push("pair", "3.0.0", &[("compose.yaml", &compose.replace("1000", "2000"))]).await;
-    let [good, bad, newer] = ["1.0.0", "2.0.0", "3.0.0"].map(|version| rig.order("pair", version));
+    let broken = compose.replacen(r#"[sleep, "1000"]"#, r#"[sh, -c, "exit 3"]"#, 1);
+    rig.push("pair", "4.0.0", &[("compose.yaml", &broken)]).await;
+    let versions = ["1.0.0", "2.0.0", "3.0.0", "4.0.0"];
+    let [good, bad, newer, broken] = versions.map(|version| rig.order("pair", version));
     rig.runtime.apply(&good).await.unwrap();
     let has_rows = || rig.docker(&["exec", &rig.container("pair", "db"), "test", "-e", "/rows/1"]);
     rig.docker(&["exec", &rig.container("pair", "db"), "touch", "/rows/1"]);
 
+    // One that has it and is never healthy, then one that has no such service.
+    rig.runtime.apply(&broken).await.unwrap_err();
+    rig.runtime.apply(&bad).await.unwrap();
+    rig.runtime.apply(&good).await.unwrap();
+    has_rows();
     // An update that has no such service.
     rig.runtime.apply(&bad).await.unwrap();
     assert_eq!(rig.container("pair", "db"), "");
@@ -426,5 +435,32 @@ services:
     rig.docker(&["volume", "rm", &volume]);
     rig.runtime.apply(&good).await.unwrap();
     rig.check_runs(&good).await;
+    rig.finish().await;
+}
+
+async fn files_of_versions_that_failed_do_not_pile_up_and_those_of_a_container_stay(rig: Rig) {
+    let compose = |last: &str| {
+        format!(
+            r#"
+services:
+  web: {{image: "{{IMAGE}}", command: [sleep, "1000"], stop_signal: SIGKILL, volumes: ["./seed:/seed"]}}
+  job: {{image: "{{IMAGE}}", command: [sh, -c, "exit 3"], labels: {{last: "{last}"}}}}
+"#
+        )
+    };
+    let directory = rig.data.join("compose").join(rig.project("two"));
+    for version in ["1.0.0", "2.0.0", "3.0.0", "4.0.0"] {
+        rig.push("two", version, &[("compose.yaml", &compose(version)), ("seed/first", version)]).await;
+        let order = rig.order("two", version);
+        rig.runtime.keep([order.fingerprint()].into());
+        rig.runtime.apply(&order).await.unwrap_err();
+        // What is wanted is told anew with every document; here the containers of this one are there.
+        rig.runtime.keep([order.fingerprint()].into());
+        rig.health().await;
+        let names = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name());
+        let archives: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("archive-")).collect();
+        assert_eq!(archives.len(), 1, "{version}: {archives:?}");
+        rig.docker(&["exec", &rig.container("two", "web"), "test", "-e", "/seed/first"]);
+    }
     rig.finish().await;
 }

@@ -495,10 +495,12 @@ pub(crate) fn write(sql: &Sql<'_>, record: &AssignmentRecord, basis: Option<&Bas
 
 /// No longer wanted, and the device never said that it removes it, or that this has to wait. Such are shown as going; what
 /// could not be removed is shown as failed, so one that failed here did so before that was wanted. One that was said to be gone
-/// already while it was still wanted (the server had been restored, and wanted it again) may have come back since.
+/// already while it was still wanted (the server had been restored, and wanted it again) may have come back since. What is said
+/// to go since before it came back says nothing of that, either.
 const UNSPOKEN: &str = "state = 'DELETING' AND archived = 0 AND wanted = 0
     AND (observed IS NULL OR observed NOT IN ('DELETING', 'DELETED')
-        OR (observed = 'DELETED' AND adopted < changed_version))
+        OR (observed = 'DELETED' AND adopted < changed_version)
+        OR (observed = 'DELETING' AND adopted < wanted_since))
     AND json_extract(report, '$.detail.waiting') IS NULL";
 
 /// A removal that a device has not said anything about.
@@ -518,7 +520,8 @@ impl Store {
         self.read(move |sql| {
             let mut statement = sql.statement(&format!(
                 "SELECT id, client, changed_version,
-                     observed IS NOT NULL AND observed <> 'DELETED' AND adopted >= wanted_since AS was_there
+                     observed IS NOT NULL AND observed <> 'DELETED'
+                         AND (adopted >= wanted_since OR observed = 'DELETING') AS was_there
                  FROM assignment WHERE {UNSPOKEN} AND changed_at <= ?1"
             ))?;
             let rows = statement.query_map([column::moment(before)], |row| {

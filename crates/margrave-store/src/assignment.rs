@@ -501,7 +501,7 @@ const UNSPOKEN: &str = "state = 'DELETING' AND archived = 0 AND wanted = 0
     AND (observed IS NULL OR observed NOT IN ('DELETING', 'DELETED')
         OR (observed = 'DELETED' AND adopted < changed_version)
         OR (observed = 'DELETING' AND adopted < wanted_since))
-    AND (json_extract(report, '$.detail.waiting') IS NULL OR adopted < wanted_since)";
+    AND (json_extract(report, '$.detail.waiting') IS NULL OR (observed = 'DELETING' AND adopted < wanted_since))";
 
 /// A removal that a device has not said anything about.
 #[derive(Debug, Clone, PartialEq, Eq)]

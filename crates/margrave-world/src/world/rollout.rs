@@ -155,7 +155,9 @@ impl World {
 
     /// Whether every rollout came to its end, or stands because somebody or something stopped it.
     pub(super) async fn rollouts_settled(&self) -> Result<(), Violation> {
-        let Some(server) = self.server.as_ref().filter(|_| self.plan.careful) else { return Ok(()) };
+        // A server that was set back without being told so waits for reports that it has forgotten, and that nobody says again.
+        let is_asked = self.plan.careful && !self.unknowing;
+        let Some(server) = self.server.as_ref().filter(|_| is_asked) else { return Ok(()) };
         for deployment in server.fleet.deployments().await.map_err(broken)? {
             if deployment.removing {
                 continue;

@@ -85,9 +85,11 @@ impl World {
         let fails = |check, what: String| Err(Violation::of(check, &machine.name, what));
         let Some(wanted) = assignment.wanted else { return fails(Check::Converges, told()) };
         let (bad, goes_back) = self.facts(at, Some(wanted));
-        // Of a document that it does not understand it does not know either what to do when that fails: what it has says so.
+        // Of a document that it does not understand it does not know either what to do when that fails: what it has says so,
+        // which need not be what was good last.
         let is_refused = matches!(machine.device.reading(&wanted), Some(Err(_)));
-        let goes_back = if is_refused { self.facts(at, assignment.good).1 } else { goes_back };
+        let here = assignment.beneath().and_then(|here| here.held).or(assignment.good);
+        let goes_back = if is_refused { self.facts(at, here).1 } else { goes_back };
         // Work failed now and then without being to blame, so that giving up can be right.
         let faults = &machine.memory.faults;
         let excused = faults.hurt_work();

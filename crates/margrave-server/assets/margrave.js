@@ -7,7 +7,7 @@
   // Times: in the viewer's zone, with UTC on hover.
   const format = (options) => new Intl.DateTimeFormat([], options);
   const clock = format({ timeStyle: "medium" });
-  const day = format({ day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+  const day = format({ day: "numeric", month: "short", hour: "numeric", minute: "2-digit" });
   const year = format({ dateStyle: "medium", timeStyle: "short" });
   const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
   const units = [["second", 1, 60], ["minute", 60, 3600], ["hour", 3600, 86400], ["day", 86400, Infinity]];
@@ -18,8 +18,9 @@
       for (const [unit, length, limit] of units)
         if (size < limit) return relative.format(Math.trunc(seconds / length), unit);
     const date = new Date(at);
-    if (date.toDateString() === new Date().toDateString()) return clock.format(date);
-    return (size < 15e6 ? day : year).format(date);
+    const today = new Date();
+    if (date.toDateString() === today.toDateString()) return clock.format(date);
+    return (date.getFullYear() === today.getFullYear() ? day : year).format(date);
   }
   function times(root) {
     for (const node of root.querySelectorAll("time")) {
@@ -32,7 +33,11 @@
 
   // Narrow: the open section is in sight.
   const here = document.querySelector(".sections [aria-current]");
-  const sight = () => { if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 40; };
+  const sight = () => {
+    if (!here) return;
+    const row = here.parentNode, left = here.offsetLeft - row.offsetLeft;
+    row.scrollLeft = left + here.offsetWidth + 24 > row.clientWidth ? left - 40 : 0;
+  };
   addEventListener("resize", sight);
   sight();
 
@@ -79,10 +84,13 @@
   if (every) {
     const boxes = () => [...document.querySelectorAll(`input[name="${every.dataset.all}"]`)];
     recount = () => {
-      const number = boxes().filter((box) => box.checked).length;
+      const names = boxes().filter((box) => box.checked).map((box) => box.value), number = names.length;
       every.checked = number > 0 && number === boxes().length;
       every.indeterminate = number > 0 && !every.checked;
       ticked.textContent = number ? `With ${number} ticked:` : "With the ticked devices:";
+      // Ids need no quotes.
+      for (const code of document.querySelectorAll("#bulk code"))
+        code.textContent = code.textContent.replace(/ in .*?;/, ` in ${names.join(" ") || "DEVICE…"};`);
     };
     every.hidden = false;
     document.addEventListener("change", (event) => {

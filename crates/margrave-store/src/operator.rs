@@ -134,7 +134,7 @@ fn create(tx: &Tx<'_, '_>, token: &NewOperatorToken) -> rusqlite::Result<Operato
             created_by,
             expires_at.map(column::moment),
         ))?;
-    let text = format!("a token was made for operator {name}, as {role}");
+    let text = format!("a token was made for {name}, as {role}");
     tx.note(NewEvent::new(*created_at, "operator.token", created_by, text))?;
     Ok(OperatorTokenRecord {
         id,

@@ -101,10 +101,13 @@ pub(crate) fn choose(
         }
     }
     unsettle(tx.sql, reach)?;
-    let text = match now {
-        Some(_) => format!("the schedule of {name} was set"),
-        None => format!("the schedule of {name} was removed"),
+    let of = match reach {
+        Reach::Fleet => "the fleet".to_owned(),
+        Reach::Label(key, value) => format!("devices with {key}={value}"),
+        Reach::Device(device) => device.to_string(),
     };
+    let done = if now.is_some() { "set" } else { "removed" };
+    let text = format!("the schedule of {of} was {done}");
     tx.note(NewEvent::new(at, "schedule.changed", actor, text))?;
     Ok(Chosen::Changed)
 }

@@ -171,7 +171,7 @@ const journeys = {
     await open("/deployments/gate/edit");
     await fill("Cameras", "5");
     await page.click("input[name=pace][value=steps]");
-    await fill("First on so many", "1");
+    await fill("First on this many", "1");
     await fill("Watch these for", "5s");
     await press("See what will happen");
     await says("main", "first 1, watched for 5 s");

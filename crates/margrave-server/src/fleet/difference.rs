@@ -124,6 +124,15 @@ impl<'a> Wanted<'a> {
         }
     }
 
+    /// Whether the package answers the same where nobody says anything.
+    fn answers(&self, part: &Place, said: &Part) -> bool {
+        let (Place::Answer(parameter), Some(package)) = (part, self.asked) else { return false };
+        let mut settings = settings(package);
+        let setting =
+            settings.find(|(_, setting)| setting.parameter == *parameter).map(|(_, setting)| setting);
+        setting.is_some_and(|setting| setting.default.is_some() && setting.default == said.exact)
+    }
+
     /// What stands for a part that nobody said anything about.
     fn unsaid(&self, part: &Place) -> Option<String> {
         match part {
@@ -211,6 +220,9 @@ pub(crate) fn compare(
                 before: Some(old.text.clone()),
                 after: Some(format!("another: {}", new.text)),
             }),
+            // Said or left to the package, it is the same answer.
+            (Some(said), None) if after.answers(place, said) => same.push((what, said.text.clone())),
+            (None, Some(said)) if before.answers(place, said) => same.push((what, said.text.clone())),
             (old, new) => differences.push(Difference {
                 what,
                 before: old.map(|part| part.text.clone()).or_else(|| before.unsaid(place)),
@@ -412,6 +424,15 @@ mod tests {
         let packages = packages();
         let (differences, _) = compare(Some(&Wanted::of(before, &packages)), &Wanted::of(after, &packages));
         assert_eq!(differences.iter().map(Difference::words).collect::<Vec<_>>(), told);
+    }
+
+    #[test]
+    fn an_answer_that_is_the_packages_own_is_no_difference_whoever_says_it() {
+        let (unsaid, said) = (revision(json!({})), revision(json!({ "rate": 5, "alarm.rate": 3 })));
+        check(&unsaid, &said, &["Alarm, Rate: the package's default, 1 → 3"]);
+        check(&said, &unsaid, &["Alarm, Rate: 3 → the package's default, 1"]);
+        // Nothing is not the same as an empty text.
+        check(&unsaid, &revision(json!({ "key": "" })), &["Key: no answer → empty"]);
     }
 
     #[test]

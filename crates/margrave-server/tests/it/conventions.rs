@@ -169,7 +169,7 @@ async fn where_there_is_nothing_yet_it_says_what_to_do_first() {
     let mut browser = Browser::signed_in(&plant).await;
     for (path, says) in [
         ("/", "Begin here"),
-        ("/devices", "Make a token, then paste the command"),
+        ("/devices", "Make a token</a>, then paste the command"),
         ("/packages", "Add an application from a directory"),
         ("/deployments", "Choose a <a href=\"/packages\">package</a>"),
         ("/audit?actor=nobody", "<a href=\"/audit\">Show all</a>"),

@@ -79,6 +79,7 @@ async fn devices_are_found_by_site_capability_and_state_and_changed_together() {
     let ask = text(browser.post("/devices", &retire).await.is(200));
     assert!(ask.contains("Retire 2 devices?") && ask.contains("name=\"sure\" value=\"2\""), "{ask}");
     assert!(ask.contains("for id in press-2 small-1; do margrave device retire"), "{ask}");
+    assert!(ask.contains("class=\"danger\""), "what cannot be undone at once looks like it: {ask}");
     let standing = async |name: &str| fleet.device(&name.parse().unwrap()).await.unwrap().standing;
     assert_eq!(standing("press-2").await, "accepted");
     let retire = [("device", "press-2"), ("device", "small-1"), ("do", "retire"), ("sure", "2")];
@@ -192,7 +193,7 @@ async fn what_is_asked_of_a_device_stands_on_its_page() {
     browser.post("/devices/press-9/look", &[]).await.is(303);
     let page = text(browser.get("/devices/press-9").await.is(200));
     assert!(
-        page.contains("No operator holds changes back") && page.contains("it has not answered yet"),
+        page.contains("No hold is set on this device") && page.contains("it has not answered yet"),
         "{page}"
     );
 }
@@ -519,7 +520,7 @@ async fn calendars_registries_and_watches_are_set_from_the_page() {
     browser.post("/settings/schedule", &mine).await.is(303);
 
     let ask = browser.page("/settings/schedule/remove?reach=device:press-1").await;
-    assert!(ask.contains("Take back what is set for device:press-1?") && ask.contains("sun 02:00"), "{ask}");
+    assert!(ask.contains("Take back what is set for press-1?") && ask.contains("sun 02:00"), "{ask}");
     browser.post("/settings/schedule/remove", &[("reach", "device:press-1")]).await.is(303);
     let fleet = plant.server.fleet();
     assert!(fleet.schedules().await.unwrap().is_empty());

@@ -22,7 +22,7 @@ fn an_operator_holds_changes_back_and_has_a_device_look_again() {
     browser.wait_text("#runs", "held back by operator ");
     browser.look("device-held");
     browser.press("Let changes go on");
-    browser.wait_text("#asked", "No operator holds changes back");
+    browser.wait_text("#asked", "No hold is set on this device");
     wait_for("it goes on", || {
         let shown = demo.margrave(&["device", "show", "press-1"]);
         (shown["assignments"][0]["state"] == json!("INSTALLED") && shown["holds"].is_null()).then_some(())

@@ -56,8 +56,8 @@ fn an_update_that_fails_goes_back_in_sight_and_says_why() {
     browser.look("fleet-failed");
     let buttons = browser
         .run("return [...document.querySelectorAll('#needs .actions a')].map(a => a.firstChild.textContent)");
-    assert_eq!(buttons, json!(["Change gate", "Go back", "Why?"]));
-    browser.follow("Go back");
+    assert_eq!(buttons, json!(["Change gate", "Earlier revisions", "Why?"]));
+    browser.follow("Earlier revisions");
     browser.press_labelled("Revert to revision 1");
     browser.wait_text("h1", "Go back to revision 1 of gate?");
     browser.look("revert");

@@ -14,12 +14,12 @@ fn a_rollout_is_paused_and_resumed_and_its_bar_tells_the_truth() {
 
     browser.open(&format!("{}/deployments/board/edit", demo.page));
     browser.tick("In steps, each proven before the next");
-    browser.fill("First on so many", "none");
+    browser.fill("First on this many", "none");
     browser.press("See what will happen");
     // Told at the field, which is still there.
-    browser.wait_text(".field[data-wrong]", "First on so many");
+    browser.wait_text(".field[data-wrong]", "First on this many");
     browser.look("deploy-steps-wrong");
-    browser.fill("First on so many", "1");
+    browser.fill("First on this many", "1");
     browser.fill("Watch these for", "20s");
     browser.fill("Then in batches of", "2");
     browser.fill("Message", "Shift 2");

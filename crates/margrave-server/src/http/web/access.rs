@@ -178,6 +178,7 @@ pub(super) async fn revoke_ask(
         question: format!("Revoke the token {id} of {}?", token.name),
         effects,
         verb: "Revoke",
+        harmless: false,
         action: format!("/access/{id}/revoke"),
         back: "/access".to_owned(),
         fields: Vec::new(),

@@ -34,8 +34,12 @@ impl AssignmentLine {
             explained: assignment.components.iter().any(|component| component.error.is_some()),
             attempt: assignment.attempt,
             next_try: assignment.next_try.as_deref().map(Stamp::ago),
-            changed: assignment.changed_at.as_deref().map(Stamp::ago),
-            components: assignment.components.iter().map(ComponentLine::of).collect(),
+            changed: assignment.changed_at.as_deref().map(Stamp::at),
+            components: assignment
+                .components
+                .iter()
+                .map(|component| ComponentLine::of(component, went_back(assignment)))
+                .collect(),
         }
     }
 }
@@ -47,10 +51,12 @@ pub(super) struct ComponentLine {
 }
 
 impl ComponentLine {
-    fn of(component: &operator::ComponentStatus) -> Self {
+    /// Of what went back, a failure is told of the update; what runs is the version before it.
+    fn of(component: &operator::ComponentStatus, went_back: bool) -> Self {
+        let failed = went_back && component.state == "failed";
         ComponentLine {
             name: component.name.clone(),
-            badge: Badge::component(&component.state),
+            badge: if failed { Badge::failed_update() } else { Badge::component(&component.state) },
             error: component.error.clone(),
         }
     }
@@ -102,6 +108,9 @@ fn chip(assignment: &operator::Assignment) -> Option<String> {
     }
     // What is pending or going speaks of no revision.
     let speaks = !matches!(assignment.state.as_str(), "PENDING" | "DELETING" | "DELETED");
+    if went_back(assignment) {
+        return Some("the last good version runs".to_owned());
+    }
     (!assignment.current && speaks).then(|| "of an older revision".to_owned())
 }
 
@@ -148,5 +157,24 @@ mod tests {
             shown("FAILED", false, waits("waiting", Some(1))),
             ("FAILED".into(), chip("keeps revision 1"))
         );
+    }
+
+    #[test]
+    fn what_went_back_says_what_runs_and_what_failed() {
+        let error = json!({ "code": "unhealthy", "source": "agent", "message": "it said so" });
+        let assignment: operator::Assignment = serde_json::from_value(json!({
+            "id": "a", "deployment": "gate", "device": "press-1", "package": "p", "version": "1", "state": "INSTALLED",
+            "current": false, "attempt": 0, "error": error,
+            "components": [{ "name": "web", "state": "failed", "error": error }, { "name": "db", "state": "installed" }],
+        }))
+        .unwrap();
+        let line = AssignmentLine::of(&assignment);
+        assert_eq!(
+            (line.badge.word.as_str(), line.chip.as_deref()),
+            ("went back", Some("the last good version runs"))
+        );
+        let components: Vec<&str> =
+            line.components.iter().map(|component| component.badge.word.as_str()).collect();
+        assert_eq!(components, ["failed in the update", "installed"]);
     }
 }

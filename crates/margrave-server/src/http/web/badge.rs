@@ -92,6 +92,11 @@ impl Badge {
         Badge::new(Tone::Bad, "back", "went back")
     }
 
+    /// A component of it, which failed in the update.
+    pub(crate) fn failed_update() -> Self {
+        Badge::new(Tone::Bad, "failed", "failed in the update")
+    }
+
     /// What a rollout that was aborted did not come to.
     pub(crate) fn left_behind() -> Self {
         Badge::new(Tone::Warn, "pause", "left behind")

@@ -37,8 +37,8 @@ pub(super) const LENGTHS: [(u64, &str); 4] =
 pub(super) const COMMANDS: [&str; 6] = [
     "margrave device label \"$id\" line=4",
     "margrave device label \"$id\" line-",
-    "margrave device retire \"$id\" --yes",
-    "margrave device hold \"$id\" --reason 'a batch runs' --for 2h",
+    "margrave device retire \"$id\"",
+    "margrave device hold \"$id\" --reason 'batch 17 runs' --for 1h",
     "margrave device release \"$id\"",
     "margrave device look \"$id\"",
 ];
@@ -61,6 +61,14 @@ impl Typed {
             value: fields.one("value").to_owned(),
             reason: fields.one("reason").to_owned(),
             seconds: fields.one("seconds").parse().ok(),
+        }
+    }
+
+    /// Those that are ticked, as a shell takes them; else a word that no device has.
+    pub(super) fn names(&self) -> String {
+        match self.ticked.is_empty() {
+            true => "DEVICE…".to_owned(),
+            false => self.ticked.iter().map(|name| quote(name)).collect::<Vec<_>>().join(" "),
         }
     }
 
@@ -398,7 +406,7 @@ impl Question<'_> {
         let frame = Frame::new(web, visitor, Section::Devices, question.trim_end_matches('?')).await?;
         let mut names: Vec<String> = devices.iter().take(NAMES_MAX).map(ToString::to_string).collect();
         if devices.len() > NAMES_MAX {
-            names.push(format!("and {} more", devices.len() - NAMES_MAX));
+            names.push(format!("and {} more", grouped((devices.len() - NAMES_MAX) as u64)));
         }
         let effects = [format!("{}.", names.join(", "))].into_iter().chain(left_out).chain(verb.effects());
         let sure = ("sure".to_owned(), devices.len().to_string());
@@ -407,6 +415,7 @@ impl Question<'_> {
             question,
             effects: effects.collect(),
             verb: verb.word(),
+            harmless: !matches!(verb, Verb::Retire),
             action: "/devices".to_owned(),
             back,
             fields: carried.into_iter().chain(verb.fields()).chain([sure]).collect(),

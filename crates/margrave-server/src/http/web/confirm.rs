@@ -1,4 +1,4 @@
-//! The question before something that hurts.
+//! The question before something that hurts, or reaches far.
 
 use askama::Template;
 
@@ -14,6 +14,8 @@ pub(super) struct ConfirmPage {
     /// What will happen, a sentence each.
     pub(super) effects: Vec<String>,
     pub(super) verb: &'static str,
+    /// It can be undone by the next one.
+    pub(super) harmless: bool,
     pub(super) action: String,
     pub(super) back: String,
     /// What the form carries besides.

@@ -351,6 +351,7 @@ pub(super) async fn remove_ask(
             "Data that it kept in volumes stays on the devices unless the package says otherwise.".to_owned(),
         ],
         verb: "Remove",
+        harmless: false,
         // Who confirms an old page must not remove what came after it.
         action: format!("{back}/remove?seen={}", deployment.revision),
         back,

@@ -138,7 +138,9 @@ struct Step {
 
 impl Step {
     fn of(transition: &operator::Transition) -> Self {
-        let error = transition.error.as_ref().map(|error| format!("{} ({})", error.message, error.code));
+        // What runs again after an update failed carries that failure on; it was told where it happened.
+        let error = transition.error.as_ref().filter(|_| transition.state != "INSTALLED");
+        let error = error.map(|error| format!("{} ({})", error.message, error.code));
         Step {
             badge: Badge::state(&transition.state),
             at: Stamp::at(&transition.at),
@@ -466,6 +468,7 @@ pub(super) async fn revoke_ask(
             "A device that has joined with it stays.".to_owned(),
         ],
         verb: "Revoke",
+        harmless: false,
         action: format!("/devices/new/{}/revoke", link::encode(&device)),
         back: "/devices/new".to_owned(),
         fields: Vec::new(),
@@ -535,6 +538,7 @@ pub(super) async fn retire_ask(
             "It can be accepted again later.".to_owned(),
         ],
         verb: "Retire",
+        harmless: false,
         action: format!("{back}/retire"),
         back,
         fields: Vec::new(),

@@ -200,6 +200,11 @@ struct Waiting {
 }
 
 impl Waiting {
+    /// The fingerprint in pieces that two people can compare.
+    fn groups(&self) -> impl Iterator<Item = &str> {
+        self.fingerprint.as_bytes().chunks(8).filter_map(|group| std::str::from_utf8(group).ok())
+    }
+
     fn of(client: &operator::SignedClient) -> Self {
         Waiting {
             key: format!("waiting-{}", client.client),
@@ -306,10 +311,10 @@ pub(super) async fn page(
         lengths: &bulk::LENGTHS,
         done,
         wrong,
-        typed,
         list_command: filter.command(),
         bulk_commands: bulk::COMMANDS
-            .map(|command| Command::ready(&format!("for id in press-1 press-2; do {command}; done"))),
+            .map(|command| Command::ready(&format!("for id in {}; do {command}; done", typed.names()))),
+        typed,
         filter,
         command: Command::new(["margrave", "device", "token", "--name", "line-1"]),
     };

@@ -73,7 +73,7 @@ impl HealthLine {
             path: link::deployment(&assignment.deployment),
             badge: Badge::health(word),
             words,
-            since: assignment.changed_at.as_deref().map(Stamp::ago),
+            since: assignment.changed_at.as_deref().map(Stamp::at),
             reason: (word == "unhealthy" || word == "not running").then(|| reason(assignment)).flatten(),
             restarts: match assignment.components.as_slice() {
                 [only] => {
@@ -113,7 +113,7 @@ fn told(assignment: &operator::Assignment) -> (&'static str, &'static str) {
     match assignment.state.as_str() {
         // A device calls something installed once all of it runs and every check of it passes.
         "INSTALLED" if went_back(assignment) => {
-            ("healthy", "the last good version runs and is healthy since")
+            ("healthy", "runs its last good version again, healthy since")
         }
         "INSTALLED" => ("healthy", "runs and is healthy since"),
         "FAILED" if is_unhealthy(assignment.error.as_ref()) => ("unhealthy", "its health checks fail since"),

@@ -17,7 +17,7 @@ use super::command::Command;
 use super::error::{PageError, sentence};
 use super::link;
 use super::rollout::progress;
-use super::tiers::counted;
+use super::tiers::{counted, grouped};
 use crate::fleet::{DeviceQuery, Error, FailedFor, Fleet, RolloutGlimpse, SiteCounts, WITHOUT_SITE, time};
 
 /// Entries on the page.
@@ -26,6 +26,8 @@ const NEEDS_MAX: usize = 8;
 const DARK_MAX: usize = 3;
 /// Pending devices that are looked at to find those that do not go on by themselves.
 const LOOKED_AT_MAX: usize = 50;
+/// What to do where several are silent at once.
+const SILENT_NEXT: &str = "Check power and network there; devices catch up by themselves when they are back.";
 /// Devices that an entry names.
 const NAMES_MAX: usize = 3;
 
@@ -165,6 +167,10 @@ impl Needs {
         Ok(Needs { items, more, waiting: Waiting::of(fleet)? })
     }
 
+    pub(super) fn more_words(&self) -> String {
+        grouped(self.more)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty() && self.more == 0 && self.waiting.is_none()
     }
@@ -223,10 +229,24 @@ async fn silent_at(fleet: &Fleet, site: Option<String>, count: u64) -> Result<Op
         limit: Some(NAMES_MAX),
         ..DeviceQuery::default()
     };
-    let names = fleet.devices(query).await?.items.into_iter().map(|device| device.id).collect();
+    let names: Vec<String> = fleet.devices(query).await?.items.into_iter().map(|device| device.id).collect();
+    let words = match &site {
+        Some(site) => format!("silent at {site} ({}{})", names.join(", "), and_more(count, &names)),
+        None => format!("silent ({}{})", names.join(", "), and_more(count, &names)),
+    };
     let code = site.unwrap_or_default();
     let silent = Trouble { condition: "silent", deployment: None, code, count, at_least: false, names, list };
-    trouble(fleet, silent).await
+    let Some(mut need) = trouble(fleet, silent).await? else { return Ok(None) };
+    if count > 1 {
+        need.reason = words;
+        need.next = Some(SILENT_NEXT.to_owned());
+    }
+    Ok(Some(need))
+}
+
+/// Says that there are more than those that are named.
+fn and_more(count: u64, names: &[String]) -> &'static str {
+    if count > names.len() as u64 { ", …" } else { "" }
 }
 
 fn silent_elsewhere(others: &[Dark]) -> Need {
@@ -242,7 +262,7 @@ fn silent_elsewhere(others: &[Dark]) -> Need {
             counted(others.len() as u64, "more site"),
             named.join(", ")
         ),
-        next: Some(sentence(Code::Silent.next())),
+        next: Some(SILENT_NEXT.to_owned()),
         why: None,
         posts: Vec::new(),
         seen: None,
@@ -288,9 +308,10 @@ async fn trouble(fleet: &Fleet, trouble: Trouble) -> Result<Option<Need>, PageEr
         badge: Badge::condition(condition),
         reason: match alone {
             true => reason,
+            // What the first of them says of itself is so of all.
             false => {
-                let more = if count > names.len() as u64 { ", …" } else { "" };
-                format!("{reason} ({}{more})", names.join(", "))
+                let reason = reason.replacen(&format!(" on {}", first.id), "", 1);
+                format!("{reason} ({}{})", names.join(", "), and_more(count, &names))
             }
         },
         name,
@@ -313,7 +334,7 @@ async fn ways_on(fleet: &Fleet, deployment: &str) -> Result<Vec<Button>, PageErr
     let path = link::deployment(deployment);
     let mut links = vec![Button::new(format!("Change {deployment}"), format!("{path}/edit"))];
     if has_been_otherwise(fleet, deployment).await? {
-        links.push(Button::new("Go back", format!("{path}#revisions")));
+        links.push(Button::new("Earlier revisions", format!("{path}#revisions")));
     }
     Ok(links)
 }
@@ -341,7 +362,7 @@ fn stopped(rollout: &RolloutGlimpse) -> Need {
         posts: vec![post("resume", "Resume")],
         seen: Some(rollout.revision),
         command: Some(Command::new(["margrave", "rollout", "resume", rollout.name.as_str()])),
-        links: vec![post("abort", "Abort"), Button::new("Open", format!("{path}#rollout"))],
+        links: vec![post("abort", "Abort…"), Button::new("Open", format!("{path}#rollout"))],
         path,
     }
 }

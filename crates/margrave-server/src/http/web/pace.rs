@@ -13,8 +13,8 @@ pub(super) use crate::fleet::difference::spoken;
 
 /// The fields, each with the place in a violation that it is about.
 const FIELDS: [(&str, &str, &str, &str, &str); 9] = [
-    ("canary", "/canary/size", "First on so many", "1 or 5%", "A first batch of its own."),
-    ("canary-labels", "/canary/labels", "Rather those with these labels", "ring=test", ""),
+    ("canary", "/canary/size", "First on this many", "1 or 5%", "A first batch of its own."),
+    ("canary-labels", "/canary/labels", "Preferably with these labels", "ring=test", ""),
     ("canary-soak", "/canary/soakSeconds", "Watch these for", "10m", "Seconds, or such as 10m, 2h, 1d."),
     ("batches", "/batches", "Then in batches of", "10%, 50%", "Numbers or parts; the last one repeats."),
     ("soak", "/soakSeconds", "Watch each batch for", "5m", ""),
@@ -25,9 +25,9 @@ const FIELDS: [(&str, &str, &str, &str, &str); 9] = [
         "site",
         "Names of labels; then it is the devices' names.",
     ),
-    ("unavailable", "/maxUnavailablePerSite", "Of a site at most so many at a time", "1 or 10%", ""),
-    ("threshold", "/threshold", "So many of a batch must have it", "100%", ""),
-    ("failures", "/failures", "So many failures are too many", "2", ""),
+    ("unavailable", "/maxUnavailablePerSite", "Of a site, at a time at most", "1 or 10%", ""),
+    ("threshold", "/threshold", "Part of a batch that must have it", "100%", ""),
+    ("failures", "/failures", "Failures that are too many", "2", ""),
 ];
 
 pub(super) struct Pace {

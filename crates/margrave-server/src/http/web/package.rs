@@ -364,6 +364,7 @@ pub(super) async fn remove_ask(
             "The package stays in its registry and can be added again.".to_owned(),
         ],
         verb: "Remove",
+        harmless: false,
         action: format!("{back}/remove"),
         back,
         fields: Vec::new(),

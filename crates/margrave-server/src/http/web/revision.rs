@@ -198,6 +198,7 @@ pub(super) async fn revert_ask(
         question: format!("Go back to revision {to} of {name}?"),
         effects,
         verb: "Go back",
+        harmless: false,
         action: format!("{}/revert", link::deployment(name.as_str())),
         back: link::deployment(name.as_str()),
         fields: vec![("to".to_owned(), to.to_string()), ("seen".to_owned(), seen.to_string())],

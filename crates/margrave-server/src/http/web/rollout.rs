@@ -144,6 +144,7 @@ pub(super) async fn ask(
             "It cannot be resumed. A change, or going back to a revision, begins a new rollout.".to_owned(),
         ],
         verb: "Abort",
+        harmless: false,
         action: format!("{back}/rollout/abort"),
         back,
         fields: vec![("seen".to_owned(), revision.to_string())],

@@ -335,12 +335,25 @@ pub(super) async fn remove_ask(
     let held = web.fleet().schedule(&reach).await?;
     let frame = Frame::new(&web, &visitor, Section::Settings, format!("Take back {reach}")).await?;
     let words = held.schedule.words().into_iter().map(|words| format!("No longer: {words}."));
-    let closest = "Devices follow what is set for their labels or for the fleet, or do as usual.".to_owned();
+    let (of, closest) = match reach.split_once(':') {
+        Some(("device", name)) => {
+            (name.to_owned(), "It follows what is set for its labels or for the fleet, or does as usual.")
+        }
+        Some((_, label)) => (
+            format!("devices with {label}"),
+            "They follow what is set for other labels or for the fleet, or do as usual.",
+        ),
+        None => (
+            "the fleet".to_owned(),
+            "Devices follow what is set for them or for their labels; all others do as usual.",
+        ),
+    };
     render(&ConfirmPage {
         frame,
-        question: format!("Take back what is set for {reach}?"),
-        effects: words.chain([closest]).collect(),
+        question: format!("Take back what is set for {of}?"),
+        effects: words.chain([closest.to_owned()]).collect(),
         verb: "Take back",
+        harmless: false,
         action: "/settings/schedule/remove".to_owned(),
         back: "/settings#schedules".to_owned(),
         command: Command::new(["margrave", "schedule", "remove", &reach]),

@@ -353,6 +353,7 @@ pub(super) async fn everywhere_ask(State(web): State<Web>, visitor: Visitor) -> 
         question: format!("Sign {name} out everywhere?"),
         effects: vec![ends, stays.to_owned()],
         verb: "Sign out everywhere",
+        harmless: false,
         action: "/sign-out/everywhere".to_owned(),
         back: "/".to_owned(),
         fields: Vec::new(),

@@ -234,6 +234,7 @@ pub(super) async fn take_ask(
             counted(deployments.len() as u64, "deployment")
         ),
     }];
+    effects.push("What was changed here and is not in the repository is not wanted any more.".to_owned());
     if gone > 0 {
         effects.push(format!("It takes {} away from them.", counted(gone as u64, "application")));
     }
@@ -242,6 +243,7 @@ pub(super) async fn take_ask(
         question: "Take what the repository says?".to_owned(),
         effects,
         verb: "Take it",
+        harmless: false,
         action: "/settings/repository".to_owned(),
         back: "/settings#git".to_owned(),
         fields: vec![("do".to_owned(), "take".to_owned())],

@@ -74,19 +74,23 @@ impl Tiers {
             sites.truncate(most - 1);
             let shown: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
             let mut rest: BTreeMap<String, u64> = BTreeMap::new();
-            let mut number = 0;
+            let (mut number, mut without) = (0, false);
             for (site, counts) in counts {
                 if shown.contains(&named_as(site.as_deref())) {
                     continue;
                 }
-                number += 1;
+                number += u64::from(site.is_some());
+                without |= site.is_none();
                 counts
                     .iter()
                     .for_each(|(condition, count)| *rest.entry(condition.clone()).or_default() += count);
             }
             sites.push(Site {
                 key: "site-others".to_owned(),
-                name: format!("{number} more sites"),
+                name: match without {
+                    true => format!("{} and devices without one", counted(number, "more site")),
+                    false => counted(number, "more site"),
+                },
                 path: "/?sites=all".to_owned(),
                 words: counted(rest.values().sum(), "device"),
                 tally: Tally::conditions(&rest),
@@ -182,6 +186,10 @@ mod tests {
         let rest = tiers.sites.last().unwrap();
         assert_eq!((rest.name.as_str(), rest.words.as_str()), ("227 more sites", "90,800 devices"));
         assert_eq!(rest.path, "/?sites=all");
+        let mut more = counts(250);
+        more.insert(None, [("converged".to_owned(), 1)].into());
+        let rest = Tiers::of(&more, &[], false).sites.pop().unwrap();
+        assert_eq!(rest.name, "227 more sites and devices without one");
         assert_eq!(Tiers::of(&counts(250), &[], true).sites.len(), 250);
         let shown = tiers.to_string();
         assert!(!shown.contains("<007>") && shown.len() < 60_000, "{}", shown.len());

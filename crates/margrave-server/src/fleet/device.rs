@@ -6,9 +6,11 @@ use bytes::Bytes;
 use margrave_core::capabilities::Capabilities;
 use margrave_core::id::{ClientId, DeviceId, DeviceRef};
 use margrave_store::{CapabilitiesError, NewCapabilities, Put, Standing};
+use margrave_wire::intent::Planned;
 use margrave_wire::{Dialect, operator};
 
-use super::intent::Change;
+use super::desired::Fetching;
+use super::intent::{Change, first};
 use super::{Actor, Error, Fleet, Seen};
 
 /// Devices that are changed in one go: one commit, or one transaction, during which others wait.
@@ -120,6 +122,23 @@ impl Fleet {
     ) -> Result<operator::Device, Error> {
         self.change(actor, Change::Label { device: device.clone(), labels: want.labels, seen }).await?;
         self.device(device).await
+    }
+
+    /// What other labels would take off these devices, nothing being changed: who moves a device elsewhere may not have thought of it.
+    pub async fn lost_by_labels(
+        &self,
+        actor: &Actor,
+        devices: &[DeviceRef],
+        want: &operator::SetLabels,
+    ) -> Result<Vec<Planned>, Error> {
+        let change = |device: &DeviceRef| Change::Label {
+            device: device.clone(),
+            labels: want.labels.clone(),
+            seen: Seen::Any,
+        };
+        let changes: Vec<Change> = devices.iter().map(change).collect();
+        let plan = self.rehearse(actor, &changes, Fetching::Refused).await.map_err(first)?;
+        Ok(plan.changes.into_iter().filter(|planned| planned.to.is_none()).collect())
     }
 
     /// The same for several devices, so many of them in one change: all of those, or none. What was done before something was

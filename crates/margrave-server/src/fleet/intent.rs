@@ -497,7 +497,7 @@ fn said(changes: &[Change]) -> Vec<DeploymentName> {
 }
 
 /// The first that is refused says why.
-fn first(refusals: Refusals) -> Error {
+pub(super) fn first(refusals: Refusals) -> Error {
     let first = refusals.into_iter().next().map(|(_, error)| error);
     first.unwrap_or_else(|| Error::conflict("the change was refused"))
 }

@@ -21,7 +21,7 @@ use margrave_wire::rollout::{StrategyBody, after};
 
 use super::catalog::{Entry, size_of};
 use super::desired::Fetching;
-use super::intent::{Change, Refusals};
+use super::intent::{Change, Refusals, first};
 use super::origin::pinned_at;
 use super::prospect::Prospect;
 use super::publish::{Decision, Difference, Paced, Wish};
@@ -143,11 +143,7 @@ impl Fleet {
         fetching: Fetching,
     ) -> Result<Plan, Error> {
         let change = Change::PutDeployment { name: name.clone(), want, id: None };
-        let refused = |refusals: Refusals| {
-            let first = refusals.into_iter().next().map(|(_, error)| error);
-            first.unwrap_or_else(|| Error::conflict("the change would be refused"))
-        };
-        self.rehearse(actor, &[change], fetching).await.map_err(refused)
+        self.rehearse(actor, &[change], fetching).await.map_err(first)
     }
 
     /// Only who reads may be beside it: it is made from one picture. What registries have again counts, and is not written down; for

@@ -5,6 +5,7 @@ use margrave_core::digest::Digest;
 use margrave_core::lifecycle::{Reported, State};
 use margrave_core::report::{Awaited, Detail};
 use margrave_oci::manifest::{Descriptor, ImageManifest};
+use margrave_wire::operator::{PutDeployment, Targets};
 use serde_json::json;
 
 use crate::browser::{Browser, deployed, gate, is_clean, location, text};
@@ -343,6 +344,38 @@ async fn what_a_deployment_will_do_is_shown_before_it_is_done() {
     assert!(page.contains("What differs from revision 1") && page.contains("<ins>me</ins>"), "{page}");
     is_clean(&page);
     browser.get("/deployments/south/revisions/9").await.is(404);
+}
+
+#[tokio::test]
+async fn a_label_that_takes_an_application_with_it_is_asked_for() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    stock::device(&plant, "press-1", 4).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let (fleet, id) = (plant.server.fleet(), "press-1".parse().unwrap());
+    let line = async || fleet.device(&id).await.unwrap().labels.get("line").cloned();
+    browser.post("/devices/press-1/labels", &[("key", "line"), ("value", "4")]).await.is(303);
+    let targets = Targets { labels: [("line".to_owned(), "4".to_owned())].into(), ..Default::default() };
+    let want = PutDeployment { targets, ..gate(7) };
+    fleet.put_deployment(&operator(), &"fourth".parse().unwrap(), want).await.unwrap();
+
+    for (fields, question) in [
+        (&[("remove", "line")][..], "Remove the label line from press-1?"),
+        (&[("key", "line"), ("value", "5")], "Set line=5 on press-1?"),
+    ] {
+        let ask = text(browser.post("/devices/press-1/labels", fields).await.is(200));
+        is_clean(&ask);
+        assert!(ask.contains(question) && ask.contains("This takes fourth off press-1"), "{ask}");
+        assert_eq!(line().await.as_deref(), Some("4"), "nothing was done yet");
+    }
+    let many = [("device", "press-1"), ("do", "label"), ("key", "line"), ("value", "5")];
+    let ask = text(browser.post("/devices", &many).await.is(200));
+    assert!(ask.contains("This takes fourth off press-1"), "{ask}");
+    assert_eq!(line().await.as_deref(), Some("4"), "nothing was done yet");
+    // What takes nothing away is not asked for.
+    browser.post("/devices/press-1/labels", &[("key", "shift"), ("value", "2")]).await.is(303);
+    browser.post("/devices/press-1/labels", &[("remove", "line"), ("sure", "1")]).await.is(303);
+    assert_eq!(line().await, None);
 }
 
 #[tokio::test]

@@ -140,6 +140,9 @@ Examples:
         /// Labels to set, or to remove
         #[arg(value_name = "KEY=VALUE|KEY-", required = true, value_parser = label_change)]
         changes: Vec<LabelChange>,
+        /// Do not ask, also where applications go with the label
+        #[arg(long, short)]
+        yes: bool,
     },
     /// Hold changes on a device back for a while, as if somebody there did
     #[command(after_help = "\

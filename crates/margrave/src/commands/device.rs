@@ -1,14 +1,18 @@
 //! `margrave device`: the fleet's devices.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use margrave_core::report::restarted;
+use margrave_wire::intent::Apply;
 use margrave_wire::operator::{self, AcceptCertificate, CreateJoinToken, HoldDevice, MoveDevice, SetLabels};
+use margrave_wire::resource::{DeviceFile, DeviceSpec};
 
-use super::confirm::confirm;
+use super::confirm::{confirm, confirm_at_terminal};
 use crate::cli::{self, Noun};
 use crate::client::Client;
 use crate::exit::{Answer, Result, Trouble};
-use crate::render::{self, Column, Field, Screen, Table};
+use crate::render::{self, Column, Field, Screen, Table, printable};
 
 pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
     let client = Client::connect(&args.connection)?;
@@ -119,8 +123,17 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
             asked(screen, &client.release(&device).await?, "is asked to let changes go on")
         }
         cli::Device::Look { device } => asked(screen, &client.look(&device).await?, "is asked to look again"),
-        cli::Device::Label { device, changes } => {
+        cli::Device::Label { device, changes, yes } => {
             let labels = changes.into_iter().map(|change| (change.key, change.value)).collect();
+            let lost = lost_by_labels(&client, &device, &labels).await?;
+            if !lost.is_empty() {
+                let lost = format!("This takes {} off {}.", lost.join(", "), printable(&device));
+                screen.words(&lost);
+                if !confirm_at_terminal("Go on?", yes)? {
+                    screen.words("Nothing was changed.");
+                    return Ok(Answer::No);
+                }
+            }
             let device = client.label(&device, &SetLabels { labels }).await?;
             if screen.json {
                 screen.object(&device)?;
@@ -130,6 +143,32 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Device>) -> Result {
             Ok(Answer::Done)
         }
     }
+}
+
+/// The deployments that choose the device by what it would not be labelled with any more. Where that cannot be said, what is asked
+/// for next says why.
+async fn lost_by_labels(
+    client: &Client,
+    device: &str,
+    changes: &BTreeMap<String, Option<String>>,
+) -> Result<Vec<String>> {
+    let mut labels = client.device(device).await?.labels;
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(labels.insert(key.clone(), value.clone())),
+            None => drop(labels.remove(key)),
+        }
+    }
+    let spec = DeviceSpec { labels: Some(labels), ..DeviceSpec::default() };
+    let file = serde_json::to_string(&DeviceFile::new(device.to_owned(), spec));
+    let file = file.map_err(|error| Trouble::because("the labels cannot be written", &error))?;
+    let want = Apply { documents: vec![file], dry_run: true, ..Apply::default() };
+    let Ok(applied) = client.apply(&want).await else { return Ok(Vec::new()) };
+    let changes = applied.plan.unwrap_or_default().changes.into_iter();
+    Ok(changes
+        .filter(|change| change.to.is_none())
+        .map(|change| printable(&change.deployment).to_string())
+        .collect())
 }
 
 /// That somebody waits is worth a line wherever devices are looked at.

@@ -324,8 +324,15 @@ async fn change_ticked(
         return Err(Wrong::Said("Tick the devices first; nothing was changed.".to_owned()));
     }
     let verb = Verb::read(fields)?;
-    // Labels come off as easily as they went on; retiring is asked back.
-    if matches!(verb, Verb::Retire) && fields.one("sure").is_empty() {
+    // Labels come off as easily as they went on, unless applications go with them; retiring is asked back.
+    let lost = match &verb {
+        Verb::Label { key, value } if fields.one("sure").is_empty() => {
+            let want = operator::SetLabels { labels: [(key.clone(), value.clone())].into() };
+            web.fleet().lost_by_labels(&visitor.actor, &devices, &want).await?
+        }
+        _ => Vec::new(),
+    };
+    if (matches!(verb, Verb::Retire) || !lost.is_empty()) && fields.one("sure").is_empty() {
         let carried = names.iter().map(|name| ("device".to_owned(), (*name).to_owned()));
         let carried = carried.chain(filter.carried()).collect();
         let (command, rest) = verb.command();
@@ -338,7 +345,8 @@ async fn change_ticked(
             }
         };
         let back = filter.here();
-        let question = Question { verb: &verb, devices: &devices, left_out: None, carried, back, command };
+        let left_out = (!lost.is_empty()).then(|| device::lost_words(&lost));
+        let question = Question { verb: &verb, devices: &devices, left_out, carried, back, command };
         return question.ask(web, visitor).await;
     }
     carry_out(web, visitor, &verb, &devices).await

@@ -1,6 +1,6 @@
 //! A device: its page, labels, adding one and retiring one. The list is `devices.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use askama::Template;
@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use http::StatusCode;
 use margrave_core::id::DeviceRef;
 use margrave_core::observed::clock_words;
+use margrave_wire::intent::Planned;
 use margrave_wire::operator;
 use serde_json::Value;
 
@@ -27,8 +28,9 @@ use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
 use super::health::{Health, HealthLine};
 use super::link;
-use super::session::{Changer, Submitted, Visitor};
+use super::session::{Changer, Fields, Submitted, Visitor};
 use super::stamp::Stamp;
+use super::tiers::counted;
 use super::told::Told;
 use super::week::{self, Week};
 use super::why::Chain;
@@ -516,8 +518,64 @@ pub(super) async fn label(
         }
         key => (key.to_owned(), None),
     };
-    web.fleet().label(&visitor.actor, &id, operator::SetLabels { labels: [change].into() }).await?;
+    let want = operator::SetLabels { labels: [change].into() };
+    if fields.one("sure").is_empty() {
+        let devices = [id.clone()];
+        let lost = web.fleet().lost_by_labels(&visitor.actor, &devices, &want).await?;
+        if !lost.is_empty() {
+            return label_ask(&web, &visitor, &id, &fields, &lost).await;
+        }
+    }
+    web.fleet().label(&visitor.actor, &id, want).await?;
     Ok(Redirect::to(&link::device(&id.to_string())).into_response())
+}
+
+/// A label that deployments choose by takes applications away with it, so it is asked for.
+async fn label_ask(
+    web: &Web,
+    visitor: &Visitor,
+    id: &DeviceRef,
+    fields: &Fields,
+    lost: &[Planned],
+) -> Result<Response, PageError> {
+    let name = id.to_string();
+    let path = link::device(&name);
+    let (key, value) = (fields.one("key"), fields.one("value"));
+    let (question, verb, label) = match fields.one("remove") {
+        "" => (format!("Set {key}={value} on {name}?"), "Set the label", format!("{key}={value}")),
+        removed => {
+            (format!("Remove the label {removed} from {name}?"), "Remove the label", format!("{removed}-"))
+        }
+    };
+    let frame = Frame::new(web, visitor, Section::Devices, question.trim_end_matches('?')).await?;
+    let carried = ["remove", "key", "value"].into_iter().map(|field| (field, fields.one(field)));
+    let carried = carried.filter(|(_, value)| !value.is_empty()).chain([("sure", "1")]);
+    render(&ConfirmPage {
+        frame,
+        question,
+        effects: vec![lost_words(lost)],
+        verb,
+        harmless: false,
+        action: format!("{path}/labels"),
+        back: path,
+        fields: carried.map(|(field, value)| (field.to_owned(), value.to_owned())).collect(),
+        command: Command::new(["margrave", "device", "label", &name, &label]),
+    })
+}
+
+/// What goes, as the effect of something.
+pub(super) fn lost_words(lost: &[Planned]) -> String {
+    let names: BTreeSet<&str> = lost.iter().map(|planned| planned.deployment.as_str()).collect();
+    let devices: BTreeSet<&str> = lost.iter().map(|planned| planned.device.as_str()).collect();
+    let devices = match devices.len() {
+        1 => devices.into_iter().collect(),
+        more => counted(more as u64, "device"),
+    };
+    let names: Vec<&str> = names.into_iter().collect();
+    format!(
+        "This takes {} off {devices}: deployments that choose by label do not mean that any more.",
+        names.join(", ")
+    )
 }
 
 pub(super) async fn retire_ask(

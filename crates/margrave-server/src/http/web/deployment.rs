@@ -18,6 +18,7 @@ use super::difference::{NAMES_MAX, Packages, called, reach};
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
+use super::paging::Pages;
 use super::rehearsal::worth_knowing;
 use super::revision::RevisionLine;
 use super::rollout::RolloutCard;
@@ -29,6 +30,8 @@ use super::told::Told;
 use super::why::Chain;
 use crate::fleet::Error;
 
+/// Deployments on a page of their list.
+const PAGE_SIZE: usize = 100;
 /// Devices shown on a deployment's page; the rest is counted.
 const DEVICES_MAX: u32 = 200;
 /// Causes of failures shown there, and devices that each names.
@@ -41,7 +44,9 @@ const REVISIONS_MAX: usize = 20;
 #[template(path = "deployments.html")]
 struct DeploymentsPage {
     frame: Frame,
+    filter: Filter,
     rows: Vec<Row>,
+    pages: Pages,
     /// What has just gone from its last device.
     gone: Option<DeploymentName>,
     command: Command,
@@ -49,8 +54,34 @@ struct DeploymentsPage {
 }
 
 #[derive(serde::Deserialize)]
-pub(super) struct Gone {
+pub(super) struct Filter {
     gone: Option<String>,
+    /// Part of a name.
+    #[serde(default)]
+    search: String,
+    /// The package that they are of.
+    #[serde(default)]
+    package: String,
+    page: Option<usize>,
+}
+
+impl Filter {
+    fn is_empty(&self) -> bool {
+        self.search.trim().is_empty() && self.package.trim().is_empty()
+    }
+
+    fn lets_through(&self, deployment: &operator::Deployment) -> bool {
+        let package = self.package.trim();
+        deployment.name.contains(self.search.trim()) && (package.is_empty() || deployment.package == package)
+    }
+
+    /// The address of the list up to the number of its page.
+    fn path(&self) -> String {
+        let fields = [("search", self.search.trim()), ("package", self.package.trim())];
+        let fields = fields.into_iter().filter(|(_, value)| !value.is_empty());
+        let fields: String = fields.map(|(name, value)| format!("{name}={}&", link::encode(value))).collect();
+        format!("/deployments?{fields}page=")
+    }
 }
 
 struct Row {
@@ -69,7 +100,7 @@ struct Row {
 pub(super) async fn list(
     State(web): State<Web>,
     visitor: Visitor,
-    Query(Gone { gone }): Query<Gone>,
+    Query(filter): Query<Filter>,
 ) -> Result<Response, PageError> {
     let frame = Frame::new(&web, &visitor, Section::Deployments, "Deployments").await?;
     let deployments = web.fleet().deployments().await?;
@@ -85,14 +116,21 @@ pub(super) async fn list(
         misfits: deployment.misfits.len(),
         removing: deployment.removing,
     };
+    let mut found: Vec<&operator::Deployment> =
+        deployments.iter().filter(|deployment| filter.lets_through(deployment)).collect();
+    let pages = Pages::cut(&mut found, filter.page, PAGE_SIZE, "Pages", filter.path());
     render(&DeploymentsPage {
         frame,
-        rows: deployments.iter().map(row).collect(),
-        gone: gone
-            .and_then(|name| DeploymentName::parse(&name).ok())
+        rows: found.into_iter().map(row).collect(),
+        pages,
+        gone: filter
+            .gone
+            .as_deref()
+            .and_then(|name| DeploymentName::parse(name).ok())
             .filter(|name| deployments.iter().all(|deployment| deployment.name != name.as_str())),
         command: Command::new(["margrave", "deploy", "PACKAGE", "--to", "DEVICE"]),
         list_command: Command::new(["margrave", "deployment", "list"]),
+        filter,
     })
 }
 

@@ -241,7 +241,7 @@ async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
     let cookie = std::mem::take(&mut browser.cookie);
     let path = "/deployments/north/edit/rehearsal";
     let page = text(browser.send_form(path, &typed, &ours).await.is(401));
-    assert!(page.contains("You were signed out") && page.contains("type it again"), "{page}");
+    assert!(page.contains("You were signed out") && page.contains("typed it again"), "{page}");
     crate::browser::is_clean(&page);
     assert!(!page.contains("hunter2") && !page.contains("name=\"csrf\""), "{page}");
     let carried = fields_of(&page, &format!("action=\"{path}\""));
@@ -255,14 +255,22 @@ async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
     let page = text(again.send_form(path, &carried, &ours).await.is(403));
     assert!(page.contains("You are signed in as admin now"), "{page}");
     let carried = fields_of(&page, &format!("action=\"{path}\""));
-    let reply = again.send(path, &carried).await;
-    assert!(text(reply.is(200)).contains("<ins>9</ins>"), "what is typed goes on");
+    // The form comes back, and says where the secret has to be typed again: without it, something else would be done.
+    let page = text(again.send(path, &carried).await.is(200));
+    assert!(page.contains("The secret that was typed here was not kept"), "{page}");
+    let fields_again = fields_of(&page, "<form id=\"deploy\"");
+    let reply = again.send(path, &fields_again).await;
+    assert!(text(reply.is(200)).contains("<ins>9</ins>"), "what else was typed goes on");
     // A form that was left open needs nothing but to be sent: its mark is that of the token.
     again.send("/deployments/north/edit", &fields).await.is(303);
     let north = plant.server.fleet().deployment(&"north".parse().unwrap()).await.unwrap();
     assert_eq!((north.revision, north.parameters["rate"].clone()), (2, json!(9)));
 
-    // Nothing is repeated of what another site sent, or of who knows where from; of too much; or of a secret that would be left out.
+    // Also where nothing would have been shown before it is done.
+    let page = text(browser.send_form("/deployments/north/edit", &typed, &ours).await.is(401));
+    assert!(page.contains(&format!("action=\"{path}\"")) && !page.contains("hunter2"), "{page}");
+
+    // Nothing is repeated of what another site sent, or of who knows where from; or of too much. The door says that it is lost.
     let mut many = vec![("a", "x"); 2001];
     many.push(("do", "edit"));
     for (path, fields, headers, status) in [
@@ -270,10 +278,46 @@ async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
         (path, &typed, &[("origin", "https://evil.example")], 303),
         (path, &typed, &[], 303),
         (path, &many, &ours, 303),
-        ("/deployments/north/edit", &typed, &ours, 303),
     ] {
         let reply = browser.send_form(path, fields, headers).await;
         assert_eq!((reply.status.as_u16(), reply.body.is_empty()), (status, true), "{path} {headers:?}");
+        assert_eq!(location(&reply), "/sign-in?next=%2Fdeployments%2Fnorth%2Fedit&undone=true");
+    }
+}
+
+#[tokio::test]
+async fn a_password_that_was_typed_while_signed_out_is_asked_for_again_with_the_rest_filled_in() {
+    let plant = Plant::new().await;
+    let fleet = plant.server.fleet();
+    let mut browser = Browser::signed_in(&plant).await;
+    let (path, ours) = ("/settings/registries", [("sec-fetch-site", "same-origin")]);
+    let form = "action=\"/settings/registries\"";
+    for secret in ["password", "token"] {
+        let mut fields = fields_of(&browser.page("/settings").await, form);
+        type_in(&mut fields, "host", "registry.example");
+        type_in(&mut fields, "user", "plant");
+        for other in ["password", "token"] {
+            type_in(&mut fields, other, if other == secret { "hunter2" } else { "" });
+        }
+        let typed: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let cookie = std::mem::take(&mut browser.cookie);
+        let page = text(browser.send_form(path, &typed, &ours).await.is(401));
+        assert!(page.contains("Nothing was changed") && !page.contains("hunter2"), "{page}");
+        // Signed in again, it is sent as the page has it; twice, as the page without a mark is not trusted at once.
+        browser.cookie = cookie;
+        let carried = fields_of(&page, form);
+        let carried: Vec<(&str, &str)> = carried.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let page = text(browser.send_form(path, &carried, &ours).await.is(403));
+        assert!(page.contains("A secret that was typed is kept nowhere"), "{page}");
+        let page = text(browser.send(path, &fields_of(&page, form)).await.is(422));
+        assert!(
+            page.contains(&format!("aria-describedby=\"{secret}-wrong\"")) && page.contains("type it again"),
+            "{page}"
+        );
+        assert!(fleet.registries().await.unwrap().is_empty(), "nothing is done without it");
+        let held = fields_of(&page, form);
+        assert!(held.contains(&("host".to_owned(), "registry.example".to_owned())), "{held:?}");
+        assert!(held.contains(&("user".to_owned(), "plant".to_owned())), "{held:?}");
     }
 }
 

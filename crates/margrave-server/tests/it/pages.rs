@@ -829,6 +829,11 @@ async fn no_list_makes_its_page_grow_for_ever() {
     let typed = [("name", "south"), ("answer.owner", "me"), ("answer.site", "ABC"), ("select", "site")];
     let mut wish = browser.fill_in("/deploy?package=gate&version=1.0.0", &typed).await;
     wish.push(("version".to_owned(), "1.0.0".to_owned()));
+    // In steps, but in which? To all at once is what was not chosen.
+    wish.iter_mut().find(|(name, _)| name == "pace").unwrap().1 = "steps".to_owned();
+    let page = text(browser.send("/deploy/rehearsal", &wish).await.is(422));
+    assert!(page.contains("Say in which steps"), "{page}");
+    wish.iter_mut().find(|(name, _)| name == "pace").unwrap().1 = "once".to_owned();
     let page = text(browser.send("/deploy/rehearsal", &wish).await.is(200));
     assert_eq!(page.matches("<dt>s").count(), 24, "{page}");
     assert!(page.contains("<dt>Other sites</dt><dd>3 more</dd>"), "{page}");

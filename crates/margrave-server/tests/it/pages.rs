@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use margrave_core::digest::Digest;
 use margrave_core::lifecycle::{Reported, State};
-use margrave_core::report::{Awaited, Detail};
+use margrave_core::report::{Awaited, Detail, Fault};
 use margrave_oci::manifest::{Descriptor, ImageManifest};
 use margrave_wire::operator::{SetLabels, Targets};
 use serde_json::json;
@@ -837,4 +837,24 @@ async fn no_list_makes_its_page_grow_for_ever() {
     let page = text(browser.send("/deploy/rehearsal", &wish).await.is(200));
     assert_eq!(page.matches("<dt>s").count(), 24, "{page}");
     assert!(page.contains("<dt>Other sites</dt><dd>3 more</dd>"), "{page}");
+}
+
+#[tokio::test]
+async fn failures_that_differ_in_numbers_only_are_one_cause() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let names: Vec<String> = (1..=210).map(|number| format!("press-{number}")).collect();
+    futures_util::future::join_all(names[1..].iter().map(|name| stock::device(&plant, name, 4))).await;
+    let mut want = gate(7);
+    want.targets.devices = names.clone();
+    plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
+    for (number, name) in names.iter().enumerate() {
+        let message = format!("{} MiB are free", 3 * number);
+        let fault = Some(Fault { code: "disk-full".into(), source: "device".into(), message });
+        stock::report(&plant, name, |report| (report.state, report.fault) = (Reported::Failed, fault)).await;
+    }
+    let page = Browser::signed_in(&plant).await.page("/deployments/north").await;
+    let (_, causes) = page.split_once("id=\"causes\"").unwrap();
+    assert!(causes.contains("<strong>210 devices</strong>: 0 MiB are free"), "{page}");
+    assert_eq!(causes.split_once("</section>").unwrap().0.matches("<strong>").count(), 1, "{page}");
 }

@@ -28,7 +28,7 @@ use super::tally::Tally;
 use super::tiers::counted;
 use super::told::Told;
 use super::why::Chain;
-use crate::fleet::Error;
+use crate::fleet::{Error, Failure, likeness};
 
 /// Deployments on a page of their list.
 const PAGE_SIZE: usize = 100;
@@ -198,6 +198,8 @@ impl GroupLine {
 struct FailureCause {
     code: String,
     message: String,
+    /// The message without its numbers.
+    likeness: String,
     number: u64,
     words: String,
     /// The first few, by name and page.
@@ -206,8 +208,9 @@ struct FailureCause {
 }
 
 impl FailureCause {
-    /// Of those that are shown, out of so many that are not as wanted.
-    fn all(assignments: &[operator::Assignment], behind: u64) -> Vec<Self> {
+    /// Of those that are shown, out of so many that are not as wanted; what failed is counted on all of them. Messages that differ in
+    /// numbers only are one cause.
+    fn all(assignments: &[operator::Assignment], behind: u64, counted_on_all: &[Failure]) -> Vec<Self> {
         let behind_here =
             |assignment: &&operator::Assignment| !settled(assignment) && !is_held_back(assignment);
         let seen = assignments.iter().filter(behind_here).count() as u64;
@@ -217,12 +220,13 @@ impl FailureCause {
             // A component says what is wrong, closer to the cause.
             let of_component = assignment.components.iter().find_map(|component| component.error.as_ref());
             let Some(error) = of_component.or(assignment.error.as_ref()) else { continue };
-            let known =
-                causes.iter().position(|cause| cause.code == error.code && cause.message == error.message);
+            let alike = likeness(&error.message);
+            let known = causes.iter().position(|cause| cause.code == error.code && cause.likeness == alike);
             let at = known.unwrap_or_else(|| {
                 causes.push(FailureCause {
                     code: error.code.clone(),
                     message: error.message.clone(),
+                    likeness: alike,
                     number: 0,
                     words: String::new(),
                     devices: Vec::new(),
@@ -232,10 +236,20 @@ impl FailureCause {
             });
             let cause = &mut causes[at];
             cause.number += 1;
-            cause.words = format!("{some}{}", counted(cause.number, "device"));
             if cause.devices.len() < CAUSE_DEVICES_MAX {
                 cause.devices.push((assignment.device.clone(), link::device(&assignment.device)));
             }
+        }
+        for cause in &mut causes {
+            let same = |failure: &&Failure| failure.code == cause.code && failure.likeness == cause.likeness;
+            let on_all = counted_on_all.iter().find(same).filter(|failure| failure.count >= cause.number);
+            cause.words = match on_all {
+                Some(failure) => {
+                    cause.number = failure.count;
+                    counted(failure.count, "device")
+                }
+                None => format!("{some}{}", counted(cause.number, "device")),
+            };
         }
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.number));
         causes.truncate(CAUSES_MAX);
@@ -314,6 +328,14 @@ pub(super) async fn show(
         Some(_) => Vec::new(),
         None => apart(deployment.counts.not_yet, deployment.counts.never, misfits as u64),
     };
+    let causes = FailureCause::all(
+        &deployment.assignments,
+        deployment.counts.pending + deployment.counts.failed
+            - deployment.counts.waiting
+            - deployment.counts.not_yet
+            - deployment.counts.left_behind,
+        &web.fleet().failures(&name).await?,
+    );
     render(&DeploymentPage {
         apart,
         warnings,
@@ -331,13 +353,7 @@ pub(super) async fn show(
         why_path: link::why_deployment(&deployment.name),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
-        causes: FailureCause::all(
-            &deployment.assignments,
-            deployment.counts.pending + deployment.counts.failed
-                - deployment.counts.waiting
-                - deployment.counts.not_yet
-                - deployment.counts.left_behind,
-        ),
+        causes,
         rows: assignments
             .iter()
             .take(DEVICES_MAX as usize)
@@ -453,11 +469,22 @@ mod tests {
         };
         let failed =
             [assignment("a", "unhealthy"), assignment("b", "image-pull"), assignment("c", "image-pull")];
-        let causes = FailureCause::all(&failed, 3);
+        let causes = FailureCause::all(&failed, 3, &[]);
         let told: Vec<_> = causes.iter().map(|cause| (cause.code.as_str(), cause.number)).collect();
         assert_eq!(told, [("image-pull", 2), ("unhealthy", 1)]);
         assert_eq!(causes[0].words, "2 devices");
         // Of ten thousand not all are looked at.
-        assert_eq!(FailureCause::all(&failed, 10_000)[0].words, "at least 2 devices");
+        assert_eq!(FailureCause::all(&failed, 10_000, &[])[0].words, "at least 2 devices");
+        // What failed is counted on all, whatever numbers stand in what they say.
+        let mut failed = failed;
+        for (assignment, free) in failed.iter_mut().zip([7, 12, 512]) {
+            let error = assignment.error.as_mut().unwrap();
+            (error.code, error.message) = ("disk-full".to_owned(), format!("{free} MiB are free"));
+        }
+        let all = Failure { code: "disk-full".into(), likeness: "# MiB are free".into(), count: 1_000 };
+        let causes = FailureCause::all(&failed, 10_000, &[all]);
+        let told: Vec<_> =
+            causes.iter().map(|cause| (cause.words.as_str(), cause.message.as_str())).collect();
+        assert_eq!(told, [("1,000 devices", "7 MiB are free")]);
     }
 }

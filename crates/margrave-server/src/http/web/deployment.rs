@@ -157,6 +157,8 @@ struct DeploymentPage {
     by: String,
     /// What went wrong, and with how many: told instead of the chain, which knows one of them.
     causes: Vec<FailureCause>,
+    /// What the chain ends with, where that is none of these: what it says to do is about this.
+    beside: Option<String>,
     rows: Vec<AssignmentRow>,
     rows_more: u64,
     /// The list of all that have it.
@@ -257,6 +259,13 @@ impl FailureCause {
     }
 }
 
+/// What the chain of causes ends with, where no failure that is told is that.
+fn beside(why: &operator::Why, causes: &[FailureCause]) -> Option<String> {
+    let last = why.chain.last().filter(|_| !causes.is_empty())?;
+    let is_told = causes.iter().any(|cause| Code::of_failure(&cause.code).as_str() == last.code);
+    (!is_told).then(|| last.text.clone())
+}
+
 struct AssignmentRow {
     line: AssignmentLine,
     device: String,
@@ -353,6 +362,7 @@ pub(super) async fn show(
         why_path: link::why_deployment(&deployment.name),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
+        beside: beside(&why, &causes),
         causes,
         rows: assignments
             .iter()
@@ -456,6 +466,24 @@ mod tests {
     }
 
     use serde_json::json;
+
+    #[test]
+    fn what_to_do_is_said_with_what_it_is_about() {
+        let why = |code: &str| -> operator::Why {
+            let cause = |code: &str| json!({ "code": code, "text": format!("it is {code}") });
+            let chain = [cause("devices-behind"), cause(code)];
+            serde_json::from_value(json!({ "subject": "gate", "converged": false, "chain": chain })).unwrap()
+        };
+        let failed: operator::Assignment = serde_json::from_value(json!({
+            "id": "a", "deployment": "gate", "device": "a", "package": "p", "version": "1", "state": "FAILED", "current": true,
+            "error": { "code": "disk-full", "source": "device", "message": "no" }, "components": [], "attempt": 1,
+        }))
+        .unwrap();
+        let causes = FailureCause::all(&[failed], 1, &[]);
+        assert_eq!(beside(&why("disk-full"), &causes), None);
+        assert_eq!(beside(&why("silent"), &causes).as_deref(), Some("it is silent"));
+        assert_eq!(beside(&why("silent"), &[]), None, "without causes the whole chain is told");
+    }
 
     #[test]
     fn failures_of_one_cause_are_told_together_the_most_first() {

@@ -224,9 +224,14 @@ async fn silent_at(fleet: &Fleet, site: Option<String>, count: u64) -> Result<Op
         ..DeviceQuery::default()
     };
     let names = fleet.devices(query).await?.items.into_iter().map(|device| device.id).collect();
-    let code = site.unwrap_or_default();
+    let code = site.clone().unwrap_or_default();
     let silent = Trouble { condition: "silent", deployment: None, code, count, at_least: false, names, list };
-    trouble(fleet, silent).await
+    let mut need = trouble(fleet, silent).await?;
+    // Where it is dark is what several of these differ in.
+    if let (Some(need), Some(site), true) = (&mut need, site, count > 1) {
+        need.name = format!("{} at {site}", need.name);
+    }
+    Ok(need)
 }
 
 fn silent_elsewhere(others: &[Dark]) -> Need {

@@ -22,6 +22,8 @@ use crate::fleet::{DeviceQuery, Error, FailedFor, Fleet, RolloutGlimpse, SiteCou
 
 /// Entries on the page.
 const NEEDS_MAX: usize = 8;
+/// Rollouts that wait for a person and are told of one by one: others need room, too.
+const STOPPED_MAX: usize = 3;
 /// Sites that are told of one by one where devices are silent.
 const DARK_MAX: usize = 3;
 /// Pending devices that are looked at to find those that do not go on by themselves.
@@ -101,7 +103,13 @@ impl Needs {
         items.extend(repository(&intent, fleet.intent_away()));
         items.extend(Certificate::all(web).into_iter().filter_map(ending));
         items.extend(intent.gone_back.iter().take(NEEDS_MAX / 2).map(taken_back));
-        items.extend(rollouts.iter().filter(|rollout| rollout.needs_a_person()).map(stopped));
+        let mut waiting: Vec<&RolloutGlimpse> =
+            rollouts.iter().filter(|rollout| rollout.needs_a_person()).collect();
+        // One that is left over needs no more room than "one more".
+        let others =
+            if waiting.len() > STOPPED_MAX + 1 { waiting.split_off(STOPPED_MAX) } else { Vec::new() };
+        items.extend(waiting.into_iter().map(stopped));
+        items.extend(stopped_elsewhere(&others));
         let mut more = 0;
         // Whoever is silent is told of as well, however many things fail.
         let room = NEEDS_MAX - usize::from(status.devices.silent > 0);
@@ -331,6 +339,26 @@ async fn has_been_otherwise(fleet: &Fleet, deployment: &str) -> Result<bool, Pag
         Err(Error::NotFound { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+fn stopped_elsewhere(others: &[&RolloutGlimpse]) -> Option<Need> {
+    let first = others.first()?;
+    let path = "/deployments".to_owned();
+    let named: Vec<&str> = others.iter().take(NAMES_MAX).map(|rollout| rollout.name.as_str()).collect();
+    let more = if others.len() > NAMES_MAX { ", …" } else { "" };
+    Some(Need {
+        key: "need-rollouts".to_owned(),
+        badge: Badge::step(first.state.as_str()),
+        name: counted(others.len() as u64, "more rollout"),
+        reason: format!("each waits for somebody to go on or to stop it ({}{more})", named.join(", ")),
+        next: None,
+        why: None,
+        posts: Vec::new(),
+        seen: None,
+        command: Some(Command::new(["margrave", "deployment", "list"])),
+        links: vec![Button::new("Show deployments", path.clone())],
+        path,
+    })
 }
 
 fn stopped(rollout: &RolloutGlimpse) -> Need {

@@ -96,7 +96,7 @@ pub use signed::{
 };
 pub use store::{Options, Store, StoreLoad};
 pub use token::{JoinError, NewJoinToken, OpenJoinToken, Redeemed, UnnotedJoin};
-pub use trouble::Failing;
+pub use trouble::{Failing, Failure, likeness};
 pub use watch::{TagRecord, WATCHES_MAX, WatchRecord, WatchTurn};
 
 /// Whether something is new or was there before.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use margrave_core::id::{ClientId, DeploymentName, DeviceRef};
+use margrave_core::id::{ClientId, DeploymentId, DeploymentName, DeviceRef};
 use rusqlite::named_params;
 
 use crate::column::{self, Columns as _};
@@ -23,7 +23,57 @@ pub struct Failing {
     pub first: Vec<DeviceRef>,
 }
 
+/// How many devices of a deployment failed for one cause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub code: String,
+    /// What they say, as [`likeness`] has it.
+    pub likeness: String,
+    pub count: u64,
+}
+
+/// A message without its numbers, by which many devices say the same.
+pub fn likeness(message: &str) -> String {
+    let mut alike = String::with_capacity(message.len());
+    for character in message.chars() {
+        match character.is_ascii_digit() {
+            true if alike.ends_with('#') => {}
+            true => alike.push('#'),
+            false => alike.push(character),
+        }
+    }
+    alike
+}
+
 impl Store {
+    /// What the devices of a deployment that failed say of it: what a component says where one does, which is closer to the cause.
+    /// The most first. Costs what failed.
+    pub async fn failures(&self, deployment: DeploymentId) -> Result<Vec<Failure>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT json_extract(fault, '$.code') AS code, json_extract(fault, '$.message') AS message
+                 FROM (SELECT coalesce(
+                           (SELECT json_extract(value, '$.fault') FROM json_each(report, '$.components')
+                            WHERE json_type(value, '$.fault') = 'object' LIMIT 1),
+                           json_extract(report, '$.fault')) AS fault
+                       FROM assignment INDEXED BY assignment_behind
+                       WHERE deployment = ?1 AND verdict = 2 AND archived = 0 AND verdict <> 0)
+                 WHERE fault IS NOT NULL",
+            )?;
+            let mut rows = statement.query([deployment.uuid().as_bytes()])?;
+            let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
+            while let Some(row) = rows.next()? {
+                let message: String = row.get("message")?;
+                *counts.entry((row.get("code")?, likeness(&message))).or_default() += 1;
+            }
+            let failure = |((code, likeness), count)| Failure { code, likeness, count };
+            let mut failures: Vec<Failure> = counts.into_iter().map(failure).collect();
+            failures.sort_by_key(|failure| std::cmp::Reverse(failure.count));
+            Ok(failures)
+        })
+        .await
+    }
+
     /// Devices that failed and are not silent, by deployment, code and whether they try again, each with the first `named` of them:
     /// those first that do not, then the most. A device counts once: for the first deployment that fails there. Costs what failed.
     pub async fn failing(&self, silence: Silence, named: usize) -> Result<Vec<Failing>, Error> {

@@ -27,9 +27,7 @@ use crate::stage::{Running, program, wait_for};
 
 #[test]
 fn an_operator_deploys_watches_changes_and_removes_without_touching_reload() {
-    let Some(browser) = Browser::start() else { return };
-    let mut demo = Demo::start();
-    browser.open(&demo.sign_in);
+    let Some((browser, mut demo)) = signed_in() else { return };
 
     assert_eq!(browser.see("the fleet page", "return document.querySelector('h1').textContent"), "Fleet");
     wait_for("six devices, each labelled simulated", || {
@@ -139,6 +137,15 @@ fn an_operator_deploys_watches_changes_and_removes_without_touching_reload() {
     let left = std::fs::read_dir(demo.directory.path()).expect("a directory can be read").flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).filter(|name| name != "demo.log").collect();
     assert!(left.is_empty(), "the demo left {left:?}");
+}
+
+/// A demo, and a browser that is signed in to it; `None` where there is no browser, which was said aloud.
+fn signed_in() -> Option<(Browser, Demo)> {
+    let browser = Browser::start()?;
+    let demo = Demo::start();
+    browser.open(&demo.sign_in);
+    browser.wait_text("h1", "Fleet");
+    Some((browser, demo))
 }
 
 /// `margrave demo`, as somebody without Docker starts it.

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use thirtyfour::common::command::FormatRequestData;
 use thirtyfour::common::requestdata::RequestData;
 use thirtyfour::{
-    By, ChromiumLikeCapabilities as _, DesiredCapabilities, Key, LoggingPrefsLogLevel, SessionId, WebDriver,
-    WebElement,
+    By, ChromiumLikeCapabilities as _, DesiredCapabilities, Key, LoggingPrefsLogLevel, SessionId, TypingData,
+    WebDriver, WebElement,
 };
 
 use crate::stage::{Running, free_port, installed, skip, wait_for};
@@ -240,18 +240,47 @@ impl Browser {
         self.click(&choice);
     }
 
-    /// Presses a key where the focus is.
-    pub(crate) fn key(&self, key: Key) {
+    /// Presses keys where the focus is.
+    pub(crate) fn key(&self, keys: impl Into<TypingData>) {
         self.runtime.block_on(async {
             let focused = self.driver().active_element().await.expect("something has the focus");
-            focused.send_keys(key).await.expect("it takes keys");
+            focused.send_keys(keys).await.expect("it takes keys");
         });
     }
 
-    /// Goes on with the tabulator until it comes to what is called so, which can be seen to have the focus.
-    pub(crate) fn tab_to(&self, name: &str) {
-        for _ in 0..200 {
-            self.key(Key::Tab);
+    /// Goes on with the tabulator until it comes to what is called so, which can be seen to have the focus; says how often it
+    /// was pressed.
+    pub(crate) fn tab_to(&self, name: &str) -> usize {
+        self.walk_to(name, || Key::Tab.into())
+    }
+
+    /// The same way backwards.
+    pub(crate) fn tab_back_to(&self, name: &str) -> usize {
+        self.walk_to(name, || Key::Shift + Key::Tab)
+    }
+
+    /// Goes there and presses Enter: what follows a link, presses a button and unfolds.
+    pub(crate) fn enter(&self, name: &str) {
+        self.tab_to(name);
+        self.key(Key::Enter);
+    }
+
+    /// Goes there and presses the bar: what ticks a box.
+    pub(crate) fn space(&self, name: &str) {
+        self.tab_to(name);
+        self.key(Key::Space);
+    }
+
+    /// Goes there and types, in the place of what stands there; in a list that is what chooses.
+    pub(crate) fn type_at(&self, name: &str, text: &str) {
+        self.tab_to(name);
+        self.key(Key::Control + "a");
+        self.key(text);
+    }
+
+    fn walk_to(&self, name: &str, step: fn() -> TypingData) -> usize {
+        for number in 1..=200 {
+            self.key(step());
             let focused = self.run(
                 "const at = document.activeElement, style = getComputedStyle(at);
                  const seen = style.outlineStyle !== 'none' || style.boxShadow !== 'none';
@@ -264,7 +293,7 @@ impl Browser {
                 .as_str()
                 .is_some_and(|called| called == name || called.starts_with(&format!("{name} ")))
             {
-                return;
+                return number;
             }
         }
         panic!("the tabulator never comes to {name}");

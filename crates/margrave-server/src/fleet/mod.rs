@@ -87,7 +87,7 @@ pub(crate) use event::time;
 pub(crate) use git::places;
 pub use git::{FETCH_BYTES_MAX, Follow};
 pub(crate) use made::noting;
-pub use margrave_store::{Counted, Put, SiteCounts, Standing, UsedSignature};
+pub use margrave_store::{Counted, Failure, Put, SiteCounts, Standing, UsedSignature, likeness};
 pub use rollout::{RolloutGlimpse, RolloutVerb};
 pub use seen::Seen;
 pub use signed::{Accept, Onboarding, SignedKey, SignedPolicy};

@@ -63,6 +63,12 @@ impl Fleet {
         Ok(shown)
     }
 
+    /// Who a deployment named at a revision, where that is kept.
+    pub async fn named_at(&self, name: &DeploymentName, revision: u64) -> Result<Option<Vec<String>>, Error> {
+        let record = self.store.revision(name, revision).await?;
+        Ok(record.map(|record| shown_targets(&self.live, record.deployment.targets).devices))
+    }
+
     /// Wants again what was wanted at an earlier revision, as a new revision. `seen` is the revision that the
     /// writer saw; a change in between is then a conflict.
     pub async fn revert(

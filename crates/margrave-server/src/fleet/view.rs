@@ -14,7 +14,7 @@ use margrave_core::schedule::Weekly;
 use margrave_core::secret::Referred;
 use margrave_store::{
     Apart, AskedRecord, AssignmentCount, AssignmentRecord, Candidate, Condition, Counted, DeploymentRecord,
-    DeviceFilter, DeviceRecord, HeldBack, Scope, Standing, Verdict, WaitingRecord,
+    DeviceFilter, DeviceRecord, Failure, HeldBack, Scope, Standing, Verdict, WaitingRecord,
 };
 use margrave_wire::rollout::StrategyBody;
 use margrave_wire::schedule::ScheduleBody;
@@ -476,6 +476,14 @@ impl Fleet {
         let warnings = self.warnings_shown(&record).await?;
         let deployment = shown_deployment(&self.live, record, shown, counts);
         Ok((operator::Deployment { rollout, warnings, ..deployment }, why))
+    }
+
+    /// What the devices that a deployment failed on say of it, the most first.
+    pub async fn failures(&self, name: &DeploymentName) -> Result<Vec<Failure>, Error> {
+        match self.store.deployment(name).await? {
+            Some(record) => Ok(self.store.failures(record.deployment.id).await?),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// One deployment, with each of its assignments.

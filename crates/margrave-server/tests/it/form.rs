@@ -1,6 +1,7 @@
 //! Forms as a browser sends them: what stands in a page's fields, after what HTML does to it.
 
 use margrave_wire::Dialect;
+use margrave_wire::operator::{Override, Targets};
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, deployed, gate, location, text};
@@ -240,7 +241,7 @@ async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
     let cookie = std::mem::take(&mut browser.cookie);
     let path = "/deployments/north/edit/rehearsal";
     let page = text(browser.send_form(path, &typed, &ours).await.is(401));
-    assert!(page.contains("You were signed out") && page.contains("type it again"), "{page}");
+    assert!(page.contains("You were signed out") && page.contains("typed it again"), "{page}");
     crate::browser::is_clean(&page);
     assert!(!page.contains("hunter2") && !page.contains("name=\"csrf\""), "{page}");
     let carried = fields_of(&page, &format!("action=\"{path}\""));
@@ -254,14 +255,22 @@ async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
     let page = text(again.send_form(path, &carried, &ours).await.is(403));
     assert!(page.contains("You are signed in as admin now"), "{page}");
     let carried = fields_of(&page, &format!("action=\"{path}\""));
-    let reply = again.send(path, &carried).await;
-    assert!(text(reply.is(200)).contains("<ins>9</ins>"), "what is typed goes on");
+    // The form comes back, and says where the secret has to be typed again: without it, something else would be done.
+    let page = text(again.send(path, &carried).await.is(200));
+    assert!(page.contains("The secret that was typed here was not kept"), "{page}");
+    let fields_again = fields_of(&page, "<form id=\"deploy\"");
+    let reply = again.send(path, &fields_again).await;
+    assert!(text(reply.is(200)).contains("<ins>9</ins>"), "what else was typed goes on");
     // A form that was left open needs nothing but to be sent: its mark is that of the token.
     again.send("/deployments/north/edit", &fields).await.is(303);
     let north = plant.server.fleet().deployment(&"north".parse().unwrap()).await.unwrap();
     assert_eq!((north.revision, north.parameters["rate"].clone()), (2, json!(9)));
 
-    // Nothing is repeated of what another site sent, or of who knows where from; of too much; or of a secret that would be left out.
+    // Also where nothing would have been shown before it is done.
+    let page = text(browser.send_form("/deployments/north/edit", &typed, &ours).await.is(401));
+    assert!(page.contains(&format!("action=\"{path}\"")) && !page.contains("hunter2"), "{page}");
+
+    // Nothing is repeated of what another site sent, or of who knows where from; or of too much. The door says that it is lost.
     let mut many = vec![("a", "x"); 2001];
     many.push(("do", "edit"));
     for (path, fields, headers, status) in [
@@ -269,10 +278,46 @@ async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
         (path, &typed, &[("origin", "https://evil.example")], 303),
         (path, &typed, &[], 303),
         (path, &many, &ours, 303),
-        ("/deployments/north/edit", &typed, &ours, 303),
     ] {
         let reply = browser.send_form(path, fields, headers).await;
         assert_eq!((reply.status.as_u16(), reply.body.is_empty()), (status, true), "{path} {headers:?}");
+        assert_eq!(location(&reply), "/sign-in?next=%2Fdeployments%2Fnorth%2Fedit&undone=true");
+    }
+}
+
+#[tokio::test]
+async fn a_password_that_was_typed_while_signed_out_is_asked_for_again_with_the_rest_filled_in() {
+    let plant = Plant::new().await;
+    let fleet = plant.server.fleet();
+    let mut browser = Browser::signed_in(&plant).await;
+    let (path, ours) = ("/settings/registries", [("sec-fetch-site", "same-origin")]);
+    let form = "action=\"/settings/registries\"";
+    for secret in ["password", "token"] {
+        let mut fields = fields_of(&browser.page("/settings").await, form);
+        type_in(&mut fields, "host", "registry.example");
+        type_in(&mut fields, "user", "plant");
+        for other in ["password", "token"] {
+            type_in(&mut fields, other, if other == secret { "hunter2" } else { "" });
+        }
+        let typed: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let cookie = std::mem::take(&mut browser.cookie);
+        let page = text(browser.send_form(path, &typed, &ours).await.is(401));
+        assert!(page.contains("Nothing was changed") && !page.contains("hunter2"), "{page}");
+        // Signed in again, it is sent as the page has it; twice, as the page without a mark is not trusted at once.
+        browser.cookie = cookie;
+        let carried = fields_of(&page, form);
+        let carried: Vec<(&str, &str)> = carried.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let page = text(browser.send_form(path, &carried, &ours).await.is(403));
+        assert!(page.contains("A secret that was typed is kept nowhere"), "{page}");
+        let page = text(browser.send(path, &fields_of(&page, form)).await.is(422));
+        assert!(
+            page.contains(&format!("aria-describedby=\"{secret}-wrong\"")) && page.contains("type it again"),
+            "{page}"
+        );
+        assert!(fleet.registries().await.unwrap().is_empty(), "nothing is done without it");
+        let held = fields_of(&page, form);
+        assert!(held.contains(&("host".to_owned(), "registry.example".to_owned())), "{held:?}");
+        assert!(held.contains(&("user".to_owned(), "plant".to_owned())), "{held:?}");
     }
 }
 
@@ -328,4 +373,184 @@ async fn a_key_of_several_lines_is_sealed_with_all_of_them() {
     }
     let sealed = "BEGIN CERTIFICATE-----\\\\nMIIB\\\\n  indented\\\\n-----END CERTIFICATE-----\\\\n";
     assert!(values.iter().any(|document| document.contains(sealed)), "{values:?}");
+}
+
+/// Sends the form as it stands on a page, changed by hand, to where a button of it leads.
+async fn go_on(
+    browser: &mut Browser,
+    page: &str,
+    path: &str,
+    change: impl FnOnce(&mut Vec<(String, String)>),
+) -> String {
+    let mut fields = fields_of(page, "<form id=\"deploy\"");
+    change(&mut fields);
+    text(browser.send(path, &fields).await.is(200))
+}
+
+fn type_in(fields: &mut Vec<(String, String)>, name: &str, value: &str) {
+    match fields.iter_mut().find(|(field, _)| field == name) {
+        Some(field) => field.1 = value.to_owned(),
+        None => fields.push((name.to_owned(), value.to_owned())),
+    }
+}
+
+fn untick(fields: &mut Vec<(String, String)>, device: &str) {
+    let before = fields.len();
+    fields.retain(|(name, value)| name != "device" || value != device);
+    assert_eq!(fields.len(), before - 1, "{device} is ticked");
+}
+
+#[tokio::test]
+async fn the_form_of_a_deployment_stays_small_however_many_devices_it_names() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let names: Vec<String> = (0..900).map(|number| format!("press-{number:04}")).collect();
+    let fleet = plant.server.fleet();
+    futures_util::future::join_all(names.iter().map(|name| stock::device(&plant, name, 4))).await;
+    let north = "north".parse().unwrap();
+    let mut want = gate(7);
+    want.targets.devices = names[..300].to_vec();
+    fleet.put_deployment(&operator(), &north, want.clone()).await.unwrap();
+    let mut browser = Browser::signed_in(&plant).await;
+    let (edit, rehearsal) = ("/deployments/north/edit", "/deployments/north/edit/rehearsal");
+    let few = browser.page(edit).await.len();
+    want.targets.devices = names[..890].to_vec();
+    fleet.put_deployment(&operator(), &north, want).await.unwrap();
+    let page = browser.page(edit).await;
+    assert!(page.len() < few + 1000, "{few} bytes with 300 devices, {} with 890", page.len());
+    assert!(page.contains("more that it names, kept as they are"), "{page}");
+
+    // One is found and taken out, then another found and put in; what was done by hand stays done while others are looked for.
+    let page = go_on(&mut browser, &page, rehearsal, |fields| {
+        untick(fields, &names[3]);
+        type_in(fields, "find-search", "press-0700");
+        type_in(fields, "do", "find");
+    })
+    .await;
+    let page = go_on(&mut browser, &page, rehearsal, |fields| {
+        untick(fields, &names[700]);
+        type_in(fields, "find-search", "press-0895");
+        type_in(fields, "do", "find");
+    })
+    .await;
+    let page = go_on(&mut browser, &page, rehearsal, |fields| {
+        fields.push(("device".to_owned(), names[895].clone()));
+        type_in(fields, "find-search", "press-0001");
+        type_in(fields, "do", "find");
+    })
+    .await;
+    let page = go_on(&mut browser, &page, rehearsal, |fields| type_in(fields, "answer.rate", "9")).await;
+    assert!(
+        page.contains(&format!("new: {}; no longer: {}, {}", names[895], names[3], names[700])),
+        "{page}"
+    );
+    assert!(page.len() < few, "{}", page.len());
+    let commit = fleet.deployment_counted(&north).await.unwrap().commit.unwrap();
+    let told = browser.page(&format!("/commits/{commit}")).await;
+    assert!(told.len() < 60_000 && told.contains("more lines."), "{}", told.len());
+    // Meanwhile somebody else changes it: the form is about who was named when it was opened, also then.
+    let carried = fields_of(&page, "action=\"/deployments/north/edit\" class=\"form-end\"");
+    let mut other = gate(8);
+    other.targets.devices = names[..500].to_vec();
+    fleet.put_deployment(&operator(), &north, other).await.unwrap();
+    let page = text(browser.send(edit, &carried).await.is(422));
+    assert!(page.contains("while this form was open"), "{page}");
+    let carried = fields_of(&page, "<form id=\"deploy\"");
+    browser.send(edit, &carried).await.is(303);
+    let mut named = names[..890].to_vec();
+    named.retain(|name| *name != names[3] && *name != names[700]);
+    named.push(names[895].clone());
+    let held = fleet.deployment_counted(&north).await.unwrap();
+    assert_eq!(held.targets.devices, named);
+    // Twice is once.
+    browser.send(edit, &carried).await.is(303);
+    assert_eq!(fleet.deployment_counted(&north).await.unwrap().revision, held.revision);
+
+    // All at once can be let go, too, and what was ticked beforehand stays.
+    let page = browser.page(edit).await;
+    let page = go_on(&mut browser, &page, rehearsal, |fields| {
+        fields.retain(|(name, value)| name != "stay" && (name != "device" || *value == names[0]));
+        type_in(fields, "find-search", "press-0800");
+        type_in(fields, "do", "find");
+    })
+    .await;
+    let mut carried = fields_of(&page, "<form id=\"deploy\"");
+    assert!(carried.iter().all(|(name, _)| name != "stay"), "it stays unticked");
+    carried.push(("device".to_owned(), names[800].clone()));
+    browser.send(edit, &carried).await.is(303);
+    let held = fleet.deployment_counted(&north).await.unwrap();
+    assert_eq!(held.targets.devices, [names[0].clone(), names[800].clone()]);
+    // A form that refers to what nobody knows changes nothing.
+    type_in(&mut carried, "named-at", "77");
+    browser.send(edit, &carried).await.is(400);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_thousands_of_devices_is_told_of_some() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let names: Vec<String> = (0..150).map(|number| format!("tiny-{number:04}")).collect();
+    futures_util::future::join_all(names.iter().map(|name| stock::device(&plant, name, 1))).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    let typed = [("name", "south"), ("answer.owner", "me"), ("answer.site", "ABC")];
+    let form = browser.fill_in("/deploy?package=gate&version=1.0.0", &typed).await;
+    let form = |names: &[String]| {
+        let ticked = names.iter().map(|name| ("device".to_owned(), name.clone()));
+        form.iter().cloned().chain(ticked).collect::<Vec<_>>()
+    };
+    let page = text(browser.send("/deploy/rehearsal", &form(&names)).await.is(422));
+    let (notice, _) = page.split_once("<form id=\"deploy\"").unwrap();
+    assert_eq!(notice.matches(" does not fit: ").count(), 20, "{notice}");
+    assert!(notice.contains("And 130 more do not fit."), "{notice}");
+    // Names of nobody: what is ticked and not shown is carried along, those that are wrong are shown.
+    let mut names: Vec<String> = (0..400).map(|number| format!("nobody-{number:04}")).collect();
+    names.push("press-1".to_owned());
+    let page = text(browser.send("/deploy/rehearsal", &form(&names)).await.is(422));
+    assert_eq!(
+        page.matches("there is no device nobody-").count()
+            + page.matches("There is no device nobody-").count(),
+        20
+    );
+    assert!(page.contains("The same of 380 more."), "{page}");
+    let carried = fields_of(&page, "<form id=\"deploy\"");
+    let page = text(browser.send("/deploy/rehearsal", &carried).await.is(422));
+    assert!(page.contains("The same of 380 more."), "nobody is lost on the way");
+}
+
+#[tokio::test]
+async fn groups_that_are_too_many_for_a_form_stay_as_they_are() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let fleet = plant.server.fleet();
+    let north = "north".parse().unwrap();
+    let mut browser = Browser::signed_in(&plant).await;
+    for (number, named, rate) in [(60, 0, 9), (2, 600, 11)] {
+        let mut want = gate(7);
+        want.overrides = (0..number)
+            .map(|group| Override {
+                targets: Targets {
+                    devices: (0..named).map(|_| "press-1".to_owned()).collect(),
+                    labels: [("site".to_owned(), format!("s{group}"))].into(),
+                    ..Default::default()
+                },
+                parameters: [("rate".to_owned(), json!(group + 1))].into(),
+            })
+            .collect();
+        if named > 0 {
+            let names: Vec<String> = (0..named).map(|number| format!("press-{number:04}")).collect();
+            futures_util::future::join_all(names.iter().map(|name| stock::device(&plant, name, 4))).await;
+            want.overrides.iter_mut().for_each(|held| held.targets.devices = names.clone());
+        }
+        fleet.put_deployment(&operator(), &north, want).await.unwrap();
+        let before = fleet.deployment_counted(&north).await.unwrap().overrides;
+        assert_eq!(before.len(), number);
+        let page = browser.page("/deployments/north/edit").await;
+        assert!(page.len() < 150_000, "{}", page.len());
+        assert!(page.contains(&format!("{number} groups of devices")), "{page}");
+        let mut fields = fields_of(&page, "<form id=\"deploy\"");
+        type_in(&mut fields, "answer.rate", &format!("{rate}"));
+        browser.send("/deployments/north/edit", &fields).await.is(303);
+        let after = fleet.deployment_counted(&north).await.unwrap();
+        assert_eq!((after.overrides, &after.parameters["rate"]), (before, &json!(rate)));
+    }
 }

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use margrave_core::digest::Digest;
 use margrave_core::lifecycle::{Reported, State};
-use margrave_core::report::{Awaited, Detail};
+use margrave_core::report::{Awaited, Detail, Fault};
 use margrave_oci::manifest::{Descriptor, ImageManifest};
-use margrave_wire::operator::{PutDeployment, Targets};
+use margrave_wire::operator::{PutDeployment, SetLabels, Targets};
 use serde_json::json;
 
 use crate::browser::{Browser, deployed, gate, is_clean, location, text};
@@ -794,4 +794,100 @@ async fn what_taking_the_repository_would_change_is_shown_before_it_is_taken() {
     assert!(plant.server.fleet().intent().await.unwrap().conflict.is_some(), "nothing is decided yet");
     browser.post("/settings/repository", &[("do", "take")]).await.is(303);
     assert!(plant.server.fleet().intent().await.unwrap().conflict.is_none());
+}
+
+#[tokio::test]
+async fn no_list_makes_its_page_grow_for_ever() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let fleet = plant.server.fleet();
+    let mut browser = Browser::signed_in(&plant).await;
+    for minor in 1..=14 {
+        stock::gate_at(&plant, &format!("1.{minor}.0")).await;
+    }
+    for number in 0..105 {
+        let mut want = gate(7);
+        want.targets =
+            Targets { labels: [("line".to_owned(), number.to_string())].into(), ..Default::default() };
+        fleet.put_deployment(&operator(), &format!("line-{number:03}").parse().unwrap(), want).await.unwrap();
+    }
+    let rows = |page: &str, id: &str| page.matches(&format!("<tr id=\"{id}")).count();
+    let page = browser.page("/deployments").await;
+    assert_eq!(rows(&page, "deployment-"), 100);
+    assert!(page.contains("href=\"/deployments?page=2\"") && page.contains("Page 1 of 2"), "{page}");
+    let page = browser.page("/deployments?page=2").await;
+    assert_eq!(rows(&page, "deployment-"), 6);
+    assert!(page.contains("href=\"/deployments?page=1\"") && !page.contains("Next page"), "{page}");
+    let page = browser.page("/deployments?search=line-10&package=gate").await;
+    assert_eq!(rows(&page, "deployment-"), 5, "{page}");
+    assert!(browser.page("/deployments?search=nobody").await.contains("No deployment matches"));
+    browser.get("/deployments?page=x").await.is(400);
+
+    let page = browser.page("/packages/gate/1.0.0").await;
+    assert!(page.contains("And <a href=\"/deployments?package=gate\">56 more</a>"), "{page}");
+    assert!(page.contains("and <a href=\"/packages?only=gate\">2 more</a>"), "{page}");
+    let page = browser.page("/packages").await;
+    assert!(page.contains("and <a href=\"/packages?only=gate\">2 more</a>"), "{page}");
+    let page = browser.page("/packages?only=gate").await;
+    assert_eq!(page.matches("class=\"card package\"").count(), 15);
+    assert!(browser.page("/packages?only=none").await.contains("There is no such application"));
+
+    for number in 0..104 {
+        plant.operator_token(&format!("ann-{number}"), "viewer").await;
+        plant.token(&format!("new-{number}")).await;
+    }
+    let (one, two) = (browser.page("/access").await, browser.page("/access?page=2").await);
+    let both = rows(&one, "token-") + rows(&two, "token-");
+    assert!(rows(&one, "token-") == 100 && both >= 104 && one.contains("href=\"/access?page=2\""), "{both}");
+    let page = browser.page("/devices/new?page=2").await;
+    let open = |page: &str| page.matches("the token of ").count();
+    assert!((1..100).contains(&open(&page)) && open(&browser.page("/devices/new").await) == 100, "{page}");
+
+    for number in 0..27 {
+        let reach = format!("label:line={number}");
+        let window = [("reach", &*reach), ("windows", "sun 02:00-05:00 Europe/Berlin")];
+        browser.post("/settings/schedule", &window).await.is(303);
+    }
+    let weeks = |page: &str| page.matches("Take back what is set for").count();
+    let page = browser.page("/settings").await;
+    assert!(weeks(&page) == 25 && page.contains("href=\"/settings?schedules=2#schedules\""), "{page}");
+    assert_eq!(weeks(&browser.page("/settings?schedules=2").await), 2);
+
+    for number in 0..27 {
+        let name = format!("press-{}", number + 2);
+        stock::device(&plant, &name, 4).await;
+        let labels = SetLabels { labels: [("site".to_owned(), Some(format!("s{number:02}")))].into() };
+        fleet.label(&operator(), &name.parse().unwrap(), labels).await.unwrap();
+    }
+    let typed = [("name", "south"), ("answer.owner", "me"), ("answer.site", "ABC"), ("select", "site")];
+    let mut wish = browser.fill_in("/deploy?package=gate&version=1.0.0", &typed).await;
+    wish.push(("version".to_owned(), "1.0.0".to_owned()));
+    // In steps, but in which? To all at once is what was not chosen.
+    wish.iter_mut().find(|(name, _)| name == "pace").unwrap().1 = "steps".to_owned();
+    let page = text(browser.send("/deploy/rehearsal", &wish).await.is(422));
+    assert!(page.contains("Say in which steps"), "{page}");
+    wish.iter_mut().find(|(name, _)| name == "pace").unwrap().1 = "once".to_owned();
+    let page = text(browser.send("/deploy/rehearsal", &wish).await.is(200));
+    assert_eq!(page.matches("<dt>s").count(), 24, "{page}");
+    assert!(page.contains("<dt>Other sites</dt><dd>3 more</dd>"), "{page}");
+}
+
+#[tokio::test]
+async fn failures_that_differ_in_numbers_only_are_one_cause() {
+    let plant = Plant::new().await;
+    deployed(&plant).await;
+    let names: Vec<String> = (1..=210).map(|number| format!("press-{number}")).collect();
+    futures_util::future::join_all(names[1..].iter().map(|name| stock::device(&plant, name, 4))).await;
+    let mut want = gate(7);
+    want.targets.devices = names.clone();
+    plant.server.fleet().put_deployment(&operator(), &"north".parse().unwrap(), want).await.unwrap();
+    for (number, name) in names.iter().enumerate() {
+        let message = format!("{} MiB are free", 3 * number);
+        let fault = Some(Fault { code: "disk-full".into(), source: "device".into(), message });
+        stock::report(&plant, name, |report| (report.state, report.fault) = (Reported::Failed, fault)).await;
+    }
+    let page = Browser::signed_in(&plant).await.page("/deployments/north").await;
+    let (_, causes) = page.split_once("id=\"causes\"").unwrap();
+    assert!(causes.contains("<strong>210 devices</strong>: 0 MiB are free"), "{page}");
+    assert_eq!(causes.split_once("</section>").unwrap().0.matches("<strong>").count(), 1, "{page}");
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use crate::browser::{Browser, location, text};
 use crate::line::DEADLINE;
 use crate::operator::{Program, to};
-use crate::plant::Plant;
+use crate::plant::{self, Plant};
 use crate::stock;
 
 async fn two(plant: &Plant) -> Program {
@@ -167,4 +167,25 @@ async fn a_rollout_moves_by_itself_as_devices_report() {
         assert!(Instant::now() < until, "{rollout:?}");
         sleep(std::time::Duration::from_millis(50)).await;
     }
+}
+
+#[tokio::test]
+async fn many_rollouts_that_wait_for_a_person_leave_room_for_what_else_does() {
+    let plant = Plant::new().await;
+    stock::gate(&plant).await;
+    let mut browser = Browser::signed_in(&plant).await;
+    for number in 0..9 {
+        let devices = [format!("press-{number}a"), format!("press-{number}b")];
+        for device in &devices {
+            stock::device(&plant, device, 4).await;
+        }
+        let mut want = in_steps();
+        want.targets.devices = devices.into();
+        let name = format!("line-{number}");
+        plant.server.fleet().put_deployment(&plant::operator(), &name.parse().unwrap(), want).await.unwrap();
+        browser.post(&format!("/deployments/{name}/rollout/pause"), &[]).await.is(303);
+    }
+    let page = browser.page("/").await;
+    assert_eq!(page.matches("<li id=\"need-rollout-").count(), 3, "{page}");
+    assert!(page.contains("6 more rollouts") && page.contains("line-3, line-4, line-5, …"), "{page}");
 }

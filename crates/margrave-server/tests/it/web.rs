@@ -140,7 +140,14 @@ async fn a_stranger_sees_only_the_door() {
     }
     let reply = stranger.send_form("/deployments/north/remove", &[("csrf", "")], &[]).await;
     reply.is(303);
-    assert_eq!(location(&reply), "/sign-in?next=%2F");
+    let door = "/sign-in?next=%2Fdeployments%2Fnorth&undone=true";
+    assert_eq!(location(&reply), door);
+    assert!(
+        text(&stranger.get(door).await).contains("<strong>Nothing was changed.</strong> You were signed out")
+    );
+    assert!(!text(&stranger.get("/sign-in").await).contains("Nothing was changed"));
+    let reply = stranger.send_form("/sign-out", &[("csrf", "")], &[]).await;
+    assert_eq!(location(&reply), "/sign-in?next=%2F", "who is signed out has nothing to do again");
     stranger.cookie = "margrave_session=guess".to_owned();
     stranger.get("/").await.is(303);
     plant.server.fleet().deployment(&"north".parse().unwrap()).await.unwrap();

@@ -2,15 +2,12 @@
 
 use serde_json::json;
 
-use super::Demo;
-use crate::chromium::Browser;
+use super::signed_in;
 use crate::stage::wait_for;
 
 #[test]
 fn an_operator_holds_changes_back_and_has_a_device_look_again() {
-    let Some(browser) = Browser::start() else { return };
-    let demo = Demo::start();
-    browser.open(&demo.sign_in);
+    let Some((browser, demo)) = signed_in() else { return };
     browser.open(&format!("{}/devices/press-1", demo.page));
     browser.fill("Why changes should wait", "batch 17 runs");
     browser.choose("For", "2 hours");

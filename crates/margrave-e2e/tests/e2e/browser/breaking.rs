@@ -4,15 +4,12 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::Demo;
-use crate::chromium::Browser;
+use super::signed_in;
 use crate::stage::wait_for;
 
 #[test]
 fn what_is_broken_from_the_banner_heals_in_sight() {
-    let Some(browser) = Browser::start() else { return };
-    let demo = Demo::start();
-    browser.open(&demo.sign_in);
+    let Some((browser, demo)) = signed_in() else { return };
     demo.margrave(&["deploy", "andon-board", "--name", "board", "--to", "press-2,paint-1", "--wait"]);
     demo.margrave(&["deploy", "andon-board", "--name", "second", "--to", "press-1", "--wait"]);
 

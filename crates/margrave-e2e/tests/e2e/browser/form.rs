@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use margrave_wire::g2;
 use serde_json::{Value, json};
 
-use super::Demo;
+use super::signed_in;
 use crate::chromium::Browser;
 use crate::stage::{PRETENDED, Stage};
 
@@ -18,9 +18,7 @@ const SECRET: &str = "correct horse 7";
 
 #[test]
 fn every_kind_of_question_is_asked_and_every_rule_is_told_at_its_field() {
-    let Some(browser) = Browser::start() else { return };
-    let demo = Demo::start();
-    browser.open(&demo.sign_in);
+    let Some((browser, demo)) = signed_in() else { return };
     browser.open(&format!("{}/deploy?package=quality-gate", demo.page));
     browser.fill("Name", "gate");
     browser.choose_device("press-1");

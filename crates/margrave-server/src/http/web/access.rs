@@ -9,16 +9,19 @@ use http::StatusCode;
 use margrave_wire::operator;
 
 use super::Web;
-use super::address::Path;
+use super::address::{Path, Query};
 use super::command::Command;
 use super::confirm::ConfirmPage;
 use super::error::PageError;
 use super::frame::{Frame, Section, render};
+use super::paging::Pages;
 use super::session::{Administering, Administrator, Submitted, Visitor};
 use super::stamp::Stamp;
 use super::wrong::Wrong;
 use crate::fleet::Error;
 
+/// Tokens on a page.
+const PAGE_SIZE: usize = 100;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Roles to choose from, and what each may.
 const ROLES: [(&str, &str); 3] = [
@@ -43,6 +46,7 @@ const FIELDS: [(&str, &str); 3] = [("name", "name"), ("role", "role"), ("days", 
 struct AccessPage {
     frame: Frame,
     rows: Vec<Row>,
+    pages: Pages,
     created: Option<operator::CreatedToken>,
     secret: Option<Command>,
     typed: Typed,
@@ -95,8 +99,14 @@ impl Default for Typed {
 pub(super) async fn page(
     State(web): State<Web>,
     Administrator(visitor): Administrator,
+    Query(Asked { page }): Query<Asked>,
 ) -> Result<Response, PageError> {
-    show(&web, &visitor, Typed::default(), Ok(None)).await
+    show(&web, &visitor, Typed::default(), Ok(None), page).await
+}
+
+#[derive(serde::Deserialize)]
+pub(super) struct Asked {
+    page: Option<usize>,
 }
 
 async fn show(
@@ -104,17 +114,22 @@ async fn show(
     visitor: &Visitor,
     typed: Typed,
     outcome: Result<Option<operator::CreatedToken>, Wrong>,
+    page: Option<usize>,
 ) -> Result<Response, PageError> {
     let frame = Frame::new(web, visitor, Section::Access, "Access").await?;
     let (created, wrong) = match outcome {
         Ok(created) => (created, Wrong::default()),
         Err(wrong) => (None, wrong),
     };
-    let tokens = web.fleet().operator_tokens().await?;
+    let mut tokens = web.fleet().operator_tokens().await?;
+    // Those that can be used first: the others stay for ever.
+    tokens.sort_by_key(|token| token.state != "usable");
+    let pages = Pages::cut(&mut tokens, page, PAGE_SIZE, "Pages of tokens", "/access?page=".to_owned());
     let status = if wrong.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let page = AccessPage {
         frame,
         rows: tokens.into_iter().map(|token| Row::of(token, &visitor.token)).collect(),
+        pages,
         secret: created.as_ref().map(|created| Command::ready(&created.secret)),
         created,
         typed,
@@ -149,10 +164,10 @@ pub(super) async fn create(
     match web.fleet().create_operator_token(&visitor.actor, want).await {
         Ok(created) => {
             visitor.note.token(&created.token);
-            show(&web, &visitor, Typed::default(), Ok(Some(created))).await
+            show(&web, &visitor, Typed::default(), Ok(Some(created)), None).await
         }
         Err(error @ (Error::Invalid(_) | Error::Conflict { .. })) => {
-            show(&web, &visitor, typed, Err(Wrong::of(&error, &FIELDS))).await
+            show(&web, &visitor, typed, Err(Wrong::of(&error, &FIELDS)), None).await
         }
         Err(error) => Err(error.into()),
     }

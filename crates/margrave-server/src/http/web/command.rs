@@ -85,15 +85,17 @@ impl Command {
             revision: None,
         };
         match needs_file(&want) {
-            true => {
-                let name = quote(&deployment.name);
-                let text = format!(
-                    "margrave get deployment {name} -o yaml > {name}.yaml\nmargrave apply -f {name}.yaml"
-                );
-                Command { text }
-            }
+            true => Command::by_file(&deployment.name),
             false => Command::wanted(&deployment.name, &want),
         }
+    }
+
+    /// The commands that change a deployment by way of a file.
+    pub(super) fn by_file(deployment: &str) -> Self {
+        let name = quote(deployment);
+        let text =
+            format!("margrave get deployment {name} -o yaml > {name}.yaml\nmargrave apply -f {name}.yaml");
+        Command { text }
     }
 
     /// The command that does what a form asks for.

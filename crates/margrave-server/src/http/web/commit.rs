@@ -40,6 +40,8 @@ impl CommitMark {
 
 /// As people write the name of a commit.
 const SHORT: usize = 10;
+/// Lines of a difference that are shown; a deployment may name ten thousand devices.
+const LINES_MAX: usize = 200;
 /// Files that are shown with their text; the others are named.
 const TEXTS_MAX: usize = 20;
 
@@ -62,6 +64,7 @@ struct File {
     what: &'static str,
     /// What differs, line by line; nothing where too many files do.
     lines: Vec<Line>,
+    lines_more: usize,
 }
 
 /// A line of a difference.
@@ -92,11 +95,13 @@ impl File {
             (Some(_), Some(_)) => "changed",
         };
         // The first two lines name the file, which the page does already.
-        let lines = match index < TEXTS_MAX {
+        let mut lines: Vec<String> = match index < TEXTS_MAX {
             true => unified(&path, before.as_deref(), after.as_deref()).into_iter().skip(2).collect(),
             false => Vec::new(),
         };
-        File { path, what, lines: lines.into_iter().map(Line::of).collect() }
+        let lines_more = lines.len().saturating_sub(LINES_MAX);
+        lines.truncate(LINES_MAX);
+        File { path, what, lines: lines.into_iter().map(Line::of).collect(), lines_more }
     }
 }
 

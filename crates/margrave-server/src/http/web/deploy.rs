@@ -16,8 +16,9 @@ use margrave_wire::operator::{self, PutDeployment};
 use super::Web;
 use super::address::{Path, Query};
 use super::badge::Badge;
+use super::command::Command;
 use super::deployment;
-use super::draft::Draft;
+use super::draft::{Draft, Named, Unshown};
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::icon::Logo;
@@ -32,6 +33,8 @@ use crate::fleet::{Actor, DeviceQuery, Error, Standing};
 
 /// Devices offered for ticking; larger fleets search, or choose by label.
 const DEVICES_MAX: usize = 200;
+/// Devices besides them that are ticked and shown; those that something is wrong with come first.
+const TICKED_MAX: usize = 100;
 /// With so many and more, looking for some is offered.
 const FINDS_FROM: usize = 20;
 /// Devices that are looked at to say how many fit: each costs a look at what it can do.
@@ -53,6 +56,8 @@ struct DeployPage {
     choice: Choice,
     action: String,
     back: String,
+    /// How groups are changed that are too many for the form.
+    groups_command: Command,
 }
 
 /// The devices that are offered for ticking.
@@ -63,6 +68,10 @@ struct Choice {
     /// It is worth looking for some.
     finds: bool,
     sites: Vec<String>,
+    /// Who is not shown, where somebody is not.
+    unshown: Unshown,
+    /// Everybody who is, for the server to tell who was unticked.
+    shown: String,
     /// "8,412 fit; 1,588 do not: needs 4 cores, has 2 (1,200)".
     words: String,
 }
@@ -146,7 +155,7 @@ pub(super) async fn create_rehearsed(
 
 async fn new_draft(web: &Web, fields: &Fields) -> Result<(Draft, operator::Package), PageError> {
     let package = find(web, fields.one("package"), Some(fields.one("version"))).await?;
-    let mut draft = Draft::typed(&package, fields, fields.one("name"), None);
+    let mut draft = Draft::typed(&package, fields, fields.one("name"), None, None);
     if let Ok(name) = DeploymentName::parse(&draft.name)
         && web.fleet().deployment_counted(&name).await.is_ok_and(|found| !found.removing)
     {
@@ -227,7 +236,30 @@ async fn changed_draft(
     let revision = fields.one("revision").parse();
     let revision =
         revision.map_err(|_| PageError::Malformed("The form has lost its revision.".to_owned()))?;
-    Ok((Draft::typed(&package, fields, name.as_str(), Some((&deployment, revision))), package))
+    let named = named(web, &deployment, &name, fields).await?;
+    Ok((Draft::typed(&package, fields, name.as_str(), Some((&deployment, revision)), named), package))
+}
+
+/// Who the deployment named when the form was made, where it did not show them all.
+async fn named(
+    web: &Web,
+    deployment: &operator::Deployment,
+    name: &DeploymentName,
+    fields: &Fields,
+) -> Result<Option<Named>, PageError> {
+    let Some(revision) = fields.raw("named-at") else { return Ok(None) };
+    let stay = fields.raw("stay").is_some();
+    let found = match revision.parse() {
+        Ok(revision) if revision == deployment.revision => {
+            Some(Named::at(revision, &deployment.targets.devices, stay))
+        }
+        Ok(revision) => {
+            web.fleet().named_at(name, revision).await?.map(|devices| Named::at(revision, &devices, stay))
+        }
+        Err(_) => None,
+    };
+    let lost = "The form says who stays by a revision that is not kept any more. Open it again.";
+    found.map(Some).ok_or_else(|| PageError::Malformed(lost.to_owned()))
 }
 
 async fn submit(
@@ -431,6 +463,7 @@ async fn form(
         choice,
         action: action(&draft),
         back,
+        groups_command: Command::by_file(&draft.name),
         draft,
         package,
     })
@@ -460,20 +493,26 @@ async fn choice(web: &Web, draft: &Draft, package: &operator::Package) -> Result
             reasons: Vec::new(),
         })
         .collect();
-    // What is chosen must stay chosen, also when it is not among the first.
+    // What is chosen must stay chosen, also when it is not among the first: shown as far as there is room.
     let offered: BTreeSet<String> = choices.iter().map(|choice| choice.id.clone()).collect();
-    for device in &draft.devices {
-        if !offered.contains(device) {
-            choices.push(DeviceChoice {
-                id: device.clone(),
-                chosen: true,
-                simulated: false,
-                labels: Vec::new(),
-                badge: None,
-                reasons: Vec::new(),
-            });
-        }
+    let misfits: BTreeSet<&str> = draft.wrong.misfits.iter().map(|misfit| misfit.device.as_str()).collect();
+    let is_wrong = |device: &str| misfits.contains(device) || draft.wrong.devices.contains(device);
+    let is_looked_for = |device: &str| !draft.search.is_empty() && device.contains(&draft.search);
+    let mut others: Vec<&String> = draft.devices.difference(&offered).collect();
+    others.sort_by_key(|device| (!is_wrong(device), !is_looked_for(device)));
+    for device in others.into_iter().take(TICKED_MAX) {
+        choices.push(DeviceChoice {
+            id: device.clone(),
+            chosen: true,
+            simulated: false,
+            labels: Vec::new(),
+            badge: None,
+            reasons: Vec::new(),
+        });
     }
+    let shown: BTreeSet<&str> = choices.iter().map(|choice| choice.id.as_str()).collect();
+    let unshown = draft.unshown(&shown);
+    let shown = shown.into_iter().collect::<Vec<_>>().join(",");
     let ids = choices.iter().map(|choice| choice.id.as_str());
     let (fits, mut misfits) = fits(web, draft, package, ids).await?;
     let words = match cut {
@@ -503,12 +542,16 @@ async fn choice(web: &Web, draft: &Draft, package: &operator::Package) -> Result
     }
     // Those that fit first; the order of names within each.
     choices.sort_by_key(|choice| !choice.reasons.is_empty() && !choice.chosen);
-    let finds = cut || choices.len() > FINDS_FROM || !draft.search.is_empty() || !draft.site.is_empty();
+    let finds = cut
+        || draft.named.is_some()
+        || choices.len() > FINDS_FROM
+        || !draft.search.is_empty()
+        || !draft.site.is_empty();
     let sites = match finds {
         true => web.fleet().sites_named(SITES_MAX).await?,
         false => Vec::new(),
     };
-    Ok(Choice { devices: choices, cut, finds, sites, words })
+    Ok(Choice { devices: choices, cut, finds, sites, words, unshown, shown })
 }
 
 /// How many fit, how many do not, and what they lack most.

@@ -18,6 +18,7 @@ use super::difference::{NAMES_MAX, Packages, called, reach};
 use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
+use super::paging::Pages;
 use super::rehearsal::worth_knowing;
 use super::revision::RevisionLine;
 use super::rollout::RolloutCard;
@@ -27,8 +28,10 @@ use super::tally::Tally;
 use super::tiers::counted;
 use super::told::Told;
 use super::why::Chain;
-use crate::fleet::Error;
+use crate::fleet::{Error, Failure, likeness};
 
+/// Deployments on a page of their list.
+const PAGE_SIZE: usize = 100;
 /// Devices shown on a deployment's page; the rest is counted.
 const DEVICES_MAX: u32 = 200;
 /// Causes of failures shown there, and devices that each names.
@@ -41,7 +44,9 @@ const REVISIONS_MAX: usize = 20;
 #[template(path = "deployments.html")]
 struct DeploymentsPage {
     frame: Frame,
+    filter: Filter,
     rows: Vec<Row>,
+    pages: Pages,
     /// What has just gone from its last device.
     gone: Option<DeploymentName>,
     command: Command,
@@ -49,8 +54,34 @@ struct DeploymentsPage {
 }
 
 #[derive(serde::Deserialize)]
-pub(super) struct Gone {
+pub(super) struct Filter {
     gone: Option<String>,
+    /// Part of a name.
+    #[serde(default)]
+    search: String,
+    /// The package that they are of.
+    #[serde(default)]
+    package: String,
+    page: Option<usize>,
+}
+
+impl Filter {
+    fn is_empty(&self) -> bool {
+        self.search.trim().is_empty() && self.package.trim().is_empty()
+    }
+
+    fn lets_through(&self, deployment: &operator::Deployment) -> bool {
+        let package = self.package.trim();
+        deployment.name.contains(self.search.trim()) && (package.is_empty() || deployment.package == package)
+    }
+
+    /// The address of the list up to the number of its page.
+    fn path(&self) -> String {
+        let fields = [("search", self.search.trim()), ("package", self.package.trim())];
+        let fields = fields.into_iter().filter(|(_, value)| !value.is_empty());
+        let fields: String = fields.map(|(name, value)| format!("{name}={}&", link::encode(value))).collect();
+        format!("/deployments?{fields}page=")
+    }
 }
 
 struct Row {
@@ -69,7 +100,7 @@ struct Row {
 pub(super) async fn list(
     State(web): State<Web>,
     visitor: Visitor,
-    Query(Gone { gone }): Query<Gone>,
+    Query(filter): Query<Filter>,
 ) -> Result<Response, PageError> {
     let frame = Frame::new(&web, &visitor, Section::Deployments, "Deployments").await?;
     let deployments = web.fleet().deployments().await?;
@@ -85,14 +116,21 @@ pub(super) async fn list(
         misfits: deployment.misfits.len(),
         removing: deployment.removing,
     };
+    let mut found: Vec<&operator::Deployment> =
+        deployments.iter().filter(|deployment| filter.lets_through(deployment)).collect();
+    let pages = Pages::cut(&mut found, filter.page, PAGE_SIZE, "Pages", filter.path());
     render(&DeploymentsPage {
         frame,
-        rows: deployments.iter().map(row).collect(),
-        gone: gone
-            .and_then(|name| DeploymentName::parse(&name).ok())
+        rows: found.into_iter().map(row).collect(),
+        pages,
+        gone: filter
+            .gone
+            .as_deref()
+            .and_then(|name| DeploymentName::parse(name).ok())
             .filter(|name| deployments.iter().all(|deployment| deployment.name != name.as_str())),
         command: Command::new(["margrave", "deploy", "PACKAGE", "--to", "DEVICE"]),
         list_command: Command::new(["margrave", "deployment", "list"]),
+        filter,
     })
 }
 
@@ -119,6 +157,8 @@ struct DeploymentPage {
     by: String,
     /// What went wrong, and with how many: told instead of the chain, which knows one of them.
     causes: Vec<FailureCause>,
+    /// What the chain ends with, where that is none of these: what it says to do is about this.
+    beside: Option<String>,
     rows: Vec<AssignmentRow>,
     rows_more: u64,
     /// The list of all that have it.
@@ -160,6 +200,8 @@ impl GroupLine {
 struct FailureCause {
     code: String,
     message: String,
+    /// The message without its numbers.
+    likeness: String,
     number: u64,
     words: String,
     /// The first few, by name and page.
@@ -168,8 +210,9 @@ struct FailureCause {
 }
 
 impl FailureCause {
-    /// Of those that are shown, out of so many that are not as wanted.
-    fn all(assignments: &[operator::Assignment], behind: u64) -> Vec<Self> {
+    /// Of those that are shown, out of so many that are not as wanted; what failed is counted on all of them. Messages that differ in
+    /// numbers only are one cause.
+    fn all(assignments: &[operator::Assignment], behind: u64, counted_on_all: &[Failure]) -> Vec<Self> {
         let behind_here =
             |assignment: &&operator::Assignment| !settled(assignment) && !is_held_back(assignment);
         let seen = assignments.iter().filter(behind_here).count() as u64;
@@ -179,12 +222,13 @@ impl FailureCause {
             // A component says what is wrong, closer to the cause.
             let of_component = assignment.components.iter().find_map(|component| component.error.as_ref());
             let Some(error) = of_component.or(assignment.error.as_ref()) else { continue };
-            let known =
-                causes.iter().position(|cause| cause.code == error.code && cause.message == error.message);
+            let alike = likeness(&error.message);
+            let known = causes.iter().position(|cause| cause.code == error.code && cause.likeness == alike);
             let at = known.unwrap_or_else(|| {
                 causes.push(FailureCause {
                     code: error.code.clone(),
                     message: error.message.clone(),
+                    likeness: alike,
                     number: 0,
                     words: String::new(),
                     devices: Vec::new(),
@@ -194,15 +238,32 @@ impl FailureCause {
             });
             let cause = &mut causes[at];
             cause.number += 1;
-            cause.words = format!("{some}{}", counted(cause.number, "device"));
             if cause.devices.len() < CAUSE_DEVICES_MAX {
                 cause.devices.push((assignment.device.clone(), link::device(&assignment.device)));
             }
+        }
+        for cause in &mut causes {
+            let same = |failure: &&Failure| failure.code == cause.code && failure.likeness == cause.likeness;
+            let on_all = counted_on_all.iter().find(same).filter(|failure| failure.count >= cause.number);
+            cause.words = match on_all {
+                Some(failure) => {
+                    cause.number = failure.count;
+                    counted(failure.count, "device")
+                }
+                None => format!("{some}{}", counted(cause.number, "device")),
+            };
         }
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.number));
         causes.truncate(CAUSES_MAX);
         causes
     }
+}
+
+/// What the chain of causes ends with, where no failure that is told is that.
+fn beside(why: &operator::Why, causes: &[FailureCause]) -> Option<String> {
+    let last = why.chain.last().filter(|_| !causes.is_empty())?;
+    let is_told = causes.iter().any(|cause| Code::of_failure(&cause.code).as_str() == last.code);
+    (!is_told).then(|| last.text.clone())
 }
 
 struct AssignmentRow {
@@ -276,6 +337,14 @@ pub(super) async fn show(
         Some(_) => Vec::new(),
         None => apart(deployment.counts.not_yet, deployment.counts.never, misfits as u64),
     };
+    let causes = FailureCause::all(
+        &deployment.assignments,
+        deployment.counts.pending + deployment.counts.failed
+            - deployment.counts.waiting
+            - deployment.counts.not_yet
+            - deployment.counts.left_behind,
+        &web.fleet().failures(&name).await?,
+    );
     render(&DeploymentPage {
         apart,
         warnings,
@@ -293,13 +362,8 @@ pub(super) async fn show(
         why_path: link::why_deployment(&deployment.name),
         changed: Stamp::ago(&deployment.changed_at),
         by: who(&deployment.changed_by),
-        causes: FailureCause::all(
-            &deployment.assignments,
-            deployment.counts.pending + deployment.counts.failed
-                - deployment.counts.waiting
-                - deployment.counts.not_yet
-                - deployment.counts.left_behind,
-        ),
+        beside: beside(&why, &causes),
+        causes,
         rows: assignments
             .iter()
             .take(DEVICES_MAX as usize)
@@ -405,6 +469,24 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn what_to_do_is_said_with_what_it_is_about() {
+        let why = |code: &str| -> operator::Why {
+            let cause = |code: &str| json!({ "code": code, "text": format!("it is {code}") });
+            let chain = [cause("devices-behind"), cause(code)];
+            serde_json::from_value(json!({ "subject": "gate", "converged": false, "chain": chain })).unwrap()
+        };
+        let failed: operator::Assignment = serde_json::from_value(json!({
+            "id": "a", "deployment": "gate", "device": "a", "package": "p", "version": "1", "state": "FAILED", "current": true,
+            "error": { "code": "disk-full", "source": "device", "message": "no" }, "components": [], "attempt": 1,
+        }))
+        .unwrap();
+        let causes = FailureCause::all(&[failed], 1, &[]);
+        assert_eq!(beside(&why("disk-full"), &causes), None);
+        assert_eq!(beside(&why("silent"), &causes).as_deref(), Some("it is silent"));
+        assert_eq!(beside(&why("silent"), &[]), None, "without causes the whole chain is told");
+    }
+
+    #[test]
     fn failures_of_one_cause_are_told_together_the_most_first() {
         let assignment = |device: &str, code: &str| -> operator::Assignment {
             let error = json!({ "code": code, "source": "device", "message": "no" });
@@ -416,11 +498,22 @@ mod tests {
         };
         let failed =
             [assignment("a", "unhealthy"), assignment("b", "image-pull"), assignment("c", "image-pull")];
-        let causes = FailureCause::all(&failed, 3);
+        let causes = FailureCause::all(&failed, 3, &[]);
         let told: Vec<_> = causes.iter().map(|cause| (cause.code.as_str(), cause.number)).collect();
         assert_eq!(told, [("image-pull", 2), ("unhealthy", 1)]);
         assert_eq!(causes[0].words, "2 devices");
         // Of ten thousand not all are looked at.
-        assert_eq!(FailureCause::all(&failed, 10_000)[0].words, "at least 2 devices");
+        assert_eq!(FailureCause::all(&failed, 10_000, &[])[0].words, "at least 2 devices");
+        // What failed is counted on all, whatever numbers stand in what they say.
+        let mut failed = failed;
+        for (assignment, free) in failed.iter_mut().zip([7, 12, 512]) {
+            let error = assignment.error.as_mut().unwrap();
+            (error.code, error.message) = ("disk-full".to_owned(), format!("{free} MiB are free"));
+        }
+        let all = Failure { code: "disk-full".into(), likeness: "# MiB are free".into(), count: 1_000 };
+        let causes = FailureCause::all(&failed, 10_000, &[all]);
+        let told: Vec<_> =
+            causes.iter().map(|cause| (cause.words.as_str(), cause.message.as_str())).collect();
+        assert_eq!(told, [("1,000 devices", "7 MiB are free")]);
     }
 }

@@ -14,7 +14,7 @@ use margrave_wire::operator;
 use serde_json::Value;
 
 use super::Web;
-use super::address::Path;
+use super::address::{Path, Query};
 use super::asking::Asking;
 use super::assignment::{AssignmentLine, is_held_back, settled};
 use super::badge::Badge;
@@ -28,6 +28,7 @@ use super::fleet::Activity;
 use super::frame::{Frame, Section, render};
 use super::health::{Health, HealthLine};
 use super::link;
+use super::paging::Pages;
 use super::session::{Changer, Fields, Submitted, Visitor};
 use super::stamp::Stamp;
 use super::tiers::counted;
@@ -37,6 +38,8 @@ use super::why::Chain;
 use super::wrong::Wrong;
 use crate::fleet::{Error, Fleet};
 
+/// Join tokens on a page.
+const TOKENS_SIZE: usize = 100;
 const TIMELINE_MAX: usize = 50;
 /// Steps of an assignment that its device's page lists.
 const STEPS_MAX: usize = 20;
@@ -369,6 +372,7 @@ struct NewDevicePage {
     join: Option<Command>,
     expires: Option<Stamp>,
     open: Vec<OpenToken>,
+    pages: Pages,
     tokens_command: Command,
     command: Command,
 }
@@ -394,8 +398,17 @@ impl OpenToken {
     }
 }
 
-pub(super) async fn new(State(web): State<Web>, Changer(visitor): Changer) -> Result<Response, PageError> {
-    new_page(&web, &visitor, String::new(), String::new(), Ok(None)).await
+#[derive(serde::Deserialize)]
+pub(super) struct Asked {
+    page: Option<usize>,
+}
+
+pub(super) async fn new(
+    State(web): State<Web>,
+    Changer(visitor): Changer,
+    Query(Asked { page }): Query<Asked>,
+) -> Result<Response, PageError> {
+    new_page(&web, &visitor, String::new(), String::new(), Ok(None), page).await
 }
 
 async fn new_page(
@@ -404,6 +417,7 @@ async fn new_page(
     name: String,
     labels: String,
     outcome: Result<Option<operator::JoinToken>, Wrong>,
+    page: Option<usize>,
 ) -> Result<Response, PageError> {
     let frame = Frame::new(web, visitor, Section::Devices, "Add a device").await?;
     let (token, wrong) = match outcome {
@@ -415,9 +429,13 @@ async fn new_page(
     let named = Some(["--name", name.as_str()]).filter(|_| !name.is_empty());
     let given = labels.split(',').map(str::trim).filter(|label| !label.is_empty());
     let told: Vec<[&str; 2]> = named.into_iter().chain(given.map(|label| ["--label", label])).collect();
+    let mut open = web.fleet().join_tokens().await?;
+    let pages = Pages::cut(&mut open, page, TOKENS_SIZE, "Pages of tokens", "/devices/new?page=".to_owned())
+        .at("#open");
     let page = NewDevicePage {
         tokens_command: Command::new(["margrave", "device", "tokens"]),
-        open: web.fleet().join_tokens().await?.into_iter().map(OpenToken::of).collect(),
+        open: open.into_iter().map(OpenToken::of).collect(),
+        pages,
         frame,
         command: Command::new(
             ["margrave", "device", "token"].into_iter().chain(told.iter().flatten().copied()),
@@ -453,7 +471,7 @@ pub(super) async fn add(State(web): State<Web>, submitted: Submitted) -> Result<
             }
         }
     };
-    new_page(&web, &visitor, name, labels, outcome).await
+    new_page(&web, &visitor, name, labels, outcome, None).await
 }
 
 pub(super) async fn revoke_ask(

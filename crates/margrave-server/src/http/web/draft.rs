@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::id::{DeploymentName, InvalidId};
+use margrave_core::violation::Violation;
 use margrave_wire::operator::{self, PutDeployment, SealSecret, Targets};
 use margrave_wire::rollout::StrategyBody;
 
@@ -10,12 +11,18 @@ use super::care::Care;
 use super::deployment::who;
 use super::device::pairs;
 use super::error::sentence;
-use super::group::{Group, listed};
+use super::group::{GROUPS_MAX, Group, listed};
 use super::link;
 use super::pace::Pace;
 use super::question::{Question, SECRET};
 use super::session::Fields;
+use super::tiers::{counted, grouped};
 use crate::fleet::{Error, Fleet};
+
+/// A form shows everybody that a deployment names up to so many.
+const NAMED_MAX: usize = 200;
+/// So much is told of what is wrong with who is named; the rest is counted.
+const WRONG_MAX: usize = 20;
 
 /// What stands in the form.
 pub(super) struct Draft {
@@ -23,6 +30,8 @@ pub(super) struct Draft {
     pub(super) profile: String,
     pub(super) sections: Vec<SectionDraft>,
     pub(super) devices: BTreeSet<String>,
+    /// Set where the deployment that is being changed names more devices than its form shows.
+    pub(super) named: Option<Named>,
     /// Which devices are offered for ticking: part of a name, and a site.
     pub(super) search: String,
     pub(super) site: String,
@@ -36,11 +45,62 @@ pub(super) struct Draft {
     pub(super) force: String,
     /// Other answers for some of the devices; `None` where the form did not ask for them.
     pub(super) groups: Option<Vec<Group>>,
+    /// How many of them the deployment has that is being changed.
+    pub(super) groups_held: usize,
     /// The form asked for sites and an expression.
     asked: bool,
     /// Set when an existing deployment is being changed: the revision that the form was made from.
     pub(super) revision: Option<u64>,
     pub(super) wrong: Wrong,
+}
+
+/// Devices that a deployment names. There may be ten thousand, so its form says of those that it does not show only that they stay,
+/// and which of them came and went by hand.
+pub(super) struct Named {
+    /// The revision that names them.
+    pub(super) revision: u64,
+    pub(super) devices: BTreeSet<String>,
+    /// Those that are not shown stay; otherwise only who is ticked is named.
+    pub(super) stay: bool,
+}
+
+impl Named {
+    pub(super) fn at(revision: u64, devices: &[String], stay: bool) -> Self {
+        Named { revision, devices: devices.iter().cloned().collect(), stay }
+    }
+
+    /// Who the form is about besides those that it showed.
+    fn staying(&self) -> impl Iterator<Item = &String> {
+        self.devices.iter().filter(|_| self.stay)
+    }
+}
+
+/// Devices of a form that it does not show.
+pub(super) struct Unshown {
+    /// Named before the form was made.
+    pub(super) named: usize,
+    /// Ticked since.
+    pub(super) added: Vec<String>,
+    /// Named before, and not any more.
+    pub(super) dropped: Vec<String>,
+}
+
+impl Unshown {
+    pub(super) fn named_words(&self) -> String {
+        grouped(self.named as u64)
+    }
+
+    pub(super) fn added_words(&self) -> String {
+        more_were(self.added.len())
+    }
+
+    pub(super) fn dropped_words(&self) -> String {
+        more_were(self.dropped.len())
+    }
+}
+
+fn more_were(count: usize) -> String {
+    format!("{} more {}", grouped(count as u64), if count == 1 { "was" } else { "were" })
 }
 
 pub(super) struct SectionDraft {
@@ -54,6 +114,8 @@ pub(super) struct Wrong {
     pub(super) name: Option<String>,
     pub(super) profile: Option<String>,
     pub(super) targets: Vec<String>,
+    /// Devices that cannot be named.
+    pub(super) devices: BTreeSet<String>,
     pub(super) force: Option<String>,
     /// About the whole.
     pub(super) whole: Vec<String>,
@@ -107,6 +169,7 @@ impl Draft {
             profile: String::new(),
             sections: Draft::questions(package, |index, setting| Question::new(index, setting, None, false)),
             devices: BTreeSet::new(),
+            named: None,
             search: String::new(),
             site: String::new(),
             labels: String::new(),
@@ -116,6 +179,7 @@ impl Draft {
             care: Care::of(&[], rollback),
             force: String::new(),
             groups: Some(Vec::new()),
+            groups_held: 0,
             asked: true,
             revision: None,
             wrong: Wrong::default(),
@@ -125,13 +189,16 @@ impl Draft {
     /// As first shown for a change.
     pub(super) fn of(deployment: &operator::Deployment, package: &operator::Package) -> Self {
         let labels = deployment.targets.labels.iter().map(|(key, value)| format!("{key}={value}"));
+        let devices = &deployment.targets.devices;
+        let named = (devices.len() > NAMED_MAX).then(|| Named::at(deployment.revision, devices, true));
         Draft {
             name: deployment.name.clone(),
             profile: deployment.profile.clone().unwrap_or_default(),
             sections: Draft::questions(package, |index, setting| {
                 Question::new(index, setting, deployment.parameters.get(&setting.parameter), true)
             }),
-            devices: deployment.targets.devices.iter().cloned().collect(),
+            devices: devices.iter().cloned().collect(),
+            named,
             search: String::new(),
             site: String::new(),
             labels: labels.collect::<Vec<_>>().join(", "),
@@ -140,35 +207,38 @@ impl Draft {
             pace: Pace::of(&deployment.strategy),
             care: Care::of(&deployment.windows, &deployment.rollback),
             force: deployment.force.clone().unwrap_or_default(),
-            groups: Some(
-                deployment
-                    .overrides
-                    .iter()
-                    .enumerate()
-                    .map(|(at, held)| Group::of(at, held, package))
-                    .collect(),
-            ),
+            groups: Group::all(&deployment.overrides, package),
+            groups_held: deployment.overrides.len(),
             asked: true,
             revision: Some(deployment.revision),
             wrong: Wrong::default(),
         }
     }
 
-    /// As it was sent: for a new deployment, or for a change of one that was seen at a revision.
+    /// As it was sent: for a new deployment, or for a change of one that was seen at a revision. `named` is who is named besides
+    /// those that the form showed.
     pub(super) fn typed(
         package: &operator::Package,
         fields: &Fields,
         name: &str,
         changed: Option<(&operator::Deployment, u64)>,
+        named: Option<Named>,
     ) -> Self {
         let held = changed.map(|(deployment, _)| deployment);
+        let [shown, added, dropped] = ["shown", "added", "dropped"]
+            .map(|name| -> BTreeSet<String> { listed(fields.one(name)).into_iter().collect() });
+        let unshown = named.iter().flat_map(Named::staying).filter(|device| !dropped.contains(*device));
+        let unshown = unshown.chain(&added).filter(|device| !shown.contains(*device)).cloned();
+        let ticked = fields.all("device").map(ToOwned::to_owned);
+        let devices = unshown.chain(ticked).collect();
         Draft {
             name: name.to_owned(),
             profile: fields.one("profile").to_owned(),
             sections: Draft::questions(package, |index, setting| {
                 Question::typed(index, setting, fields, held.map(|held| &held.parameters))
             }),
-            devices: fields.all("device").map(ToOwned::to_owned).collect(),
+            devices,
+            named,
             search: fields.one("find-search").to_owned(),
             site: fields.one("find-site").to_owned(),
             labels: fields.one("labels").to_owned(),
@@ -178,9 +248,25 @@ impl Draft {
             care: Care::typed(fields),
             force: fields.one("force").trim().to_owned(),
             groups: Group::typed(package, fields, held.map(|held| &*held.overrides).unwrap_or_default()),
+            groups_held: held.map_or(0, |held| held.overrides.len()),
             asked: fields.raw("select").is_some(),
             revision: changed.map(|(_, seen)| seen),
             wrong: Wrong::default(),
+        }
+    }
+
+    /// Who is named, or was, and is not among those that are shown.
+    pub(super) fn unshown(&self, shown: &BTreeSet<&str>) -> Unshown {
+        let nobody = BTreeSet::new();
+        let stays = self.named.as_ref().is_none_or(|named| named.stay);
+        let named = self.named.as_ref().map_or(&nobody, |named| &named.devices);
+        let hidden = |device: &&String| !shown.contains(device.as_str());
+        let base = if stays { named } else { &nobody };
+        let dropped: Vec<String> = base.difference(&self.devices).filter(hidden).cloned().collect();
+        Unshown {
+            named: named.iter().filter(hidden).count() - dropped.len(),
+            added: self.devices.difference(base).filter(hidden).cloned().collect(),
+            dropped,
         }
     }
 
@@ -290,6 +376,18 @@ impl Draft {
         (name.ok(), want)
     }
 
+    /// Who was chosen and does not fit, as far as the top of the form tells it; and how many more there are.
+    pub(super) fn misfits(&self) -> (&[operator::Misfit], Option<String>) {
+        let misfits = &self.wrong.misfits;
+        let told = misfits.len().min(WRONG_MAX);
+        let more = (misfits.len() - told) as u64;
+        (&misfits[..told], (more > 0).then(|| grouped(more)))
+    }
+
+    pub(super) fn groups_words(&self) -> String {
+        counted(self.groups_held as u64, "group")
+    }
+
     /// Where something is wrong, for the top of the form to lead to: what it is called, and its place in the page.
     pub(super) fn marked(&self) -> Vec<(String, String)> {
         let care = &self.care;
@@ -389,13 +487,29 @@ impl Draft {
     /// One more group to answer otherwise for.
     pub(super) fn add_group(&mut self, package: &operator::Package) {
         let groups = self.groups.get_or_insert_default();
-        groups.push(Group::empty(groups.len(), package));
+        if groups.len() < GROUPS_MAX {
+            groups.push(Group::empty(groups.len(), package));
+        }
+    }
+
+    /// Whether the form takes one more group.
+    pub(super) fn takes_groups(&self) -> bool {
+        self.groups.as_ref().is_some_and(|groups| groups.len() < GROUPS_MAX)
     }
 
     /// Notes what the fleet said where it belongs; what is not about the form comes back.
     pub(super) fn refused(&mut self, error: Error) -> Result<(), Error> {
         match error {
             Error::Invalid(violations) => {
+                // As they were asked for.
+                let named: Vec<&String> = self.devices.iter().collect();
+                let index =
+                    |violation: &Violation| violation.place.strip_prefix("/targets/devices/")?.parse().ok();
+                let wrong = violations
+                    .iter()
+                    .filter_map(index)
+                    .filter_map(|at: usize| named.get(at).copied().cloned());
+                self.wrong.devices = wrong.collect();
                 for violation in violations {
                     let groups = self.groups.as_deref_mut().unwrap_or_default();
                     if self.pace.refused(&violation)
@@ -424,6 +538,11 @@ impl Draft {
                         None if violation.place == "/profile" => self.wrong.profile = Some(message),
                         None => self.wrong.whole.push(message),
                     }
+                }
+                let more = self.wrong.targets.len().saturating_sub(WRONG_MAX);
+                if more > 0 {
+                    self.wrong.targets.truncate(WRONG_MAX);
+                    self.wrong.targets.push(format!("The same of {} more.", grouped(more as u64)));
                 }
                 Ok(())
             }

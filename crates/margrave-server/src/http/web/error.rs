@@ -16,9 +16,10 @@ use crate::http::problem::Problem;
 pub(super) enum PageError {
     /// No such page.
     NotFound,
-    /// Nobody is signed in; `next` is where they wanted to go.
+    /// Nobody is signed in; `next` is where they wanted to go. What they sent there is lost, if it was something: `undone`.
     SignIn {
         next: String,
+        undone: bool,
     },
     /// The role of whoever is signed in does not suffice.
     RoleNeeded {
@@ -129,8 +130,10 @@ impl PageError {
         let mut sign_in = false;
         let mut back = None;
         let (status, title, text, next) = match self {
-            PageError::SignIn { next } => {
-                return Redirect::to(&format!("/sign-in?next={}", link::encode(&next))).into_response();
+            PageError::SignIn { next, undone } => {
+                let undone = if undone { "&undone=true" } else { "" };
+                let door = format!("/sign-in?next={}{undone}", link::encode(&next));
+                return Redirect::to(&door).into_response();
             }
             PageError::Again { action, fields, who, secret } => {
                 let status = if who.is_some() { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED };
@@ -260,13 +263,23 @@ pub(super) async fn form_only(method: Method, uri: Uri) -> Result<Redirect, Page
     {
         return Ok(Redirect::to(&link::local(Some(form))));
     }
-    let page = match path.trim_start_matches('/').split('/').collect::<Vec<_>>().as_slice() {
+    Err(PageError::FormOnly { page: page_of_form(path) })
+}
+
+/// The page that has the form that is sent to an address.
+pub(super) fn page_of_form(path: &str) -> String {
+    let form = path.strip_suffix("/rehearsal").unwrap_or(path);
+    let page = match form.trim_start_matches('/').split('/').collect::<Vec<_>>().as_slice() {
         ["watches", ..] => "/packages#watches".to_owned(),
+        ["devices"] | ["devices", "new"] | ["deployments", _, "edit"] | ["settings", "schedule"] => {
+            form.to_owned()
+        }
         [section @ ("devices" | "deployments"), name, _, ..] => format!("/{section}/{name}"),
         [section @ ("settings" | "packages" | "access"), ..] => format!("/{section}"),
+        ["deploy"] => "/packages".to_owned(),
         _ => "/".to_owned(),
     };
-    Err(PageError::FormOnly { page: link::local(Some(&page)) })
+    link::local(Some(&page))
 }
 
 /// What the fleet says is wrong, in sentences and without the places and rules that programs read.

@@ -9,7 +9,9 @@ use super::question::Question;
 use super::session::Fields;
 
 /// What a form offers; more can be had by command.
-const GROUPS_MAX: usize = 50;
+pub(super) const GROUPS_MAX: usize = 50;
+/// Devices that all groups of a form may name for it to show them.
+const NAMED_MAX: usize = 1_000;
 
 /// A group of devices, and what is otherwise there. What is empty is as for all.
 pub(super) struct Group {
@@ -41,7 +43,15 @@ impl Group {
         }
     }
 
-    pub(super) fn of(number: usize, held: &Override, package: &Package) -> Self {
+    /// What a form shows of a deployment's groups: all of them, or none where that would be more than anybody reads. Those stay as
+    /// they are.
+    pub(super) fn all(held: &[Override], package: &Package) -> Option<Vec<Self>> {
+        let named: usize = held.iter().map(|group| group.targets.devices.len()).sum();
+        let few = held.len() <= GROUPS_MAX && named <= NAMED_MAX;
+        few.then(|| held.iter().enumerate().map(|(at, held)| Group::of(at, held, package)).collect())
+    }
+
+    fn of(number: usize, held: &Override, package: &Package) -> Self {
         let question = |(index, setting): (usize, &PackageSetting)| {
             Question::of_group(number, index, setting, held.parameters.get(&setting.parameter))
         };

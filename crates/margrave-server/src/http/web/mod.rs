@@ -36,6 +36,7 @@ mod live;
 mod need;
 mod pace;
 mod package;
+mod paging;
 mod prose;
 mod question;
 mod registry;

@@ -22,6 +22,8 @@ use crate::fleet::{DeviceQuery, Error, FailedFor, Fleet, RolloutGlimpse, SiteCou
 
 /// Entries on the page.
 const NEEDS_MAX: usize = 8;
+/// Rollouts that wait for a person and are told of one by one: others need room, too.
+const STOPPED_MAX: usize = 3;
 /// Sites that are told of one by one where devices are silent.
 const DARK_MAX: usize = 3;
 /// Pending devices that are looked at to find those that do not go on by themselves.
@@ -103,7 +105,13 @@ impl Needs {
         items.extend(repository(&intent, fleet.intent_away()));
         items.extend(Certificate::all(web).into_iter().filter_map(ending));
         items.extend(intent.gone_back.iter().take(NEEDS_MAX / 2).map(taken_back));
-        items.extend(rollouts.iter().filter(|rollout| rollout.needs_a_person()).map(stopped));
+        let mut waiting: Vec<&RolloutGlimpse> =
+            rollouts.iter().filter(|rollout| rollout.needs_a_person()).collect();
+        // One that is left over needs no more room than "one more".
+        let others =
+            if waiting.len() > STOPPED_MAX + 1 { waiting.split_off(STOPPED_MAX) } else { Vec::new() };
+        items.extend(waiting.into_iter().map(stopped));
+        items.extend(stopped_elsewhere(&others));
         let mut more = 0;
         // Whoever is silent is told of as well, however many things fail.
         let room = NEEDS_MAX - usize::from(status.devices.silent > 0);
@@ -230,14 +238,15 @@ async fn silent_at(fleet: &Fleet, site: Option<String>, count: u64) -> Result<Op
         ..DeviceQuery::default()
     };
     let names: Vec<String> = fleet.devices(query).await?.items.into_iter().map(|device| device.id).collect();
-    let words = match &site {
-        Some(site) => format!("silent at {site} ({}{})", names.join(", "), and_more(count, &names)),
-        None => format!("silent ({}{})", names.join(", "), and_more(count, &names)),
-    };
-    let code = site.unwrap_or_default();
+    let words = format!("silent ({}{})", names.join(", "), and_more(count, &names));
+    let code = site.clone().unwrap_or_default();
     let silent = Trouble { condition: "silent", deployment: None, code, count, at_least: false, names, list };
     let Some(mut need) = trouble(fleet, silent).await? else { return Ok(None) };
     if count > 1 {
+        // Where it is dark is what several of these differ in.
+        if let Some(site) = site {
+            need.name = format!("{} at {site}", need.name);
+        }
         need.reason = words;
         need.next = Some(SILENT_NEXT.to_owned());
     }
@@ -251,15 +260,18 @@ fn and_more(count: u64, names: &[String]) -> &'static str {
 
 fn silent_elsewhere(others: &[Dark]) -> Need {
     let path = "/devices?condition=silent".to_owned();
-    let named: Vec<&str> = others.iter().filter_map(|(site, _)| site.as_deref()).take(NAMES_MAX).collect();
-    let more = if others.len() > NAMES_MAX { ", …" } else { "" };
+    let sites: Vec<&str> = others.iter().filter_map(|(site, _)| site.as_deref()).collect();
+    let named = &sites[..sites.len().min(NAMES_MAX)];
+    let more = if sites.len() > named.len() { ", …" } else { "" };
+    // Those without a site are at none.
+    let rest = if sites.len() < others.len() { ", and without a site" } else { "" };
     Need {
         key: "need-silent-elsewhere".to_owned(),
         badge: Badge::condition("silent"),
         name: counted(others.iter().map(|(_, count)| count).sum(), "device"),
         reason: format!(
-            "silent at {} ({}{more})",
-            counted(others.len() as u64, "more site"),
+            "silent at {} ({}{more}){rest}",
+            counted(sites.len() as u64, "more site"),
             named.join(", ")
         ),
         next: Some(SILENT_NEXT.to_owned()),
@@ -347,6 +359,26 @@ async fn has_been_otherwise(fleet: &Fleet, deployment: &str) -> Result<bool, Pag
         Err(Error::NotFound { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+fn stopped_elsewhere(others: &[&RolloutGlimpse]) -> Option<Need> {
+    let first = others.first()?;
+    let path = "/deployments".to_owned();
+    let named: Vec<&str> = others.iter().take(NAMES_MAX).map(|rollout| rollout.name.as_str()).collect();
+    let more = if others.len() > NAMES_MAX { ", …" } else { "" };
+    Some(Need {
+        key: "need-rollouts".to_owned(),
+        badge: Badge::step(first.state.as_str()),
+        name: counted(others.len() as u64, "more rollout"),
+        reason: format!("each waits for somebody to go on or to stop it ({}{more})", named.join(", ")),
+        next: None,
+        why: None,
+        posts: Vec::new(),
+        seen: None,
+        command: Some(Command::new(["margrave", "deployment", "list"])),
+        links: vec![Button::new("Show deployments", path.clone())],
+        path,
+    })
 }
 
 fn stopped(rollout: &RolloutGlimpse) -> Need {

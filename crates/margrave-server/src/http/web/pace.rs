@@ -154,6 +154,11 @@ impl Pace {
             on_failure: self.revert.then(|| "revert".to_owned()),
             failures,
         };
+        if strategy == StrategyBody::default() && broken.is_empty() {
+            let wrong =
+                "Say in which steps, such as how many first or how many at a time; or choose all at once.";
+            self.wrong = vec![wrong.to_owned()];
+        }
         for (name, wrong) in broken {
             let field = self.fields.iter_mut().find(|field| field.field == format!("pace-{name}"));
             field.expect("every name is of the list").wrong = Some(wrong);

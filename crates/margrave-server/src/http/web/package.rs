@@ -9,7 +9,7 @@ use margrave_core::id::{PackageId, PackageVersion};
 use margrave_wire::operator;
 
 use super::Web;
-use super::address::Path;
+use super::address::{Path, Query};
 use super::command::{Command, shown};
 use super::confirm::ConfirmPage;
 use super::deployment::who;
@@ -17,6 +17,7 @@ use super::error::{PageError, sentence, told};
 use super::frame::{Frame, Section, render};
 use super::icon::{self, Logo};
 use super::link;
+use super::paging::Pages;
 use super::prose::Prose;
 use super::rehearsal::shown_size;
 use super::session::{Changer, Submitted, Visitor};
@@ -25,11 +26,21 @@ use super::tally::Tally;
 use super::wrong::Wrong;
 use crate::fleet::Error;
 
+/// Applications on a page of the catalog.
+const PAGE_SIZE: usize = 60;
+/// Versions that a card or a page names beside its own; the others are counted, and listed by the catalog.
+const VERSIONS_MAX: usize = 12;
+/// Deployments that the page of a package lists; the rest is counted.
+const DEPLOYMENTS_MAX: usize = 50;
+
 #[derive(Template)]
 #[template(path = "packages.html")]
 struct PackagesPage {
     frame: Frame,
     cards: Vec<Card>,
+    pages: Pages,
+    /// The application that only the versions of are listed.
+    only: Option<String>,
     watches: Vec<WatchCard>,
     typed: Typed,
     command: Command,
@@ -81,6 +92,22 @@ struct Card {
     questions: usize,
     /// Versions before this one, newest first, and where they are.
     older: Vec<(String, String)>,
+    older_more: usize,
+    /// The list of all of them.
+    all: String,
+}
+
+/// Which part of the catalog is shown.
+#[derive(Default, serde::Deserialize)]
+pub(super) struct Part {
+    page: Option<usize>,
+    /// The application that all versions of are shown, each for itself.
+    only: Option<String>,
+}
+
+/// Every version of an application in the catalog.
+fn versions_path(id: &str) -> String {
+    format!("/packages?only={}", link::encode(id))
 }
 
 /// A watched repository: when it was looked at, and what could not be added from it.
@@ -120,6 +147,10 @@ impl Card {
         let mut cards: Vec<Card> = Vec::new();
         for package in packages {
             match cards.last_mut().filter(|card| card.package.id == package.id) {
+                Some(card) if card.older.len() == VERSIONS_MAX => {
+                    card.older_more += 1;
+                    card.package.deployments.extend(package.deployments);
+                }
                 Some(card) => {
                     card.older.push((link::package(&package.id, &package.version), package.version.clone()));
                     card.package.deployments.extend(package.deployments);
@@ -140,6 +171,8 @@ impl Card {
             needs: package.profiles.first().map(|profile| profile.needs.clone()).unwrap_or_default(),
             questions: package.sections.iter().map(|section| section.settings.len()).sum(),
             older: Vec::new(),
+            older_more: 0,
+            all: versions_path(&package.id),
             package,
         }
     }
@@ -152,19 +185,47 @@ fn kinds(package: &operator::Package) -> Vec<String> {
     kinds
 }
 
-pub(super) async fn list(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
-    list_page(&web, &visitor, Typed::default()).await
+pub(super) async fn list(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Query(part): Query<Part>,
+) -> Result<Response, PageError> {
+    part_page(&web, &visitor, Typed::default(), part).await
 }
 
 pub(super) async fn list_page(web: &Web, visitor: &Visitor, typed: Typed) -> Result<Response, PageError> {
-    let frame = Frame::new(web, visitor, Section::Packages, "Packages").await?.at("/packages".to_owned());
+    part_page(web, visitor, typed, Part::default()).await
+}
+
+async fn part_page(
+    web: &Web,
+    visitor: &Visitor,
+    typed: Typed,
+    Part { page, only }: Part,
+) -> Result<Response, PageError> {
+    let frame = Frame::new(web, visitor, Section::Packages, "Packages").await?;
     let packages = web.fleet().packages().await?;
+    let (mut cards, path) = match &only {
+        Some(only) => {
+            let mut versions: Vec<_> = packages.into_iter().filter(|package| package.id == *only).collect();
+            versions.sort_by(|a, b| b.added_at.cmp(&a.added_at));
+            (versions.into_iter().map(Card::of).collect(), format!("{}&page=", versions_path(only)))
+        }
+        None => (Card::all(packages), "/packages?page=".to_owned()),
+    };
+    let frame = frame.at(match (page, &only) {
+        (None, None) => "/packages".to_owned(),
+        _ => format!("{path}{}", page.unwrap_or(1)),
+    });
+    let pages = Pages::cut(&mut cards, page, PAGE_SIZE, "Pages", path);
     let wrong = typed.wrong.is_some() || !typed.wrong_watch.is_empty();
     let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let page = PackagesPage {
         frame,
         add_command: Command::new(["margrave", "package", "add", typed.reference()]),
-        cards: Card::all(packages),
+        cards,
+        pages,
+        only,
         watches: web.fleet().watches().await?.into_iter().map(WatchCard::of).collect(),
         watch_command: typed.watch_command(),
         typed,
@@ -205,7 +266,12 @@ struct PackagePage {
     images: Vec<ImageLine>,
     questions: Vec<QuestionLine>,
     deployments: Vec<DeploymentLine>,
+    deployments_more: usize,
+    /// The list of all of them.
+    deployments_path: String,
     versions: Vec<(String, String)>,
+    versions_more: usize,
+    versions_path: String,
     command: Command,
 }
 
@@ -259,14 +325,15 @@ pub(super) async fn show(
     let texts = fleet.package_texts(&id, &version).await?;
     let frame = Frame::new(&web, &visitor, Section::Packages, package.name.clone()).await?;
     let frame = frame.leading_to("/packages".to_owned());
-    let versions = fleet
-        .packages()
-        .await?
-        .into_iter()
-        .filter(|other| other.id == package.id && other.version != package.version)
-        .map(|other| (link::package(&other.id, &other.version), other.version))
-        .collect();
-    let deployments = fleet.deployments().await?;
+    let mut others = fleet.packages().await?;
+    others.retain(|other| other.id == package.id && other.version != package.version);
+    others.sort_by(|a, b| b.added_at.cmp(&a.added_at));
+    let versions_more = others.len().saturating_sub(VERSIONS_MAX);
+    let others = others.into_iter().take(VERSIONS_MAX);
+    let versions = others.map(|other| (link::package(&other.id, &other.version), other.version)).collect();
+    let mut deployments = fleet.deployments().await?;
+    deployments.retain(|held| held.package == package.id);
+    let deployments_more = deployments.len().saturating_sub(DEPLOYMENTS_MAX);
     let questions = package.sections.iter().flat_map(|section| {
         section.settings.iter().map(|setting| QuestionLine {
             section: section.name.clone(),
@@ -293,8 +360,12 @@ pub(super) async fn show(
         added_by: who(&package.added_by),
         images: package.images.iter().map(ImageLine::of).collect(),
         questions: questions.collect(),
-        deployments: deployments.into_iter().filter(|held| held.package == package.id).map(line).collect(),
+        deployments: deployments.into_iter().take(DEPLOYMENTS_MAX).map(line).collect(),
+        deployments_more,
+        deployments_path: format!("/deployments?package={}", link::encode(&package.id)),
         versions,
+        versions_more,
+        versions_path: versions_path(&package.id),
         command: Command::new([
             "margrave",
             "deploy",

@@ -9,7 +9,7 @@ use margrave_wire::operator::{Override, PackageSetting};
 use serde_json::Value;
 
 use super::command::{plain, reference};
-use super::session::Fields;
+use super::session::{Fields, RETYPE};
 
 /// Lines that the field of a long answer begins with.
 const ROWS_MAX: usize = 12;
@@ -36,6 +36,8 @@ pub(super) struct Question {
     pub(super) secret: Option<Value>,
     /// A secret that was typed and is not sealed yet. No page shows it again.
     pub(super) typed_secret: Option<String>,
+    /// One was typed, and was not kept while somebody had to sign in again.
+    pub(super) retype: bool,
     /// The very value that the form was made with, where it came back untouched: a form carries neither all breaks of lines nor
     /// all blanks.
     untouched: Option<Value>,
@@ -209,6 +211,12 @@ impl Question {
     fn sent_as(mut self, sent: String, fields: &Fields) -> Self {
         let typed = fields.raw(&secret_field(&sent)).filter(|text| !text.is_empty());
         self.typed_secret = typed.filter(|_| self.is_replaceable()).map(one_or_more_lines);
+        self.retype = self.is_replaceable() && fields.all(RETYPE).any(|gone| gone == secret_field(&sent));
+        if self.retype {
+            let wrong =
+                "The secret that was typed here was not kept while you were signed out. Type it again.";
+            self.wrong = Some(wrong.to_owned());
+        }
         self.sent = sent;
         let known = fields.raw(&reference_field(&self.sent)).and_then(referred);
         self.keep(known)
@@ -275,6 +283,7 @@ impl Question {
             wrong: None,
             secret: None,
             typed_secret: None,
+            retype: false,
             untouched: None,
             sent: String::new(),
         }

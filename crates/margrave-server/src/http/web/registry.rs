@@ -6,10 +6,13 @@ use margrave_wire::operator::PutRegistry;
 
 use super::Web;
 use super::error::PageError;
-use super::session::{Administering, Submitted};
+use super::session::{Administering, RETYPE, Submitted};
 use super::settings;
 use super::wrong::Wrong;
 use crate::fleet::Error;
+
+/// The fields that no page shows.
+const SECRETS: [&str; 2] = ["password", "token"];
 
 /// What stands in the form. Secrets that were typed are not shown again.
 #[derive(Default)]
@@ -46,6 +49,11 @@ pub(super) async fn put(
         wrong: Wrong::default(),
     };
     visitor.note.subject(&draft.host);
+    if let Some(field) = fields.all(RETYPE).find_map(|gone| SECRETS.into_iter().find(|field| *field == gone))
+    {
+        draft.wrong = Wrong::at(field, "it was not kept while you were signed out; type it again");
+        return settings::show(&web, &visitor, draft, None).await;
+    }
     let want = PutRegistry {
         plain: draft.plain,
         authority: text("authority"),

@@ -20,6 +20,8 @@ use crate::fleet::Error;
 
 /// Devices that the page lists; the rest is counted.
 const ROWS_MAX: usize = 100;
+/// Sites that it lists; the rest is counted.
+const SITES_MAX: usize = 24;
 /// Devices that are looked at to tell whether all of them are simulated; a demo has fewer.
 const SIMULATED_MAX: usize = 50;
 /// The kind of warning that tells of images that are not pinned.
@@ -36,6 +38,7 @@ struct RehearsalPage {
     /// "3 devices get it, 1 changes".
     summary: Vec<String>,
     sites: Vec<SiteLine>,
+    sites_more: usize,
     /// What becomes other than it is, where it is a change.
     differences: Vec<Difference>,
     rows: Vec<Row>,
@@ -48,6 +51,7 @@ struct RehearsalPage {
     /// What somebody should know of it.
     warnings: Vec<String>,
     fetches: Vec<String>,
+    fetches_more: usize,
     steps: Vec<String>,
     /// In which order devices get it, where that is not all at once.
     batches: Vec<BatchLine>,
@@ -132,13 +136,17 @@ pub(super) async fn page(
     // Others may come in where this leaves room.
     let is_own = |planned: &&Planned| planned.deployment == name.as_str();
     let own: Vec<Planned> = plan.changes.iter().filter(is_own).cloned().collect();
+    let mut sites = sites(&own);
+    let sites_more = sites.len().saturating_sub(SITES_MAX);
+    sites.truncate(SITES_MAX);
     render(&RehearsalPage {
         frame,
         name: name.to_string(),
         package: format!("{} {}", package.name, package.version),
         summary: summary(&own).into_iter().chain(in_steps).collect(),
         differences,
-        sites: sites(&own),
+        sites,
+        sites_more,
         rows: plan.changes.iter().take(ROWS_MAX).map(|planned| Row::of(planned, name)).collect(),
         rows_more: plan.changes.len().saturating_sub(ROWS_MAX),
         forced: plan.forced.iter().take(ROWS_MAX).cloned().collect(),
@@ -146,7 +154,8 @@ pub(super) async fn page(
         misfits: plan.misfits.iter().take(ROWS_MAX).cloned().collect(),
         misfits_more: plan.misfits.len().saturating_sub(ROWS_MAX),
         warnings,
-        fetches: plan.fetches.iter().map(fetched).collect(),
+        fetches: plan.fetches.iter().take(SITES_MAX).map(fetched).collect(),
+        fetches_more: plan.fetches.len().saturating_sub(SITES_MAX),
         steps: match (rollout, &want.strategy) {
             (Some(rollout), _) => rollout.strategy.words(),
             (None, Some(strategy)) => strategy.words(),

@@ -22,7 +22,7 @@ use margrave_core::access::Role;
 use super::address::{Path, Query};
 use super::command::Command;
 use super::confirm::ConfirmPage;
-use super::error::PageError;
+use super::error::{self, PageError};
 use super::frame::{Bare, Frame, Section, render};
 use super::link;
 use super::question::SECRET;
@@ -36,6 +36,9 @@ use crate::http::{Arrival, BODY_TIME_MAX, is_declared_larger};
 /// Fields of a form that a page carries on for who was signed out: more than any of ours has but for one with thousands of
 /// devices, and few enough that nobody has us write much for little.
 const AGAIN_MAX: usize = 2000;
+
+/// Names a secret that was typed, and was not kept while its form waited for somebody to sign in.
+pub(super) const RETYPE: &str = "type-again";
 
 /// A signed-in operator, of whatever role: for pages that only show.
 pub(super) struct Visitor {
@@ -87,9 +90,13 @@ impl FromRequestParts<Web> for Visitor {
             Some((holder, session, mark))
         });
         let Some((holder, session, mark)) = marked else {
-            // A form cannot be sent again from the sign-in page, so only what was looked at is returned to.
-            let looked_at = parts.method.is_safe().then(|| parts.uri.path_and_query()).flatten();
-            return Err(PageError::SignIn { next: looked_at.map_or("/", |path| path.as_str()).to_owned() });
+            // A form cannot be sent again from the sign-in page, so only what was looked at is returned to, or where the form is.
+            let undone = !parts.method.is_safe();
+            let next = match parts.uri.path_and_query() {
+                Some(looked_at) if !undone => looked_at.to_string(),
+                _ => error::page_of_form(parts.uri.path()),
+            };
+            return Err(PageError::SignIn { next, undone });
         };
         let note = Note::of(&parts.extensions);
         note.by(&holder);
@@ -174,10 +181,13 @@ impl<N: Needs> FromRequest<Web> for Submitted<N> {
         let path = parts.uri.path().to_owned();
         let visitor = match visitor {
             // What was typed is not lost with the session, where the browser says that it was typed on a page of ours.
-            Err(PageError::SignIn { next }) if ours && N::IS_KEPT => {
+            Err(PageError::SignIn { .. }) if !N::IS_KEPT => {
+                return Err(PageError::SignIn { next: "/".to_owned(), undone: false });
+            }
+            Err(PageError::SignIn { next, undone }) if ours => {
                 let request = Request::from_parts(parts, body);
                 let fields = Fields::read(request, BODY_TIME_MAX, FORM_MAX).await?;
-                return Err(fields.again(path, None).unwrap_or(PageError::SignIn { next }));
+                return Err(fields.again(path, None).unwrap_or(PageError::SignIn { next, undone }));
             }
             visitor => visitor?.allowed(N::ROLE)?,
         };
@@ -218,16 +228,24 @@ impl Fields {
     }
 
     /// What was typed, to be sent once more to where it was going; nothing where that is more than a page carries. Secrets are not
-    /// shown by any page, so they have to be typed again: then only a form that is rehearsed first goes on from there.
+    /// shown by any page, so they have to be typed again: then sending it does nothing but lead back to the form, with the rest of
+    /// it filled in.
     fn again(self, path: String, visitor: Option<&Visitor>) -> Option<PageError> {
-        let is_secret = |name: &str| name.starts_with(SECRET) || matches!(name, "password" | "token");
-        let held = self.0.len() <= AGAIN_MAX;
-        let secret = self.0.iter().any(|(name, value)| is_secret(name) && !value.is_empty());
-        if !held || (secret && !path.ends_with("/rehearsal")) {
+        if self.0.len() > AGAIN_MAX {
             return None;
         }
-        let kept = self.0.into_iter().filter(|(name, _)| name != "csrf" && !is_secret(name));
-        let mut fields: Vec<(String, String)> = kept.collect();
+        let is_secret = |name: &str| name.starts_with(SECRET) || matches!(name, "password" | "token");
+        let (secrets, mut fields): (Vec<_>, Vec<_>) =
+            self.0.into_iter().partition(|(name, _)| is_secret(name));
+        let gone: Vec<String> =
+            secrets.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, _)| name).collect();
+        let path = if gone.is_empty() { path } else { asks_again(path)? };
+        fields.retain(|(name, _)| name != "csrf" && (gone.is_empty() || name != "do"));
+        if !gone.is_empty() {
+            fields.push(("do".to_owned(), "edit".to_owned()));
+        }
+        fields.extend(gone.into_iter().map(|name| (RETYPE.to_owned(), name)));
+        let secret = fields.iter().any(|(name, _)| name == RETYPE);
         fields.extend(visitor.map(|visitor| ("csrf".to_owned(), visitor.csrf())));
         let who = visitor.map(|visitor| visitor.name().to_owned());
         Some(PageError::Again { action: link::local(Some(&path)), fields, who, secret })
@@ -253,21 +271,35 @@ impl Fields {
     }
 }
 
+/// Where a form is shown once more with what was typed into it; nothing where no page does that.
+fn asks_again(path: String) -> Option<String> {
+    match path.as_str() {
+        "/settings/registries" => Some(path),
+        rehearsed if rehearsed.ends_with("/rehearsal") => Some(path),
+        form if form == "/deploy" || form.ends_with("/edit") => Some(format!("{path}/rehearsal")),
+        _ => None,
+    }
+}
+
 #[derive(Template)]
 #[template(path = "sign-in.html")]
 struct SignInPage {
     bare: Bare,
     next: String,
+    /// Something was sent by who was signed out, and is lost.
+    undone: bool,
     wrong: Option<&'static str>,
 }
 
 #[derive(serde::Deserialize)]
 pub(super) struct Next {
     next: Option<String>,
+    #[serde(default)]
+    undone: bool,
 }
 
-pub(super) async fn sign_in_page(Query(Next { next }): Query<Next>) -> Result<Response, PageError> {
-    render(&SignInPage { bare: Bare, next: link::local(next.as_deref()), wrong: None })
+pub(super) async fn sign_in_page(Query(Next { next, undone }): Query<Next>) -> Result<Response, PageError> {
+    render(&SignInPage { bare: Bare, next: link::local(next.as_deref()), undone, wrong: None })
 }
 
 /// There is no session yet that a mark could be bound to; the browser's word that the form is ours must do.
@@ -296,7 +328,7 @@ pub(super) async fn sign_in(
         Err(Unidentified::Revoked) => "This token was revoked. Ask an admin for a new one.",
         Err(_) => "This token is not known. Check that all of it was copied, or ask for a new one.",
     };
-    let page = render(&SignInPage { bare: Bare, next, wrong: Some(wrong) })?;
+    let page = render(&SignInPage { bare: Bare, next, undone: false, wrong: Some(wrong) })?;
     Ok((StatusCode::FORBIDDEN, page).into_response())
 }
 

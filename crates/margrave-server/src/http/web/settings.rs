@@ -11,6 +11,7 @@ use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use margrave_wire::operator;
 
 use super::Web;
+use super::address::Query;
 use super::certificate::Certificate;
 use super::command::Command;
 use super::commit::CommitMark;
@@ -20,6 +21,7 @@ use super::error::{PageError, sentence};
 use super::frame::{Frame, Section, render};
 use super::link;
 use super::pace::spoken;
+use super::paging::Pages;
 use super::registry::RegistryDraft;
 use super::session::{Administering, Changer, Submitted, Visitor};
 use super::stamp::Stamp;
@@ -28,6 +30,8 @@ use super::told::Told;
 use super::week::{self, Week};
 use crate::fleet::Error;
 
+/// Calendars on a page: each is drawn as a week.
+const SCHEDULES_SIZE: usize = 25;
 /// Commits that the page lists.
 const COMMITS_MAX: usize = 10;
 
@@ -37,6 +41,7 @@ struct SettingsPage {
     frame: Frame,
     repository: RepositoryCard,
     schedules: Vec<ScheduleRow>,
+    schedule_pages: Pages,
     schedule_new: &'static str,
     registries: Vec<RegistryRow>,
     registry: RegistryDraft,
@@ -100,8 +105,17 @@ struct RegistryRow {
     by: String,
 }
 
-pub(super) async fn page(State(web): State<Web>, visitor: Visitor) -> Result<Response, PageError> {
-    show(&web, &visitor, RegistryDraft::default(), None).await
+#[derive(serde::Deserialize)]
+pub(super) struct Asked {
+    schedules: Option<usize>,
+}
+
+pub(super) async fn page(
+    State(web): State<Web>,
+    visitor: Visitor,
+    Query(Asked { schedules }): Query<Asked>,
+) -> Result<Response, PageError> {
+    part(&web, &visitor, RegistryDraft::default(), None, schedules).await
 }
 
 /// With what was typed about a registry, right or wrong, or what one said.
@@ -111,11 +125,27 @@ pub(super) async fn show(
     registry: RegistryDraft,
     check: Option<operator::RegistryCheck>,
 ) -> Result<Response, PageError> {
-    let frame = Frame::new(web, visitor, Section::Settings, "Settings").await?.at("/settings".to_owned());
+    part(web, visitor, registry, check, None).await
+}
+
+async fn part(
+    web: &Web,
+    visitor: &Visitor,
+    registry: RegistryDraft,
+    check: Option<operator::RegistryCheck>,
+    asked: Option<usize>,
+) -> Result<Response, PageError> {
+    let path = "/settings?schedules=";
+    let frame = Frame::new(web, visitor, Section::Settings, "Settings").await?;
+    let frame = frame.at(asked.map_or("/settings".to_owned(), |asked| format!("{path}{asked}")));
     let fleet = web.fleet();
     let authority = web.app.rotation.status().await?;
     let status = if registry.is_wrong() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
-    let schedules = fleet.schedules().await?.into_iter().map(|schedule| ScheduleRow {
+    let mut schedules = fleet.schedules().await?;
+    let schedule_pages =
+        Pages::cut(&mut schedules, asked, SCHEDULES_SIZE, "Pages of calendars", path.to_owned())
+            .at("#schedules");
+    let schedules = schedules.into_iter().map(|schedule| ScheduleRow {
         lines: week::lines(&schedule.schedule),
         week: Week::of(&schedule.schedule, fleet.now()),
         changed: Stamp::ago(&schedule.changed_at),
@@ -135,6 +165,7 @@ pub(super) async fn show(
     let page = SettingsPage {
         repository: repository(web).await?,
         schedules: schedules.collect(),
+        schedule_pages,
         schedule_new: "/settings/schedule",
         registries: registries.collect(),
         registry,

@@ -1,5 +1,6 @@
 //! Towards the server: capabilities, polling, fetching, reporting.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
@@ -43,7 +44,10 @@ pub(super) struct Upstream {
 
     sending: bool,
     send: Pause,
-    rebuffed: Option<Rebuffed>,
+    /// The report that was passed over last.
+    passed_over: Option<u64>,
+    /// Reports that were refused, by their numbers.
+    refused: BTreeMap<u64, Refused>,
 
     /// Documents that the disk lost were asked for and did not come: what is wanted now is asked first.
     lost_in_vain: bool,
@@ -58,17 +62,19 @@ pub(super) struct Upstream {
     pub(super) dice: f64,
 }
 
-/// A report that was refused in no words.
-#[derive(Debug, Clone, Copy)]
-struct Rebuffed {
-    sequence: u64,
+/// A report that was refused, and may be taken yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refused {
     /// How often that happened although the server had answered a poll since the time before.
-    in_vain: u32,
+    while_heard: u32,
+    /// How often it did although the server had taken another report since.
+    while_told: u32,
     was_heard: bool,
+    was_told: bool,
 }
 
 /// After so many it is the server who refuses a report, and not something that stands on the way for a while.
-const REBUFFS_MAX: u32 = 3;
+const REFUSALS_MAX: u32 = 3;
 /// Between a poll that was held and the next one.
 const NEXT_PAUSE: Duration = Duration::from_millis(200);
 /// A poll that was held for less was not held, whatever the server says of it.
@@ -117,7 +123,7 @@ impl Device {
             && !self.moved
             && due(up.send)
             && (due(up.ask) || !self.saves())
-            && let Some(report) = self.outbox.first()
+            && let Some(report) = self.outbox.next(up.passed_over)
         {
             return Some(Action::Send(report.clone()));
         }
@@ -292,9 +298,7 @@ impl Device {
             }
         };
         self.heard(now);
-        if let Some(rebuffed) = &mut self.upstream.rebuffed {
-            rebuffed.was_heard = true;
-        }
+        self.upstream.refused.values_mut().for_each(|refused| refused.was_heard = true);
         let lasted = self.upstream.asked.take().map(|(began, wait)| (now.since(began), wait));
         let first = !std::mem::replace(&mut self.upstream.heard, true);
         match outcome {
@@ -447,23 +451,50 @@ impl Device {
         match result {
             Ok(()) => {
                 self.heard(now);
-                self.outbox.settle(sequence);
-                self.upstream.send.succeeded(now, Duration::ZERO);
+                self.done_with(sequence, now);
+                self.upstream.refused.values_mut().for_each(|refused| refused.was_told = true);
             }
             Err(trouble) if trouble.permanent => {
                 // The server will never take this one; the next may still be news.
-                self.outbox.settle(sequence);
-                self.upstream.send.succeeded(now, Duration::ZERO);
+                self.done_with(sequence, now);
                 self.troubled(now, roll, trouble);
             }
             Err(trouble) => {
+                if trouble.answered {
+                    self.refused(sequence);
+                }
                 self.failed(|up| &mut up.send, settings, now, roll, trouble);
             }
         }
     }
 
+    /// The server has this report, or will never take it.
+    fn done_with(&mut self, sequence: u64, now: Moment) {
+        self.outbox.settle(sequence);
+        self.upstream.refused.remove(&sequence);
+        self.upstream.send.succeeded(now, Duration::ZERO);
+    }
+
+    /// Counts that a report was refused. One that is refused again and again while the server is heard is passed over: only what
+    /// follows it of the same assignment waits for it then.
+    fn refused(&mut self, sequence: u64) -> Refused {
+        let up = &mut self.upstream;
+        up.refused.retain(|of, _| self.outbox.waits(*of));
+        let refused = up.refused.entry(sequence).or_default();
+        *refused = Refused {
+            while_heard: refused.while_heard + u32::from(refused.was_heard),
+            while_told: refused.while_told + u32::from(refused.was_told),
+            ..Refused::default()
+        };
+        if refused.while_heard >= REFUSALS_MAX {
+            up.passed_over = Some(sequence);
+        }
+        *refused
+    }
+
     /// A server explains what it refuses for good (MI-G2-200). What does not may be something on the way there, and no news is
-    /// given up for that: only where the server is heard all the while, so that what it never takes keeps nothing else back.
+    /// given up for that. It may let polls pass and no report: so where an assignment stands is given up only while the server takes
+    /// what is told of others, and what something newer waits behind while it answers at all.
     pub(super) fn rebuffed(
         &mut self,
         settings: &Settings,
@@ -472,12 +503,11 @@ impl Device {
         sequence: u64,
         trouble: Trouble,
     ) {
-        let before = self.upstream.rebuffed.filter(|rebuffed| rebuffed.sequence == sequence);
-        let answered = u32::from(before.is_some_and(|rebuffed| rebuffed.was_heard));
-        let in_vain = before.map_or(0, |rebuffed| rebuffed.in_vain) + answered;
-        self.upstream.rebuffed = Some(Rebuffed { sequence, in_vain, was_heard: false });
-        let permanent = in_vain >= REBUFFS_MAX;
-        self.sent(settings, now, roll, sequence, Err(Trouble { permanent, ..trouble }));
+        let refused = self.refused(sequence);
+        let times =
+            if self.outbox.is_superseded(sequence) { refused.while_heard } else { refused.while_told };
+        let trouble = Trouble { permanent: times >= REFUSALS_MAX, answered: false, ..trouble };
+        self.sent(settings, now, roll, sequence, Err(trouble));
     }
 
     fn heard(&mut self, now: Moment) {
@@ -551,7 +581,7 @@ impl Device {
             self.memory = Some((self.upstream.dice * f64::from(u32::MAX)) as u32);
         }
         let skipped = moved || self.accepted.as_ref().is_some_and(|held| version > held.version + 1);
-        let wanted: std::collections::BTreeMap<AssignmentId, Digest> =
+        let wanted: BTreeMap<AssignmentId, Digest> =
             verified.manifest().entries().iter().map(|entry| (entry.id, entry.document.digest)).collect();
 
         let leaves_drift = verified.manifest().schedule().leaves_drift;

@@ -22,7 +22,8 @@ pub(super) struct Upstream {
     pub(super) capabilities: Option<Digest>,
     /// The capabilities that the server said it will never take.
     capabilities_refused: Option<Digest>,
-    telling: bool,
+    /// What it is being told.
+    telling: Option<Digest>,
     tell: Pause,
 
     asking: bool,
@@ -75,6 +76,9 @@ struct Refused {
 
 /// After so many it is the server who refuses a report, and not something that stands on the way for a while.
 const REFUSALS_MAX: u32 = 3;
+/// When a server is told again what it said that it will never take: it may be a newer one by then, and who said so may have been
+/// something on the way there.
+const REFUSED_AGAIN_AFTER: Duration = Duration::from_secs(1800);
 /// Between a poll that was held and the next one.
 const NEXT_PAUSE: Duration = Duration::from_millis(200);
 /// A poll that was held for less was not held, whatever the server says of it.
@@ -105,13 +109,11 @@ impl Device {
         let Gate::Open(closes) = self.network(settings, now) else { return None };
         let due = |pause: Pause| pause.due(now);
 
-        let untold = up.capabilities.is_some()
-            && up.capabilities != self.capabilities_known
-            && up.capabilities != up.capabilities_refused;
+        let untold = up.capabilities.is_some() && up.capabilities != self.capabilities_known;
         if untold {
             // First exchange of all (MI-G2-120): nothing else is asked before it.
-            let first = self.capabilities_known.is_none();
-            if !up.telling && due(up.tell) && (first || due(up.ask) || !self.saves()) {
+            let first = self.capabilities_known.is_none() && up.capabilities != up.capabilities_refused;
+            if up.telling.is_none() && due(up.tell) && (first || due(up.ask) || !self.saves()) {
                 return Some(Action::SendCapabilities);
             }
             if first {
@@ -198,8 +200,10 @@ impl Device {
         if let Gate::Closed(opens) = self.network(settings, now) {
             return opens;
         }
-        let tell = (up.capabilities.is_some() && up.capabilities != self.capabilities_known && !up.telling)
-            .then_some(if self.capabilities_known.is_some() { self.with_a_poll(up.tell) } else { up.tell });
+        let tell = (up.capabilities.is_some()
+            && up.capabilities != self.capabilities_known
+            && up.telling.is_none())
+        .then_some(if self.capabilities_known.is_some() { self.with_a_poll(up.tell) } else { up.tell });
         let sends = !up.sending && !self.moved && !self.outbox.is_empty();
         let send = sends.then(|| self.with_a_poll(up.send));
         let ask = (!up.asking).then_some(up.ask);
@@ -251,10 +255,18 @@ impl Device {
             _ => self.upstream.asked,
         };
         match action {
-            Action::SendCapabilities => self.upstream.telling = true,
+            Action::SendCapabilities => self.upstream.telling = self.upstream.capabilities,
             Action::Poll { .. } | Action::Fetch(_) => self.upstream.asking = true,
             Action::Send(_) => self.upstream.sending = true,
             _ => {}
+        }
+    }
+
+    pub(super) fn capabilities_are(&mut self, digest: Digest, now: Moment) {
+        let up = &mut self.upstream;
+        up.capabilities = Some(digest);
+        if up.capabilities_refused.take_if(|refused| *refused != digest).is_some() {
+            up.tell.succeeded(now, TELL_EVERY);
         }
     }
 
@@ -265,7 +277,7 @@ impl Device {
         roll: f64,
         result: Result<Digest, Trouble>,
     ) {
-        self.upstream.telling = false;
+        let told = self.upstream.telling.take();
         match result {
             Ok(digest) => {
                 self.heard(now);
@@ -273,10 +285,13 @@ impl Device {
                 self.upstream.tell.succeeded(now, TELL_EVERY);
             }
             Err(trouble) => {
-                if trouble.permanent {
-                    self.upstream.capabilities_refused = self.upstream.capabilities;
-                }
+                // It may be another one since.
+                let is_refused = trouble.permanent && told == self.upstream.capabilities;
                 self.failed(|up| &mut up.tell, settings, now, roll, trouble);
+                if is_refused {
+                    self.upstream.capabilities_refused = told;
+                    self.upstream.tell.at_least(now, REFUSED_AGAIN_AFTER);
+                }
             }
         }
     }

@@ -113,3 +113,34 @@ fn a_report_that_the_server_refuses_in_no_words_is_given_up_while_it_takes_other
     assert!(!world.device.outbox().has(id(1)), "the server forgot it, and does not say so");
     assert!(world.converged());
 }
+
+#[test]
+fn mi_g2_120_capabilities_that_were_refused_for_good_keep_nothing_back_and_are_told_again() {
+    let mut world = World::new(6);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    let begun = world.now;
+    let mut refused = vec![];
+    while world.now.since(begun) < Duration::from_secs(2 * 3600) {
+        match world.device.next(&world.settings, world.now) {
+            Some(Action::SendCapabilities) => {
+                refused.push(world.now.since(begun).as_secs());
+                world.absorb(Event::Began(Action::SendCapabilities));
+                world.absorb(Event::CapabilitiesSent(Err(Trouble::permanent("<html>"))));
+            }
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert_eq!(newest(&world, 1), Some((State::Installed, world.manifest.version())));
+    assert_eq!(refused, [0, 1800, 3600, 5400], "now and then");
+    // What is something else was not refused.
+    world.absorb(Event::CapabilitiesAre(Digest::of(b"more memory")));
+    let changed = world.now;
+    while world.device.next(&world.settings, world.now) != Some(Action::SendCapabilities) {
+        match world.device.next(&world.settings, world.now) {
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert!(world.now.since(changed) <= Duration::from_secs(5));
+}

@@ -34,8 +34,8 @@ pub(super) struct Upstream {
     adopted_until: Moment,
     /// The last poll was to be held and was answered at once.
     hurried: bool,
-    /// Something between us and the server cuts polls that are held open for longer.
-    wait_max: Option<Duration>,
+    /// Something between us and the server cuts polls that are held open for longer, and when that was learnt.
+    wait_max: Option<(Duration, Moment)>,
     /// The manifest of another past that the server was last told about, and when.
     contradicted: Option<(Digest, Moment)>,
     /// Whether the server's newest answer was a manifest of another past.
@@ -99,6 +99,8 @@ const CONTRADICT_AGAIN_AFTER: Duration = Duration::from_secs(600);
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Shorter waits than this are cut by nobody, and would only be polls by another name.
 const WAIT_MIN: Duration = Duration::from_secs(20);
+/// A line that broke once looks like a firewall that allows less, and would cost ten times the polls for months.
+const WAIT_MAX_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 impl Device {
     pub(super) fn next_upstream(&self, settings: &Settings, now: Moment) -> Option<Action> {
@@ -142,7 +144,8 @@ impl Device {
             let held = self.accepted_here().map(|accepted| accepted.body);
             // Until the server has been heard, a quick answer says more than a long wait.
             let wait = if up.heard { self.poll_wait(settings) } else { Duration::ZERO };
-            let wait = up.wait_max.map_or(wait, |limit| wait.min(limit));
+            let learnt = up.wait_max.filter(|(_, at)| *at <= now && now.since(*at) < WAIT_MAX_KEPT);
+            let wait = learnt.map_or(wait, |(limit, _)| wait.min(limit));
             let wait = closes.map_or(wait, |closes| wait.min(closes.since(now)));
             return Some(Action::Poll { held, wait });
         }
@@ -408,12 +411,12 @@ impl Device {
     }
 
     /// A poll that was held open ended badly before its time: a proxy or a firewall may allow less than we asked
-    /// for, so the next one asks for less. A restart tries the full time again.
+    /// for, so the next one asks for less. The full time is tried again after a while.
     fn cut(&mut self, now: Moment) {
         let Some((began, wait)) = self.upstream.asked.take() else { return };
         let lasted = now.since(began);
         if lasted >= WAIT_MIN && lasted < wait {
-            self.upstream.wait_max = Some(lasted.mul_f64(0.75).max(WAIT_MIN));
+            self.upstream.wait_max = Some((lasted.mul_f64(0.75).max(WAIT_MIN), now));
         }
     }
 

@@ -42,6 +42,10 @@ pub(super) struct Upstream {
     disputed: bool,
     /// A newer manifest whose documents are still to come.
     pub(super) staged: Option<(Manifest, Digest)>,
+    /// Documents are being fetched one by one.
+    fetching_singly: bool,
+    /// That did not work the last time.
+    singly_in_vain: bool,
 
     sending: bool,
     send: Pause,
@@ -259,7 +263,11 @@ impl Device {
         };
         match action {
             Action::SendCapabilities => self.upstream.telling = self.upstream.capabilities,
-            Action::Poll { .. } | Action::Fetch(_) => self.upstream.asking = true,
+            Action::Fetch(plan) => {
+                self.upstream.asking = true;
+                self.upstream.fetching_singly = matches!(plan, FetchPlan::Documents(_));
+            }
+            Action::Poll { .. } => self.upstream.asking = true,
             Action::Send(_) => self.upstream.sending = true,
             _ => {}
         }
@@ -428,6 +436,7 @@ impl Device {
         result: Result<Delivery, Trouble>,
     ) {
         self.upstream.asking = false;
+        self.upstream.singly_in_vain = result.is_err() && self.upstream.fetching_singly;
         match result {
             Ok(delivery) => {
                 self.heard(now);
@@ -566,8 +575,13 @@ impl Device {
             .filter(|entry| !self.readings.contains_key(&entry.document.digest))
             .copied()
             .collect();
+        // What is asked for in many requests comes as a whole or not at all. Where a line or a server does not bear so many, one
+        // that brings more is less.
+        let is_too_many = self.upstream.singly_in_vain && missing.len() > 1;
         match manifest.bundle() {
-            Some(bundle) if bundle_is_less(bundle.size, manifest.entries().len(), &missing) => {
+            Some(bundle)
+                if is_too_many || bundle_is_less(bundle.size, manifest.entries().len(), &missing) =>
+            {
                 FetchPlan::Bundle { bundle, entries: manifest.entries().to_vec() }
             }
             _ => FetchPlan::Documents(missing),

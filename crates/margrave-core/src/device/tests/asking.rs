@@ -428,6 +428,34 @@ fn a_server_that_asks_for_ever_others_does_not_fill_the_disk_with_answers() {
     assert!(world.told(1).ends_with("FAILED INSTALLING INSTALLED"), "{}", world.told(1));
 }
 
+#[test]
+fn documents_that_do_not_come_one_by_one_are_asked_for_in_one_piece() {
+    let mut world = polling();
+    let all = |value: &str| (1..=9).map(|n| workload(n, &["web"], if n > 6 { value } else { "a" })).collect();
+    world.publish(all("a"));
+    world.run_until_converged();
+    world.publish(all("b"));
+    // The bundle is larger than the three that are new.
+    let bundle = Some(Blob { digest: Digest::of(b"bundle"), size: Some(50_000) });
+    let entries = world.manifest.entries().to_vec();
+    world.manifest = Manifest::new(world.manifest.version(), bundle, entries).unwrap();
+    let mut singly = 0;
+    while world.device.accepted().unwrap().version < world.manifest.version() {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Fetch(FetchPlan::Documents(_))) => {
+                singly += 1;
+                assert!(singly < 20, "it will never have all of them");
+                world.absorb(Event::Began(action));
+                world.absorb(Event::Fetched(Err(Trouble::passing("429, after two of them"))));
+            }
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert_eq!(singly, 1);
+    world.run_until_converged();
+}
+
 /// What is sent next, once it is time for it.
 fn sent_next(world: &mut World) -> u64 {
     loop {

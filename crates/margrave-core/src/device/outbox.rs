@@ -11,11 +11,14 @@ use crate::report::Report;
 /// among them; eight tell the story of an install, an update and a failure.
 const PER_ASSIGNMENT_MAX: usize = 8;
 
+/// More than a device says in the seconds that a disk takes to write what it was given.
+const NUMBERS_SKIPPED: u64 = 1_000;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outbox {
     /// Ascending by sequence.
     waiting: Vec<Report>,
-    /// The sequence of the newest report ever made here.
+    /// The sequence of the newest report ever made here, as far as that is known.
     newest: u64,
 }
 
@@ -71,6 +74,12 @@ impl Outbox {
     pub fn is_superseded(&self, sequence: u64) -> bool {
         let mut from = self.waiting.iter().skip_while(|report| self::sequence(report) != Some(sequence));
         from.next().is_some_and(|report| from.any(|newer| newer.assignment == report.assignment))
+    }
+
+    /// The power went. Some disks say that they have written what they lose with it, and then it is not known here what was said
+    /// last: a number that was used for that would let what is said now be taken for old.
+    pub(super) fn skip_numbers(&mut self) {
+        self.newest += NUMBERS_SKIPPED;
     }
 
     /// Forgets everything that waits. The numbering goes on.

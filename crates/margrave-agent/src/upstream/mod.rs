@@ -66,12 +66,14 @@ pub(crate) struct Untold {
     trouble: Trouble,
     /// It was refused for good, and nobody said why.
     unexplained: bool,
+    /// The server knows no place for it.
+    unknown: bool,
 }
 
 impl Untold {
     /// What that means for a report.
     pub(crate) fn of_report(self, sequence: u64) -> Event {
-        let Untold { trouble, unexplained } = self;
+        let Untold { trouble, unexplained, .. } = self;
         match unexplained {
             true => {
                 Event::Rebuffed { sequence, trouble: Trouble { backoff: Backoff::Exponential, ..trouble } }
@@ -83,7 +85,7 @@ impl Untold {
 
 impl From<Trouble> for Untold {
     fn from(trouble: Trouble) -> Untold {
-        Untold { trouble, unexplained: false }
+        Untold { trouble, unexplained: false, unknown: false }
     }
 }
 
@@ -105,9 +107,10 @@ impl Upstream {
     pub(crate) async fn send_capabilities(&self, body: &[u8]) -> Result<Digest, Trouble> {
         let paths = self.tongue.capabilities_paths(&self.device);
         let told = self.tell(paths, |path| Request::put(path).bytes("application/json", body.to_vec())).await;
-        told.map_err(|Untold { trouble, .. }| Trouble {
-            // A server that forgot this client may remember it again.
-            permanent: trouble.permanent && self.tongue == Tongue::G2,
+        told.map_err(|Untold { trouble, unknown, .. }| Trouble {
+            // A server that forgot this client may remember it again (MI-G1-066). One that does not like what it is told may have
+            // something for it all the same.
+            permanent: trouble.permanent && (self.tongue == Tongue::G2 || !unknown),
             ..trouble
         })?;
         Ok(Digest::of(body))
@@ -135,7 +138,8 @@ impl Upstream {
                     return Err(Trouble { permanent: false, backoff: Backoff::Exponential, ..trouble }.into());
                 }
                 Err(trouble) => {
-                    let untold = Untold { unexplained: trouble.permanent && !explained, trouble };
+                    let unexplained = trouble.permanent && !explained;
+                    let untold = Untold { trouble, unexplained, unknown };
                     if !unknown {
                         return Err(untold);
                     }

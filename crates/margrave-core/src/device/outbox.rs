@@ -1,5 +1,7 @@
 //! Reports waiting for the server, in order, bounded by coalescing and never by forgetting the latest.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::AssignmentId;
@@ -9,11 +11,14 @@ use crate::report::Report;
 /// among them; eight tell the story of an install, an update and a failure.
 const PER_ASSIGNMENT_MAX: usize = 8;
 
+/// More than a device says in the seconds that a disk takes to write what it was given.
+const NUMBERS_SKIPPED: u64 = 1_000;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outbox {
     /// Ascending by sequence.
     waiting: Vec<Report>,
-    /// The sequence of the newest report ever made here.
+    /// The sequence of the newest report ever made here, as far as that is known.
     newest: u64,
 }
 
@@ -43,6 +48,14 @@ impl Outbox {
         self.waiting.first()
     }
 
+    /// What to send next: the oldest, unless one was passed over. Then the others have their turn, each assignment with its oldest.
+    pub fn next(&self, passed_over: Option<u64>) -> Option<&Report> {
+        let Some(passed_over) = passed_over else { return self.first() };
+        let mut seen = BTreeSet::new();
+        let mut oldest = self.waiting.iter().filter(|report| seen.insert(report.assignment));
+        oldest.find(|report| sequence(report) > Some(passed_over)).or(self.first())
+    }
+
     /// Everything that waits, in the order in which it is sent.
     pub fn waiting(&self) -> impl Iterator<Item = &Report> {
         self.waiting.iter()
@@ -50,7 +63,23 @@ impl Outbox {
 
     /// Forgets the report with this sequence: the server has it, or will never take it.
     pub fn settle(&mut self, sequence: u64) {
-        self.waiting.retain(|report| report.detail.as_ref().map(|detail| detail.sequence) != Some(sequence));
+        self.waiting.retain(|report| self::sequence(report) != Some(sequence));
+    }
+
+    pub fn waits(&self, sequence: u64) -> bool {
+        self.waiting.iter().any(|report| self::sequence(report) == Some(sequence))
+    }
+
+    /// Whether something newer is to be said of the same assignment.
+    pub fn is_superseded(&self, sequence: u64) -> bool {
+        let mut from = self.waiting.iter().skip_while(|report| self::sequence(report) != Some(sequence));
+        from.next().is_some_and(|report| from.any(|newer| newer.assignment == report.assignment))
+    }
+
+    /// The power went. Some disks say that they have written what they lose with it, and then it is not known here what was said
+    /// last: a number that was used for that would let what is said now be taken for old.
+    pub(super) fn skip_numbers(&mut self) {
+        self.newest += NUMBERS_SKIPPED;
     }
 
     /// Forgets everything that waits. The numbering goes on.
@@ -69,4 +98,8 @@ impl Outbox {
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
+}
+
+fn sequence(report: &Report) -> Option<u64> {
+    report.detail.as_ref().map(|detail| detail.sequence)
 }

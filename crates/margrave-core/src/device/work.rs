@@ -42,6 +42,8 @@ pub(super) struct Work {
     pub(super) seen_at: Option<Moment>,
     pub(super) trouble: Option<Failure>,
     pub(super) sight: Sight,
+    /// Since when the clock is known not to be set, by that clock.
+    pub(super) clock_unset_since: Option<Moment>,
 }
 
 /// How often a device may go down while it starts something before that counts as failed: a power cut is nobody's fault.
@@ -393,7 +395,11 @@ impl Device {
     /// The process began, in this life of the machine. One that ended in the middle of something tells nothing; a
     /// machine that did may have died of it.
     pub(super) fn booted(&mut self, boot: String) {
-        let went_down = self.boot.replace(boot) != self.boot;
+        let before = self.boot.replace(boot);
+        let went_down = before != self.boot;
+        if went_down && before.is_some() {
+            self.outbox.skip_numbers();
+        }
         let fall = |assignment: &mut Assignment| {
             let applied = std::mem::take(&mut assignment.applying);
             let unproven = assignment.state == State::Installed && assignment.good != assignment.held;

@@ -14,6 +14,10 @@ use crate::tree::{At, Findings};
 
 /// More components than a document may have.
 const COMPONENT_COUNT_MAX: usize = 1_000;
+/// Our own server takes a little more than this.
+const BODY_BYTES_MAX: usize = 60_000;
+/// What is left of a component's message, one after the other, until a report is not too long any more.
+const MESSAGE_LENGTHS: [usize; 3] = [300, 60, 0];
 /// A message of a foreign device is kept and shown; one of megabytes is neither.
 const TEXT_LENGTH_MAX: usize = 4_000;
 
@@ -57,8 +61,32 @@ pub fn write(report: &Report) -> Vec<u8> {
     common(report, body).to_string().into_bytes()
 }
 
-/// Adds to a body what both generations write alike.
-pub(crate) fn common(report: &Report, mut body: Value) -> Value {
+/// Adds to a body what both generations write alike. A report that nobody takes because of its length would say nothing at all:
+/// where many components say much, each is cut short.
+pub(crate) fn common(report: &Report, body: Value) -> Value {
+    let mut told = whole(report, body.clone());
+    let mut shorter = report.clone();
+    for length_max in MESSAGE_LENGTHS {
+        if told.to_string().len() <= BODY_BYTES_MAX {
+            break;
+        }
+        let components = shorter.components.iter_mut();
+        for fault in components.filter_map(|component| component.fault.as_mut()) {
+            cut(&mut fault.message, length_max);
+        }
+        told = whole(&shorter, body.clone());
+    }
+    told
+}
+
+fn cut(message: &mut String, length_max: usize) {
+    if message.len() > length_max {
+        message.truncate(message.floor_char_boundary(length_max));
+        message.push('…');
+    }
+}
+
+fn whole(report: &Report, mut body: Value) -> Value {
     let component = |component: &ComponentReport| {
         let mut fields = json!({ "name": component.name, "state": component.state.as_str() });
         insert_fault(&mut fields, component.fault.as_ref());
@@ -229,4 +257,53 @@ fn read_detail(root: &At<'_>, components: &mut [ComponentReport]) -> Option<Deta
         memory: detail.memory,
         holds: detail.holds,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(components: usize, message: &str) -> Report {
+        let fault = |source: &str| Fault {
+            code: "remove-failed".into(),
+            source: source.into(),
+            message: message.to_owned(),
+        };
+        let component = |number: usize| ComponentReport {
+            name: format!("component-{number}"),
+            state: Reported::Removing,
+            fault: Some(fault(&format!("component-{number}"))),
+            restarts: 3,
+        };
+        Report {
+            assignment: AssignmentId::parse("00000000-0000-4000-8000-000000000001").unwrap(),
+            device: None,
+            adopted_version: 7,
+            state: Reported::Removing,
+            fault: Some(fault("app")),
+            components: (0..components).map(component).collect(),
+            detail: None,
+            signed_at: None,
+        }
+    }
+
+    #[test]
+    fn a_report_of_many_components_that_say_much_is_cut_until_a_server_takes_it() {
+        let some = report(20, &"x".repeat(1000));
+        assert_eq!(
+            read(&write(&some)).unwrap().components[19].fault,
+            some.components[19].fault,
+            "there is room"
+        );
+        // As many as a package may have, and with what costs six bytes each.
+        for message in ["é".repeat(500), "\u{1b}".repeat(1000)] {
+            let many = report(200, &message);
+            let written = write(&many);
+            assert!(written.len() <= 64 * 1024, "{}", written.len());
+            let told = read(&written).unwrap();
+            assert_eq!((told.state, told.components.len()), (many.state, 200));
+            assert_eq!(told.fault.map(|fault| fault.source), Some("app".to_owned()));
+            assert!(told.components.iter().all(|component| component.fault.is_some()));
+        }
+    }
 }

@@ -225,3 +225,34 @@ fn what_was_tried_and_given_up_is_not_tried_again_by_who_can_read_it() {
     assert!(touches(&did).is_empty(), "{did:?}");
     assert!(world.device.assignments()[&id(1)].gave_up().is_some());
 }
+
+#[test]
+fn promise_9_what_is_said_once_the_power_is_back_is_newer_than_all_that_was_said_before() {
+    let mut world = World::new(1);
+    world.absorb(Event::Booted("one".into()));
+    world.publish(vec![workload(1, &["web"], "a")]);
+    world.run_until_converged();
+    let on_disk = world.ledger.clone();
+    world.publish(vec![workload(1, &["web"], "b")]);
+    world.run_until_converged();
+    let said = world.reports.len();
+    let newest = world.reports.last().unwrap().detail.as_ref().unwrap().sequence;
+    // The disk had only said that it wrote that down.
+    world.ledger = on_disk;
+    world.boot();
+    world.absorb(Event::Booted("two".into()));
+    world.broken.insert(Order::of(&workload(1, &["web"], "b"))[0].fingerprint());
+    for _ in 0..200 {
+        world.step();
+    }
+    assert!(world.reports.len() > said);
+    let again: Vec<u64> =
+        world.reports[said..].iter().map(|report| report.detail.as_ref().unwrap().sequence).collect();
+    assert!(again.iter().all(|sequence| *sequence > newest), "{newest} {again:?}");
+    // A process that ended alone knows all that it said.
+    let before = world.device.outbox().next_sequence();
+    world.commit();
+    world.boot();
+    world.absorb(Event::Booted("two".into()));
+    assert_eq!(world.device.outbox().next_sequence(), before);
+}

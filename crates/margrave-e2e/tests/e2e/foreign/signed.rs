@@ -39,6 +39,8 @@ struct Ways {
     undecided: usize,
     /// What it answers a certificate that it knows.
     known: Option<(u16, Value)>,
+    /// It takes nobody's capabilities.
+    choosy: bool,
 }
 
 /// A server of the signed generation on the web listener of a [`Liar`].
@@ -98,6 +100,9 @@ impl SignedServer {
                     Some((status, body)) => reply(*status, body.to_string().into_bytes()),
                     None => reply(201, json!({ "clientId": CLIENT }).to_string().into_bytes()),
                 };
+            }
+            if ways.choosy && heard.path.contains("/capabilities") {
+                return reply(422, br#"{"error":"Unprocessable","message":"no such vendor"}"#.to_vec());
             }
             let (status, body) = answers.answer(heard, ways.oldest);
             reply(status, body)
@@ -313,6 +318,18 @@ fn servers_that_want_more_covered_or_know_only_the_oldest_paths_are_served_too()
     });
     assert_eq!(server.labels(), ["sig"]);
     assert!(server.heard("POST").iter().any(|heard| heard.path.contains("/deployment/")));
+}
+
+#[test]
+fn mi_g1_066_a_server_that_takes_no_capabilities_is_asked_for_work_all_the_same() {
+    let server =
+        SignedServer::start(Ways { choosy: true, ..Ways::default() }, 1, &[(ONE, older(ONE, "one"))]);
+    server.joined();
+    let _agent = server.liar.run_agent(&SIMULATED);
+    wait_for("version 1 is installed and told", || {
+        (server.liar.is_installed(1) && server.liar.status()["reportsWaiting"] == 0).then_some(())
+    });
+    assert_eq!(server.heard("PUT").len(), 1, "and not told again and again");
 }
 
 #[test]

@@ -202,6 +202,7 @@ impl Fleet {
         let progress = Progress {
             size: u32::try_from(members.len()).unwrap_or(u32::MAX),
             members,
+            forgiven_gone: Vec::new(),
             reached: Reached::default(),
             heard_since: None,
             hold: Hold::None,

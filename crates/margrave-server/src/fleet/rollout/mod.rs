@@ -239,8 +239,13 @@ impl Fleet {
             Now::UnderWay | Now::Silent => member.released && once.contains(&member.device),
             Now::Waits { .. } | Now::Never | Now::Done => false,
         };
-        let members = self.progress(record, deployment).await?.members.into_iter();
-        Ok(members.filter(failed).map(|member| member.device).collect())
+        let members = self.progress(record, deployment).await?.members;
+        let here: BTreeSet<&DeviceRef> = members.iter().map(|member| &member.device).collect();
+        // Who was put out because it failed did so, too.
+        let mut gone = self.store.failed_in_rollout(record.deployment).await?;
+        gone.retain(|device| !here.contains(device));
+        gone.extend(members.iter().filter(|member| failed(member)).map(|member| member.device.clone()));
+        Ok(gone)
     }
 
     /// A rollout as it stands: all of its devices are looked at.
@@ -253,11 +258,15 @@ impl Fleet {
         let lineup = self.store.rollout_lineup(&deployment.deployment).await?;
         let never = deployment.misfits.iter().filter(|misfit| !misfit.temporary);
         let never = never.map(|misfit| misfit.device.clone()).collect();
+        let is_forgiven =
+            |lined: &&LinedRecord| lined.member.forgiven && !is_meant(&deployment.deployment, lined);
+        let forgiven_gone = lineup.iter().filter(is_forgiven).map(|lined| lined.member.place).collect();
         let members = self.members_now(&deployment.deployment, &never, lineup).await?;
         self.meters.rollout_looks.observe(begun.elapsed());
         Ok(Progress {
             size: record.size,
             members,
+            forgiven_gone,
             reached: record.reached,
             heard_since: self.rollouts.heard_since(record),
             hold: match record.state {
@@ -279,7 +288,7 @@ impl Fleet {
     ) -> Result<Vec<Member>, Error> {
         let verdicts = self.store.assignment_verdicts(deployment.id).await?;
         let member = |lined: LinedRecord| {
-            if lined.retired || !deployment.targets.matches(&lined.member.device, &lined.labels) {
+            if !is_meant(deployment, &lined) {
                 return None;
             }
             let now = match never.contains(&lined.member.device) {
@@ -317,6 +326,11 @@ impl Fleet {
             Some(Verdict::Pending) | None => Now::UnderWay,
         }
     }
+}
+
+/// Whether a device is still one that a deployment is meant for.
+fn is_meant(deployment: &Deployment, lined: &LinedRecord) -> bool {
+    !lined.retired && deployment.targets.matches(&lined.member.device, &lined.labels)
 }
 
 /// Whether a device is on its way to what it was given, or is to set out: what ran before may be down, or will be.

@@ -10,6 +10,7 @@ mod shown;
 mod step;
 mod waiting;
 
+pub(super) use carrying::is_resumable;
 pub(super) use shown::{Looked, RolloutTold};
 pub use waiting::RolloutGlimpse;
 pub(super) use waiting::shown_waiting;
@@ -269,12 +270,7 @@ impl Fleet {
             forgiven_gone,
             reached: record.reached,
             heard_since: self.rollouts.heard_since(record),
-            hold: match record.state {
-                RolloutState::Running | RolloutState::Reverting | RolloutState::Done => Hold::None,
-                RolloutState::Paused => Hold::Paused,
-                RolloutState::Halted => Hold::Halted(record.why.clone().unwrap_or_default()),
-                RolloutState::Aborted => Hold::Aborted,
-            },
+            hold: hold_of(record),
             revertible: record.before.is_some(),
         })
     }
@@ -325,6 +321,16 @@ impl Fleet {
             Some(Verdict::Pending) | None if silent => Now::Silent,
             Some(Verdict::Pending) | None => Now::UnderWay,
         }
+    }
+}
+
+/// Whether somebody stopped it.
+fn hold_of(record: &RolloutRecord) -> Hold {
+    match record.state {
+        RolloutState::Running | RolloutState::Reverting | RolloutState::Done => Hold::None,
+        RolloutState::Paused => Hold::Paused,
+        RolloutState::Halted => Hold::Halted(record.why.clone().unwrap_or_default()),
+        RolloutState::Aborted => Hold::Aborted,
     }
 }
 

@@ -83,3 +83,24 @@ async fn what_is_there_already_with_other_content_is_told_with_its_file_and_line
         assert!(flaws.len() == 1 && flaws[0].starts_with(&told), "{flaws:?}");
     }
 }
+
+const ID: &str = "0b2f6f0e-6f3a-4c1e-9a55-0d4f3f6a1c11";
+
+/// Line 5 says the id.
+fn with_id(name: &str, id: &str) -> String {
+    greeter("1.0.0", "").replace("  name: greeter\n", &format!("  name: {name}\n  id: {id}\n"))
+}
+
+#[tokio::test]
+async fn an_id_that_is_anothers_is_told_with_its_own_line() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let commit = world.by_hand(&[("deployments/one.yaml", Some(&with_id("one", ID)))]).await;
+    world.adopt(commit).await.unwrap();
+    let copied = world.told_of("deployments/two.yaml", &with_id("two", ID)).await;
+    assert_eq!(copied, ["deployments/two.yaml:5: this id is that of one; leave it out (resource)"]);
+    let other = ID.replace("0b2f", "0b3f");
+    let changed = world.told_of("deployments/one.yaml", &with_id("one", &other)).await;
+    let told = format!("deployments/one.yaml:5: one has the id {ID}; keep it, or leave it out (resource)");
+    assert_eq!(changed, [told]);
+}

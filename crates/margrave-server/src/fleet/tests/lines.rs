@@ -1,5 +1,8 @@
 //! Where a commit is wrong, of what is found out only once all of it was looked at: each refusal has its file and its line.
 
+use margrave_wire::intent::Apply;
+
+use super::super::desired::Fetching;
 use super::warning::{elsewhere, lose};
 use super::*;
 
@@ -103,4 +106,21 @@ async fn an_id_that_is_anothers_is_told_with_its_own_line() {
     let changed = world.told_of("deployments/one.yaml", &with_id("one", &other)).await;
     let told = format!("deployments/one.yaml:5: one has the id {ID}; keep it, or leave it out (resource)");
     assert_eq!(changed, [told]);
+}
+
+#[tokio::test]
+async fn of_two_new_deployments_with_one_id_the_second_is_told() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    let (one, two) = (with_id("one", ID), with_id("two", ID));
+    let before = world.main().await;
+    let files = [("deployments/one.yaml", Some(one.as_str())), ("deployments/two.yaml", Some(two.as_str()))];
+    let commit = world.by_hand(&files).await;
+    let flaws = world.adopt(commit).await.unwrap_err();
+    assert_eq!(flaws, ["deployments/two.yaml:5: this id is that of one; leave it out (resource)"]);
+    assert_eq!((world.main().await, world.workloads("line-1").await.len()), (before, 0));
+    // A plan says the same.
+    let want = Apply { documents: vec![one, two], dry_run: true, ..Apply::default() };
+    let refused = world.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap_err();
+    assert!(refused.to_string().contains("this id is that of one"), "{refused}");
 }

@@ -52,8 +52,8 @@ pub(super) async fn list(
     let ListParams { search, label, condition, state, site, deployment, capability, after, limit } = params;
     let state = state.as_deref().map(known_state).transpose()?;
     let label = label.map(|label| match label.split_once('=') {
-        Some((key, value)) => (key.to_owned(), value.to_owned()),
-        None => (label, String::new()),
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (label, None),
     });
     let query = DeviceQuery { search, label, condition, state, site, deployment, capability, after, limit };
     Ok(Json(api.fleet().devices(query).await?))

@@ -1,11 +1,11 @@
 //! Lists go by page, all of them in the same way.
 
-use margrave_wire::operator::{Event, OpenJoinToken, Page, Revision};
+use margrave_wire::operator::{CreateJoinToken, Event, OpenJoinToken, Page, Revision};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::operator::{Program, to};
-use crate::plant::Plant;
+use crate::plant::{Plant, operator};
 use crate::stock;
 
 impl Program {
@@ -76,6 +76,24 @@ async fn revisions_events_and_join_tokens_go_by_page() {
             program.refuses(path, query).await;
         }
     }
+}
+
+/// A site of a thousand machines is prepared before the first of them joins.
+#[tokio::test]
+async fn join_tokens_are_listed_to_the_last() {
+    let plant = Plant::new().await;
+    let fleet = plant.server.fleet();
+    let want = |number: usize| CreateJoinToken {
+        device: Some(format!("press-{number}")),
+        labels: Default::default(),
+        valid_seconds: None,
+        git: false,
+    };
+    let by = operator();
+    let made = (0..1001).map(|number| fleet.create_join_token(&by, want(number)));
+    futures_util::future::try_join_all(made).await.unwrap();
+    let pages: Vec<Vec<OpenJoinToken>> = Program::new(&plant).await.pages("/join-tokens", 500).await;
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [500, 500, 1]);
 }
 
 /// Who knows one list knows all: nothing is answered as a plain array, which has no room for what comes behind it.

@@ -36,6 +36,8 @@ use super::wrong::Wrong;
 use crate::fleet::{Error, Fleet};
 
 const TIMELINE_MAX: usize = 50;
+/// Open join tokens that a page lists; whoever makes more knows what for.
+const OPEN_MAX: u32 = 1000;
 /// Steps of an assignment that its device's page lists.
 const STEPS_MAX: usize = 20;
 /// A certificate that somebody has to replace on the device is told of so long before.
@@ -413,7 +415,7 @@ async fn new_page(
     let told: Vec<[&str; 2]> = named.into_iter().chain(given.map(|label| ["--label", label])).collect();
     let page = NewDevicePage {
         tokens_command: Command::new(["margrave", "device", "tokens"]),
-        open: web.fleet().join_tokens().await?.into_iter().map(OpenToken::of).collect(),
+        open: web.fleet().join_tokens(OPEN_MAX).await?.into_iter().map(OpenToken::of).collect(),
         frame,
         command: Command::new(
             ["margrave", "device", "token"].into_iter().chain(told.iter().flatten().copied()),

@@ -54,10 +54,14 @@ pub struct OperatorName(String);
 
 /// Bytes; a name and a place, and it still fits on a line.
 const NAME_LENGTH_MAX: usize = 64;
+/// Who else does something in the audit log, where operators stand by their names alone: nobody may be taken for these.
+const OTHERS: [&str; 2] = ["server", "unknown"];
+const OTHERS_BEGIN: [&str; 2] = ["device ", "operator "];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "an operator's name is 1 to 64 bytes of letters, digits and '.', '-', '_', '@' or '+', with single blanks inside"
+    "an operator's name is 1 to 64 bytes of letters, digits and '.', '-', '_', '@' or '+', with single blanks inside, and not one \
+     that the audit log has for others: server, unknown, device … or operator …"
 )]
 pub struct InvalidName;
 
@@ -69,6 +73,10 @@ impl OperatorName {
             && text.chars().any(char::is_alphanumeric)
             && text.trim() == text
             && !text.contains("  ");
+        let lower = text.to_lowercase();
+        let is_others =
+            OTHERS.contains(&lower.as_str()) || OTHERS_BEGIN.iter().any(|kind| lower.starts_with(kind));
+        let fits = fits && !is_others;
         fits.then(|| OperatorName(text.to_owned())).ok_or(InvalidName)
     }
 
@@ -111,7 +119,8 @@ mod tests {
 
     #[test]
     fn an_operator_is_called_something_that_looks_like_a_name() {
-        for good in ["ann", "Ann Müller", "ci@nord", "deploy-bot_2", "a", "李雷", &"x".repeat(64)] {
+        for good in ["ann", "Ann Müller", "ci@nord", "deploy-bot_2", "a", "李雷", "server-2", &"x".repeat(64)]
+        {
             assert_eq!(OperatorName::parse(good).unwrap().as_str(), good);
         }
         let long = "x".repeat(65);
@@ -132,6 +141,10 @@ mod tests {
             &long,
             "a\tb",
             "a\u{200b}b",
+            "server",
+            "Unknown",
+            "device press-1",
+            "Operator ann",
         ] {
             assert_eq!(OperatorName::parse(bad), Err(InvalidName), "{bad:?}");
         }

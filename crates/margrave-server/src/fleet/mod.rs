@@ -173,8 +173,8 @@ pub struct FleetOptions {
 pub struct DeviceQuery {
     /// Part of the id, in any case.
     pub search: Option<String>,
-    /// One label that must match; an empty value matches any.
-    pub label: Option<(String, String)>,
+    /// One label that must be there; with a value, also an empty one, it must be that.
+    pub label: Option<(String, Option<String>)>,
     /// `converged`, `pending`, `failed`, `silent` or `retired`.
     pub condition: Option<String>,
     /// With something in this state.

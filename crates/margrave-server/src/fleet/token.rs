@@ -19,8 +19,6 @@ use super::event::time;
 use super::{Actor, Error, Fleet};
 
 const VALID_DEFAULT: Duration = Duration::from_secs(24 * 3600);
-/// Open tokens that are listed; whoever makes more knows what for.
-const OPEN_MAX: u32 = 1000;
 const VALID_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Far longer than any token of ours; longer ones are not even hashed.
 const TOKEN_LENGTH_MAX: usize = 200;
@@ -128,9 +126,9 @@ impl Fleet {
         })
     }
 
-    /// Join tokens that can still be used, the newest first.
-    pub async fn join_tokens(&self) -> Result<Vec<operator::OpenJoinToken>, Error> {
-        let open = self.store.join_tokens_open(self.now(), OPEN_MAX).await?;
+    /// Join tokens that can still be used, the newest first; so many at most.
+    pub async fn join_tokens(&self, most: u32) -> Result<Vec<operator::OpenJoinToken>, Error> {
+        let open = self.store.join_tokens_open(self.now(), most).await?;
         let shown = open.into_iter().map(|token| operator::OpenJoinToken {
             device: token.client.to_string(),
             labels: token.labels,

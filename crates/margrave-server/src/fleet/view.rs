@@ -157,7 +157,7 @@ impl Fleet {
         };
         Ok(DeviceFilter {
             search: search.filter(|text| !text.is_empty()),
-            label: label.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty()))),
+            label,
             condition,
             state,
             without_site: site.as_deref() == Some(WITHOUT_SITE),

@@ -197,14 +197,14 @@ async fn devices_are_listed_page_by_page_and_found() {
     assert_eq!(names, ["line-1", "line-2", "line-3", "line-4", "line-5"]);
     let found = async |query: DeviceQuery| world.fleet.devices(query).await.unwrap().items.len();
     assert_eq!(found(DeviceQuery { search: Some("NE-3".into()), ..Default::default() }).await, 1);
-    assert_eq!(
-        found(DeviceQuery { label: Some(("line".into(), "4".into())), ..Default::default() }).await,
-        1
-    );
-    assert_eq!(
-        found(DeviceQuery { label: Some(("line".into(), String::new())), ..Default::default() }).await,
-        5
-    );
+    for (value, count) in [(Some("4"), 1), (None, 5), (Some(""), 0)] {
+        let label = Some(("line".into(), value.map(str::to_owned)));
+        assert_eq!(found(DeviceQuery { label, ..Default::default() }).await, count, "{value:?}");
+    }
+    let emptied = operator::SetLabels { labels: [("line".to_owned(), Some(String::new()))].into() };
+    world.fleet.label(&ann(), &device("line-2"), emptied).await.unwrap();
+    let label = Some(("line".into(), Some(String::new())));
+    assert_eq!(found(DeviceQuery { label, ..Default::default() }).await, 1, "an empty value is one");
     assert_eq!(found(DeviceQuery { condition: Some("converged".into()), ..Default::default() }).await, 5);
     assert_eq!(found(DeviceQuery { condition: Some("failed".into()), ..Default::default() }).await, 0);
     let wrong =

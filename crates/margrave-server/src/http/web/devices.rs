@@ -106,8 +106,8 @@ impl Filter {
     pub(super) fn query(&self) -> Result<DeviceQuery, String> {
         let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         let label = text(&self.label).map(|label| match label.split_once('=') {
-            Some((key, value)) => (key.trim().to_owned(), value.trim().to_owned()),
-            None => (label, String::new()),
+            Some((key, value)) => (key.trim().to_owned(), Some(value.trim().to_owned())),
+            None => (label, None),
         });
         let state = text(&self.state).map(|state| {
             Lifecycle::parse(&state).ok_or_else(|| format!("“{state}” is no state of an application."))

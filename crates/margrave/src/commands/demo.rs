@@ -40,7 +40,7 @@ pub(crate) async fn run(screen: &Screen, args: cli::Demo) -> Result {
             () = demo.server.stopped() => broke = true,
         }
     }
-    screen.words("\nTaking everything away; a second Ctrl-C leaves at once.");
+    screen.words("\nTaking away what the devices run; a second Ctrl-C leaves at once.");
     let kept = tokio::select! {
         ended = demo.end(screen) => ended?,
         () = stop.wait() => return Err(aborted()),
@@ -112,7 +112,7 @@ fn greet(screen: &Screen, demo: &Demo) -> Result<()> {
         format!("  {program} deployment update andon-board --set message=\"Shift 2\" --wait"),
         format!("  {program} status --watch"),
         String::new(),
-        "Ctrl-C ends the demo and removes everything it installed.".to_owned(),
+        "Ctrl-C ends the demo and takes away what its devices run.".to_owned(),
     ]);
     screen.words(lines.join("\n"));
     Ok(())

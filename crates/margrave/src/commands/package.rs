@@ -85,6 +85,10 @@ async fn add(screen: &Screen, client: &Client, source: &str) -> Result {
         screen.words(format_args!("{}@{} is in the catalog.", package.id, package.version));
         tell_unpinned(screen, &package);
         screen.words(format_args!("Deploy it with `margrave deploy {} --to DEVICE`.", package.id));
+        screen.words(format_args!(
+            "What runs another version comes to it with `margrave deployment update NAME --version {}`.",
+            package.version
+        ));
     }
     Ok(Answer::Done)
 }

@@ -30,6 +30,8 @@ const UNREAD_BYTES_MAX: u64 = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Conversations at the same time; others wait.
 const TALKS_MAX: usize = 8;
+/// Between two tries to make a socket, such as on a disk that is full.
+const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// What is asked of the agent.
 #[derive(Debug, Serialize, Deserialize)]
@@ -95,6 +97,8 @@ pub(crate) struct Asked {
 pub enum HoldError {
     #[error("no agent runs on {0}; while none does, nothing changes there")]
     NotRunning(PathBuf),
+    #[error("the agent that runs on {0} cannot be asked, so that nothing is held back there")]
+    Unheard(PathBuf, #[source] std::io::Error),
     #[error("the agent did not answer")]
     NoAnswer(#[source] std::io::Error),
     #[error("the agent did not answer in time")]
@@ -123,8 +127,11 @@ pub fn applications(data: &Path) -> PathBuf {
 /// Asks the agent that runs on `data`.
 pub async fn ask(data: &Path, wish: &Wish) -> Result<Reply, HoldError> {
     let exchange = async {
-        let mut stream =
-            UnixStream::connect(control(data)).await.map_err(|_| HoldError::NotRunning(data.to_owned()))?;
+        let connected = UnixStream::connect(control(data)).await;
+        let mut stream = connected.map_err(|error| match is_running(data) {
+            true => HoldError::Unheard(data.to_owned(), error),
+            false => HoldError::NotRunning(data.to_owned()),
+        })?;
         let mut line = serde_json::to_vec(wish).map_err(|error| HoldError::NoAnswer(error.into()))?;
         line.push(b'\n');
         stream.write_all(&line).await.map_err(HoldError::NoAnswer)?;
@@ -139,15 +146,31 @@ pub async fn ask(data: &Path, wish: &Wish) -> Result<Reply, HoldError> {
     }
 }
 
-/// Listens on both sockets for as long as the agent runs.
-pub(crate) async fn serve(data: PathBuf, asked: mpsc::Sender<Asked>) {
-    let own = listen(&control(&data), 0o600, None);
-    // Containers get this directory, and few of them run as root; a service's umask would close it to them.
-    let applications = listen(&applications(&data), 0o666, Some(0o755));
-    tokio::join!(take(own, asked.clone(), true), take(applications, asked, false));
+/// Whether an agent has this directory, or nobody can tell. Who was told that none does relies on it that nothing changes.
+fn is_running(data: &Path) -> bool {
+    match std::fs::File::open(data.join("lock")) {
+        Ok(lock) => lock.try_lock_shared().is_err(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
 }
 
-fn listen(path: &Path, mode: u32, directory_mode: Option<u32>) -> Option<UnixListener> {
+/// Listens on both sockets for as long as the agent runs.
+pub(crate) async fn serve(data: PathBuf, asked: mpsc::Sender<Asked>) {
+    let (own, applications) = (control(&data), applications(&data));
+    let own = async {
+        let listener = listen(&own, 0o600, None, LISTEN_AGAIN_AFTER).await;
+        take(listener, asked.clone(), true).await;
+    };
+    // Containers get this directory, and few of them run as root; a service's umask would close it to them.
+    let applications = async {
+        let listener = listen(&applications, 0o666, Some(0o755), LISTEN_AGAIN_AFTER).await;
+        take(listener, asked.clone(), false).await;
+    };
+    tokio::join!(own, applications);
+}
+
+/// The device itself needs no socket; who has to hold changes back does, as soon as there can be one.
+async fn listen(path: &Path, mode: u32, directory_mode: Option<u32>, again_after: Duration) -> UnixListener {
     let bound = || {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
@@ -163,18 +186,20 @@ fn listen(path: &Path, mode: u32, directory_mode: Option<u32>) -> Option<UnixLis
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         Ok(listener)
     };
-    match bound() {
-        Ok(listener) => Some(listener),
-        Err(error) => {
-            // The device itself needs no socket.
-            tracing::warn!(path = %path.display(), %error, "changes cannot be held back over this socket");
-            None
+    let mut is_told = false;
+    loop {
+        match bound() {
+            Ok(listener) => return listener,
+            Err(error) if !std::mem::replace(&mut is_told, true) => {
+                tracing::warn!(path = %path.display(), %error, "changes cannot be held back over this socket yet");
+            }
+            Err(_) => {}
         }
+        tokio::time::sleep(again_after).await;
     }
 }
 
-async fn take(listener: Option<UnixListener>, asked: mpsc::Sender<Asked>, everybodys: bool) {
-    let Some(listener) = listener else { return };
+async fn take(listener: UnixListener, asked: mpsc::Sender<Asked>, everybodys: bool) {
     let talks = Arc::new(Semaphore::new(TALKS_MAX));
     let mut open = tokio::task::JoinSet::new();
     loop {
@@ -226,4 +251,34 @@ async fn talk_with(
         tokio::io::copy(&mut stream.take(UNREAD_BYTES_MAX), &mut tokio::io::sink()).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_made_as_soon_as_there_can_be_one() {
+        let data = tempfile::tempdir().unwrap();
+        let path = applications(data.path());
+        // As long as it lies there, there is no place for the directory.
+        std::fs::write(data.path().join("apps"), b"").unwrap();
+        let listening = listen(&path, 0o666, Some(0o755), Duration::from_millis(10));
+        let mended = async { std::fs::remove_file(data.path().join("apps")).unwrap() };
+        let (_listener, ()) =
+            tokio::time::timeout(PATIENCE, async { tokio::join!(listening, mended) }).await.unwrap();
+        UnixStream::connect(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nobody_is_told_that_no_agent_runs_while_one_does() {
+        let data = tempfile::tempdir().unwrap();
+        let wish = Wish::Release { holder: None };
+        let refused = async || ask(data.path(), &wish).await.unwrap_err();
+        assert!(matches!(refused().await, HoldError::NotRunning(_)));
+        let lock = crate::run::lock(data.path()).unwrap();
+        assert!(matches!(refused().await, HoldError::Unheard(..)));
+        drop(lock);
+        assert!(matches!(refused().await, HoldError::NotRunning(_)));
+    }
 }

@@ -268,7 +268,10 @@ fn verify_digest(archive: &mut (impl Read + Seek), wanted: Digest) -> Result<(),
 
 fn sorted(error: InvalidTar) -> ArchiveError {
     match error {
-        // The only reader below the tar is the gzip decoder.
+        // The only reader below the tar is the gzip decoder. What the system says below that is about the disk.
+        InvalidTar::Io(source) if source.raw_os_error().is_some() => {
+            ArchiveError::Io { doing: "read the archive", source }
+        }
         InvalidTar::Io(error) => ArchiveError::Gzip(error),
         other => ArchiveError::Tar(other),
     }

@@ -126,6 +126,11 @@ impl ComposeArchive {
         &self.checked
     }
 
+    /// What is in it. Blocks.
+    pub fn listing(&self) -> archive::Listing {
+        archive::list(&mut Cursor::new(&self.bytes), self.digest).expect("it passed all checks")
+    }
+
     /// The manifest under which the archive is pushed. Annotations are on the layer, as the standard says, and
     /// on the manifest, as its example does (PK-074).
     pub fn manifest(&self, component: &str, revision: &str) -> ImageManifest {

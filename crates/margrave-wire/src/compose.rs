@@ -5,6 +5,7 @@
 //! nothing. Nor does what depends on a variable: which port that is, is known on the device.
 
 mod doubts;
+mod mounts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use margrave_core::image::{Named, in_own_registry};
 use serde_json::{Map, Value};
 
 pub use self::doubts::{doubts, variables};
+pub use self::mounts::{Writable, writable};
 use crate::yaml::{self, YamlError};
 
 /// More than any application publishes. What is beyond is not looked at.

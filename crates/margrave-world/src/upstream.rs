@@ -213,6 +213,7 @@ pub(crate) fn accepted(reply: &Reply) -> Result<(), Trouble> {
         advice: said.retry_after,
         backoff,
         permanent: explained && !(curable || said.retryable == Some(true)),
+        answered: true,
     })
 }
 

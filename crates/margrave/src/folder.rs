@@ -21,6 +21,7 @@ use margrave_oci::package::{
     DESCRIPTION_BYTES_MAX, DESCRIPTION_FILE, PackageFiles, RESOURCE_BYTES_MAX, ResourceKind,
 };
 use margrave_oci::reference::{Host, OWN_REGISTRY, Reference, Repository};
+use margrave_wire::compose::Writable;
 use margrave_wire::description;
 use serde::Serialize;
 
@@ -332,6 +333,7 @@ fn read_components(
         match reference {
             Ok(reference) => match ComposeArchive::build(&folder, component.name.as_str()) {
                 Ok(archive) => {
+                    warnings.extend(perishing(&folder, &shown, &archive));
                     components.push(Component { name: component.name.clone(), archive, reference })
                 }
                 // Each message names its own rule; this is the one about archives as such.
@@ -352,6 +354,24 @@ fn read_components(
         }
     }
     Ok(components)
+}
+
+/// Where services may write to what comes with the archive: another revision brings another one, and what was written goes with the
+/// one before.
+fn perishing(folder: &Path, shown: &str, archive: &ComposeArchive) -> Vec<Finding> {
+    let file = format!("{shown}/compose.yaml");
+    let compose = fs::read(folder.join("compose.yaml")).unwrap_or_default();
+    let listing = archive.listing();
+    let ships = |path: &str| listing.has(Path::new(path)).unwrap_or_else(|| folder.join(path).exists());
+    let mounts = margrave_wire::compose::writable(&compose).into_iter().filter(|mount| ships(&mount.path));
+    let tell = |Writable { service, source, target, .. }: Writable| {
+        let message = format!(
+            "service {service} may write to {source}, which comes with the package: what it writes there is lost once an update of \
+             the component is healthy; give it a volume with a name, or mount it to be read only, {source}:{target}:ro"
+        );
+        Finding::in_file(&file, "PK-086", message)
+    };
+    mounts.map(tell).collect()
 }
 
 /// Parameters that a component is given and does nothing with: most often a name that was written in two ways.
@@ -568,6 +588,44 @@ mod tests {
         let component = dir.path().join("components/andon-board");
         fs::rename(component.join("compose.yaml"), component.join("docker-compose.yml")).unwrap();
         assert!(findings(dir.path())[0].contains("rename it to compose.yaml"));
+    }
+
+    #[test]
+    fn pk_086_writing_to_what_comes_with_the_package_is_told_and_no_error() {
+        let dir = copy("andon-board");
+        let component = dir.path().join("components/andon-board");
+        fs::create_dir_all(component.join("state/rows")).unwrap();
+        fs::write(component.join("state/rows/first.csv"), "1").unwrap();
+        fs::write(component.join("board.conf"), "a=b").unwrap();
+        std::os::unix::fs::symlink("state", component.join("link")).unwrap();
+        let told = |mounts: &str| -> Vec<String> {
+            let compose = format!(
+                "services:\n  board:\n    image: a@sha256:{}\n    volumes:\n{mounts}    environment: [BOARD_MESSAGE]\n",
+                "a".repeat(64)
+            );
+            fs::write(component.join("compose.yaml"), compose).unwrap();
+            let warnings = read(dir.path(), Bound::Own).unwrap().unwrap().warnings;
+            warnings.iter().map(Finding::line).filter(|line| line.ends_with("(PK-086)")).collect()
+        };
+        for source in ["./state", "./state/rows", "./board.conf", ".", "./link", "./link/rows"] {
+            let short = told(&format!("      - {source}:/x\n"));
+            let long = told(&format!("      - {{type: bind, source: {source}, target: /x}}\n"));
+            assert_eq!(short.len(), 1, "{source}");
+            assert_eq!(short, long);
+            assert!(
+                short[0].starts_with("components/andon-board/compose.yaml: service board may write to ")
+                    && short[0].contains("a volume with a name")
+                    && short[0].contains(&format!(" {source}:/x:ro")),
+                "{short:?}"
+            );
+        }
+        // What does not come with it is kept; what is only read is never lost.
+        for mount in
+            ["./data:/x", "./state/other:/x", "./link/other:/x", "./state:/x:ro", "state:/x", "/srv/state:/x"]
+        {
+            assert_eq!(told(&format!("      - {mount}\n")), [""; 0], "{mount}");
+        }
+        assert_eq!(told("      - {type: bind, source: ./state, target: /x, read_only: true}\n"), [""; 0]);
     }
 
     #[test]

@@ -520,6 +520,7 @@ pub(super) fn run_failure(error: &RunError) -> Failure {
 }
 
 pub(super) fn disk(what: &str, error: io::Error) -> Failure {
+    use rustix::io::Errno;
     let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     if full {
         return Failure::new(
@@ -527,7 +528,14 @@ pub(super) fn disk(what: &str, error: io::Error) -> Failure {
             format!("{what}: the disk is full. Free some space on the device."),
         );
     }
-    Failure::new(FailureCode::CreateFailed, format!("{what}: {error}."))
+    let code = match Errno::from_io_error(&error) {
+        // It breaks, or the system closed it because of that.
+        Some(Errno::IO | Errno::ROFS) => FailureCode::DiskFull,
+        Some(Errno::NOMEM | Errno::MFILE | Errno::NFILE) => FailureCode::RuntimeUnreachable,
+        // Such as a name that cannot be one.
+        _ => FailureCode::CreateFailed,
+    };
+    Failure::new(code, format!("{what}: {error}."))
 }
 
 impl Runtime for ComposeRuntime {
@@ -597,5 +605,30 @@ impl Runtime for ComposeRuntime {
 
     fn remarks(&self) -> Vec<String> {
         self.remarks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_breaks_is_not_the_updates_fault() {
+        for (errno, blames) in [
+            (Errno::NOSPC, false),
+            (Errno::DQUOT, false),
+            (Errno::IO, false),
+            (Errno::ROFS, false),
+            (Errno::NOMEM, false),
+            (Errno::MFILE, false),
+            (Errno::NFILE, false),
+            (Errno::NAMETOOLONG, true),
+            (Errno::NOTDIR, true),
+        ] {
+            let failure = disk("It could not be noted", errno.into());
+            assert_eq!(failure.code.blames_the_update(), blames, "{failure}");
+        }
     }
 }

@@ -58,6 +58,7 @@ impl ComposeRuntime {
             clear(&engine, &project).await?;
         }
         let volumes = engine.volumes(project.as_str()).await?;
+        let volumes: Vec<String> = volumes.into_iter().map(|volume| volume.name).collect();
         if !volumes.is_empty() {
             tracing::info!(%project, ?volumes, "volumes are kept; remove them by hand if their content is not needed");
         }

@@ -122,6 +122,14 @@ pub(super) fn disk_full(text: &str) -> bool {
     text.contains("no space left on device") || text.contains("disk quota exceeded")
 }
 
+/// A volume with a name.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Volume {
+    pub name: String,
+    pub options: Option<BTreeMap<String, String>>,
+}
+
 /// An engine that answered.
 #[derive(Clone)]
 pub struct Engine {
@@ -429,22 +437,15 @@ impl Engine {
         done_or_gone(self.act(Request::delete(path)).await)
     }
 
-    /// Names of the volumes of a project.
-    pub async fn volumes(&self, project: &str) -> Result<Vec<String>, EngineError> {
+    /// The volumes of a project.
+    pub(super) async fn volumes(&self, project: &str) -> Result<Vec<Volume>, EngineError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Listed {
             volumes: Option<Vec<Volume>>,
         }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Volume {
-            name: String,
-        }
-        let listed: Listed = understood(
-            &self.get(&format!("/volumes?filters={}", filters(&[(LABEL_PROJECT, project)]))).await?,
-        )?;
-        Ok(listed.volumes.unwrap_or_default().into_iter().map(|volume| volume.name).collect())
+        let path = format!("/volumes?filters={}", filters(&[(LABEL_PROJECT, project)]));
+        Ok(self.read::<Listed>(&path).await?.volumes.unwrap_or_default())
     }
 
     /// What the engine answers, read as far as anybody wants to know.
@@ -611,7 +612,7 @@ pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-pub(super) fn filters(labels: &[(&str, &str)]) -> String {
+fn filters(labels: &[(&str, &str)]) -> String {
     let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     encoded(&json!({"label": labels}).to_string())
 }

@@ -13,7 +13,7 @@ use super::health::{self, Condition, Progress};
 use super::record::Service;
 
 /// Why Compose could not start a project: `containers` are those that it made or started in this attempt.
-pub(super) fn up(project: &str, containers: &[Container], errors: &str) -> Failure {
+pub(super) fn up(project: &str, containers: &[Container], code: Option<i32>, errors: &str) -> Failure {
     let failed = containers.iter().find_map(|container| match health::condition(container) {
         Condition::Failed(failure) | Condition::Restarting(failure) => Some(failure),
         _ => None,
@@ -23,6 +23,9 @@ pub(super) fn up(project: &str, containers: &[Container], errors: &str) -> Failu
         return Failure::new(FailureCode::DiskFull, format!("The device's disk is full: {words}."));
     }
     if let Some(failure) = failed {
+        return failure;
+    }
+    if let Some(failure) = broke_down(code, errors, "started the component's containers") {
         return failure;
     }
     if let Some(service) = with_progress(project, errors, "Error") {
@@ -57,10 +60,8 @@ pub(super) fn config(code: Option<i32>, errors: &str) -> Failure {
     if disk_full(errors) {
         return Failure::new(FailureCode::DiskFull, format!("The device's disk is full: {words}."));
     }
-    // Whoever refuses a file says why. One that was killed, such as for want of memory, has no opinion about the file.
-    if code.is_none() || errors.trim().is_empty() || is_starved(code, errors) {
-        let message = "Compose was ended while it read the component's compose.yaml. Is there enough memory?";
-        return Failure::new(FailureCode::RuntimeUnreachable, message);
+    if let Some(failure) = broke_down(code, errors, "read the component's compose.yaml") {
+        return failure;
     }
     // `${NAME:?words}` in the file: the document should have given a value.
     let code = if errors.contains("required variable") {
@@ -69,6 +70,27 @@ pub(super) fn config(code: Option<i32>, errors: &str) -> Failure {
         FailureCode::ArchiveInvalid
     };
     Failure::new(code, format!("Compose does not accept the component's compose.yaml: {words}."))
+}
+
+/// What Docker's client ends with when it is told something that it does not know: without its plug-in, that is all of `compose`.
+const CLIENT_REFUSES: i32 = 125;
+
+/// Whether Compose itself came to grief, whatever it was about: that says nothing about the component, and would have happened to
+/// any other.
+fn broke_down(code: Option<i32>, errors: &str, what_it_did: &str) -> Option<Failure> {
+    if code == Some(CLIENT_REFUSES) || errors.contains("'compose' is not a docker command") {
+        let message = "Docker Compose is not there any more. Install Compose v2: the package docker-compose-plugin or \
+                       docker-compose-v2.";
+        return Some(Failure::new(FailureCode::RuntimeMissing, message));
+    }
+    // Beside a signal: what a shell or Docker's client says of a program that was killed by one, and Compose of itself when it was
+    // asked to end.
+    let is_killed = code.is_none_or(|code| code > 128);
+    // Whoever refuses something says why.
+    (is_killed || errors.trim().is_empty() || is_starved(code, errors)).then(|| {
+        let message = format!("Compose was ended while it {what_it_did}. Is there enough memory?");
+        Failure::new(FailureCode::RuntimeUnreachable, message)
+    })
 }
 
 /// Whether Compose's own program broke down, as programs in Go do for want of memory or threads: they say so at the beginning of a
@@ -109,7 +131,11 @@ mod tests {
     const PROJECT: &str = "mg-1-web";
 
     fn check_up(errors: &str, want: &str) {
-        let failure = up(PROJECT, &[], errors);
+        check_up_ended(Some(1), errors, want);
+    }
+
+    fn check_up_ended(code: Option<i32>, errors: &str, want: &str) {
+        let failure = up(PROJECT, &[], code, errors);
         assert_eq!(format!("{}: {failure}", failure.code), want);
     }
 
@@ -131,10 +157,45 @@ mod tests {
              Error response from daemon: cannot listen on the TCP port: address already in use\n",
             "start-failed: Service web could not start: cannot listen on the TCP port: address already in use.",
         );
-        check_up("", "create-failed: The containers could not be created: Compose did not say why.");
         check_up(
             "Error response from daemon: mkdir /var/lib/docker/x: no space left on device\n",
             "disk-full: The device's disk is full: mkdir /var/lib/docker/x: no space left on device.",
+        );
+    }
+
+    const STARVED: [&str; 3] = [
+        "fatal error: runtime: out of memory\n\nruntime stack:\nruntime.throw({0x1, 0x2})\n",
+        "runtime: failed to create new OS thread (have 5 already; errno=11)\nfatal error: newosproc\n",
+        "runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\n",
+    ];
+
+    #[test]
+    fn a_compose_that_breaks_down_while_it_starts_containers_is_not_the_components_fault() {
+        let progress = " Container mg-1-web-db-1  Started\n Container mg-1-web-web-1  Starting\n";
+        let ended = "runtime-unreachable: Compose was ended while it started the component's containers. Is there enough memory?";
+        // By a signal, in a shell or as a plug-in of Docker's client, and asked to.
+        for code in [None, Some(137), Some(255), Some(130)] {
+            for errors in ["", progress] {
+                check_up_ended(code, errors, ended);
+            }
+        }
+        check_up("", ended);
+        for starved in STARVED {
+            check_up_ended(Some(2), &format!("{progress}{starved}"), ended);
+        }
+        let missing = "runtime-missing: Docker Compose is not there any more. Install Compose v2: the package \
+                       docker-compose-plugin or docker-compose-v2.";
+        check_up_ended(
+            Some(125),
+            "unknown flag: --project-name\n\nUsage:  docker [OPTIONS] COMMAND [ARG...]\n\nRun 'docker --help' for more information\n",
+            missing,
+        );
+        check_up("docker: 'compose' is not a docker command.\nSee 'docker --help'\n", missing);
+        let full = "open /tmp/x: no space left on device\n";
+        check_up_ended(
+            None,
+            full,
+            "disk-full: The device's disk is full: open /tmp/x: no space left on device.",
         );
     }
 
@@ -154,11 +215,7 @@ mod tests {
         assert_eq!(wrong.code, FailureCode::ArchiveInvalid);
         assert!(wrong.message.contains("'imag' not allowed"), "{wrong}");
         // Whoever has no memory, no thread or no space left has no opinion about the file, either.
-        for starved in [
-            "fatal error: runtime: out of memory\n\nruntime stack:\nruntime.throw({0x1, 0x2})\n",
-            "runtime: failed to create new OS thread (have 5 already; errno=11)\nfatal error: newosproc\n",
-            "runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\n",
-        ] {
+        for starved in STARVED {
             assert_eq!(super::config(Some(2), starved).code, FailureCode::RuntimeUnreachable, "{starved}");
         }
         let named_so = config("services.a.image: fatal error: is no reference\n");
@@ -166,6 +223,14 @@ mod tests {
         let full = config("open /tmp/x: no space left on device\n");
         assert_eq!(full.code, FailureCode::DiskFull);
         assert_eq!(super::config(None, "").code, FailureCode::RuntimeUnreachable);
+        let remark =
+            "level=warning msg=\"The \\\"TAG\\\" variable is not set. Defaulting to a blank string.\"\n";
+        assert_eq!(super::config(Some(255), remark).code, FailureCode::RuntimeUnreachable);
+        let away = super::config(
+            Some(125),
+            "unknown flag: --project-name\n\nRun 'docker --help' for more information\n",
+        );
+        assert_eq!(away.code, FailureCode::RuntimeMissing);
         assert_eq!(config("").code, FailureCode::RuntimeUnreachable);
     }
 }

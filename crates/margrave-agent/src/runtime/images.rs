@@ -56,8 +56,12 @@ impl Images {
     /// Remembers that an image is there because of us; to be called before it is.
     pub(super) fn note(&self, image: &str) -> io::Result<()> {
         let mut pulled = self.pulled();
-        if pulled.insert(image.to_owned()) {
-            self.write(&pulled)?;
+        if pulled.insert(image.to_owned())
+            && let Err(error) = self.write(&pulled)
+        {
+            // The next one who asks must not take it for written.
+            pulled.remove(image);
+            return Err(error);
         }
         Ok(())
     }
@@ -108,6 +112,19 @@ impl Images {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_noted_is_noted_the_next_time() {
+        let temp = tempfile::tempdir().unwrap();
+        let (projects, away) = (temp.path().join("projects"), temp.path().join("away"));
+        std::fs::create_dir(&projects).unwrap();
+        let images = Images::open(&projects, &Written::default());
+        std::fs::rename(&projects, &away).unwrap();
+        assert!(images.note("web:1").is_err());
+        std::fs::rename(&away, &projects).unwrap();
+        images.note("web:1").unwrap();
+        assert_eq!(*Images::open(&projects, &Written::default()).pulled(), ["web:1".to_owned()].into());
+    }
 
     #[test]
     fn what_was_pulled_is_known_after_a_restart_and_a_damaged_list_is_empty() {

@@ -1,12 +1,12 @@
 //! What containers of a project have of the machine's files: these are not removed under them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
 use super::container::LABEL_PROJECT;
-use super::engine::{Engine, EngineError, filters, understood};
+use super::engine::{Engine, EngineError, Volume, understood};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -30,18 +30,6 @@ struct Mount {
     source: PathBuf,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Listed {
-    volumes: Option<Vec<Volume>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Volume {
-    options: Option<BTreeMap<String, String>>,
-}
-
 impl Engine {
     /// Where the files are that containers of a project have mounted, or will have when they are started again; also those made
     /// by hand with `compose run`, and where its volumes have their devices.
@@ -53,10 +41,8 @@ impl Engine {
             places.extend(sources(understood(&answer)?));
         }
         // A container says of a volume only where the engine shows it.
-        let path = format!("/volumes?filters={}", filters(&[(LABEL_PROJECT, project)]));
-        let volumes = self.read::<Listed>(&path).await?.volumes.unwrap_or_default();
         let device = |volume: Volume| volume.options?.remove("device").map(PathBuf::from);
-        places.extend(volumes.into_iter().filter_map(device));
+        places.extend(self.volumes(project).await?.into_iter().filter_map(device));
         Ok(places)
     }
 }

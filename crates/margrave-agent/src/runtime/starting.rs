@@ -221,6 +221,7 @@ impl ComposeRuntime {
         // The engine's own facts say more than Compose's words.
         prepared.engine.ping().await?;
         let containers = prepared.containers().await?;
-        Err(explain::up(prepared.project.as_str(), &new_ones(containers, &before), &finished.errors))
+        let new_ones = new_ones(containers, &before);
+        Err(explain::up(prepared.project.as_str(), &new_ones, finished.code, &finished.errors))
     }
 }

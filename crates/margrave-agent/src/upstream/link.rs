@@ -178,6 +178,7 @@ pub(crate) fn trouble_of(response: &Response) -> Trouble {
         advice: said.retry_after,
         backoff,
         permanent: !(curable || said.retryable == Some(true)),
+        answered: true,
     }
 }
 

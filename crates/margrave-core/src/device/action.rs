@@ -88,6 +88,8 @@ pub struct Trouble {
     pub backoff: Backoff,
     /// Asking the same again cannot help.
     pub permanent: bool,
+    /// It is an answer, so that the way there is open as far as whoever gave it.
+    pub answered: bool,
 }
 
 /// How pauses grow while the same exchange keeps failing.
@@ -110,6 +112,7 @@ impl Trouble {
             advice: None,
             backoff: Backoff::Exponential,
             permanent: false,
+            answered: false,
         }
     }
 

@@ -186,7 +186,12 @@ impl Device {
             }
         }
         self.rest_until = self.rests_until(now);
-        self.holds.retain(|hold| hold.in_force(now));
+        let is_unset = now < CLOCK_SENSIBLE;
+        let unset_since = self.work.clock_unset_since.filter(|since| *since <= now).unwrap_or(now);
+        self.work.clock_unset_since = is_unset.then_some(unset_since);
+        // How much of it is over nobody knows, but it has held for as long as any may since then.
+        let is_outlasted = is_unset && now.since(unset_since) >= max;
+        self.holds.retain(|hold| hold.in_force(now) && !(is_outlasted && hold.since >= CLOCK_SENSIBLE));
     }
 
     /// Until when changes have the way, because they were held back for as long as they may be.

@@ -239,7 +239,7 @@ impl Device {
             Event::Booted(boot) => self.booted(boot),
             Event::IdentityIs(principal) => self.identity_is(principal),
             Event::WayRenewed => self.way_renewed(now),
-            Event::CapabilitiesAre(digest) => self.upstream.capabilities = Some(digest),
+            Event::CapabilitiesAre(digest) => self.capabilities_are(digest, now),
             Event::CapabilitiesSent(result) => self.capabilities_sent(settings, now, roll, result),
             Event::Polled(result) => self.polled(settings, now, roll, result),
             Event::Fetched(result) => self.fetched(settings, now, roll, result),

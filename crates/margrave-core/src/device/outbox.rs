@@ -1,5 +1,7 @@
 //! Reports waiting for the server, in order, bounded by coalescing and never by forgetting the latest.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::AssignmentId;
@@ -43,6 +45,14 @@ impl Outbox {
         self.waiting.first()
     }
 
+    /// What to send next: the oldest, unless one was passed over. Then the others have their turn, each assignment with its oldest.
+    pub fn next(&self, passed_over: Option<u64>) -> Option<&Report> {
+        let Some(passed_over) = passed_over else { return self.first() };
+        let mut seen = BTreeSet::new();
+        let mut oldest = self.waiting.iter().filter(|report| seen.insert(report.assignment));
+        oldest.find(|report| sequence(report) > Some(passed_over)).or(self.first())
+    }
+
     /// Everything that waits, in the order in which it is sent.
     pub fn waiting(&self) -> impl Iterator<Item = &Report> {
         self.waiting.iter()
@@ -50,7 +60,17 @@ impl Outbox {
 
     /// Forgets the report with this sequence: the server has it, or will never take it.
     pub fn settle(&mut self, sequence: u64) {
-        self.waiting.retain(|report| report.detail.as_ref().map(|detail| detail.sequence) != Some(sequence));
+        self.waiting.retain(|report| self::sequence(report) != Some(sequence));
+    }
+
+    pub fn waits(&self, sequence: u64) -> bool {
+        self.waiting.iter().any(|report| self::sequence(report) == Some(sequence))
+    }
+
+    /// Whether something newer is to be said of the same assignment.
+    pub fn is_superseded(&self, sequence: u64) -> bool {
+        let mut from = self.waiting.iter().skip_while(|report| self::sequence(report) != Some(sequence));
+        from.next().is_some_and(|report| from.any(|newer| newer.assignment == report.assignment))
     }
 
     /// Forgets everything that waits. The numbering goes on.
@@ -69,4 +89,8 @@ impl Outbox {
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
+}
+
+fn sequence(report: &Report) -> Option<u64> {
+    report.detail.as_ref().map(|detail| detail.sequence)
 }

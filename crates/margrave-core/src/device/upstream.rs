@@ -1,5 +1,6 @@
 //! Towards the server: capabilities, polling, fetching, reporting.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ pub(super) struct Upstream {
     pub(super) capabilities: Option<Digest>,
     /// The capabilities that the server said it will never take.
     capabilities_refused: Option<Digest>,
-    telling: bool,
+    /// What it is being told.
+    telling: Option<Digest>,
     tell: Pause,
 
     asking: bool,
@@ -32,18 +34,25 @@ pub(super) struct Upstream {
     adopted_until: Moment,
     /// The last poll was to be held and was answered at once.
     hurried: bool,
-    /// Something between us and the server cuts polls that are held open for longer.
-    wait_max: Option<Duration>,
+    /// Something between us and the server cuts polls that are held open for longer, and when that was learnt.
+    wait_max: Option<(Duration, Moment)>,
     /// The manifest of another past that the server was last told about, and when.
     contradicted: Option<(Digest, Moment)>,
     /// Whether the server's newest answer was a manifest of another past.
     disputed: bool,
     /// A newer manifest whose documents are still to come.
     pub(super) staged: Option<(Manifest, Digest)>,
+    /// Documents are being fetched one by one.
+    fetching_singly: bool,
+    /// That did not work the last time.
+    singly_in_vain: bool,
 
     sending: bool,
     send: Pause,
-    rebuffed: Option<Rebuffed>,
+    /// The report that was passed over last.
+    passed_over: Option<u64>,
+    /// Reports that were refused, by their numbers.
+    refused: BTreeMap<u64, Refused>,
 
     /// Documents that the disk lost were asked for and did not come: what is wanted now is asked first.
     lost_in_vain: bool,
@@ -58,17 +67,22 @@ pub(super) struct Upstream {
     pub(super) dice: f64,
 }
 
-/// A report that was refused in no words.
-#[derive(Debug, Clone, Copy)]
-struct Rebuffed {
-    sequence: u64,
+/// A report that was refused, and may be taken yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refused {
     /// How often that happened although the server had answered a poll since the time before.
-    in_vain: u32,
+    while_heard: u32,
+    /// How often it did although the server had taken another report since.
+    while_told: u32,
     was_heard: bool,
+    was_told: bool,
 }
 
 /// After so many it is the server who refuses a report, and not something that stands on the way for a while.
-const REBUFFS_MAX: u32 = 3;
+const REFUSALS_MAX: u32 = 3;
+/// When a server is told again what it said that it will never take: it may be a newer one by then, and who said so may have been
+/// something on the way there.
+const REFUSED_AGAIN_AFTER: Duration = Duration::from_secs(1800);
 /// Between a poll that was held and the next one.
 const NEXT_PAUSE: Duration = Duration::from_millis(200);
 /// A poll that was held for less was not held, whatever the server says of it.
@@ -89,6 +103,8 @@ const CONTRADICT_AGAIN_AFTER: Duration = Duration::from_secs(600);
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Shorter waits than this are cut by nobody, and would only be polls by another name.
 const WAIT_MIN: Duration = Duration::from_secs(20);
+/// A line that broke once looks like a firewall that allows less, and would cost ten times the polls for months.
+const WAIT_MAX_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 impl Device {
     pub(super) fn next_upstream(&self, settings: &Settings, now: Moment) -> Option<Action> {
@@ -99,13 +115,11 @@ impl Device {
         let Gate::Open(closes) = self.network(settings, now) else { return None };
         let due = |pause: Pause| pause.due(now);
 
-        let untold = up.capabilities.is_some()
-            && up.capabilities != self.capabilities_known
-            && up.capabilities != up.capabilities_refused;
+        let untold = up.capabilities.is_some() && up.capabilities != self.capabilities_known;
         if untold {
             // First exchange of all (MI-G2-120): nothing else is asked before it.
-            let first = self.capabilities_known.is_none();
-            if !up.telling && due(up.tell) && (first || due(up.ask) || !self.saves()) {
+            let first = self.capabilities_known.is_none() && up.capabilities != up.capabilities_refused;
+            if up.telling.is_none() && due(up.tell) && (first || due(up.ask) || !self.saves()) {
                 return Some(Action::SendCapabilities);
             }
             if first {
@@ -117,7 +131,7 @@ impl Device {
             && !self.moved
             && due(up.send)
             && (due(up.ask) || !self.saves())
-            && let Some(report) = self.outbox.first()
+            && let Some(report) = self.outbox.next(up.passed_over)
         {
             return Some(Action::Send(report.clone()));
         }
@@ -134,7 +148,8 @@ impl Device {
             let held = self.accepted_here().map(|accepted| accepted.body);
             // Until the server has been heard, a quick answer says more than a long wait.
             let wait = if up.heard { self.poll_wait(settings) } else { Duration::ZERO };
-            let wait = up.wait_max.map_or(wait, |limit| wait.min(limit));
+            let learnt = up.wait_max.filter(|(_, at)| *at <= now && now.since(*at) < WAIT_MAX_KEPT);
+            let wait = learnt.map_or(wait, |(limit, _)| wait.min(limit));
             let wait = closes.map_or(wait, |closes| wait.min(closes.since(now)));
             return Some(Action::Poll { held, wait });
         }
@@ -192,8 +207,10 @@ impl Device {
         if let Gate::Closed(opens) = self.network(settings, now) {
             return opens;
         }
-        let tell = (up.capabilities.is_some() && up.capabilities != self.capabilities_known && !up.telling)
-            .then_some(if self.capabilities_known.is_some() { self.with_a_poll(up.tell) } else { up.tell });
+        let tell = (up.capabilities.is_some()
+            && up.capabilities != self.capabilities_known
+            && up.telling.is_none())
+        .then_some(if self.capabilities_known.is_some() { self.with_a_poll(up.tell) } else { up.tell });
         let sends = !up.sending && !self.moved && !self.outbox.is_empty();
         let send = sends.then(|| self.with_a_poll(up.send));
         let ask = (!up.asking).then_some(up.ask);
@@ -245,10 +262,22 @@ impl Device {
             _ => self.upstream.asked,
         };
         match action {
-            Action::SendCapabilities => self.upstream.telling = true,
-            Action::Poll { .. } | Action::Fetch(_) => self.upstream.asking = true,
+            Action::SendCapabilities => self.upstream.telling = self.upstream.capabilities,
+            Action::Fetch(plan) => {
+                self.upstream.asking = true;
+                self.upstream.fetching_singly = matches!(plan, FetchPlan::Documents(_));
+            }
+            Action::Poll { .. } => self.upstream.asking = true,
             Action::Send(_) => self.upstream.sending = true,
             _ => {}
+        }
+    }
+
+    pub(super) fn capabilities_are(&mut self, digest: Digest, now: Moment) {
+        let up = &mut self.upstream;
+        up.capabilities = Some(digest);
+        if up.capabilities_refused.take_if(|refused| *refused != digest).is_some() {
+            up.tell.succeeded(now, TELL_EVERY);
         }
     }
 
@@ -259,7 +288,7 @@ impl Device {
         roll: f64,
         result: Result<Digest, Trouble>,
     ) {
-        self.upstream.telling = false;
+        let told = self.upstream.telling.take();
         match result {
             Ok(digest) => {
                 self.heard(now);
@@ -267,10 +296,13 @@ impl Device {
                 self.upstream.tell.succeeded(now, TELL_EVERY);
             }
             Err(trouble) => {
-                if trouble.permanent {
-                    self.upstream.capabilities_refused = self.upstream.capabilities;
-                }
+                // It may be another one since.
+                let is_refused = trouble.permanent && told == self.upstream.capabilities;
                 self.failed(|up| &mut up.tell, settings, now, roll, trouble);
+                if is_refused {
+                    self.upstream.capabilities_refused = told;
+                    self.upstream.tell.at_least(now, REFUSED_AGAIN_AFTER);
+                }
             }
         }
     }
@@ -292,9 +324,7 @@ impl Device {
             }
         };
         self.heard(now);
-        if let Some(rebuffed) = &mut self.upstream.rebuffed {
-            rebuffed.was_heard = true;
-        }
+        self.upstream.refused.values_mut().for_each(|refused| refused.was_heard = true);
         let lasted = self.upstream.asked.take().map(|(began, wait)| (now.since(began), wait));
         let first = !std::mem::replace(&mut self.upstream.heard, true);
         match outcome {
@@ -389,12 +419,12 @@ impl Device {
     }
 
     /// A poll that was held open ended badly before its time: a proxy or a firewall may allow less than we asked
-    /// for, so the next one asks for less. A restart tries the full time again.
+    /// for, so the next one asks for less. The full time is tried again after a while.
     fn cut(&mut self, now: Moment) {
         let Some((began, wait)) = self.upstream.asked.take() else { return };
         let lasted = now.since(began);
         if lasted >= WAIT_MIN && lasted < wait {
-            self.upstream.wait_max = Some(lasted.mul_f64(0.75).max(WAIT_MIN));
+            self.upstream.wait_max = Some((lasted.mul_f64(0.75).max(WAIT_MIN), now));
         }
     }
 
@@ -406,6 +436,7 @@ impl Device {
         result: Result<Delivery, Trouble>,
     ) {
         self.upstream.asking = false;
+        self.upstream.singly_in_vain = result.is_err() && self.upstream.fetching_singly;
         match result {
             Ok(delivery) => {
                 self.heard(now);
@@ -447,23 +478,50 @@ impl Device {
         match result {
             Ok(()) => {
                 self.heard(now);
-                self.outbox.settle(sequence);
-                self.upstream.send.succeeded(now, Duration::ZERO);
+                self.done_with(sequence, now);
+                self.upstream.refused.values_mut().for_each(|refused| refused.was_told = true);
             }
             Err(trouble) if trouble.permanent => {
                 // The server will never take this one; the next may still be news.
-                self.outbox.settle(sequence);
-                self.upstream.send.succeeded(now, Duration::ZERO);
+                self.done_with(sequence, now);
                 self.troubled(now, roll, trouble);
             }
             Err(trouble) => {
+                if trouble.answered {
+                    self.refused(sequence);
+                }
                 self.failed(|up| &mut up.send, settings, now, roll, trouble);
             }
         }
     }
 
+    /// The server has this report, or will never take it.
+    fn done_with(&mut self, sequence: u64, now: Moment) {
+        self.outbox.settle(sequence);
+        self.upstream.refused.remove(&sequence);
+        self.upstream.send.succeeded(now, Duration::ZERO);
+    }
+
+    /// Counts that a report was refused. One that is refused again and again while the server is heard is passed over: only what
+    /// follows it of the same assignment waits for it then.
+    fn refused(&mut self, sequence: u64) -> Refused {
+        let up = &mut self.upstream;
+        up.refused.retain(|of, _| self.outbox.waits(*of));
+        let refused = up.refused.entry(sequence).or_default();
+        *refused = Refused {
+            while_heard: refused.while_heard + u32::from(refused.was_heard),
+            while_told: refused.while_told + u32::from(refused.was_told),
+            ..Refused::default()
+        };
+        if refused.while_heard >= REFUSALS_MAX {
+            up.passed_over = Some(sequence);
+        }
+        *refused
+    }
+
     /// A server explains what it refuses for good (MI-G2-200). What does not may be something on the way there, and no news is
-    /// given up for that: only where the server is heard all the while, so that what it never takes keeps nothing else back.
+    /// given up for that. It may let polls pass and no report: so where an assignment stands is given up only while the server takes
+    /// what is told of others, and what something newer waits behind while it answers at all.
     pub(super) fn rebuffed(
         &mut self,
         settings: &Settings,
@@ -472,12 +530,11 @@ impl Device {
         sequence: u64,
         trouble: Trouble,
     ) {
-        let before = self.upstream.rebuffed.filter(|rebuffed| rebuffed.sequence == sequence);
-        let answered = u32::from(before.is_some_and(|rebuffed| rebuffed.was_heard));
-        let in_vain = before.map_or(0, |rebuffed| rebuffed.in_vain) + answered;
-        self.upstream.rebuffed = Some(Rebuffed { sequence, in_vain, was_heard: false });
-        let permanent = in_vain >= REBUFFS_MAX;
-        self.sent(settings, now, roll, sequence, Err(Trouble { permanent, ..trouble }));
+        let refused = self.refused(sequence);
+        let times =
+            if self.outbox.is_superseded(sequence) { refused.while_heard } else { refused.while_told };
+        let trouble = Trouble { permanent: times >= REFUSALS_MAX, answered: false, ..trouble };
+        self.sent(settings, now, roll, sequence, Err(trouble));
     }
 
     fn heard(&mut self, now: Moment) {
@@ -518,8 +575,13 @@ impl Device {
             .filter(|entry| !self.readings.contains_key(&entry.document.digest))
             .copied()
             .collect();
+        // What is asked for in many requests comes as a whole or not at all. Where a line or a server does not bear so many, one
+        // that brings more is less.
+        let is_too_many = self.upstream.singly_in_vain && missing.len() > 1;
         match manifest.bundle() {
-            Some(bundle) if bundle_is_less(bundle.size, manifest.entries().len(), &missing) => {
+            Some(bundle)
+                if is_too_many || bundle_is_less(bundle.size, manifest.entries().len(), &missing) =>
+            {
                 FetchPlan::Bundle { bundle, entries: manifest.entries().to_vec() }
             }
             _ => FetchPlan::Documents(missing),
@@ -551,7 +613,7 @@ impl Device {
             self.memory = Some((self.upstream.dice * f64::from(u32::MAX)) as u32);
         }
         let skipped = moved || self.accepted.as_ref().is_some_and(|held| version > held.version + 1);
-        let wanted: std::collections::BTreeMap<AssignmentId, Digest> =
+        let wanted: BTreeMap<AssignmentId, Digest> =
             verified.manifest().entries().iter().map(|entry| (entry.id, entry.document.digest)).collect();
 
         let leaves_drift = verified.manifest().schedule().leaves_drift;

@@ -42,6 +42,8 @@ pub(super) struct Work {
     pub(super) seen_at: Option<Moment>,
     pub(super) trouble: Option<Failure>,
     pub(super) sight: Sight,
+    /// Since when the clock is known not to be set, by that clock.
+    pub(super) clock_unset_since: Option<Moment>,
 }
 
 /// How often a device may go down while it starts something before that counts as failed: a power cut is nobody's fault.

@@ -616,3 +616,33 @@ fn what_an_archive_has_is_said_by_the_archive() {
     assert_eq!((has("data"), has("conf/web/b"), has("app")), (Some(false), Some(false), Some(false)));
     assert_eq!((has("now"), has("now/a.conf")), (None, None));
 }
+
+/// A file whose disk breaks once it was read for the first time.
+struct Breaking(Cursor<Vec<u8>>, u32);
+
+impl std::io::Read for Breaking {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        const EIO: i32 = 5;
+        if self.1 > 1 && self.0.position() > 0 {
+            return Err(std::io::Error::from_raw_os_error(EIO));
+        }
+        let some = into.len().min(16);
+        self.0.read(&mut into[..some])
+    }
+}
+
+impl std::io::Seek for Breaking {
+    fn seek(&mut self, to: std::io::SeekFrom) -> std::io::Result<u64> {
+        self.1 += 1;
+        self.0.seek(to)
+    }
+}
+
+#[test]
+fn a_disk_that_breaks_says_nothing_about_the_archive() {
+    let bytes = good().gzip();
+    let digest = Digest::of(&bytes);
+    let error = archive::check(&mut Breaking(Cursor::new(bytes), 0), digest).unwrap_err();
+    assert_eq!(error.failure(), FailureCode::PullFailed, "{error:?}");
+    assert_eq!(error.retry(), Retry::Later);
+}

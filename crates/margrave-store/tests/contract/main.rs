@@ -17,6 +17,7 @@ mod rollouts;
 mod signed;
 mod sqlite;
 mod standing;
+mod unspoken;
 
 use fixture::*;
 use std::collections::BTreeMap;

@@ -174,6 +174,12 @@ fn a_poll_that_something_on_the_way_cuts_is_asked_to_be_held_shorter() {
     polled(seconds(1), Err(Trouble::passing("no connection")));
     polled(seconds(1), fine());
     assert_eq!(polled(seconds(45), fine()), seconds(45));
+    // It may have been a line that broke.
+    let again = (0..3_000).take_while(|_| polled(seconds(45), fine()) == seconds(45)).count();
+    assert!((1800..2000).contains(&again), "a day of polls, and not {again}");
+    assert_eq!(polled(seconds(60), Err(Trouble::passing("504"))), seconds(600), "there is a firewall");
+    polled(seconds(1), fine());
+    assert_eq!(polled(seconds(45), fine()), seconds(45));
 }
 
 #[test]
@@ -420,6 +426,34 @@ fn a_server_that_asks_for_ever_others_does_not_fill_the_disk_with_answers() {
     world.running.clear();
     world.run_until_converged();
     assert!(world.told(1).ends_with("FAILED INSTALLING INSTALLED"), "{}", world.told(1));
+}
+
+#[test]
+fn documents_that_do_not_come_one_by_one_are_asked_for_in_one_piece() {
+    let mut world = polling();
+    let all = |value: &str| (1..=9).map(|n| workload(n, &["web"], if n > 6 { value } else { "a" })).collect();
+    world.publish(all("a"));
+    world.run_until_converged();
+    world.publish(all("b"));
+    // The bundle is larger than the three that are new.
+    let bundle = Some(Blob { digest: Digest::of(b"bundle"), size: Some(50_000) });
+    let entries = world.manifest.entries().to_vec();
+    world.manifest = Manifest::new(world.manifest.version(), bundle, entries).unwrap();
+    let mut singly = 0;
+    while world.device.accepted().unwrap().version < world.manifest.version() {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Fetch(FetchPlan::Documents(_))) => {
+                singly += 1;
+                assert!(singly < 20, "it will never have all of them");
+                world.absorb(Event::Began(action));
+                world.absorb(Event::Fetched(Err(Trouble::passing("429, after two of them"))));
+            }
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    }
+    assert_eq!(singly, 1);
+    world.run_until_converged();
 }
 
 /// What is sent next, once it is time for it.

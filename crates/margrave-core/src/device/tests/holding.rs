@@ -63,6 +63,19 @@ fn a_hold_without_a_clock_holds_on_when_the_clock_is_set() {
 }
 
 #[test]
+fn a_hold_ends_without_a_clock_once_it_has_lasted_for_as_long_as_any_may() {
+    let mut world = World::scheduled(Schedule::default());
+    world.hold("mes", HOUR).unwrap();
+    world.want(vec![workload(1, &["db", "web"], "b")]);
+    world.live_until(world.now.after(minutes(5)));
+    // The power fails, and nothing sets the clock any more.
+    world.now = Moment(10_000);
+    world.boot();
+    assert!(touches(&world.live_until(Moment(10_000).after(23 * HOUR))).is_empty());
+    assert_eq!(touches(&world.live_until(Moment(10_000).after(25 * HOUR))), ["apply db", "apply web"]);
+}
+
+#[test]
 fn what_the_engine_could_not_fetch_is_not_fetched_when_nobody_may_be_talked_to() {
     let hours = spans(&["daily 09:00-10:00"]);
     let mut world = World::scheduled(Schedule { hours, ..Schedule::default() });

@@ -15,6 +15,7 @@ mod overtaken;
 mod removal;
 mod restarting;
 mod restarts;
+mod untaken;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! `margrave-agent`: a device's life on the command line.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -316,6 +316,8 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
+        // Whoever read our output had seen enough, as `head` does; that is no error.
+        Err(error) if error.downcast_ref().is_some_and(Unsaid::reader_left) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&format!("margrave-agent: {error:#}"));
             failed(&error)
@@ -343,15 +345,15 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
                     "server": identity.url,
                     "form": identity.form(),
                 });
-                say(&joined.to_string());
+                say(&joined.to_string())?;
             } else {
                 let shown = data.display();
                 say(&format!(
                     "This device is now {}. Start it:\n  margrave-agent run --data {shown}",
                     identity.client_id
-                ));
+                ))?;
                 if let Some(words) = trust_words(&identity, &identity::registry_authority_in(&data)) {
-                    say(&words);
+                    say(&words)?;
                 }
             }
             Ok(ExitCode::SUCCESS)
@@ -373,7 +375,7 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             let wish = Wish::Hold { holder: holder.clone(), reason, seconds: length.0.as_secs() };
             let until = hold::ask(&data, &wish).await?.until.unwrap_or_default();
             if json {
-                say(&serde_json::json!({ "holder": holder, "until": until }).to_string());
+                say(&serde_json::json!({ "holder": holder, "until": until }).to_string())?;
             } else {
                 let place = match data.as_path() == Path::new(DATA) {
                     true => String::new(),
@@ -381,27 +383,27 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
                 };
                 say(&format!(
                     "Changes are held back until {until}. To let them go on:\n  margrave-agent release{place}"
-                ));
+                ))?;
             }
             Ok(ExitCode::SUCCESS)
         }
         Command::Release { holder } => {
             let released = hold::ask(&data, &Wish::Release { holder }).await?.released.unwrap_or_default();
             if json {
-                say(&serde_json::json!({ "released": released }).to_string());
+                say(&serde_json::json!({ "released": released }).to_string())?;
             } else if released == 0 {
-                say("Nothing was held back.");
+                say("Nothing was held back.")?;
             } else {
-                say("Changes go on.");
+                say("Changes go on.")?;
             }
             Ok(if released == 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
         }
         Command::Status => {
             let status = status::status(&data).await?;
             if json {
-                say(&serde_json::to_string(&status)?);
+                say(&serde_json::to_string(&status)?)?;
             } else {
-                say(status.to_string().trim_end());
+                say(status.to_string().trim_end())?;
             }
             Ok(if status.converged() { ExitCode::SUCCESS } else { ExitCode::from(1) })
         }
@@ -507,14 +509,26 @@ fn log(json: bool) {
     if json { subscriber.with(layer.json()).init() } else { subscriber.with(layer).init() }
 }
 
-#[allow(clippy::print_stdout, reason = "the command's answer")]
-fn say(text: &str) {
-    println!("{text}");
+/// The command's answer could not be given.
+#[derive(Debug, thiserror::Error)]
+#[error("the output cannot be written")]
+struct Unsaid(#[source] io::Error);
+
+impl Unsaid {
+    fn reader_left(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
 }
 
-#[allow(clippy::print_stderr, reason = "words for a person")]
+/// The command's answer.
+fn say(text: &str) -> Result<(), Unsaid> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Unsaid)
+}
+
+/// Words for a person. Where nobody can read them, the exit code says it all.
 fn tell(text: &str) {
-    eprintln!("{text}");
+    writeln!(io::stderr(), "{text}").unwrap_or_default();
 }
 
 #[cfg(test)]

@@ -3,7 +3,13 @@
 //! A chain of causes goes from what was asked about to what is to be done; its last one is the one to act on. The list is
 //! closed and its codes are stable: programs match on them, and `docs/why.md` has each.
 
+use crate::complaint;
 use crate::report::{FAILURE_CODES, FailureCode};
+
+/// What to do where a registry answers, and its certificate is of an authority that nobody knows.
+const TRUST_IT: &str = "The device reaches the registry, and its engine does not trust it. For the server's own registry, copy \
+    registry-authority.pem from the agent's data directory to /etc/docker/certs.d/HOST:PORT/ca.crt, with Podman to \
+    /etc/containers/certs.d/HOST:PORT/ca.crt; for another, the authority of that one.";
 
 /// Who has to do something about a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -352,6 +358,14 @@ impl Code {
         ours.map_or(Code::Failed, Code::Failure)
     }
 
+    /// What a person does about it, where the device's own words tell more than the code.
+    pub fn next_about(self, words: &str) -> &'static str {
+        match self {
+            Code::Failure(FailureCode::PullFailed) if complaint::distrusts(words) => TRUST_IT,
+            _ => self.next(),
+        }
+    }
+
     pub fn is_pull(self) -> bool {
         matches!(self, Code::Failure(code) if code.is_pull())
     }
@@ -366,6 +380,12 @@ impl std::fmt::Display for Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_to_do_follows_the_words_where_they_tell_more_than_the_code() {
+        let next = |code, words| Code::Failure(code).next_about(words);
+        assert_eq!(next(FailureCode::PullFailed, "x509: certificate signed by unknown authority"), TRUST_IT);
+    }
 
     #[test]
     fn every_code_is_one_of_its_own_and_says_what_to_do() {
@@ -383,6 +403,7 @@ mod tests {
         for code in FAILURE_CODES.map(Code::Failure) {
             assert!(!code.next().contains("again by itself"), "{code} cannot know: {}", code.next());
         }
+        assert!(TRUST_IT.ends_with('.') && !TRUST_IT.contains("  "), "{TRUST_IT}");
         assert_eq!(Code::of_failure("disk-full"), Code::Failure(FailureCode::DiskFull));
         assert_eq!(Code::of_failure("converged"), Code::Failed, "a device does not speak for the server");
     }

@@ -11,6 +11,10 @@ const TRUST_IT: &str = "The device reaches the registry, and its engine does not
     registry-authority.pem from the agent's data directory to /etc/docker/certs.d/HOST:PORT/ca.crt, with Podman to \
     /etc/containers/certs.d/HOST:PORT/ca.crt; for another, the authority of that one.";
 
+/// What to do where something else on the device has the port.
+const FREE_THE_PORT: &str = "Something else on the device has that port: end it there (`ss -ltnp` shows what it is), or give this \
+    deployment another port.";
+
 /// Who has to do something about a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
@@ -362,6 +366,11 @@ impl Code {
     pub fn next_about(self, words: &str) -> &'static str {
         match self {
             Code::Failure(FailureCode::PullFailed) if complaint::distrusts(words) => TRUST_IT,
+            Code::Failure(FailureCode::CreateFailed | FailureCode::StartFailed)
+                if complaint::finds_port_taken(words) =>
+            {
+                FREE_THE_PORT
+            }
             _ => self.next(),
         }
     }
@@ -384,6 +393,13 @@ mod tests {
     #[test]
     fn what_to_do_follows_the_words_where_they_tell_more_than_the_code() {
         let next = |code, words| Code::Failure(code).next_about(words);
+        let taken = "listen tcp4 0.0.0.0:8766: bind: address already in use";
+        // Older agents call it a start that failed.
+        for code in [FailureCode::CreateFailed, FailureCode::StartFailed] {
+            assert_eq!(next(code, taken), FREE_THE_PORT);
+            assert_eq!(next(code, "no such option"), Code::Failure(code).next());
+        }
+        assert_eq!(next(FailureCode::Unhealthy, taken), Code::Failure(FailureCode::Unhealthy).next());
         assert_eq!(next(FailureCode::PullFailed, "x509: certificate signed by unknown authority"), TRUST_IT);
     }
 
@@ -403,7 +419,9 @@ mod tests {
         for code in FAILURE_CODES.map(Code::Failure) {
             assert!(!code.next().contains("again by itself"), "{code} cannot know: {}", code.next());
         }
-        assert!(TRUST_IT.ends_with('.') && !TRUST_IT.contains("  "), "{TRUST_IT}");
+        for text in [TRUST_IT, FREE_THE_PORT] {
+            assert!(text.ends_with('.') && !text.contains("  "), "{text}");
+        }
         assert_eq!(Code::of_failure("disk-full"), Code::Failure(FailureCode::DiskFull));
         assert_eq!(Code::of_failure("converged"), Code::Failed, "a device does not speak for the server");
     }

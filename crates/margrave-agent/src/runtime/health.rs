@@ -11,6 +11,7 @@ use margrave_core::device::Health;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::container::{Container, RestartPolicy, Status};
+use super::explain;
 use super::prepared::STEADY_AFTER_RESTART;
 use super::record::{Ending, Record, Service};
 use super::restarts::RESTARTS_MAX;
@@ -73,10 +74,9 @@ pub(super) fn condition(container: &Container) -> Condition {
             Some(_) => Condition::Running { checked: true },
             None => Condition::Running { checked: false },
         },
-        Status::Created if !container.error.is_empty() => Condition::Failed(Failure::new(
-            FailureCode::StartFailed,
-            format!("Service {service} could not start: {}.", container.error.trim_end_matches('.')),
-        )),
+        Status::Created | Status::Exited if !container.error.is_empty() => {
+            Condition::Failed(explain::not_started(service, &container.error))
+        }
         Status::Created => Condition::Starting(format!("service {service} has not been started")),
         Status::Restarting => brought_back(
             container,
@@ -85,10 +85,6 @@ pub(super) fn condition(container: &Container) -> Condition {
                 format!("Service {service} keeps restarting; it last {}.", exit()),
             ),
         ),
-        Status::Exited if !container.error.is_empty() => Condition::Failed(Failure::new(
-            FailureCode::StartFailed,
-            format!("Service {service} could not start: {}.", container.error.trim_end_matches('.')),
-        )),
         Status::Exited => {
             let failure = || Failure::new(FailureCode::StartFailed, format!("Service {service} {}.", exit()));
             match (container.exit_code, container.restart_policy) {
@@ -475,9 +471,16 @@ pub(super) mod tests {
 
     #[test]
     fn a_container_that_could_not_start_says_why() {
-        let web =
-            Container { error: "port is already allocated".into(), ..container("web", Status::Created) };
-        check_start(&[web], "start-failed: Service web could not start: port is already allocated.");
+        let web = Container { error: "no such device".into(), ..container("web", Status::Created) };
+        check_start(&[web], "start-failed: Service web could not start: no such device.");
+        let error = "Bind for 0.0.0.0:8080 failed: port is already allocated";
+        for status in [Status::Created, Status::Exited] {
+            let web = Container { error: error.into(), exit_code: 128, ..container("web", status) };
+            let taken = format!(
+                "create-failed: Service web cannot have port 8080 of the device, which is taken: {error}."
+            );
+            check_start(&[web], &taken);
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ use super::prepared::Prepared;
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{ProjectDirectory, ProjectLock, ProjectName};
 use super::record::Fetched;
-use super::restarts::Restarts;
+use super::restarts::{Lately, Restarts};
 use super::turns::Turns;
 use super::written::Written;
 use super::{Pending, Runtime};
@@ -255,8 +255,8 @@ impl ComposeRuntime {
         wanted.as_ref().is_none_or(|orders| orders.contains(&fetched.fingerprint))
     }
 
-    pub(super) fn looping(&self) -> BTreeSet<String> {
-        self.restarts().looping(Instant::now())
+    pub(super) fn lately(&self) -> Lately {
+        self.restarts().lately(Instant::now())
     }
 
     pub(super) fn projects(&self) -> PathBuf {

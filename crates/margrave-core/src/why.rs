@@ -328,11 +328,12 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
         ),
         FailureCode::StartFailed => (
             "A container could not start, or exited with an error while starting.",
-            "Look at the container's log on the device: it ended while it started.",
+            "Look at what it last said before it ended: `margrave-agent status` on the device names the file.",
         ),
         FailureCode::Unhealthy => (
             "Containers run, but their health checks fail.",
-            "Look at the application's log: a container of it is down, or its health check fails.",
+            "Look at the application's log: a container of it is down, or its health check fails. Where \
+             it was replaced since, `margrave-agent status` on the device names the file with what it last said.",
         ),
         FailureCode::Timeout => (
             "It took longer than the component's timeout.",

@@ -30,6 +30,7 @@ use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
 use super::images::{ImagePolicy, Images};
+use super::last_output;
 use super::model::{Given, LABEL_AGENT, Model, Pull, Telemetry};
 use super::own_container::Sight;
 use super::pins::{Remembered, note_exact};
@@ -550,11 +551,14 @@ impl Runtime for ComposeRuntime {
         Box::pin(async move {
             let result = self.forget_if_unreachable(self.apply_order(order).await).await;
             let Err(mut failure) = result else { return Ok(()) };
-            if failure.code == FailureCode::StartFailed
+            if last_output::tells_of(failure.code)
                 && let Ok(engine) = self.engine().await
             {
                 let project = ProjectName::of(order.assignment, &order.component);
-                failure = foreign::explained(&engine, &project, failure).await;
+                self.keep_last_output(&engine, order.assignment, &project, false).await;
+                if failure.code == FailureCode::StartFailed {
+                    failure = foreign::explained(&engine, &project, failure).await;
+                }
             }
             Err(failure.of(&order.component))
         })

@@ -297,6 +297,11 @@ impl Engine {
         }
     }
 
+    /// What a container said last, with the engine's frames around it.
+    pub(super) async fn last_lines(&self, id: &str, lines: usize) -> Result<Bytes, EngineError> {
+        self.get(&format!("/containers/{}/logs?stdout=true&stderr=true&tail={lines}", encoded(id))).await
+    }
+
     /// The ids of all containers that carry every one of the labels.
     pub async fn container_ids(&self, labels: &[(&str, &str)]) -> Result<Vec<String>, EngineError> {
         Ok(self.listed(&filters(labels)).await?.into_iter().map(|container| container.id).collect())

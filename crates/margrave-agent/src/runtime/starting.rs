@@ -46,6 +46,8 @@ impl ComposeRuntime {
         given_back.retain(|service, _| services.contains_key(service));
         let mut left_behind = Volumes::new();
         if before.as_ref().is_some_and(|record| record.fingerprint != order.fingerprint()) {
+            // What failed only after it was up is replaced now, and its log goes with it.
+            self.keep_last_output(&prepared.engine, order.assignment, &prepared.project, true).await;
             // Nobody hands on what belongs to a service that goes.
             left_behind = unnamed(&prepared.containers().await?);
             left_behind.retain(|service, _| !services.contains_key(service));

@@ -193,17 +193,33 @@ pub(super) fn sound(path: &Path, bound: Bound<'_>) -> Result<(Source, Folder)> {
     let read = match source::open(path)? {
         Ok(source) => {
             let read = folder::read(&source.path, bound)?;
+            if let Err(Flaws { findings, .. }) = &read
+                && folder::read(&source.path, Bound::Nowhere)?.is_ok()
+            {
+                return Err(misplaced(path, findings));
+            }
             read.map(|folder| (source, folder)).map_err(|flaws| flaws.findings)
         }
         Err(findings) => Err(findings),
     };
     read.map_err(|findings| {
-        let lines: Vec<String> =
-            findings.iter().map(|finding| format!("\n  {}", render::printable(&finding.line()))).collect();
-        let rules = count(findings.len() as u64, "rule");
-        Trouble::refused(format!("{} breaks {rules}:{}", path.display(), lines.concat()))
-            .hint(format!("mend it, and see with `margrave package check {}`", path.display()))
+        let hint = format!("mend it, and see with `margrave package check {}`", path.display());
+        broken(path, &findings).hint(hint)
     })
+}
+
+fn broken(path: &Path, findings: &[Finding]) -> Trouble {
+    let lines: Vec<String> =
+        findings.iter().map(|finding| format!("\n  {}", render::printable(&finding.line()))).collect();
+    let rules = count(findings.len() as u64, "rule");
+    Trouble::refused(format!("{} breaks {rules}:{}", path.display(), lines.concat()))
+}
+
+/// A package that is valid, and cannot go where it should: `check` would find nothing.
+fn misplaced(path: &Path, findings: &[Finding]) -> Trouble {
+    broken(path, findings).hint(
+        "nothing else is wrong with the package: write the repositories in its margo.yaml as is said above, and try again",
+    )
 }
 
 /// The files of a package; a description alone is none.

@@ -1,6 +1,6 @@
 //! `margrave-agent`: a device's life on the command line.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -13,6 +13,7 @@ use margrave_agent::identity::{
     Enrollment, GitSource, Identity, IdentityError, Installation, Onboarding, Place, WebTrust,
 };
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
+use margrave_agent::runtime::engine;
 use margrave_agent::runtime::simulated::Simulation;
 use margrave_agent::runtime::{ImagePolicy, Telemetry};
 use margrave_agent::supervisor::Supervisor;
@@ -316,6 +317,8 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
+        // Whoever read our output had seen enough, as `head` does; that is no error.
+        Err(error) if error.downcast_ref().is_some_and(Unsaid::reader_left) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&format!("margrave-agent: {error:#}"));
             failed(&error)
@@ -343,15 +346,18 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
                     "server": identity.url,
                     "form": identity.form(),
                 });
-                say(&joined.to_string());
+                say(&joined.to_string())?;
             } else {
                 let shown = data.display();
                 say(&format!(
                     "This device is now {}. Start it:\n  margrave-agent run --data {shown}",
                     identity.client_id
-                ));
-                if let Some(words) = trust_words(&identity, &identity::registry_authority_in(&data)) {
-                    say(&words);
+                ))?;
+                let engine = engine::Engine::locate(&engine::Places::from_environment()).await.ok();
+                let is_podman = engine.map(|engine| engine.is_podman());
+                let authority = identity::registry_authority_in(&data);
+                if let Some(words) = trust_words(&identity, &authority, is_podman) {
+                    say(&words)?;
                 }
             }
             Ok(ExitCode::SUCCESS)
@@ -373,7 +379,7 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             let wish = Wish::Hold { holder: holder.clone(), reason, seconds: length.0.as_secs() };
             let until = hold::ask(&data, &wish).await?.until.unwrap_or_default();
             if json {
-                say(&serde_json::json!({ "holder": holder, "until": until }).to_string());
+                say(&serde_json::json!({ "holder": holder, "until": until }).to_string())?;
             } else {
                 let place = match data.as_path() == Path::new(DATA) {
                     true => String::new(),
@@ -381,27 +387,27 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
                 };
                 say(&format!(
                     "Changes are held back until {until}. To let them go on:\n  margrave-agent release{place}"
-                ));
+                ))?;
             }
             Ok(ExitCode::SUCCESS)
         }
         Command::Release { holder } => {
             let released = hold::ask(&data, &Wish::Release { holder }).await?.released.unwrap_or_default();
             if json {
-                say(&serde_json::json!({ "released": released }).to_string());
+                say(&serde_json::json!({ "released": released }).to_string())?;
             } else if released == 0 {
-                say("Nothing was held back.");
+                say("Nothing was held back.")?;
             } else {
-                say("Changes go on.");
+                say("Changes go on.")?;
             }
             Ok(if released == 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
         }
         Command::Status => {
             let status = status::status(&data).await?;
             if json {
-                say(&serde_json::to_string(&status)?);
+                say(&serde_json::to_string(&status)?)?;
             } else {
-                say(status.to_string().trim_end());
+                say(status.to_string().trim_end())?;
             }
             Ok(if status.converged() { ExitCode::SUCCESS } else { ExitCode::from(1) })
         }
@@ -414,23 +420,44 @@ fn who() -> String {
     named("SUDO_USER").or_else(|| named("USER")).unwrap_or_else(|| "technician".to_owned())
 }
 
-/// How to let Docker trust the server's registry. Docker trusts plain HTTP on its own machine, and nothing else without
-/// being told.
-fn trust_words(identity: &Identity, authority: &Path) -> Option<String> {
+/// How to let the engine trust the server's registry; both ways where nobody knows which engine that will be. Docker trusts whatever
+/// is on its own machine, and nothing else without being told; Podman trusts nothing.
+fn trust_words(identity: &Identity, authority: &Path, is_podman: Option<bool>) -> Option<String> {
     let registry = identity.registry.as_deref()?;
     let origin = |text: &str| margrave_http::Origin::parse(text).ok();
     let place = origin(&format!("https://{registry}"))?;
-    if place.is_loopback() || !authority.exists() {
+    if place.is_loopback() {
+        // It may be plain HTTP, which no certificate helps with.
+        let command = format!(
+            r#"printf '[[registry]]\nlocation = "{registry}"\ninsecure = true\n' > /etc/containers/registries.conf.d/margrave.conf"#
+        );
+        let whose =
+            "For images from the server's own registry on this very machine, let Podman use it unchecked";
+        return (is_podman == Some(true)).then(|| format!("{whose}:\n  {command}"));
+    }
+    if !authority.exists() {
         return None;
     }
-    let command = format!("install -D -m 644 {} /etc/docker/certs.d/{registry}/ca.crt", authority.display());
+    let (docker, podman) = (is_podman != Some(true), is_podman != Some(false));
+    let mut commands = String::new();
+    for (engine, directory) in [(docker, "docker"), (podman, "containers")] {
+        if engine {
+            let to = format!("/etc/{directory}/certs.d/{registry}/ca.crt");
+            commands.push_str(&format!("\n  install -D -m 644 {} {to}", authority.display()));
+        }
+    }
+    let engine = match (docker, podman) {
+        (true, true) => "Docker (the first line) or Podman (the second)",
+        (true, false) => "Docker",
+        _ => "Podman",
+    };
     // A server that names somebody else's registry would have this device trust it in that one's place.
     let joined = origin(&identity.url).is_some_and(|joined| joined.host() == place.host());
     Some(match joined {
-        true => format!("For images from the server's own registry, let Docker trust it:\n  {command}"),
+        true => format!("For images from the server's own registry, let {engine} trust it:{commands}"),
         false => format!(
             "The server says that its registry is {registry}, which is not the host that was joined. If you know that it is \
-             the server's, let Docker trust it:\n  {command}"
+             the server's, let {engine} trust it:{commands}"
         ),
     })
 }
@@ -507,14 +534,26 @@ fn log(json: bool) {
     if json { subscriber.with(layer.json()).init() } else { subscriber.with(layer).init() }
 }
 
-#[allow(clippy::print_stdout, reason = "the command's answer")]
-fn say(text: &str) {
-    println!("{text}");
+/// The command's answer could not be given.
+#[derive(Debug, thiserror::Error)]
+#[error("the output cannot be written")]
+struct Unsaid(#[source] io::Error);
+
+impl Unsaid {
+    fn reader_left(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
 }
 
-#[allow(clippy::print_stderr, reason = "words for a person")]
+/// The command's answer.
+fn say(text: &str) -> Result<(), Unsaid> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Unsaid)
+}
+
+/// Words for a person. Where nobody can read them, the exit code says it all.
 fn tell(text: &str) {
-    eprintln!("{text}");
+    writeln!(io::stderr(), "{text}").unwrap_or_default();
 }
 
 #[cfg(test)]
@@ -523,18 +562,19 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn docker_is_to_trust_the_registry_of_the_host_that_was_joined_and_no_other_unasked() {
+    fn the_engine_is_to_trust_the_registry_of_the_host_that_was_joined_and_no_other_unasked() {
         let directory = tempfile::tempdir().unwrap();
         let authority = directory.path().join("registry-authority.pem");
-        let words = |registry: &str| {
+        let words_for = |registry: &str, is_podman: Option<bool>| {
             let file = serde_json::json!({
                 "clientId": "line-1", "url": "https://plant.example:8443", "pin": "p", "registry": registry,
                 "deviceUrl": "https://plant.example:8444", "certificates": ["c"], "key": "k",
                 "trustBundle": { "keys": [] },
             });
             std::fs::write(directory.path().join("identity.json"), file.to_string()).unwrap();
-            trust_words(&Identity::load(directory.path()).unwrap(), &authority)
+            trust_words(&Identity::load(directory.path()).unwrap(), &authority, is_podman)
         };
+        let words = |registry: &str| words_for(registry, Some(false));
         assert_eq!(words("plant.example:8443"), None);
         std::fs::write(&authority, "pem").unwrap();
         assert_eq!(words("127.0.0.1:5000"), None);
@@ -543,6 +583,18 @@ mod tests {
             own.contains("/etc/docker/certs.d/plant.example:8443/ca.crt") && !own.contains("If you know")
         );
         assert!(words("images.example").unwrap().contains("not the host that was joined. If you know"));
+        assert!(!own.contains("Podman"), "{own}");
+        let podman = words_for("plant.example:8443", Some(true)).unwrap();
+        assert!(podman.contains("/etc/containers/certs.d/plant.example:8443/ca.crt"), "{podman}");
+        assert!(!podman.contains("ocker"), "{podman}");
+        let either = words_for("plant.example:8443", None).unwrap();
+        assert!(either.contains("/etc/docker/certs.d/") && either.contains("/etc/containers/certs.d/"));
+        // Podman trusts nothing on its own machine, either.
+        let near = words_for("127.0.0.1:5000", Some(true)).unwrap();
+        assert!(
+            near.contains(r#"location = "127.0.0.1:5000""#) && near.contains("registries.conf.d"),
+            "{near}"
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use margrave_http::{Client, Limits, Origin, Trust};
 use margrave_identity::live::{LiveBundle, LiveSvid};
 use margrave_identity::tls::device_client_config;
 use margrave_ledger::{Blobs, LedgerError, Recovery, StateFile};
+use margrave_wire::document;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -425,14 +426,32 @@ impl Agent {
     fn absorb(&mut self, event: Event) {
         let before: BTreeMap<AssignmentId, _> =
             self.device.assignments().iter().map(|(id, assignment)| (*id, assignment.state)).collect();
+        let could_look = self.device.runtime_trouble().is_none();
         self.device.absorb(&self.settings, clock::now(), clock::roll(), event);
         for (id, assignment) in self.device.assignments() {
             if before.get(id) != Some(&assignment.state) {
                 let reason = assignment.failure.as_ref().map(|failure| failure.message.as_str());
-                tracing::info!(deployment = %id, state = %assignment.state, attempt = assignment.attempt, reason, "state");
+                let name = [assignment.wanted, assignment.here().held]
+                    .into_iter()
+                    .flatten()
+                    .find_map(|document| self.name_in(document));
+                tracing::info!(deployment = name.unwrap_or_else(|| id.to_string()), assignment = %id, state = %assignment.state, attempt = assignment.attempt, reason, "state");
             }
         }
+        match self.device.runtime_trouble() {
+            Some(failure) if could_look => {
+                tracing::warn!(%failure, "the container engine cannot be used; what runs there is not seen")
+            }
+            None if !could_look => tracing::info!("the container engine is back"),
+            _ => {}
+        }
         self.tell_of_passing();
+    }
+
+    /// What people call what a document is about; none where it is not here.
+    fn name_in(&self, document: Digest) -> Option<String> {
+        let document = self.blobs.read(&document)?;
+        Some(document::read_any(document.bytes(), &self.settings.device).ok()?.name)
     }
 
     /// A fact: remembered at once, and written down as soon as the disk allows.
@@ -455,7 +474,11 @@ impl Agent {
             tracing::warn!(trouble, "the server could not be used");
         }
         let judged = matches!(event, Event::Polled(Ok(_)));
+        let was_away = self.device.contact().1.is_some();
         self.absorb(event);
+        if was_away && self.device.contact().1.is_none() {
+            tracing::info!("the server answers again");
+        }
         if let (true, Some(trouble)) = (judged, self.device.contact().1) {
             // The server answered, and its manifest goes back (MI-G2-080).
             tracing::warn!(trouble, "security: the server's manifest was refused; what is held stays");
@@ -653,6 +676,47 @@ mod tests {
             kept: None,
             polled: false,
         }
+    }
+
+    /// What is logged meanwhile.
+    fn logged(what: impl FnOnce()) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let writer = std::sync::Mutex::new(file.reopen().unwrap());
+        let log =
+            tracing_subscriber::fmt().with_writer(writer).with_ansi(false).without_time().with_target(false);
+        tracing::subscriber::with_default(log.finish(), what);
+        std::fs::read_to_string(file.path()).unwrap()
+    }
+
+    #[test]
+    fn an_engine_and_a_server_that_go_away_and_are_back_are_told_of_once() {
+        let data = tempfile::tempdir().unwrap();
+        let mut agent = agent(data.path());
+        let away = || Failure::new(FailureCode::RuntimeUnreachable, "No answer.");
+        let log = logged(|| {
+            agent.take_in(Event::Observed(Ok(vec![])));
+            agent.take_in(Event::Observed(Err(away())));
+            agent.take_in(Event::Observed(Err(away())));
+            agent.take_in(Event::Observed(Ok(vec![])));
+            agent.take_in(Event::Observed(Ok(vec![])));
+        });
+        assert_eq!(
+            log.lines().map(str::trim).collect::<Vec<_>>(),
+            [
+                "WARN the container engine cannot be used; what runs there is not seen failure=No answer.",
+                "INFO the container engine is back",
+            ]
+        );
+        let sent = Digest::of(&agent.own.body);
+        let log = logged(|| {
+            agent.take_in(Event::CapabilitiesSent(Err(Trouble::passing("no connection"))));
+            agent.take_in(Event::CapabilitiesSent(Ok(sent)));
+            agent.take_in(Event::CapabilitiesSent(Ok(sent)));
+        });
+        assert_eq!(
+            log.lines().map(str::trim).collect::<Vec<_>>(),
+            [r#"WARN the server could not be used trouble="no connection""#, "INFO the server answers again"]
+        );
     }
 
     fn ask(agent: &mut Agent, wish: Wish) -> Reply {

@@ -22,6 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::clock;
 use crate::identity::{Form, Identity, IdentityError};
+use crate::runtime::last_output;
 
 /// What only a running agent knows.
 #[derive(Debug, Clone, Default)]
@@ -121,6 +122,9 @@ pub struct DeploymentStatus {
     pub code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The file that keeps what the container that failed last said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_output: Option<PathBuf>,
     /// What is wrong with what is here, while what is wanted has touched nothing yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ailment: Option<String>,
@@ -192,7 +196,11 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         let components = &assignment.components;
         // Of what it went back from, where that is so: it runs, and yet it is not as wanted.
         let failure = assignment.failure.as_ref().or(assignment.gave_up().map(|given_up| &given_up.failure));
+        let said_in = last_output::file_in(data, *id);
         deployments.push(DeploymentStatus {
+            last_output: failure
+                .filter(|failure| last_output::tells_of(failure.code) && said_in.exists())
+                .map(|_| said_in.clone()),
             id: id.to_string(),
             name: name.unwrap_or_else(|| nameless.to_owned()),
             state: assignment.state.to_string(),
@@ -359,6 +367,9 @@ impl std::fmt::Display for Status {
                 let code = deployment.code.as_deref().unwrap_or("failed");
                 writeln!(f, "  why: {reason} [{code}]")?;
             }
+            if let Some(file) = &deployment.last_output {
+                writeln!(f, "  what it last said: {}", file.display())?;
+            }
             if let Some(next_try) = &deployment.next_try {
                 writeln!(f, "  next try: {next_try} (attempt {} failed)", deployment.attempt)?;
             }
@@ -454,6 +465,8 @@ mod tests {
                 deployment(json!({"wanted": new, "held": old, "waiting": "held back",
                     "seen": [["web", "service web is paused"]]})),
                 deployment(json!({"state": "PENDING", "goes": true, "components": []})),
+                deployment(json!({"wanted": new, "held": old, "wentBack": true, "code": "start-failed",
+                    "reason": "Service web exited with code 7.", "lastOutput": "/data/output/1.txt"})),
             ],
         }))
         .unwrap();
@@ -466,6 +479,7 @@ mod tests {
             "  is here: version 1.0.0, document aaaa",
             "  seen: web service web is paused",
             "  should not run any more: it is to be removed",
+            "  what it last said: /data/output/1.txt",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }

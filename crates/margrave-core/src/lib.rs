@@ -12,6 +12,7 @@ pub mod asked;
 pub mod audit;
 pub mod capabilities;
 pub mod chain;
+pub mod complaint;
 pub mod constraints;
 pub mod deployment;
 pub mod device;

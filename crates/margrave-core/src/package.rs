@@ -185,7 +185,8 @@ pub fn check_parts(
     broken
 }
 
-fn check_profiles(profiles: &[Profile], broken: &mut Vec<Violation>) {
+/// What profiles alone tell. Places are by number, so that a list with gaps must not be asked about.
+pub fn check_profiles(profiles: &[Profile], broken: &mut Vec<Violation>) {
     let mut ids = BTreeSet::new();
     for (at, profile) in profiles.iter().enumerate() {
         let place = format!("/deploymentProfiles/{at}");
@@ -211,7 +212,8 @@ fn check_profiles(profiles: &[Profile], broken: &mut Vec<Violation>) {
     }
 }
 
-fn check_targets(
+/// Whether parameters go to components that there are; of profiles that are all there.
+pub fn check_targets(
     profiles: &[Profile],
     parameters: &BTreeMap<ParameterName, Parameter>,
     broken: &mut Vec<Violation>,
@@ -256,7 +258,8 @@ fn is_variable(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-fn check_settings(
+/// Whether settings ask for what there is; of parameters and schemas that are all there.
+pub fn check_settings(
     parameters: &BTreeMap<ParameterName, Parameter>,
     sections: &[Section],
     schemas: &BTreeMap<String, Schema>,

@@ -27,6 +27,8 @@ pub fn join(place: &str, token: &str) -> String {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.place.is_empty() { "/" } else { &self.place };
-        write!(f, "{place}: {} ({})", self.message, self.rule)
+        // Words that come from elsewhere may name the rule themselves.
+        let rule = format!(" ({})", self.rule);
+        write!(f, "{place}: {}{rule}", self.message.replacen(&rule, "", 1))
     }
 }

@@ -3,7 +3,17 @@
 //! A chain of causes goes from what was asked about to what is to be done; its last one is the one to act on. The list is
 //! closed and its codes are stable: programs match on them, and `docs/why.md` has each.
 
+use crate::complaint;
 use crate::report::{FAILURE_CODES, FailureCode};
+
+/// What to do where a registry answers, and its certificate is of an authority that nobody knows.
+const TRUST_IT: &str = "The device reaches the registry, and its engine does not trust it. For the server's own registry, copy \
+    registry-authority.pem from the agent's data directory to /etc/docker/certs.d/HOST:PORT/ca.crt, with Podman to \
+    /etc/containers/certs.d/HOST:PORT/ca.crt; for another, the authority of that one.";
+
+/// What to do where something else on the device has the port.
+const FREE_THE_PORT: &str = "Something else on the device has that port: end it there (`ss -ltnp` shows what it is), or give this \
+    deployment another port.";
 
 /// Who has to do something about a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -318,11 +328,12 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
         ),
         FailureCode::StartFailed => (
             "A container could not start, or exited with an error while starting.",
-            "Look at the container's log on the device: it ended while it started.",
+            "Look at what it last said before it ended: `margrave-agent status` on the device names the file.",
         ),
         FailureCode::Unhealthy => (
             "Containers run, but their health checks fail.",
-            "Look at the application's log: a container of it is down, or its health check fails.",
+            "Look at the application's log: a container of it is down, or its health check fails. Where \
+             it was replaced since, `margrave-agent status` on the device names the file with what it last said.",
         ),
         FailureCode::Timeout => (
             "It took longer than the component's timeout.",
@@ -352,6 +363,19 @@ impl Code {
         ours.map_or(Code::Failed, Code::Failure)
     }
 
+    /// What a person does about it, where the device's own words tell more than the code.
+    pub fn next_about(self, words: &str) -> &'static str {
+        match self {
+            Code::Failure(FailureCode::PullFailed) if complaint::distrusts(words) => TRUST_IT,
+            Code::Failure(FailureCode::CreateFailed | FailureCode::StartFailed)
+                if complaint::finds_port_taken(words) =>
+            {
+                FREE_THE_PORT
+            }
+            _ => self.next(),
+        }
+    }
+
     pub fn is_pull(self) -> bool {
         matches!(self, Code::Failure(code) if code.is_pull())
     }
@@ -368,6 +392,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_to_do_follows_the_words_where_they_tell_more_than_the_code() {
+        let next = |code, words| Code::Failure(code).next_about(words);
+        let taken = "listen tcp4 0.0.0.0:8766: bind: address already in use";
+        // Older agents call it a start that failed.
+        for code in [FailureCode::CreateFailed, FailureCode::StartFailed] {
+            assert_eq!(next(code, taken), FREE_THE_PORT);
+            assert_eq!(next(code, "no such option"), Code::Failure(code).next());
+        }
+        assert_eq!(next(FailureCode::Unhealthy, taken), Code::Failure(FailureCode::Unhealthy).next());
+        assert_eq!(next(FailureCode::PullFailed, "x509: certificate signed by unknown authority"), TRUST_IT);
+    }
+
+    #[test]
     fn every_code_is_one_of_its_own_and_says_what_to_do() {
         let mut seen = std::collections::BTreeSet::new();
         for code in Code::all() {
@@ -382,6 +419,9 @@ mod tests {
         }
         for code in FAILURE_CODES.map(Code::Failure) {
             assert!(!code.next().contains("again by itself"), "{code} cannot know: {}", code.next());
+        }
+        for text in [TRUST_IT, FREE_THE_PORT] {
+            assert!(text.ends_with('.') && !text.contains("  "), "{text}");
         }
         assert_eq!(Code::of_failure("disk-full"), Code::Failure(FailureCode::DiskFull));
         assert_eq!(Code::of_failure("converged"), Code::Failed, "a device does not speak for the server");

@@ -49,7 +49,7 @@ pub enum Error {
     Timeout { phase: Phase, after: Duration },
     #[error("the answer is larger than {limit} bytes and was not read")]
     TooLarge { limit: u64 },
-    #[error("the connection was closed before the answer was complete")]
+    #[error("the connection was cut before the answer was complete")]
     Closed(#[source] Option<Box<dyn std::error::Error + Send + Sync>>),
     #[error("the server does not speak HTTP/1.1 as expected")]
     Protocol(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -104,6 +104,9 @@ impl Error {
         }
         if error.is_parse() || error.is_user() {
             Error::Protocol(Box::new(error))
+        } else if is_cut(&error) {
+            // There is nothing more to know, and the TLS library has the address of a page about it in its words.
+            Error::Closed(None)
         } else {
             Error::Closed(Some(Box::new(error)))
         }
@@ -116,6 +119,18 @@ impl Error {
             None => Error::Connect { peer: peer.to_owned(), source: error },
         }
     }
+}
+
+/// Whether the other end went away without a word, as one that is killed does.
+fn is_cut(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.downcast_ref().is_some_and(|io: &io::Error| io.kind() == io::ErrorKind::UnexpectedEof) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// The rustls error somewhere below. An `io::Error` hides what it wraps from `source`, hence the detour.

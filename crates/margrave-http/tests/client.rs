@@ -561,6 +561,38 @@ async fn id_161_a_pinned_server_by_name_and_by_address_and_a_wrong_pin() {
 }
 
 #[tokio::test]
+async fn a_server_that_was_killed_cut_the_connection_whatever_the_library_says_of_it() {
+    let authority = WebAuthority::create(now()).unwrap();
+    let leaf = authority.issue(&["localhost".to_owned()], now(), HOUR).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(web_server_config(LiveWebLeaf::new(leaf)));
+    for begins in ["", "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this"] {
+        let acceptor = acceptor.clone();
+        let script = move |_, stream: TcpStream| {
+            let acceptor = acceptor.clone();
+            async move {
+                let mut stream = acceptor.accept(stream).await.unwrap();
+                let mut asked = [0; 1024];
+                assert!(stream.read(&mut asked).await.unwrap() > 0);
+                stream.write_all(begins.as_bytes()).await.unwrap();
+                stream.flush().await.unwrap();
+                // Without a word that it ends.
+                let (mut socket, _) = stream.into_inner();
+                socket.shutdown().await.unwrap();
+            }
+        };
+        let origin = format!("https://localhost:{}", listen(script).await.0.port()).parse().unwrap();
+        let trust = Trust::Tls(pinned_client_config(vec![authority.pin()]));
+        let client = Client::new(trust, origin, Limits::default()).unwrap();
+        let error = client.send(Request::get("/")).await.unwrap_err();
+        assert!(matches!(error, Error::Closed(_)), "{error:?}");
+        assert_eq!(
+            margrave_core::chain::sentence(&error),
+            "the connection was cut before the answer was complete"
+        );
+    }
+}
+
+#[tokio::test]
 async fn id_190_a_client_whose_svid_is_refused_is_told_that_it_is() {
     let authority = Authority::create("plant.example".parse().unwrap(), now()).unwrap();
     let wfm = "line-7".parse().unwrap();

@@ -14,6 +14,7 @@ use margrave_core::report::{FailureCode, Retry};
 
 use crate::archive::{self, ArchiveError, CheckedArchive, ENTRIES_MAX, EXPANDED_BYTES_MAX};
 use crate::client::{Client, ClientError};
+use crate::in_binary;
 use crate::manifest::{
     ANNOTATION_TITLE, ANNOTATION_VERSION, Annotations, Descriptor, EMPTY_CONFIG, IMAGE_MANIFEST,
     ImageManifest,
@@ -38,7 +39,10 @@ pub enum BuildError {
     Special(PathBuf),
     #[error("the path {0:?} is too long or not UTF-8, and cannot be in an archive")]
     Path(String),
-    #[error("the directory has more than {ENTRIES_MAX} entries or {EXPANDED_BYTES_MAX} bytes (PK-087)")]
+    #[error(
+        "the directory has more than {ENTRIES_MAX} entries or {} (PK-087)",
+        in_binary(EXPANDED_BYTES_MAX)
+    )]
     TooLarge,
     #[error("the directory does not make a valid compose archive")]
     Invalid(#[from] ArchiveError),
@@ -61,7 +65,7 @@ pub enum ComposeError {
     Layers { what: String, got: usize },
     #[error("the layer of {what} has media type {got:?}, it must be {COMPOSE_LAYER_TYPE} (PK-072)")]
     LayerType { what: String, got: String },
-    #[error("the archive of {what} is larger than {ARCHIVE_BYTES_MAX} bytes (PK-087)")]
+    #[error("the archive of {what} is larger than {} (PK-087)", in_binary(ARCHIVE_BYTES_MAX))]
     TooLarge { what: String },
 }
 

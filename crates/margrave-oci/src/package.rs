@@ -103,10 +103,11 @@ pub enum PackageError {
     #[error("the package has two files named {0:?}")]
     Duplicate(String),
     #[error(
-        "the package has more than {RESOURCES_MAX} resources or more than {RESOURCES_BYTES_MAX} bytes of them"
+        "the package has more than {RESOURCES_MAX} resources or more than {} of them",
+        crate::in_binary(RESOURCES_BYTES_MAX)
     )]
     TooMany,
-    #[error("the file {what:?} is larger than {max} bytes")]
+    #[error("the file {what:?} is larger than {}", crate::in_binary(*max))]
     TooLarge { what: String, max: u64 },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },

@@ -34,7 +34,7 @@ pub enum InvalidTar {
     SizeTwice,
     #[error("it has sparse files")]
     Sparse,
-    #[error("it expands to more than {0} bytes")]
+    #[error("it expands to more than {} (PK-087)", crate::in_binary(*.0))]
     TooLarge(u64),
     #[error("it cannot be read")]
     Io(#[from] io::Error),

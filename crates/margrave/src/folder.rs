@@ -17,6 +17,7 @@ use margrave_core::id::ComponentName;
 use margrave_core::package::{Package, ProfileKind, START_TIME_MAX};
 use margrave_core::violation::{Violation, join};
 use margrave_oci::compose::{BuildError, ComposeArchive};
+use margrave_oci::in_binary;
 use margrave_oci::package::{
     DESCRIPTION_BYTES_MAX, DESCRIPTION_FILE, PackageFiles, RESOURCE_BYTES_MAX, ResourceKind,
 };
@@ -46,25 +47,20 @@ pub(crate) struct Finding {
 
 impl Finding {
     pub(crate) fn in_file(file: impl Into<String>, rule: &str, message: impl Into<String>) -> Self {
-        Finding {
-            file: file.into(),
-            line: None,
-            column: None,
-            place: String::new(),
-            rule: rule.into(),
-            message: message.into(),
-        }
+        let (rule, message) = told_once(rule, message.into());
+        Finding { file: file.into(), line: None, column: None, place: String::new(), rule, message }
     }
 
     pub(crate) fn in_description(bytes: &[u8], violation: Violation) -> Self {
         let at = description::locate(bytes, &violation).filter(|(line, _)| *line > 0);
+        let (rule, message) = told_once(violation.rule, violation.message);
         Finding {
             file: DESCRIPTION_FILE.to_owned(),
             line: at.map(|(line, _)| line),
             column: at.map(|(_, column)| column),
             place: violation.place,
-            rule: violation.rule.to_owned(),
-            message: violation.message,
+            rule,
+            message,
         }
     }
 
@@ -79,6 +75,37 @@ impl Finding {
         }
         let place = if self.place.is_empty() { String::new() } else { format!("{}: ", self.place) };
         format!("{text}: {place}{} ({})", self.message, self.rule)
+    }
+}
+
+/// The rule that is broken, and the words without it. Words that name one themselves know it better than whoever passes them on.
+fn told_once(rule: &str, message: String) -> (String, String) {
+    let is_rule = |text: &str| {
+        let (letters, number) = text.split_once('-').unwrap_or_default();
+        letters.len() == 2
+            && letters.bytes().all(|b| b.is_ascii_uppercase())
+            && number.len() == 3
+            && number.bytes().all(|b| b.is_ascii_digit())
+    };
+    for (at, _) in message.match_indices(" (") {
+        let Some((named, rest)) = message[at + 2..].split_once(')') else { break };
+        if is_rule(named) {
+            return (named.to_owned(), format!("{}{rest}", &message[..at]));
+        }
+    }
+    (rule.to_owned(), message)
+}
+
+/// What is wrong with a package, never nothing, and what else is worth knowing.
+#[derive(Debug)]
+pub(crate) struct Flaws {
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) warnings: Vec<Finding>,
+}
+
+impl From<Vec<Finding>> for Flaws {
+    fn from(findings: Vec<Finding>) -> Self {
+        Flaws { findings, warnings: Vec::new() }
     }
 }
 
@@ -137,8 +164,9 @@ impl Bound<'_> {
     }
 }
 
-/// Reads a package folder, or a description alone. The inner error is what is wrong with the package, never empty.
-pub(crate) fn read(path: &Path, bound: Bound<'_>) -> Result<std::result::Result<Folder, Vec<Finding>>> {
+/// Reads a package folder, or a description alone. The inner error is everything that is wrong with the package: what can be judged
+/// without the rest is, whatever the rest is like.
+pub(crate) fn read(path: &Path, bound: Bound<'_>) -> Result<std::result::Result<Folder, Flaws>> {
     let unreadable =
         |error: io::Error| Trouble::because(format!("{} cannot be read", path.display()), &error);
     let meta = fs::metadata(path).map_err(unreadable)?;
@@ -149,44 +177,53 @@ pub(crate) fn read(path: &Path, bound: Bound<'_>) -> Result<std::result::Result<
         Err(Unread::Missing) => {
             let message =
                 format!("is missing; a package has its description in {DESCRIPTION_FILE} at the top");
-            return Ok(Err(vec![Finding::in_file(DESCRIPTION_FILE, "PK-001", message)]));
+            return Ok(Err(vec![Finding::in_file(DESCRIPTION_FILE, "PK-001", message)].into()));
         }
-        Err(Unread::Unfit(why)) => return Ok(Err(vec![Finding::in_file(DESCRIPTION_FILE, "PK-001", why)])),
+        Err(Unread::Unfit(why)) => {
+            return Ok(Err(vec![Finding::in_file(DESCRIPTION_FILE, "PK-001", why)].into()));
+        }
         Err(Unread::Failed(error)) => return Err(unreadable(error)),
     };
     // A description that was named by itself may have any name.
     let name = file.file_name().map_or(DESCRIPTION_FILE.into(), |name| name.to_string_lossy());
     let named_so = |finding: Finding| Finding { file: name.clone().into_owned(), ..finding };
+    let mut findings = Vec::new();
     let package = match description::read(&description) {
-        Ok(package) => package,
+        Ok(package) => Some(package),
         Err(violations) => {
-            let findings = violations.into_iter().map(|one| Finding::in_description(&description, one));
-            return Ok(Err(findings.map(named_so).collect()));
+            let broken = violations.into_iter().map(|one| Finding::in_description(&description, one));
+            findings.extend(broken.map(named_so));
+            None
         }
     };
-    let mut warnings: Vec<Finding> = doubts(&package, &description).into_iter().map(named_so).collect();
-    let Some(root) = root else {
-        return Ok(Ok(Folder { package, files: None, components: Vec::new(), warnings }));
-    };
-    let mut findings = Vec::new();
-    let named = ResourceKind::named_in(&package.catalog);
-    check_resources(root, &named, &description, &mut findings).map_err(unreadable)?;
-    let components = read_components(root, bound, &package, &description, &mut findings, &mut warnings);
-    let components = components.map_err(unreadable)?;
-    if !findings.is_empty() {
-        return Ok(Err(findings));
+    let doubts = doubts(package.as_ref(), &description);
+    let mut warnings: Vec<Finding> = doubts.into_iter().map(named_so).collect();
+    let mut components = Vec::new();
+    let mut files = None;
+    if let Some(root) = root {
+        let named =
+            package.as_ref().map(|package| ResourceKind::named_in(&package.catalog)).unwrap_or_default();
+        check_resources(root, &named, &description, &mut findings).map_err(unreadable)?;
+        let read = read_components(root, bound, package.as_ref(), &description, &mut findings, &mut warnings);
+        components = read.map_err(unreadable)?;
+        if findings.is_empty() {
+            match PackageFiles::read_dir(root, &named) {
+                Ok(read) => files = Some(read),
+                Err(error) => findings.push(Finding::in_file("resources", "PK-023", told(&error))),
+            }
+        }
     }
-    match PackageFiles::read_dir(root, &named) {
-        Ok(files) => Ok(Ok(Folder { package, files: Some(files), components, warnings })),
-        Err(error) => Ok(Err(vec![Finding::in_file("resources", "PK-023", told(&error))])),
-    }
+    Ok(match package {
+        Some(package) if findings.is_empty() => Ok(Folder { package, files, components, warnings }),
+        _ => Err(Flaws { findings, warnings }),
+    })
 }
 
 /// What breaks no rule of a description, and is not what its writer meant.
-pub(crate) fn doubts(package: &Package, description: &[u8]) -> Vec<Finding> {
+pub(crate) fn doubts(package: Option<&Package>, description: &[u8]) -> Vec<Finding> {
     let unread = description::unread(description).into_iter();
     let unread = unread.map(|one| Finding::in_description(description, one));
-    unread.chain(long_timeouts(package, description)).collect()
+    unread.chain(package.iter().flat_map(|package| long_timeouts(package, description))).collect()
 }
 
 /// Timeouts that devices do not wait for.
@@ -233,10 +270,11 @@ fn check_resources(
     Ok(())
 }
 
+/// Without a package, because its description could not be read, the folders are judged by what is in them.
 fn read_components(
     root: &Path,
     bound: Bound<'_>,
-    package: &Package,
+    package: Option<&Package>,
     description: &[u8],
     findings: &mut Vec<Finding>,
     warnings: &mut Vec<Finding>,
@@ -250,7 +288,7 @@ fn read_components(
     };
     // By name, with the place in the description; only Compose components have a folder.
     let mut known = BTreeMap::new();
-    for (number, profile) in package.profiles.iter().enumerate() {
+    for (number, profile) in package.iter().flat_map(|package| package.profiles.iter().enumerate()) {
         for (at, component) in profile.components.iter().enumerate() {
             let place = format!("/deploymentProfiles/{number}/components/{at}/properties");
             known.entry(component.name.as_str().to_owned()).or_insert((profile.kind, component, place));
@@ -282,17 +320,22 @@ fn read_components(
             ));
             continue;
         }
-        let Some((kind, component, place)) = known.get(&name) else {
-            let names: Vec<&str> = known.keys().map(String::as_str).collect();
-            let message = format!("is no component of this package; those are {}", names.join(", "));
-            findings.push(Finding::in_file(shown, "PK-081", message));
-            continue;
-        };
-        if *kind != ProfileKind::Compose {
-            let message =
-                format!("is a {} component; only compose components are packed from a folder", kind.as_str());
-            findings.push(Finding::in_file(shown, "PK-070", message));
-            continue;
+        let of_package = known.get(&name);
+        match of_package {
+            Some((ProfileKind::Compose, ..)) => {}
+            Some((kind, ..)) => {
+                let kind = kind.as_str();
+                let message =
+                    format!("is a {kind} component; only compose components are packed from a folder");
+                findings.push(Finding::in_file(shown, "PK-070", message));
+                continue;
+            }
+            None if package.is_some() => {
+                let names: Vec<&str> = known.keys().map(String::as_str).collect();
+                let message = format!("is no component of this package; those are {}", names.join(", "));
+                findings.push(Finding::in_file(&shown, "PK-081", message));
+            }
+            None => {}
         }
         if !folder.join("compose.yaml").is_file() {
             let other = ["compose.yml", "docker-compose.yaml", "docker-compose.yml"]
@@ -319,8 +362,28 @@ fn read_components(
             }));
             let doubts = margrave_wire::compose::doubts(&compose).into_iter();
             warnings.extend(doubts.map(of_file));
-            warnings.extend(unused(package, &component.name, &compose, description));
+            if let (Some(package), Some((_, component, _))) = (package, of_package) {
+                warnings.extend(unused(package, &component.name, &compose, description));
+            }
         }
+        let archive = match ComposeArchive::build(&folder, &name) {
+            Ok(archive) => {
+                warnings.extend(perishing(&folder, &shown, &archive));
+                Some(archive)
+            }
+            // Most messages name their own rule; this is the one about archives as such.
+            Err(
+                error @ (BuildError::Special(_)
+                | BuildError::Path(_)
+                | BuildError::TooLarge
+                | BuildError::Invalid(_)),
+            ) => {
+                findings.push(Finding::in_file(&shown, "PK-080", told(&error)));
+                None
+            }
+            Err(BuildError::Read { source, .. }) => return Err(source),
+        };
+        let Some((_, component, place)) = of_package else { continue };
         let reference = Repository::parse(&component.repository)
             .and_then(|repository| repository.at_revision(component.revision.as_str()));
         let reference = match reference {
@@ -331,22 +394,11 @@ fn read_components(
             Err(error) => Err(("DM-030", error.to_string())),
         };
         match reference {
-            Ok(reference) => match ComposeArchive::build(&folder, component.name.as_str()) {
-                Ok(archive) => {
-                    warnings.extend(perishing(&folder, &shown, &archive));
-                    components.push(Component { name: component.name.clone(), archive, reference })
-                }
-                // Each message names its own rule; this is the one about archives as such.
-                Err(
-                    error @ (BuildError::Special(_)
-                    | BuildError::Path(_)
-                    | BuildError::TooLarge
-                    | BuildError::Invalid(_)),
-                ) => {
-                    findings.push(Finding::in_file(shown, "PK-080", told(&error)));
-                }
-                Err(BuildError::Read { source, .. }) => return Err(source),
-            },
+            Ok(reference) => components.extend(archive.map(|archive| Component {
+                name: component.name.clone(),
+                archive,
+                reference,
+            })),
             Err((rule, message)) => {
                 let violation = Violation::new(join(place, "repository"), rule, message);
                 findings.push(Finding::in_description(description, violation));
@@ -439,7 +491,7 @@ fn bounded(path: &Path, bytes_max: u64) -> std::result::Result<Vec<u8>, Unread> 
     let file = fs::File::open(path).map_err(Unread::Failed)?;
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(Unread::Failed)?;
     if bytes.len() as u64 > bytes_max {
-        return Err(Unread::Unfit(format!("is larger than {bytes_max} bytes")));
+        return Err(Unread::Unfit(format!("is larger than {}", in_binary(bytes_max))));
     }
     Ok(bytes)
 }
@@ -475,7 +527,7 @@ mod tests {
     }
 
     fn findings(dir: &Path) -> Vec<String> {
-        read(dir, Bound::Own).unwrap().unwrap_err().iter().map(Finding::line).collect()
+        read(dir, Bound::Own).unwrap().unwrap_err().findings.iter().map(Finding::line).collect()
     }
 
     #[test]
@@ -524,6 +576,64 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:#?}");
         assert!(found[0].starts_with("margo.yaml:2:") && found[0].ends_with("(DM-001)"), "{}", found[0]);
         assert!(found[1].contains("/deploymentProfiles/0/components/0/properties/revision"), "{}", found[1]);
+    }
+
+    #[test]
+    fn what_can_be_judged_by_itself_is_told_in_one_go() {
+        let dir = copy("andon-board");
+        let component = dir.path().join("components/andon-board");
+        let write = |folder: &Path| {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(
+                folder.join("compose.yaml"),
+                "services: {bad: {ports: [\"80:80\"]}, good: {image: a}}\n",
+            )
+            .unwrap();
+            std::os::unix::fs::symlink("/etc/passwd", folder.join("users")).unwrap();
+        };
+        write(&component);
+        write(&dir.path().join("components/stranger"));
+        let told = |wanted: &[&str]| {
+            let Flaws { findings, warnings } = read(dir.path(), Bound::Nowhere).unwrap().unwrap_err();
+            let found: Vec<String> = findings.iter().map(Finding::line).collect();
+            for wanted in wanted {
+                assert_eq!(
+                    found.iter().filter(|line| line.contains(wanted)).count(),
+                    1,
+                    "{wanted}: {found:#?}"
+                );
+            }
+            assert_eq!(found.len(), wanted.len(), "{found:#?}");
+            assert!(
+                warnings.iter().any(|warning| warning.line().contains("image a can change")),
+                "{warnings:#?}"
+            );
+        };
+        let of_folders = [
+            "components/andon-board/compose.yaml: service bad has no `image`",
+            "components/andon-board: the directory does not make",
+            "components/stranger/compose.yaml: service bad has no `image`",
+            "components/stranger: the directory does not make",
+        ];
+        told(&[&of_folders[..], &["components/stranger: is no component"]].concat());
+        // Nobody knows then what the components are called.
+        edit(dir.path(), "apiVersion: v1", "apiVersion: v9");
+        told(&[&of_folders[..], &["must be v1"]].concat());
+    }
+
+    #[test]
+    fn a_rule_is_named_once() {
+        let line = |rule, message: &str| Finding::in_file("f", rule, message).line();
+        assert_eq!(line("PK-080", "is too large (PK-087)"), "f: is too large (PK-087)");
+        assert_eq!(
+            line("DM-003", "an id is short (DM-003), got \"X\""),
+            "f: an id is short, got \"X\" (DM-003)"
+        );
+        assert_eq!(line("PK-080", "has a name (of a kind)"), "f: has a name (of a kind) (PK-080)");
+        let dir = copy("andon-board");
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("components/andon-board/users")).unwrap();
+        let found = findings(dir.path());
+        assert!(found[0].ends_with("(PK-090)") && !found[0].contains("PK-080"), "{found:#?}");
     }
 
     #[test]
@@ -668,10 +778,10 @@ mod tests {
             (Host::parse("registry.example").unwrap(), Host::parse("other.example").unwrap());
         let folder = read(dir.path(), Bound::To(&there)).unwrap().unwrap();
         assert_eq!(folder.components[0].reference.to_string(), "oci://registry.example/andon-board:1.0.0");
-        let found = read(dir.path(), Bound::To(&elsewhere)).unwrap().unwrap_err();
+        let found = read(dir.path(), Bound::To(&elsewhere)).unwrap().unwrap_err().findings;
         assert!(found[0].message.contains("oci://other.example/"), "{found:?}");
         // The server's own registry is another one for every server.
-        let found = read(&sample("andon-board"), Bound::To(&there)).unwrap().unwrap_err();
+        let found = read(&sample("andon-board"), Bound::To(&there)).unwrap().unwrap_err().findings;
         assert!(found[0].message.contains("whichever server"), "{found:?}");
     }
 }

@@ -78,7 +78,7 @@ pub(crate) async fn read(
     if !findings.is_empty() {
         return Ok(Err(findings));
     }
-    let warnings = folder::doubts(&package, &description);
+    let warnings = folder::doubts(Some(&package), &description);
     Ok(Ok(Folder { package, files: None, components: Vec::new(), warnings }))
 }
 

@@ -30,6 +30,7 @@ use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
 use super::images::{ImagePolicy, Images};
+use super::last_output;
 use super::model::{Given, LABEL_AGENT, Model, Pull, Telemetry};
 use super::own_container::Sight;
 use super::pins::{Remembered, note_exact};
@@ -37,7 +38,7 @@ use super::prepared::Prepared;
 use super::program::{Compose, Finished, OUTPUT_BYTES_MAX, Run, RunError, plugin_directories};
 use super::project::{ProjectDirectory, ProjectLock, ProjectName};
 use super::record::Fetched;
-use super::restarts::Restarts;
+use super::restarts::{Lately, Restarts};
 use super::turns::Turns;
 use super::written::Written;
 use super::{Pending, Runtime};
@@ -255,8 +256,8 @@ impl ComposeRuntime {
         wanted.as_ref().is_none_or(|orders| orders.contains(&fetched.fingerprint))
     }
 
-    pub(super) fn looping(&self) -> BTreeSet<String> {
-        self.restarts().looping(Instant::now())
+    pub(super) fn lately(&self) -> Lately {
+        self.restarts().lately(Instant::now())
     }
 
     pub(super) fn projects(&self) -> PathBuf {
@@ -550,11 +551,14 @@ impl Runtime for ComposeRuntime {
         Box::pin(async move {
             let result = self.forget_if_unreachable(self.apply_order(order).await).await;
             let Err(mut failure) = result else { return Ok(()) };
-            if failure.code == FailureCode::StartFailed
+            if last_output::tells_of(failure.code)
                 && let Ok(engine) = self.engine().await
             {
                 let project = ProjectName::of(order.assignment, &order.component);
-                failure = foreign::explained(&engine, &project, failure).await;
+                self.keep_last_output(&engine, order.assignment, &project, false).await;
+                if failure.code == FailureCode::StartFailed {
+                    failure = foreign::explained(&engine, &project, failure).await;
+                }
             }
             Err(failure.of(&order.component))
         })

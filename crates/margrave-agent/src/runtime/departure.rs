@@ -75,6 +75,9 @@ impl ComposeRuntime {
             }
             Err(error) => return Err(disk("The component's directory could not be removed", error)),
         }
+        if !aside && let Err(error) = self.forget_last_output(assignment) {
+            tracing::warn!(%project, %error, "what a container last said could not be removed");
+        }
         self.sweep().await;
         Ok(())
     }

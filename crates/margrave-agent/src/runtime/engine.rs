@@ -12,6 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use bytes::{Bytes, BytesMut};
 use margrave_core::chain::sentence as chain;
+use margrave_core::complaint;
 use margrave_core::report::{Failure, FailureCode};
 use margrave_http::{Body, Client, HeaderName, Limits, Origin, Request, StatusCode, Trust};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -296,6 +297,11 @@ impl Engine {
         }
     }
 
+    /// What a container said last, with the engine's frames around it.
+    pub(super) async fn last_lines(&self, id: &str, lines: usize) -> Result<Bytes, EngineError> {
+        self.get(&format!("/containers/{}/logs?stdout=true&stderr=true&tail={lines}", encoded(id))).await
+    }
+
     /// The ids of all containers that carry every one of the labels.
     pub async fn container_ids(&self, labels: &[(&str, &str)]) -> Result<Vec<String>, EngineError> {
         Ok(self.listed(&filters(labels)).await?.into_iter().map(|container| container.id).collect())
@@ -388,12 +394,7 @@ impl Engine {
         if let Some(login) = login {
             request = request.secret_header(HeaderName::from_static("x-registry-auth"), login.header());
         }
-        let failed = |text: &str, status: Option<StatusCode>| {
-            Failure::new(
-                classify_pull(text, status),
-                format!("The image {image} could not be pulled: {}.", text.trim().trim_end_matches('.')),
-            )
-        };
+        let failed = |text: &str, status: Option<StatusCode>| pull_failed(image, text, status);
         let mut lines = match self.lines(request, PULL_QUIET_MAX).await {
             Ok(lines) => lines,
             Err(EngineError::Refused { status, message }) => return Err(failed(&message, Some(status))),
@@ -661,6 +662,16 @@ pub fn registry_of(image: &str) -> &str {
     }
 }
 
+fn pull_failed(image: &str, text: &str, status: Option<StatusCode>) -> Failure {
+    let words = text.trim().trim_end_matches('.');
+    let code = classify_pull(text, status);
+    let why = match code == FailureCode::PullFailed && complaint::distrusts(words) {
+        true => "the engine does not trust the registry's certificate: ",
+        false => "",
+    };
+    Failure::new(code, format!("The image {image} could not be pulled: {why}{words}."))
+}
+
 /// The engine passes on what the registry said, in words; these words are the distribution
 /// specification's error codes as Docker and Podman print them.
 fn classify_pull(text: &str, status: Option<StatusCode>) -> FailureCode {
@@ -681,6 +692,8 @@ fn classify_pull(text: &str, status: Option<StatusCode>) -> FailureCode {
 
 #[cfg(test)]
 mod tests {
+    use margrave_core::why::Code;
+
     use super::*;
 
     #[test]
@@ -743,6 +756,24 @@ mod tests {
         ] {
             assert_eq!(classify_pull(text, status), code, "{text}");
         }
+    }
+
+    #[test]
+    fn a_registry_that_is_reached_and_not_trusted_is_told_from_one_that_is_away() {
+        let said = "Get \"https://plant:8443/v2/\": tls: failed to verify certificate: x509: certificate signed by unknown authority";
+        let failure = pull_failed("plant:8443/web:1", said, None);
+        assert_eq!(failure.code, FailureCode::PullFailed);
+        assert_eq!(
+            failure.message,
+            format!(
+                "The image plant:8443/web:1 could not be pulled: the engine does not trust the registry's certificate: {said}."
+            )
+        );
+        assert!(Code::Failure(failure.code).next_about(&failure.message).contains("registry-authority.pem"));
+        let away =
+            pull_failed("plant:8443/web:1", "dial tcp 10.0.0.1:8443: connect: connection refused", None);
+        assert!(!away.message.contains("trust"), "{away}");
+        assert!(Code::Failure(away.code).next_about(&away.message).contains("reaches the registry"));
     }
 
     #[test]

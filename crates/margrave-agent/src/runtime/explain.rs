@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use margrave_core::chain::sentence as chain;
+use margrave_core::complaint;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::container::Container;
@@ -29,19 +30,35 @@ pub(super) fn up(project: &str, containers: &[Container], code: Option<i32>, err
         return failure;
     }
     if let Some(service) = with_progress(project, errors, "Error") {
+        if complaint::finds_port_taken(&words) {
+            return not_started(service, &words);
+        }
         let message = format!("Service {service} could not be created: {words}.");
         return Failure::new(FailureCode::CreateFailed, message);
     }
     // Some engines do not keep why a container could not start; Compose was at it when it gave up.
     let starting = with_progress(project, errors, "Starting");
     match starting.filter(|service| with_progress(project, errors, "Started") != Some(service)) {
-        Some(service) => {
-            Failure::new(FailureCode::StartFailed, format!("Service {service} could not start: {words}."))
-        }
+        Some(service) => not_started(service, &words),
         None => {
             Failure::new(FailureCode::CreateFailed, format!("The containers could not be created: {words}."))
         }
     }
+}
+
+/// Why the engine could not start a container, by its words. A port that is taken is nothing about what is in it, and there is no
+/// log to look at.
+pub(super) fn not_started(service: &str, words: &str) -> Failure {
+    let words = words.trim_end_matches('.');
+    if !complaint::finds_port_taken(words) {
+        return Failure::new(
+            FailureCode::StartFailed,
+            format!("Service {service} could not start: {words}."),
+        );
+    }
+    let port = complaint::port_in(words).map_or_else(|| "a port".to_owned(), |port| format!("port {port}"));
+    let message = format!("Service {service} cannot have {port} of the device, which is taken: {words}.");
+    Failure::new(FailureCode::CreateFailed, message)
 }
 
 /// Why a project is not up although the time is over.
@@ -154,8 +171,21 @@ mod tests {
         check_up(
             " Container mg-1-web-db-1  Starting\n Container mg-1-web-db-1  Started\n \
              Container mg-1-web-web-1  Starting\n\
+             Error response from daemon: driver failed programming external connectivity on endpoint mg-1-web-web-1 (4f2): \
+             Error starting userland proxy: listen tcp4 0.0.0.0:8766: bind: address already in use\n",
+            "create-failed: Service web cannot have port 8766 of the device, which is taken: driver failed programming external \
+             connectivity on endpoint mg-1-web-web-1 (4f2): Error starting userland proxy: listen tcp4 0.0.0.0:8766: bind: \
+             address already in use.",
+        );
+        check_up(
+            " Container mg-1-web-web-1  Starting\n\
              Error response from daemon: cannot listen on the TCP port: address already in use\n",
-            "start-failed: Service web could not start: cannot listen on the TCP port: address already in use.",
+            "create-failed: Service web cannot have a port of the device, which is taken: cannot listen on the TCP port: address \
+             already in use.",
+        );
+        check_up(
+            " Container mg-1-web-web-1  Starting\nError response from daemon: no such device\n",
+            "start-failed: Service web could not start: no such device.",
         );
         check_up(
             "Error response from daemon: mkdir /var/lib/docker/x: no space left on device\n",

@@ -11,9 +11,10 @@ use margrave_core::device::Health;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::container::{Container, RestartPolicy, Status};
+use super::explain;
 use super::prepared::STEADY_AFTER_RESTART;
 use super::record::{Ending, Record, Service};
-use super::restarts::RESTARTS_MAX;
+use super::restarts::{Lately, RESTARTS_MAX};
 
 /// Health checks may print pages; the last words are what counts.
 const OUTPUT_SHOWN_MAX: usize = 300;
@@ -51,15 +52,18 @@ pub(super) enum Progress {
     Failed(Failure),
 }
 
+/// How a container that does not run ended the last time: `exited with code 3`.
+pub(super) fn last_exit(container: &Container) -> String {
+    match container.exit_code {
+        code if container.out_of_memory => format!("ran out of memory and exited with code {code}"),
+        code => format!("exited with code {code}"),
+    }
+}
+
 /// Looks at one container.
 pub(super) fn condition(container: &Container) -> Condition {
     let service = &container.service;
-    let exit = || match container.exit_code {
-        _ if container.out_of_memory => {
-            format!("ran out of memory and exited with code {}", container.exit_code)
-        }
-        code => format!("exited with code {code}"),
-    };
+    let exit = || last_exit(container);
     match container.status {
         Status::Running => match &container.health {
             Some(health) if health.unhealthy() => Condition::Failed(Failure::new(
@@ -73,10 +77,9 @@ pub(super) fn condition(container: &Container) -> Condition {
             Some(_) => Condition::Running { checked: true },
             None => Condition::Running { checked: false },
         },
-        Status::Created if !container.error.is_empty() => Condition::Failed(Failure::new(
-            FailureCode::StartFailed,
-            format!("Service {service} could not start: {}.", container.error.trim_end_matches('.')),
-        )),
+        Status::Created | Status::Exited if !container.error.is_empty() => {
+            Condition::Failed(explain::not_started(service, &container.error))
+        }
         Status::Created => Condition::Starting(format!("service {service} has not been started")),
         Status::Restarting => brought_back(
             container,
@@ -85,10 +88,6 @@ pub(super) fn condition(container: &Container) -> Condition {
                 format!("Service {service} keeps restarting; it last {}.", exit()),
             ),
         ),
-        Status::Exited if !container.error.is_empty() => Condition::Failed(Failure::new(
-            FailureCode::StartFailed,
-            format!("Service {service} could not start: {}.", container.error.trim_end_matches('.')),
-        )),
         Status::Exited => {
             let failure = || Failure::new(FailureCode::StartFailed, format!("Service {service} {}.", exit()));
             match (container.exit_code, container.restart_policy) {
@@ -155,11 +154,11 @@ pub(super) fn progress(expected: &BTreeMap<String, Service>, containers: &[Conta
 /// the machine is down; what the record says that somebody stopped is drift.
 ///
 /// One that the engine had to bring back is not well before it has stayed up for a while: a program that ends every few
-/// seconds is found running more often than not. `looping` are those that it brings back again and again.
+/// seconds is found running more often than not. `lately` has those that it brings back again and again.
 pub(super) fn health(
     record: Option<&Record>,
     containers: &[Container],
-    looping: &BTreeSet<String>,
+    lately: &Lately,
     now: Timestamp,
 ) -> Health {
     let lacking = record.and_then(|record| missing(&record.services, &record.done, containers));
@@ -196,12 +195,12 @@ pub(super) fn health(
             {
                 return Health::Down(format!("service {service} was stopped"));
             }
-            Condition::Running { .. } | Condition::Starting(_) if looping.contains(&container.id) => {
-                return Health::Down(format!("service {service} keeps restarting"));
+            Condition::Running { .. } | Condition::Starting(_) if lately.loops(container) => {
+                return Health::Down(as_clause(&lately.keeps_restarting(container)));
             }
             Condition::Running { .. } if brought_back_within(container, STEADY_AFTER_RESTART, now) => {
                 if container.restart_count >= RESTARTS_MAX {
-                    return Health::Down(format!("service {service} keeps restarting"));
+                    return Health::Down(as_clause(&lately.keeps_restarting(container)));
                 }
                 starting = true;
             }
@@ -385,8 +384,11 @@ pub(super) mod tests {
 
     /// The same with containers of these services in a loop.
     fn check_loops(record: &Record, containers: &[Container], looping: &[&str], want: &str) {
-        let looping = looping.iter().map(|service| format!("id-{service}")).collect();
-        let got = match health(Some(record), containers, &looping, NOW.parse().unwrap()) {
+        let lately = Lately {
+            looping: looping.iter().map(|service| format!("id-{service}")).collect(),
+            exits: BTreeMap::from([("id-known".to_owned(), "exited with code 3".to_owned())]),
+        };
+        let got = match health(Some(record), containers, &lately, NOW.parse().unwrap()) {
             Health::Healthy => "healthy".to_owned(),
             Health::Starting => "starting".to_owned(),
             Health::Unhealthy(why) => format!("sick: {why}"),
@@ -475,9 +477,16 @@ pub(super) mod tests {
 
     #[test]
     fn a_container_that_could_not_start_says_why() {
-        let web =
-            Container { error: "port is already allocated".into(), ..container("web", Status::Created) };
-        check_start(&[web], "start-failed: Service web could not start: port is already allocated.");
+        let web = Container { error: "no such device".into(), ..container("web", Status::Created) };
+        check_start(&[web], "start-failed: Service web could not start: no such device.");
+        let error = "Bind for 0.0.0.0:8080 failed: port is already allocated";
+        for status in [Status::Created, Status::Exited] {
+            let web = Container { error: error.into(), exit_code: 128, ..container("web", status) };
+            let taken = format!(
+                "create-failed: Service web cannot have port 8080 of the device, which is taken: {error}."
+            );
+            check_start(&[web], &taken);
+        }
     }
 
     #[test]
@@ -631,6 +640,13 @@ pub(super) mod tests {
         check_loops(&known, &[container("web", Status::Running)], &["web"], looping);
         check_loops(&known, &[checked("web", "healthy", "")], &["web"], looping);
         check_loops(&known, &[checked("web", "starting", "")], &["web"], looping);
+        let seen_before = Container { id: "id-known".into(), ..container("web", Status::Running) };
+        check_loops(
+            &known,
+            &[seen_before],
+            &["known"],
+            "down: service web keeps restarting; it last exited with code 3",
+        );
         check_loops(
             &known,
             &[checked("web", "unhealthy", "x")],

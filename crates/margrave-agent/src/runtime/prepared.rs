@@ -9,7 +9,7 @@ use margrave_core::digest::Digest;
 use margrave_core::report::{Failure, FailureCode};
 use tokio::time::Instant;
 
-use super::compose::disk;
+use super::compose::{ComposeRuntime, disk};
 use super::container::{Container, LABEL_PROJECT, Status};
 use super::engine::Engine;
 use super::health::{self, Progress};
@@ -58,6 +58,7 @@ impl Prepared {
 
 /// Looks again and again until everything is up and stays so, or something has failed, or time is up.
 pub(super) async fn wait_until_up(
+    runtime: &ComposeRuntime,
     prepared: &Prepared,
     record: &Record,
     deadline: Instant,
@@ -66,6 +67,7 @@ pub(super) async fn wait_until_up(
     let mut steady: Option<(Instant, Vec<(String, String)>)> = None;
     loop {
         let containers = prepared.containers().await?;
+        runtime.restarts().note_exits(containers.iter());
         let late = Instant::now() >= deadline;
         match health::progress(&record.services, &containers) {
             Progress::Failed(failure) => return Err(failure),
@@ -84,7 +86,7 @@ pub(super) async fn wait_until_up(
                     return Ok(containers);
                 }
                 if let (true, Some(container)) = (late, restarted) {
-                    let message = format!("Service {} keeps restarting.", container.service);
+                    let message = runtime.lately().keeps_restarting(container);
                     return Err(Failure::new(FailureCode::StartFailed, message));
                 }
                 steady = Some((since, runs));
@@ -95,11 +97,16 @@ pub(super) async fn wait_until_up(
 }
 
 /// Comes back when a container that was not there before, or runs anew, has failed for good.
-pub(super) async fn first_failure(prepared: &Prepared, before: &[Container]) -> Failure {
+pub(super) async fn first_failure(
+    runtime: &ComposeRuntime,
+    prepared: &Prepared,
+    before: &[Container],
+) -> Failure {
     loop {
         tokio::time::sleep(LOOK_LATER).await;
         // Compose runs into the same trouble with the engine, and it is told then.
         let Ok(containers) = prepared.containers().await else { continue };
+        runtime.restarts().note_exits(containers.iter());
         for container in new_ones(containers, before) {
             // Compose sees what it cannot start and what does not get healthy by itself.
             if let health::Condition::Failed(failure) = health::condition(&container)

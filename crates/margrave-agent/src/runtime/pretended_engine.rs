@@ -17,6 +17,7 @@ use super::engine::{Address, Engine};
 
 pub(super) enum Answer {
     Json(Value),
+    Bytes(Vec<u8>),
     Refused(StatusCode, &'static str),
     /// Never.
     Silence,
@@ -113,6 +114,7 @@ async fn respond(
     noted.lock().unwrap().push(asked.clone());
     match answer(&asked) {
         Answer::Json(value) => axum::Json(value).into_response(),
+        Answer::Bytes(bytes) => bytes.into_response(),
         Answer::Refused(status, message) => (status, axum::Json(json!({"message": message}))).into_response(),
         Answer::Silence => std::future::pending().await,
         Answer::Lines(lines) => {

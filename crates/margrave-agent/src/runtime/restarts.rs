@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::container::Container;
+use super::container::{Container, Status};
+use super::health;
 
 /// What has failed this often and was brought back each time is not going to start: waiting for the rest of
 /// its timeout would only keep an operator in the dark. The engine goes on trying, and so does the device.
@@ -23,6 +24,32 @@ pub(super) const LOOP_WITHIN: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug, Default)]
 pub(super) struct Restarts {
     of: BTreeMap<String, Followed>,
+    /// How each ended when it was last seen down. An engine forgets that as soon as it has brought it back.
+    exits: BTreeMap<String, String>,
+}
+
+/// What is known of containers that the engine brought back.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    /// Those that are in a loop, by id.
+    pub(super) looping: BTreeSet<String>,
+    /// How they last ended, as far as somebody looked just then.
+    pub(super) exits: BTreeMap<String, String>,
+}
+
+impl Lately {
+    pub(super) fn loops(&self, container: &Container) -> bool {
+        self.looping.contains(&container.id)
+    }
+
+    /// That it does, in a sentence.
+    pub(super) fn keeps_restarting(&self, container: &Container) -> String {
+        let service = &container.service;
+        match self.exits.get(&container.id) {
+            Some(exit) => format!("Service {service} keeps restarting; it last {exit}."),
+            None => format!("Service {service} keeps restarting."),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -35,7 +62,8 @@ struct Followed {
 
 impl Restarts {
     /// Takes in one look at all containers. The time is one that does not jump with the clock.
-    pub(super) fn note<'a>(&mut self, containers: impl Iterator<Item = &'a Container>, now: Instant) {
+    pub(super) fn note<'a>(&mut self, containers: impl Iterator<Item = &'a Container> + Clone, now: Instant) {
+        self.note_exits(containers.clone());
         let mut before = std::mem::take(&mut self.of);
         for container in containers {
             let count = container.restart_count;
@@ -46,10 +74,23 @@ impl Restarts {
             };
             self.of.insert(container.id.clone(), Followed { count, looked: now, last });
         }
+        self.exits.retain(|id, _| self.of.contains_key(id));
+    }
+
+    /// Takes in how those of some containers ended that are down.
+    pub(super) fn note_exits<'a>(&mut self, containers: impl Iterator<Item = &'a Container>) {
+        let down = containers.filter(|c| matches!(c.status, Status::Exited | Status::Restarting));
+        for container in down {
+            self.exits.insert(container.id.clone(), health::last_exit(container));
+        }
+    }
+
+    pub(super) fn lately(&self, now: Instant) -> Lately {
+        Lately { looping: self.looping(now), exits: self.exits.clone() }
     }
 
     /// The containers that are in a loop, by id. One is until it has stayed up for so long that its restarts are few again.
-    pub(super) fn looping(&self, now: Instant) -> BTreeSet<String> {
+    fn looping(&self, now: Instant) -> BTreeSet<String> {
         let loops = |followed: &Followed| {
             followed.last.len() as u64 >= RESTARTS_MAX
                 && followed.last.first().is_some_and(|first| now.duration_since(*first) <= LOOP_WITHIN)
@@ -79,7 +120,6 @@ impl Followed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::container::Status;
     use crate::runtime::health::tests::container;
 
     /// Looks at one container, each `(seconds since the one before, restarts counted)`; whether it loops after each.
@@ -113,6 +153,24 @@ mod tests {
         check(&[(0, 0), (200, 1), (200, 2), (200, 3), (200, 4)], &[false; 5]);
         // Nobody could look for an hour.
         check(&[(0, 0), (3600, 9), (15, 9), (15, 10)], &[false; 4]);
+    }
+
+    #[test]
+    fn how_it_ended_is_remembered_while_it_runs_again() {
+        let (mut restarts, now) = (Restarts::default(), Instant::now());
+        let running = container("web", Status::Running);
+        restarts.note([&running].into_iter(), now);
+        assert_eq!(restarts.lately(now).keeps_restarting(&running), "Service web keeps restarting.");
+        let down = Container { exit_code: 3, restart_count: 1, ..container("web", Status::Restarting) };
+        restarts.note_exits([&down].into_iter());
+        restarts.note([&running].into_iter(), now);
+        assert_eq!(
+            restarts.lately(now).keeps_restarting(&running),
+            "Service web keeps restarting; it last exited with code 3."
+        );
+        let anew = Container { id: "anew".into(), ..running };
+        restarts.note([&anew].into_iter(), now);
+        assert!(restarts.exits.is_empty(), "what is gone is forgotten");
     }
 
     #[test]

@@ -46,6 +46,8 @@ impl ComposeRuntime {
         given_back.retain(|service, _| services.contains_key(service));
         let mut left_behind = Volumes::new();
         if before.as_ref().is_some_and(|record| record.fingerprint != order.fingerprint()) {
+            // What failed only after it was up is replaced now, and its log goes with it.
+            self.keep_last_output(&prepared.engine, order.assignment, &prepared.project, true).await;
             // Nobody hands on what belongs to a service that goes.
             left_behind = unnamed(&prepared.containers().await?);
             left_behind.retain(|service, _| !services.contains_key(service));
@@ -75,7 +77,8 @@ impl ComposeRuntime {
         }
         up?;
         let containers = prepared.containers().await?;
-        let looping = self.looping();
+        self.restarts().note_exits(containers.iter());
+        let lately = self.lately();
         for (name, service) in &mut record.services {
             let container = containers.iter().find(|container| &container.service == name);
             service.hash = container.and_then(|container| container.config_hash.clone());
@@ -84,12 +87,11 @@ impl ComposeRuntime {
         record.stage = Stage::Started;
         prepared.write(&record)?;
         // Compose left it as it was, and that it runs for some seconds is nothing new. It is watched from here on.
-        if let Some(container) = containers.iter().find(|container| looping.contains(&container.id)) {
-            let message = format!("Service {} keeps restarting.", container.service);
-            return Err(Failure::new(FailureCode::Unhealthy, message));
+        if let Some(container) = containers.iter().find(|container| lately.loops(container)) {
+            return Err(Failure::new(FailureCode::Unhealthy, lately.keeps_restarting(container)));
         }
         if order.wait {
-            let containers = wait_until_up(&prepared, &record, deadline).await?;
+            let containers = wait_until_up(self, &prepared, &record, deadline).await?;
             let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
             record.completed = ended.map(health::ending).collect();
             record.done = health::done(&record, &containers);
@@ -114,7 +116,7 @@ impl ComposeRuntime {
             return Ok(false);
         }
         let containers = self.engine().await?.containers(&[(LABEL_PROJECT, project.as_str())]).await?;
-        let health = health::health(Some(&record), &containers, &self.looping(), Timestamp::now());
+        let health = health::health(Some(&record), &containers, &self.lately(), Timestamp::now());
         Ok(health::as_recorded(&record, &containers)
             && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
     }
@@ -199,7 +201,7 @@ impl ComposeRuntime {
         let grace: Vec<&str> = grace.iter().map(String::as_str).collect();
         let arguments = [&["up", "--detach", "--no-build"], grace.as_slice(), more].concat();
         let up = self.run(prepared, &arguments, true, time_max);
-        let failing = first_failure(prepared, &before);
+        let failing = first_failure(self, prepared, &before);
         let result = tokio::select! {
             result = up => result,
             failure = failing => return Err(failure),

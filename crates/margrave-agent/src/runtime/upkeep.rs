@@ -45,7 +45,7 @@ impl ComposeRuntime {
             by_project.entry(container.project.clone()).or_default().push(container);
         }
         self.restarts().note(by_project.values().flatten(), Instant::now());
-        let looping = self.looping();
+        let lately = self.lately();
         let mut observations = Vec::new();
         let lost = |record: &Record| {
             record.perishable.iter().map(|part| part.remark(&record.component)).collect::<Vec<_>>()
@@ -61,7 +61,7 @@ impl ComposeRuntime {
                 assignment: record.assignment,
                 component: record.component.clone(),
                 fingerprint: known.then_some(record.fingerprint),
-                health: health::health(Some(&record), &containers, &looping, Timestamp::now()),
+                health: health::health(Some(&record), &containers, &lately, Timestamp::now()),
                 restarts: restarts::counted(&containers),
             });
         }
@@ -75,7 +75,7 @@ impl ComposeRuntime {
                     assignment,
                     component,
                     fingerprint: None,
-                    health: health::health(None, &containers, &looping, Timestamp::now()),
+                    health: health::health(None, &containers, &lately, Timestamp::now()),
                     restarts: restarts::counted(&containers),
                 }),
                 _ => {

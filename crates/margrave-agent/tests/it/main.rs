@@ -3,6 +3,7 @@
 mod compose;
 mod drift;
 mod mending;
+mod output;
 mod pinned;
 mod rig;
 mod simulated;

@@ -9,7 +9,9 @@ pub(crate) mod constraints;
 pub(crate) mod profile;
 
 use margrave_core::id::{PackageId, PackageVersion};
-use margrave_core::package::{Author, Catalog, Organization, Package, check_parts};
+use margrave_core::package::{
+    Author, Catalog, Organization, Package, check_profiles, check_settings, check_targets,
+};
 use margrave_core::violation::Violation;
 
 use crate::tree::{At, Content, Findings};
@@ -41,15 +43,27 @@ pub fn read(bytes: &[u8]) -> Result<Package, Vec<Violation>> {
     let metadata =
         findings.required_map(&root, "metadata", "DM-010").map(|at| read_metadata(&at, &mut findings));
 
-    let before = findings.len();
+    let mut told = findings.len();
+    let mut is_whole = |findings: &Findings| std::mem::replace(&mut told, findings.len()) == findings.len();
     let profiles = profile::read_all(&root, &mut findings);
+    let has_profiles = is_whole(&findings);
     let parameters = configuration::read_parameters(&root, &profiles, &mut findings);
+    let has_parameters = is_whole(&findings);
     let (sections, schemas) = configuration::read_configuration(&root, &mut findings);
+    let has_configuration = is_whole(&findings);
     // Half-read parts would only produce complaints about what the other complaints already explain.
-    if findings.len() == before {
-        for violation in check_parts(&profiles, &parameters, &sections, &schemas) {
-            findings.push(violation);
-        }
+    let mut broken = Vec::new();
+    if has_profiles {
+        check_profiles(&profiles, &mut broken);
+    }
+    if has_profiles && has_parameters {
+        check_targets(&profiles, &parameters, &mut broken);
+    }
+    if has_parameters && has_configuration {
+        check_settings(&parameters, &sections, &schemas, &mut broken);
+    }
+    for violation in broken {
+        findings.push(violation);
     }
 
     match (id, metadata) {

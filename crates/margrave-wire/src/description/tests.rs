@@ -118,6 +118,24 @@ fn a_vendor_hears_every_broken_rule_at_once() {
 }
 
 #[test]
+fn a_flaw_of_one_part_does_not_hide_what_is_wrong_between_the_others() {
+    let target = ("components: [logic]", "components: [plc]");
+    let places = |from: &str, to: &str| -> Vec<String> {
+        let text = PACKAGE.replacen(target.0, target.1, 1);
+        assert!(text.contains(from));
+        let broken = read(text.replacen(from, to, 1).as_bytes()).unwrap_err();
+        broken.into_iter().map(|violation| violation.place).collect()
+    };
+    let stranger = "/parameters/siteId/targets/1/components/0";
+    assert_eq!(places("^[A-Z]+-[0-9]+$", "(?<=a)b"), ["/configuration/schema/0", stranger]);
+    // Which components there are is not known then.
+    assert_eq!(
+        places("memory: 256Mi", "memory: 256 Mi"),
+        ["/deploymentProfiles/0/deviceConstraints/capacityRequirements/memory"]
+    );
+}
+
+#[test]
 fn a_violation_can_be_found_in_the_file() {
     let broken = read(BROKEN.as_bytes()).unwrap_err();
     let wait = broken.iter().find(|violation| violation.rule == "DM-034").unwrap();

@@ -17,7 +17,7 @@ use super::{push, watch};
 use crate::cli::{self, PackageAt};
 use crate::client::{self, Client};
 use crate::exit::{Answer, Result, Trouble, chain};
-use crate::folder::{self, Bound, Component, Finding, Folder};
+use crate::folder::{self, Bound, Component, Finding, Flaws, Folder};
 use crate::remote;
 use crate::render::{self, Column, Field, Screen, Table, count};
 use crate::source::{self, Source};
@@ -195,16 +195,35 @@ pub(crate) async fn publish(
 /// A package on disk that breaks no rule.
 pub(super) fn sound(path: &Path, bound: Bound<'_>) -> Result<(Source, Folder)> {
     let read = match source::open(path)? {
-        Ok(source) => folder::read(&source.path, bound)?.map(|folder| (source, folder)),
+        Ok(source) => {
+            let read = folder::read(&source.path, bound)?;
+            if let Err(Flaws { findings, .. }) = &read
+                && folder::read(&source.path, Bound::Nowhere)?.is_ok()
+            {
+                return Err(misplaced(path, findings));
+            }
+            read.map(|folder| (source, folder)).map_err(|flaws| flaws.findings)
+        }
         Err(findings) => Err(findings),
     };
     read.map_err(|findings| {
-        let lines: Vec<String> =
-            findings.iter().map(|finding| format!("\n  {}", render::printable(&finding.line()))).collect();
-        let rules = count(findings.len() as u64, "rule");
-        Trouble::refused(format!("{} breaks {rules}:{}", path.display(), lines.concat()))
-            .hint(format!("mend it, and see with `margrave package check {}`", path.display()))
+        let hint = format!("mend it, and see with `margrave package check {}`", path.display());
+        broken(path, &findings).hint(hint)
     })
+}
+
+fn broken(path: &Path, findings: &[Finding]) -> Trouble {
+    let lines: Vec<String> =
+        findings.iter().map(|finding| format!("\n  {}", render::printable(&finding.line()))).collect();
+    let rules = count(findings.len() as u64, "rule");
+    Trouble::refused(format!("{} breaks {rules}:{}", path.display(), lines.concat()))
+}
+
+/// A package that is valid, and cannot go where it should: `check` would find nothing.
+fn misplaced(path: &Path, findings: &[Finding]) -> Trouble {
+    broken(path, findings).hint(
+        "nothing else is wrong with the package: write the repositories in its margo.yaml as is said above, and try again",
+    )
 }
 
 /// The files of a package; a description alone is none.
@@ -266,14 +285,14 @@ async fn check(screen: &Screen, args: &cli::Check) -> Result {
     let path = Path::new(&args.source);
     let read = if is_reference(&args.source) {
         let reference = Reference::parse(&args.source).map_err(|error| Trouble::broke(error.to_string()))?;
-        remote::read(screen, &reference, &args.opening).await?
+        remote::read(screen, &reference, &args.opening).await?.map_err(Flaws::from)
     } else {
         match source::open(path)? {
             Ok(source) => folder::read(&source.path, Bound::Nowhere)?,
-            Err(findings) => Err(findings),
+            Err(findings) => Err(findings.into()),
         }
     };
-    let findings: Vec<Finding> = match read {
+    let Flaws { findings, warnings } = match read {
         Ok(folder) => {
             if screen.json {
                 screen.object(&Vec::<Finding>::new())?;
@@ -293,11 +312,14 @@ async fn check(screen: &Screen, args: &cli::Check) -> Result {
             }
             return Ok(Answer::Done);
         }
-        Err(findings) => findings,
+        Err(flaws) => flaws,
     };
     if screen.json {
         screen.object(&findings)?;
     } else {
+        for warning in &warnings {
+            screen.words(format_args!("warning: {}", render::printable(&warning.line())));
+        }
         for finding in &findings {
             screen.data(render::printable(&finding.line()))?;
         }

@@ -117,4 +117,14 @@ mod tests {
             assert!(target(bad).is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn a_package_that_belongs_elsewhere_is_not_sent_to_a_check_that_finds_nothing() {
+        let sample = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/andon-board");
+        let host = margrave_oci::reference::Host::parse("registry.example").unwrap();
+        let trouble = sound(&sample, Bound::To(&host)).unwrap_err();
+        assert!(trouble.message().contains("write the repository as oci://registry.example/"), "{trouble:?}");
+        let hint = trouble.hinted().unwrap();
+        assert!(hint.contains("nothing else is wrong") && !hint.contains("package check"), "{hint}");
+    }
 }

@@ -103,6 +103,8 @@ fn live(
     stands: oneshot::Sender<Result<(), LaunchError>>,
 ) {
     let mut stands = Some(stands);
+    // All devices of the demo log in one place; each has this thread to itself.
+    let _said_by = tracing::info_span!("device", name).entered();
     loop {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {

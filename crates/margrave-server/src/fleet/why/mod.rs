@@ -56,7 +56,7 @@ impl Reason {
     }
 
     fn hint(&self) -> String {
-        let mut hint = self.code.next().to_owned();
+        let mut hint = self.code.next_about(&self.text).to_owned();
         if self.is_spent {
             hint.push_str(SPENT);
         }
